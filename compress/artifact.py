@@ -1,0 +1,391 @@
+"""A model directory: what every stage reads and writes.
+
+It is an ordinary Hugging Face directory (or an ONNX one) plus ``compress.json``, the manifest. A directory without
+a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights are safetensors or ONNX only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from compress.errors import CompressError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+MANIFEST_NAME = "compress.json"
+WEIGHTS_NAME = "model.safetensors"
+ONNX_NAME = "model.onnx"
+REQUEST_NAME = "request.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The frozen, versioned record of what a directory is and how it came to be.
+
+    ``architecture`` holds ``model_type``, ``parameters``, ``heads_per_layer`` and ``ffn_per_layer``; ``parents`` are
+    ``{"role", "name", "sha256"}``; ``data`` are ``{"role", "name", "rows", "sha256"}``; ``metrics`` are ``{"name",
+    "value", "split", "rows"}``; ``files`` maps a file name to its ``sha256`` and ``size_bytes``.
+    """
+
+    stage: str
+    kind: str = "model"
+    name: str = ""
+    task: str = "classification"
+    labels: tuple[str, ...] = ()
+    architecture: dict[str, Any] = field(default_factory=dict)
+    parents: tuple[dict[str, Any], ...] = ()
+    recipe: dict[str, Any] = field(default_factory=dict)
+    data: tuple[dict[str, Any], ...] = ()
+    metrics: tuple[dict[str, Any], ...] = ()
+    notes: dict[str, Any] = field(default_factory=dict)
+    seeds: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    host: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Read a manifest; a damaged or newer one is a :class:`CompressError`."""
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise CompressError(f"{path} is not a valid manifest ({error}); make the directory again") from None
+        if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
+            version = raw.get("format_version") if isinstance(raw, dict) else None
+            raise CompressError(f"{path} has format version {version}; this compress reads version {FORMAT_VERSION}")
+        known = {f.name for f in fields(cls)}
+        if unknown := set(raw) - known:
+            raise CompressError(f"{path} has unknown keys {sorted(unknown)}; make the directory again")
+        for name in ("labels", "parents", "data", "metrics"):
+            raw[name] = tuple(raw.get(name, ()))
+        try:
+            return cls(**raw)
+        except TypeError as error:
+            raise CompressError(f"{path} is not a valid manifest ({error}); make the directory again") from None
+
+
+@dataclass(frozen=True)
+class ModelDir:
+    """A model on disk. Make one with :meth:`open`."""
+
+    path: Path
+    manifest: Manifest | None
+
+    @classmethod
+    def open(cls, path: str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:
+        """Open and check a local model directory, or fetch a Hugging Face hub name.
+
+        Raises:
+            CompressError: nothing is there, it is not a model or not a classifier, its weights are pickled, cut
+                short or not the ones the manifest names.
+        """
+        directory = _local_directory(path)
+        manifest = None
+        if (directory / MANIFEST_NAME).is_file():
+            manifest = Manifest.read(directory / MANIFEST_NAME)
+            if manifest.kind != "model":
+                raise CompressError(
+                    f"{path} is a directory of {manifest.kind}, not a model; pass it as --{manifest.kind}"
+                )
+            if verify:
+                verify_files(directory, manifest)
+        model = cls(directory, manifest)
+        if not (directory / "config.json").is_file():
+            raise CompressError(f"{path} is not a model directory: it has no config.json")
+        model.check_weights()
+        if classifier and not model.is_classifier:
+            names = ", ".join(model.config.get("architectures") or ["none named"])
+            raise CompressError(
+                f"{path} is not a sequence classifier (its architecture: {names}); "
+                "fine-tune it first with 'compress finetune --teacher ...'"
+            )
+        return model
+
+    @property
+    def name(self) -> str:
+        return (self.manifest.name if self.manifest else "") or self.path.name
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        try:
+            config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise CompressError(f"{self.path / 'config.json'} is not valid JSON ({error})") from None
+        return dict(config)
+
+    @property
+    def is_onnx(self) -> bool:
+        return (self.path / ONNX_NAME).is_file()
+
+    @property
+    def is_classifier(self) -> bool:
+        return any(n.endswith("ForSequenceClassification") for n in self.config.get("architectures") or ())
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Label names in the order of the logits; one name for a regression model."""
+        id2label = self.config.get("id2label")
+        if id2label:
+            return tuple(str(id2label[key]) for key in sorted(id2label, key=int))
+        return tuple(f"LABEL_{index}" for index in range(int(self.config.get("num_labels", 2))))
+
+    @property
+    def task(self) -> str:
+        """``"regression"`` or ``"classification"``."""
+        regression = self.config.get("problem_type") == "regression" or len(self.labels) == 1
+        return "regression" if regression else "classification"
+
+    @cached_property
+    def sha256(self) -> str:
+        """Fingerprint of the directory's files: the same weights, config and tokenizer give the same value."""
+        files = self.manifest.files if self.manifest else describe_files(self.path)
+        return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the weights: ``model.onnx`` with its data, or the safetensors files."""
+        patterns = (f"{ONNX_NAME}*",) if self.is_onnx else ("*.safetensors",)
+        return sum(f.stat().st_size for pattern in patterns for f in self.path.glob(pattern))
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, read from the headers of the files."""
+        if self.manifest and "parameters" in self.manifest.architecture:
+            return int(self.manifest.architecture["parameters"])
+        from safetensors import safe_open
+
+        total = 0
+        for file in self.path.glob("*.safetensors"):
+            with safe_open(file, framework="numpy") as tensors:
+                for key in tensors.keys():
+                    size = 1
+                    for extent in tensors.get_slice(key).get_shape():
+                        size *= extent
+                    total += size
+        return total
+
+    def check_weights(self) -> None:
+        if self.is_onnx:
+            return
+        files = list(self.path.glob("*.safetensors"))
+        if not files:
+            pickles = [f.name for f in self.path.iterdir() if f.suffix in {".bin", ".pt", ".pth", ".pkl", ".ckpt"}]
+            if pickles:
+                raise CompressError(
+                    f"{self.path} holds pickled weights ({pickles[0]}), which can run code when opened; "
+                    "save the model again with save_pretrained, which writes model.safetensors"
+                )
+            raise CompressError(f"{self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}")
+        from safetensors import SafetensorError, safe_open
+
+        for file in files:
+            try:
+                with safe_open(file, framework="numpy") as tensors:
+                    tensors.keys()
+            except (SafetensorError, OSError) as error:
+                raise CompressError(f"{file} is corrupt or cut short ({error}); copy or make it again") from None
+
+    def load(self) -> PreTrainedModel:
+        """Load the torch model in eval mode, float32."""
+        if self.is_onnx:
+            raise CompressError(
+                f"{self.path} is an ONNX model, which cannot be trained or pruned; "
+                "use the directory it was exported from"
+            )
+        from transformers import AutoModelForSequenceClassification
+
+        import compress.architectures  # noqa: F401  registers the model types of this project
+
+        try:
+            model = AutoModelForSequenceClassification.from_pretrained(self.path, dtype="float32")
+        except (ValueError, OSError, RuntimeError) as error:
+            raise CompressError(f"{self.path} cannot be loaded: {str(error).splitlines()[0]}") from None
+        return model.eval()
+
+    def load_tokenizer(self) -> PreTrainedTokenizerFast:
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(self.path)
+        except (ValueError, OSError, KeyError) as error:
+            raise CompressError(f"{self.path} has no tokenizer that opens: {str(error).splitlines()[0]}") from None
+        return cast("PreTrainedTokenizerFast", tokenizer)
+
+
+def load(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Open any torch model directory of this project, or a stock one, as ``(model, tokenizer)``."""
+    directory = ModelDir.open(path)
+    return directory.load(), directory.load_tokenizer()
+
+
+def parent_entry(role: str, model: ModelDir) -> dict[str, Any]:
+    """Return what a manifest records of the model that another was made from."""
+    return {"role": role, "name": model.name, "sha256": model.sha256}
+
+
+def _local_directory(path: str | Path) -> Path:
+    directory = Path(path)
+    if directory.is_dir():
+        return directory
+    if directory.exists():
+        raise CompressError(f"{path} is a file; a model is a directory with config.json and {WEIGHTS_NAME}")
+    text = str(path)
+    looks_like_hub_name = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and "\\" not in text
+    if not looks_like_hub_name:
+        raise CompressError(f"{path} does not exist; give a model directory or a Hugging Face name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
+        return Path(snapshot_download(text, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise CompressError(
+            f"{path} is neither a directory here nor a model that the Hugging Face hub gave "
+            f"({type(error).__name__}); check the path, or the name and the network"
+        ) from None
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def describe_files(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return name, sha256 and size of every file below a directory, without the manifest and the model card."""
+    described = {}
+    for file in sorted(directory.rglob("*")):
+        name = file.relative_to(directory).as_posix()
+        if file.is_file() and name not in {MANIFEST_NAME, "README.md"} and not name.startswith("."):
+            described[name] = {"sha256": file_sha256(file), "size_bytes": file.stat().st_size}
+    return described
+
+
+def verify_files(directory: Path, manifest: Manifest) -> None:
+    """Check that every file is the one the manifest names, and that no name leaves the directory."""
+    for name, expected in manifest.files.items():
+        relative = Path(name)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise CompressError(f"{directory / MANIFEST_NAME} names {name!r}, which lies outside the directory")
+        file = directory / relative
+        if not file.is_file():
+            raise CompressError(f"{directory} lacks {name}, which its {MANIFEST_NAME} names; copy or make it again")
+        if file.stat().st_size != expected["size_bytes"] or file_sha256(file) != expected["sha256"]:
+            raise CompressError(f"{file} is not the file that {MANIFEST_NAME} names (its hash differs); make it again")
+
+
+@contextmanager
+def writing(
+    output: str | Path, request: Mapping[str, Any], *, force: bool = False, keep: bool = True
+) -> Iterator[Path]:
+    """Give a working directory beside ``output`` that becomes ``output`` only when everything succeeded.
+
+    Unfinished work stays in the sibling (``keep``) and the same request resumes it. A finished ``output`` is refused
+    without ``force``; a ``force`` replaces only a directory that this project made.
+
+    Args:
+        output: where the finished directory shall lie.
+        request: what was asked for (JSON values); unfinished work of another request is refused without ``force``.
+    """
+    target = Path(output)
+    working = target.with_name(f".{target.name}.partial")
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise CompressError(f"{output} exists and is not a directory; choose another -o")
+    if target.exists() and any(target.iterdir()):
+        if not force:
+            raise CompressError(f"{output} already exists; choose another -o or replace it with --force")
+        if not (target / MANIFEST_NAME).is_file():
+            raise CompressError(
+                f"{output} exists and was not made by compress, so --force does not replace it; choose another -o"
+            )
+    asked = json.dumps(request, sort_keys=True, default=str)
+    working.mkdir(parents=True, exist_ok=True)
+    with _locked(working, output):
+        request_file = working / REQUEST_NAME
+        if request_file.exists() and request_file.read_text(encoding="utf-8") != asked:
+            if not force:
+                raise CompressError(
+                    f"{working} holds unfinished work of another command for {output}; "
+                    "repeat that command to resume it, choose another -o, or discard it with --force"
+                )
+            _empty(working)
+        request_file.write_text(asked, encoding="utf-8")
+        try:
+            yield working
+        except BaseException as error:
+            if not keep or isinstance(error, CompressError) and not _has_progress(working):
+                shutil.rmtree(working, ignore_errors=True)
+            raise
+        request_file.unlink()
+        (working / ".lock").unlink(missing_ok=True)
+        if target.exists():
+            previous = target.with_name(f".{target.name}.previous")
+            shutil.rmtree(previous, ignore_errors=True)
+            target.rename(previous)
+            working.rename(target)
+            shutil.rmtree(previous)
+        else:
+            working.rename(target)
+
+
+@contextmanager
+def _locked(working: Path, output: str | Path) -> Iterator[None]:
+    with (working / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CompressError(f"another command is writing {output} now; wait for it or choose another -o") from None
+        yield
+
+
+def _has_progress(working: Path) -> bool:
+    return any(p.name not in {REQUEST_NAME, ".lock"} for p in working.iterdir())
+
+
+def _empty(directory: Path) -> None:
+    for entry in directory.iterdir():
+        if entry.name == ".lock":
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def finish(working: Path, manifest: Manifest) -> Manifest:
+    """Write ``compress.json`` and the model card into a working directory, with the hash of every file."""
+    from compress.card import model_card
+    from compress.host import describe_host, library_versions
+
+    files = {n: f for n, f in describe_files(working).items() if n != REQUEST_NAME}
+    complete = replace(manifest, files=files, versions=library_versions(), host=describe_host())
+    if complete.kind == "model":
+        (working / "README.md").write_text(model_card(complete), encoding="utf-8")
+    write_atomically(working / MANIFEST_NAME, complete.to_json())
+    return complete
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,107 @@
+"""The command line: one short file per command, which parses, calls one stage and prints.
+
+Nothing here imports torch: ``compress --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import click
+
+import compress
+from compress.errors import CompressError, did_you_mean
+
+COMMANDS = (
+    "finetune", "label", "distill", "prune", "quantize", "export", "benchmark", "report", "check", "run", "predict",
+    "list", "show",
+)  # fmt: skip
+
+FAILED, INTERRUPTED = 2, 130
+
+
+class Commands(click.Group):
+    """The commands in the order of the pipeline; each is imported when it is used."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"compress.cli.{name}").command
+        return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise CompressError(f"unknown command {args[0]!r}; see 'compress --help'.{did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(context, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(compress.__version__, prog_name="compress")
+def cli() -> None:
+    """Distil, prune and quantize text classifiers, and measure what was lost and what was won.
+
+    Every stage reads a model directory and writes a new one:
+    teacher, label, distill, prune, quantize, benchmark, report. 'compress run STUDY' does all of it.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; a user's mistake is one sentence and exit code 2, an interruption is 130."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command and return its exit code."""
+    try:
+        result = cli.main(arguments, prog_name="compress", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except CompressError as error:
+        return _fail(str(error))
+    except click.UsageError as error:
+        hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
+        return _fail(error.format_message().rstrip(".") + hint)
+    except (KeyboardInterrupt, click.Abort):
+        print(f"\nInterrupted. {_resumable(arguments)}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone; say nothing more, not even at interpreter shutdown.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno in _EXPLAINED:
+            where = f" {error.filename}" if error.filename else ""
+            return _fail(f"{_EXPLAINED[error.errno]}{where}; what was finished before stays. {_resumable(arguments)}")
+        raise
+
+
+_EXPLAINED = {
+    errno.ENOSPC: "the disk is full while writing",
+    errno.EDQUOT: "the disk quota is used up while writing",
+    errno.EACCES: "no permission to write or read",
+    errno.EPERM: "no permission to write or read",
+    errno.EROFS: "the file system is read-only:",
+}
+
+
+def _fail(message: str) -> int:
+    print(f"Error: {' '.join(message.split())}", file=sys.stderr)
+    return FAILED
+
+
+def _resumable(arguments: list[str]) -> str:
+    """Say what a repetition of the command finds."""
+    for flag, value in zip(arguments, arguments[1:], strict=False):
+        if flag in {"-o", "--output"}:
+            target = Path(value)
+            if target.with_name(f".{target.name}.partial").is_dir() or (target / "study.json").is_file():
+                return f"The same command goes on from what is finished of {target}."
+    return "Nothing was written."

@@ -1,0 +1,65 @@
+"""compress benchmark"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Any
+
+import click
+
+from compress.cli import options
+
+
+@click.command()
+@click.option("--teacher", required=True, metavar="DIR", help="The teacher, which every model is compared with.")
+@click.option("--model", "models", required=True, multiple=True, metavar="DIR", help="A model; repeat for more.")
+@click.option("--control", "controls", multiple=True, metavar="DIR", help="A control that does not say so itself.")
+@click.option("--data", required=True, metavar="FILE", help="Labelled rows that no model has seen.")
+@click.option(
+    "--runtime", "runtimes", multiple=True, metavar="NAME", help="See 'compress list runtimes'; may be repeated."
+)
+@click.option(
+    "--batch-size", "batch_sizes", multiple=True, default=("1", "32"), show_default=True, callback=options.numbers,
+    metavar="N", help="1 measures latency, larger ones throughput; repeated, or separated by commas.",
+)  # fmt: skip
+@click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Interleaved rounds.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")
+@options.metric
+@options.columns
+@options.computing
+@options.verbosity
+def command(
+    teacher: str,
+    models: tuple[str, ...],
+    data: str,
+    output: str,
+    quiet: bool,
+    threads: int,
+    device: str,
+    **settings: Any,
+) -> None:
+    """Measure speed, accuracy, size and memory of models against their teacher, in one run.
+
+    Every model and runtime is a process of its own, pinned to its cores; rounds are interleaved.
+    """
+    from compress.data import open_source
+    from compress.measure import benchmark
+
+    names = ("text_column", "text_pair_column", "label_column")
+    source = open_source(
+        data, role="test", labelled=True, format=settings["file_format"], **{name: settings[name] for name in names}
+    )
+    options.forget_columns(settings)
+    settings["runtimes"] = settings["runtimes"] or None
+    lines = benchmark(
+        teacher, models, source, output=output, threads=threads or 1, device="cpu" if device == "auto" else device,
+        command=shlex.join(["compress", *sys.argv[1:]]), **settings,
+    )  # fmt: skip
+    if not quiet:
+        from rich.console import Console
+
+        from compress.measure import table
+
+        Console().print(table(lines))
+        click.echo(f"{output}: {len(lines)} lines")

@@ -1,0 +1,21 @@
+"""compress export"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from compress.cli import options
+
+
+@click.command()
+@click.option("--model", required=True, metavar="DIR", help="The torch model to export.")
+@options.output
+@options.force
+@options.verbosity
+def command(model: str, output: str, force: bool, quiet: bool, progress: Any) -> None:
+    """Write a fused fp32 ONNX directory that other ONNX clients open."""
+    from compress.export import export
+
+    options.show_result(export(model, output, force=force))

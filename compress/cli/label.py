@@ -1,0 +1,43 @@
+"""compress label"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from compress.cli import options
+
+
+@click.command()
+@click.option("--teacher", required=True, metavar="DIR", help="The teacher: a directory or hub name.")
+@click.option("--unlabeled", required=True, multiple=True, metavar="FILE", help="Text to label; repeat for more files.")
+@click.option("--rows", type=click.IntRange(min=1), help="Use only so many rows, spread evenly over the text.")
+@click.option("--max-length", type=click.IntRange(min=8), default=None, help="Cut texts to so many tokens.")
+@options.output
+@options.columns
+@options.device
+@options.threads
+@options.force
+@options.verbosity
+def command(
+    teacher: str,
+    unlabeled: tuple[str, ...],
+    rows: int | None,
+    max_length: int | None,
+    output: str,
+    quiet: bool,
+    **settings: Any,
+) -> None:
+    """Run the teacher once over unlabelled text and keep its logits. Stopped, it goes on where it was."""
+    pool = options.open_pool(unlabeled, settings, rows=rows or 0)
+    assert pool is not None  # click requires at least one file
+    from compress.label import label
+
+    options.forget_columns(settings)
+    made = label(teacher, pool, output, max_length=max_length or 0, **settings)
+    if not quiet:
+        plan = made.manifest.notes
+        click.echo(
+            f"{output}: {made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, {plan['threads']} threads)"
+        )

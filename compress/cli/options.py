@@ -1,0 +1,143 @@
+"""Options that mean the same in every command, and how the text they name is opened."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from compress.artifact import ModelDir
+    from compress.data import Example, TextSource
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+output = click.option("-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist.")
+force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
+seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
+metric = click.option("--metric", metavar="NAME", help="Default: accuracy; for regression pearson.")
+drop_overlap = click.option(
+    "--drop-overlap",
+    is_flag=True,
+    help="Leave rows that occur in two roles out of the earlier one instead of refusing.",
+)
+device = click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    help="Where to compute; auto is cuda where there is one.",
+)  # fmt: skip
+threads = click.option(
+    "--threads", type=click.IntRange(min=0), default=0, show_default=True, help="Processor threads; 0 is one a core."
+)
+
+
+def columns(function: Function) -> Function:
+    """Name the columns of the data files, where they cannot be guessed."""
+    options = (
+        click.option("--text-column", metavar="NAME", help="Column of the text; a number from 0 without a header."),
+        click.option("--text-pair-column", metavar="NAME", help="Column of the second text of a pair."),
+        click.option("--label-column", metavar="NAME", help="Column of the label or score."),
+        click.option("--format", "file_format", metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ..."),
+    )
+    return _apply(function, options)
+
+
+def computing(function: Function) -> Function:
+    """``--seed --device --threads --force``."""
+    return _apply(function, (seed, device, threads, force))
+
+
+def verbosity(function: Function) -> Function:
+    """``-v`` and ``-q``; sets up messages and passes ``quiet`` and ``progress`` on."""
+
+    @click.option("-v", "--verbose", is_flag=True, help="Say more.")
+    @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, verbose: bool, quiet: bool, **named: Any) -> Any:
+        from compress.progress import for_terminal
+
+        set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+        return function(*arguments, quiet=quiet, progress=for_terminal(quiet), **named)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def set_up_messages(level: int) -> None:
+    """Send the messages of this package to standard error, and keep other libraries' notices off it."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("compress")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+def read_labelled(path: str | None, role: str, chosen: dict[str, Any]) -> list[Example]:
+    """Read a labelled file into memory and show how it was understood; no path gives no rows."""
+    from compress.data import open_source, read_examples
+
+    if path is None:
+        return []
+    source = open_source(path, role=role, labelled=True, **_column_arguments(chosen))
+    examples = read_examples(source)
+    logging.getLogger("compress").info("%s: %s", role, source.describe())
+    return examples
+
+
+def open_pool(paths: Sequence[str], chosen: dict[str, Any], *, rows: int = 0) -> TextSource | None:
+    """Open unlabelled files as one stream, cut to ``rows`` spread evenly; plain text has no columns to choose."""
+    from compress.data import join_sources, open_source
+
+    sources = []
+    for path in paths:
+        plain = path.removesuffix(".gz").endswith(".txt")
+        arguments = {} if plain else {k: v for k, v in _column_arguments(chosen).items() if k != "label_column"}
+        source = open_source(path, role="unlabeled", labelled=False, **arguments)
+        logging.getLogger("compress").info("unlabeled: %s", source.describe())
+        sources.append(source)
+    if not sources:
+        return None
+    pool = join_sources(sources)
+    return pool.sample(rows) if rows else pool
+
+
+def _column_arguments(chosen: dict[str, Any]) -> dict[str, Any]:
+    names = ("text_column", "text_pair_column", "label_column")
+    return {**{name: chosen.get(name) for name in names}, "format": chosen.get("file_format")}
+
+
+def forget_columns(settings: dict[str, Any]) -> None:
+    """Take the column options out of a command's settings, once the files are open."""
+    for name in ("text_column", "text_pair_column", "label_column", "file_format"):
+        settings.pop(name, None)
+
+
+def show_result(model: ModelDir) -> None:
+    """Say what was made, unless messages are off."""
+    if logging.getLogger("compress").level > logging.INFO or model.manifest is None:
+        return
+    facts = [f"{model.parameters:,} parameters", f"{model.size_bytes / 1e6:.1f} MB"]
+    facts += [f"{m['name']} {m['value']:.4f} on {m['split']} (n = {m['rows']:,})" for m in model.manifest.metrics]
+    click.echo(f"{model.path}: {', '.join(facts)}")
+
+
+def numbers(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[int, ...]:
+    """Read whole numbers above 0, repeated or separated by commas."""
+    read: list[int] = []
+    for part in (part.strip() for value in values for part in value.split(",")):
+        if not part.isdigit() or int(part) < 1:
+            raise click.BadParameter(f"{part!r} is not a whole number above 0, such as 1 or 32", context, parameter)
+        read.append(int(part))
+    return tuple(read)
+
+
+def _apply(function: Function, options: Sequence[Callable[[Any], Any]]) -> Function:
+    for option in reversed(options):
+        function = option(function)
+    return function

@@ -1,0 +1,40 @@
+"""compress quantize"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from compress.cli import options
+
+
+@click.command()
+@click.option("--model", required=True, metavar="DIR", help="The model to quantize: torch, or fp32 ONNX.")
+@click.option(
+    "--method", default="onnx-dynamic", show_default=True, metavar="NAME", help="See 'compress list quantizers'."
+)
+@click.option("--validation", metavar="FILE", help="Labelled rows to check int8 on; without them it is unchecked.")
+@click.option(
+    "--max-accuracy-drop", type=click.FloatRange(min=0), default=1.0, show_default=True,
+    help="Points of the metric that int8 may lose before fp32 is kept.",
+)  # fmt: skip
+@options.output
+@options.metric
+@options.columns
+@options.device
+@options.threads
+@options.force
+@options.verbosity
+def command(model: str, validation: str | None, output: str, quiet: bool, **settings: Any) -> None:
+    """Turn weights into int8, check accuracy and speed, and keep fp32 where int8 fails."""
+    rows = options.read_labelled(validation, "validation", settings)
+    from compress.quantize import quantize
+
+    options.forget_columns(settings)
+    made = quantize(model, output, validation=rows or None, **settings)
+    options.show_result(made)
+    if not quiet and made.manifest:
+        for note, value in made.manifest.notes.items():
+            if isinstance(value, str | int | float):
+                click.echo(f"  {note}: {value}")

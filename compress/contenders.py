@@ -1,0 +1,170 @@
+"""Who is measured, and where: the models of a benchmark, whether they may be compared, and the runtimes of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compress import plugins
+from compress.artifact import ModelDir
+from compress.errors import CompressError
+
+Model = ModelDir | str | Path
+
+BASELINE_RUNTIME = "torch"  # what a user of the teacher runs today
+TRAINING_ROLES = ("train", "validation", "unlabeled")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model in a benchmark. ``kind`` is ``teacher``, ``model`` or ``control``."""
+
+    model: ModelDir
+    name: str
+    kind: str
+    control_of: str = ""
+
+    @property
+    def recipe(self) -> str:
+        """Name of the recipe that made it, else the stage."""
+        manifest = self.model.manifest
+        return str(manifest.recipe.get("name") or manifest.stage) if manifest else ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender in a runtime: ``directory`` is what runs there, the model's own or an ONNX export of it."""
+
+    contender: Contender
+    runtime: str
+    directory: ModelDir
+
+    @property
+    def title(self) -> str:
+        return f"{self.contender.name} in {self.runtime}"
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.contender.kind == "teacher" and self.runtime == BASELINE_RUNTIME
+
+
+def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[Model]) -> list[Contender]:
+    """Open the teacher, the models and the controls, in this order, each under a name of its own.
+
+    Raises:
+        CompressError: nothing to measure, the teacher is not a torch directory, or labels differ from the teacher's.
+    """
+    first = _open(teacher)
+    if first.is_onnx:
+        raise CompressError(
+            f"the teacher {first.path} is an ONNX model, but speed-ups are against the teacher in torch; "
+            "give the directory it was exported from as --teacher and this one as --model"
+        )
+    found = [Contender(first, first.name, "teacher")]
+    for path, flagged in [(m, False) for m in models] + [(m, True) for m in controls]:
+        model = _open(path)
+        if model.task != first.task or model.labels != first.labels:
+            raise CompressError(
+                f"{model.path} has the labels {_shown(model)}, the teacher {first.path} has {_shown(first)}; "
+                "models are compared only when their labels are the same in the same order"
+            )
+        if model.path.resolve() == first.path.resolve():
+            continue
+        notes = model.manifest.notes if model.manifest else {}
+        control_of = str(notes.get("control_of") or "")
+        is_control = flagged or bool(control_of) or notes.get("control") is True
+        found.append(Contender(model, model.name, "control" if is_control else "model", control_of))
+    return [_with_student(c, found) for c in _with_own_names(found)]
+
+
+def check_split_roles(contenders: Sequence[Contender], fingerprints: Sequence[str], data_name: str) -> None:
+    """Refuse to report on rows that a model was trained, tuned or distilled on (DESIGN, decision 8)."""
+    for contender in contenders:
+        manifest = contender.model.manifest
+        for entry in manifest.data if manifest else ():
+            if entry.get("role") in TRAINING_ROLES and entry.get("sha256") in fingerprints:
+                raise CompressError(
+                    f"{data_name} is the {entry['role']} data of {contender.name}, so its result would say nothing; "
+                    "give rows that no model has seen with --data"
+                )
+
+
+def plan_entries(
+    contenders: Sequence[Contender], runtimes: Sequence[str] | None, scratch: Path
+) -> list[Entry]:
+    """Give every contender its runtimes; a torch model is exported where a runtime opens ONNX only.
+
+    Without ``runtimes`` each model runs where it opens natively. The teacher always runs in torch, and in every other
+    runtime that is used, so that each model can be compared with it in its own runtime too.
+
+    Raises:
+        CompressError: an unknown runtime, or a model that opens in none of those that were asked for.
+    """
+    opens = {name: str(plugins.find("runtimes", name).load().OPENS) for name in runtimes or ("torch", "onnxruntime")}
+    entries: list[Entry] = []
+    for contender in contenders[1:]:
+        model = contender.model
+        kind = "onnx" if model.is_onnx else "torch"
+        wanted = [name for name in opens if opens[name] == kind or (runtimes and kind == "torch")]
+        if not wanted:
+            raise CompressError(
+                f"{contender.name} is an ONNX model and does not open in {', '.join(opens)}; add --runtime onnxruntime"
+            )
+        entries += [Entry(contender, name, _directory(model, opens[name], scratch)) for name in wanted]
+    teacher = contenders[0]
+    used = dict.fromkeys([BASELINE_RUNTIME, *(entry.runtime for entry in entries), *(runtimes or ())])
+    own: list[Entry] = []
+    for name in used:
+        try:
+            directory = _directory(teacher.model, opens.get(name, "torch"), scratch)
+        except CompressError:
+            if name in (runtimes or ()):
+                raise
+            continue  # this teacher cannot be exported: its line in that runtime stays away
+        own.append(Entry(teacher, name, directory))
+    return own + entries
+
+
+def _directory(model: ModelDir, opens: str, scratch: Path) -> ModelDir:
+    if opens == "torch" or model.is_onnx:
+        return model
+    target = scratch / f"onnx-{model.sha256[:16]}"
+    if target.is_dir():
+        return ModelDir.open(target, verify=False)
+    from compress.export import export
+
+    return export(model, target)
+
+
+def _open(model: Model) -> ModelDir:
+    return model if isinstance(model, ModelDir) else ModelDir.open(model)
+
+
+def _shown(model: ModelDir) -> str:
+    return ", ".join(model.labels[:10]) + (f", ... ({len(model.labels)})" if len(model.labels) > 10 else "")
+
+
+def _with_student(control: Contender, contenders: Sequence[Contender]) -> Contender:
+    """Name the student that a control belongs to, where its manifest does not: the one of the same recipe."""
+    if control.kind != "control" or control.control_of:
+        return control
+    same = [c for c in contenders if c.kind == "model" and c.recipe == control.recipe and c.recipe]
+    same.sort(key=lambda c: c.model.is_onnx != control.model.is_onnx)
+    return replace(control, control_of=same[0].name) if same else control
+
+
+def _with_own_names(contenders: list[Contender]) -> list[Contender]:
+    """Tell apart models that bear the same name by their directory, then by the one above it."""
+    for parts in (1, 2, 3):
+        counts = Counter(contender.name for contender in contenders)
+        contenders = [
+            replace(c, name="/".join(c.model.path.resolve().parts[-parts:])) if counts[c.name] > 1 else c
+            for c in contenders
+        ]
+    counts = Counter(contender.name for contender in contenders)
+    twice = next((c for c in contenders if counts[c.name] > 1), None)
+    if twice is not None:
+        raise CompressError(f"{twice.model.path} is given twice; give each model once")
+    return contenders

@@ -1,0 +1,53 @@
+"""The curve of ``compress prune``: what each step of removed heads costs, read from its CSV for the report."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from compress import plot
+from compress.errors import CompressError
+from compress.results import in_percent
+from compress.wording import metric_title
+
+
+def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
+    """Return the name of a pruned model, the metric and the rows of its curve, from the file or its directory.
+
+    Raises:
+        CompressError: it is missing or not a pruning curve.
+    """
+    file = path / "pruning_curve.csv" if path.is_dir() else path
+    try:
+        with file.open(encoding="utf-8", newline="") as handle:
+            rows = list(csv.DictReader(handle))
+        for row in rows:
+            float(row["share_removed"]), float(row["value"])
+    except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError) as error:
+        raise CompressError(
+            f"{file} is not a pruning curve ({type(error).__name__}: {error}); "
+            "give the pruning_curve.csv of 'compress prune'"
+        ) from None
+    if not rows:
+        raise CompressError(f"{file} has no rows; give the pruning_curve.csv of 'compress prune'")
+    return file.resolve().parent.name, rows[0].get("metric", "metric"), rows
+
+
+def draw_curve(name: str, metric: str, rows: list[dict[str, str]]) -> dict[str, Any]:
+    """Return what the templates show of a curve: pictures for wide and narrow screens, and the points as a table."""
+    scale = 100 if in_percent(metric) else 1
+    series = []
+    for title, flag in (("by importance", False), ("after recovery", True)):
+        chosen = [row for row in rows if (row.get("recovered", "") == "True") is flag]
+        if chosen:
+            placed = [(100 * float(row["share_removed"]), scale * float(row["value"])) for row in chosen]
+            series.append(plot.Series(title, placed))
+    split = rows[0].get("split", "")
+    title = f"{name}: {metric}{' on ' + split if split else ''}"
+    pictures = [
+        plot.line_chart(series, title=title, x_label="heads removed (%)", y_label=metric_title(metric), canvas=canvas)
+        for canvas in (plot.WIDE, plot.NARROW)
+    ]
+    table = [(one.name, *point) for one in series for point in one.points]
+    return {"name": name, "metric": metric_title(metric), "pictures": pictures, "table": table}

@@ -1,0 +1,198 @@
+"""Stage: train a small student to say what its teacher says."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+from compress import plugins, recipes
+from compress.artifact import Manifest, ModelDir, parent_entry, writing
+from compress.augmentation import AugmentedSource
+from compress.data import (
+    Example,
+    TextSource,
+    check_roles,
+    describe_rows,
+    encode_gold,
+    grouped_split,
+)
+from compress.errors import CompressError
+from compress.label import label, teacher_logits
+from compress.labels import LabelDir
+from compress.progress import Progress, silent
+from compress.recipes import Choice, StudentRecipe, resolved
+from compress.rows import TrainingRow
+from compress.transfer import Gold, Pool, Selection, agreement_rows, discard_work, fit, teaching_rows
+
+logger = logging.getLogger("compress")
+
+CONTROL_LOSS = Choice("hard-label")
+CONTROL_HELD_OUT_SHARE = 0.1
+POOL_FOLDER = "pool-labels"
+
+
+def distill(
+    teacher: ModelDir | str | Path,
+    student: StudentRecipe | str,
+    output: str | Path,
+    *,
+    unlabeled: TextSource | None = None,
+    labels: LabelDir | str | Path | None = None,
+    train: Sequence[Example] = (),
+    validation: Sequence[Example] = (),
+    control: bool = False,
+    drop_overlap: bool = False,
+    metric: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    threads: int = 0,
+    force: bool = False,
+    quiet: bool = True,
+    progress: Progress = silent,
+) -> ModelDir:
+    """Train a student to match the teacher on unlabelled text, and return its directory.
+
+    Args:
+        student: a recipe, or its name or file.
+        unlabeled: text that is labelled first; or ``labels``, a label directory of this teacher.
+        train: gold rows; the teacher labels them too, and losses that read gold labels learn from these.
+        validation: gold rows by which the best checkpoint is selected; without any it is selected by agreement with
+            the teacher on held-out text of the pool.
+        control: train the control instead: the same student, from the same start, for the same number of steps, on
+            the gold labels of ``train`` alone (and selected on a slice of it when there is no ``validation``).
+        drop_overlap: leave out rows of the pool and of ``train`` that occur in ``validation`` instead of refusing.
+
+    Raises:
+        CompressError: for anything about the request that the user can put right.
+    """
+    from transformers import set_seed
+
+    from compress.saving import describe_architecture, write_model
+    from compress.training import quiet_libraries, resolve_device, steps_for
+
+    quiet_libraries()
+    model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
+    recipe = recipes.load("students", student) if isinstance(student, str) else student
+    label_dir = labels if isinstance(labels, LabelDir) or labels is None else LabelDir.open(labels)
+    _check_request(model, recipe, unlabeled, label_dir, train, control)
+    device = resolve_device(device)
+    tokenizer = model.load_tokenizer()
+    pool: Any = Pool(label_dir) if label_dir else unlabeled
+    roles = {"train": train, "unlabeled": pool, "validation": validation}
+    checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
+    if validation:
+        logger.info("rows: %s", checked.describe())
+    pool = checked.sets.get("unlabeled", pool)
+    train = cast(Sequence[Example], checked.sets.get("train", ()))
+    gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
+    chosen = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
+    data = describe_rows({"train": train, "validation": validation})
+    request = {
+        "stage": "distill", "teacher": model.sha256, "recipe": resolved(recipe), "control": control, "seed": seed,
+        "labels": label_dir.manifest.files if label_dir else None, "data": data, "metric": metric,
+        "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None, "dropped": checked.dropped,
+    }  # fmt: skip
+    with writing(output, request, force=force) as working:
+        if recipe.augmentation and label_dir is None:
+            pool = AugmentedSource(pool, recipe.augmentation, tokenizer.mask_token or tokenizer.unk_token or "", seed)
+        if label_dir is None and not control:
+            folder = working / POOL_FOLDER
+            made = LabelDir.open(folder) if folder.is_dir() else label(
+                model, pool, folder, device=device, threads=threads, progress=progress
+            )  # fmt: skip
+            pool = Pool(made)
+        if train and not control:
+            gold = Gold(train, gold.labels, teacher_logits(model, train, device=device, threads=threads))
+        lesson = _lesson(pool, gold, chosen, control=control, metric=metric, task=model.task, seed=seed)
+        losses = (CONTROL_LOSS,) if control else recipe.losses
+        set_seed(seed)
+        source = model.load()
+        architecture = plugins.find("architectures", recipe.architecture.name).function
+        built = architecture(source, tokenizer, chain(pool, train), **recipe.architecture.options)
+        outcome = fit(
+            built, tokenizer, lesson.rows, lesson.selection, losses=losses, teacher=source, training=recipe.training,
+            task=model.task, working=working, steps=steps_for(lesson.planned_rows, recipe.training), seed=seed,
+            device=device, threads=threads, quiet=quiet,
+        )  # fmt: skip
+        discard_work(working)
+        shutil.rmtree(working / POOL_FOLDER, ignore_errors=True)
+        name = Path(output).name
+        manifest = Manifest(
+            stage="distill",
+            name=name,
+            task=model.task,
+            labels=model.labels,
+            architecture=describe_architecture(built),
+            parents=(parent_entry("teacher", model),),
+            recipe=resolved(recipe),
+            data=(*data, *_pool_data(pool)),
+            metrics=({"name": metric or "score", "value": outcome.best_score, "split": outcome.score_name,
+                      "rows": len(lesson.selection.rows)},),
+            notes={"recipe": recipe.name, "control": control, **asdict(outcome)},
+            seeds={"seed": seed},
+        )  # fmt: skip
+        write_model(built, tokenizer, manifest, working)
+    return ModelDir.open(output)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one training run reads, and how many rows its number of steps is planned from."""
+
+    rows: Iterator[TrainingRow]
+    selection: Selection
+    planned_rows: int
+
+
+def _lesson(pool: Any, gold: Gold, chosen: Gold, *, control: bool, metric: str | None, task: str, seed: int) -> Lesson:
+    """Return the rows of the student, or of its control, planned for the same number of steps."""
+    planned = (pool.labels.rows if isinstance(pool, Pool) else sum(1 for _ in pool)) + len(gold.examples)
+    if chosen.examples:
+        selection = Selection(list(chosen.rows()), "validation", metric)
+        rows = gold.rows() if control else teaching_rows(pool, gold, hold_out=False)
+    elif control:
+        kept, held = grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
+        labels = dict(zip(gold.examples, gold.labels, strict=True))
+        selection = Selection([TrainingRow(e, None, labels[e]) for e in held], "slice of train", metric)
+        rows = (TrainingRow(example, None, labels[example]) for example in kept)
+    else:
+        selection = agreement_rows(pool, task)
+        rows = teaching_rows(pool, gold, hold_out=True)
+    return Lesson(rows, selection, planned)
+
+
+def _pool_data(pool: Any) -> list[dict[str, Any]]:
+    return list(pool.labels.manifest.data) if isinstance(pool, Pool) else []
+
+
+def _check_request(
+    model: ModelDir,
+    recipe: StudentRecipe,
+    unlabeled: TextSource | None,
+    label_dir: LabelDir | None,
+    train: Sequence[Example],
+    control: bool,
+) -> None:
+    if (unlabeled is None) == (label_dir is None):
+        raise CompressError("distill needs either --unlabeled FILE, which it labels first, or --labels DIR, not both")
+    if control and not train:
+        raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
+    if label_dir is not None and label_dir.teacher_sha256 != model.sha256:
+        raise CompressError(
+            f"{label_dir.path} was labelled by another teacher ({label_dir.manifest.parents[0]['name']}) than "
+            f"{model.name}; label the text again with 'compress label --teacher ...'"
+        )
+    if label_dir is not None and recipe.augmentation:
+        raise CompressError(
+            f"the student {recipe.name!r} varies the text before the teacher labels it, so that it cannot use "
+            "finished labels; give the text with --unlabeled FILE"
+        )
+    if not control and not train and all(choice.name == "hard-label" for choice in recipe.losses):
+        raise CompressError(
+            f"the student {recipe.name!r} learns from gold labels, and there are none; give --train FILE"
+        )

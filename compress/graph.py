@@ -1,0 +1,233 @@
+"""From a torch model to a fused ONNX graph, and what can be read from a graph.
+
+torch traces the model; onnxscript's rules fuse bias with GELU and residual with layer norm; what is left here joins
+the pieces around ``com.microsoft::MultiHeadAttention``. Nothing assumes one head count for all layers.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from compress.modeling import input_names
+
+ATTENTION = "compress-onnx"
+DEFAULT_OPSET = 20
+# A protobuf message cannot be larger than 2 GiB; above this, the weights go to a file beside the graph.
+_LARGEST_FILE_BYTES = 1_800_000_000
+
+
+class _Logits(nn.Module):
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask, **segments).logits
+        return logits
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    padding: Tensor | None,
+    scale: float | None = None,
+    position_bias: Tensor | None = None,
+) -> Tensor:
+    """Emit one ``MultiHeadAttention`` node while a model is traced; return ``[B, T, H, d]``.
+
+    Args:
+        query, key, value: ``[B, H, T, d]``; the layer's own H becomes the node's ``num_heads``.
+        padding: int32 ``[B, T]``, 0 where a key is padding.
+        scale: factor on the scores, by default ``d ** -0.5``.
+        position_bias: added to the scores, ``[1, H, T, T]``.
+    """
+    heads, size = query.shape[1], query.shape[3]
+    flat = [states.transpose(1, 2).flatten(2) for states in (query, key, value)]
+    inputs = [*flat, None, padding, position_bias]
+    while inputs[-1] is None:
+        inputs.pop()
+    attributes: dict[str, Any] = {"num_heads": heads, "scale": float(scale or size**-0.5)}
+    context = torch.onnx.ops.symbolic(
+        "com.microsoft::MultiHeadAttention",
+        inputs,
+        attributes,
+        dtype=query.dtype,
+        shape=flat[0].shape,
+        version=1,
+    )
+    return context.unflatten(2, (heads, size))
+
+
+def padding_only(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Tensor | None:
+    """Serve as transformers' mask function: int32 ``[B, T]`` instead of a mask spread to ``[B, 1, T, T]``."""
+    return None if attention_mask is None else attention_mask.int()
+
+
+@contextmanager
+def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Let a model call the attention function registered under a name until the block ends."""
+    previous = model.config._attn_implementation
+    model.config._attn_implementation = name
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = previous
+
+
+def trace(model: PreTrainedModel, *, opset: int) -> onnx.ModelProto:
+    """Return the fused graph of a model with dynamic batch and length; the model is left as it was found."""
+    names = input_names(model)
+    device = next(model.parameters()).device
+    example = {name: torch.ones(2, 8, dtype=torch.long, device=device) for name in names}
+    example["input_ids"] += torch.arange(16, device=device).view(2, 8) % 5
+    example["input_ids"] %= model.config.vocab_size
+    if "token_type_ids" in example:
+        example["token_type_ids"] %= model.config.type_vocab_size
+    axes = {0: "batch", 1: "length"}
+    was_training = model.training
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                _Logits(model).eval(),
+                (),
+                kwargs=example,
+                dynamic_shapes={name: axes for name in names},
+                input_names=list(names),
+                output_names=["logits"],
+                opset_version=opset,
+                dynamo=True,
+                verbose=False,
+            )
+            return join_attention(_fused(program))
+    finally:
+        model.train(was_training)
+
+
+def _fused(program: Any) -> onnx.ModelProto:
+    from onnxscript.rewriter.ort_fusions.bias_gelu import fuse_bias_gelu
+    from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_layer_normalization
+
+    fuse_skip_layer_normalization(program.model)
+    fuse_bias_gelu(program.model)
+    model: onnx.ModelProto = program.model_proto
+    return model
+
+
+def join_attention(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Feed every ``MultiHeadAttention`` straight from its projections and give it their biases, in place."""
+    graph = model.graph
+    producers = {output: node for node in graph.node for output in node.output}
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+
+    def before_reshapes(name: str) -> str:
+        while name in producers and producers[name].op_type == "Reshape":
+            name = producers[name].input[0]
+        return name
+
+    for node in graph.node:
+        if node.op_type == "MultiHeadAttention":
+            for position in range(3):
+                node.input[position] = before_reshapes(node.input[position])
+            _take_biases(node, producers, weights, graph)
+        elif node.op_type == "MatMul":
+            source = before_reshapes(node.input[0])
+            if source in producers and producers[source].op_type == "MultiHeadAttention":
+                node.input[0] = source
+    return clean(model)
+
+
+def _take_biases(
+    node: onnx.NodeProto,
+    producers: dict[str, onnx.NodeProto],
+    weights: dict[str, onnx.TensorProto],
+    graph: onnx.GraphProto,
+) -> None:
+    products, biases = [], []
+    for name in node.input[:3]:
+        add = producers.get(name)
+        if add is None or add.op_type != "Add":
+            return
+        product, bias = add.input
+        if bias not in weights or product not in producers or producers[product].op_type != "MatMul":
+            return
+        products.append(product)
+        biases.append(numpy_helper.to_array(weights[bias]))
+    joined = numpy_helper.from_array(np.concatenate(biases), f"{node.output[0]}.bias")
+    graph.initializer.append(joined)
+    rest = list(node.input[4:])
+    del node.input[:]
+    node.input.extend([*products, joined.name, *rest])
+
+
+def clean(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Drop what nothing reads (nodes, weights, optional outputs) and the exporter's notes, in place."""
+    graph = model.graph
+    wanted = {output.name for output in graph.output}
+    alive: list[onnx.NodeProto] = []
+    for node in reversed(graph.node):
+        if not wanted.intersection(node.output):
+            continue
+        while node.output[-1] not in wanted:
+            node.output.pop()
+        while node.input and not node.input[-1]:
+            node.input.pop()
+        for position, name in enumerate(node.output):
+            if name not in wanted:
+                node.output[position] = ""
+        wanted.update(node.input)
+        alive.append(node)
+    weights = [tensor for tensor in graph.initializer if tensor.name in wanted]
+    for node in alive:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for value in (*graph.input, *graph.output, *weights):
+        del value.metadata_props[:]
+    del graph.node[:], graph.initializer[:], graph.value_info[:], graph.metadata_props[:], model.metadata_props[:]
+    graph.node.extend(reversed(alive))
+    graph.initializer.extend(weights)
+    return model
+
+
+def write_graph(model: onnx.ModelProto, path: str | Path) -> None:
+    """Write ``model.onnx``; weights of more than 1.8 GB lie in ``model.onnx.data`` beside it."""
+    if model.ByteSize() > _LARGEST_FILE_BYTES:
+        onnx.save(model, str(path), save_as_external_data=True, location=f"{Path(path).name}.data")
+    else:
+        onnx.save(model, str(path))
+
+
+def operator_counts(path: str | Path) -> dict[str, int]:
+    """Return how many nodes of each kind a graph has, most frequent first."""
+    model = onnx.load(str(path), load_external_data=False)
+    return dict(Counter(node.op_type for node in model.graph.node).most_common())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's chatter about its own internals from the user."""
+    noisy = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in noisy]
+    for logger in noisy:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(noisy, levels, strict=True):
+            logger.setLevel(level)

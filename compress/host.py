@@ -1,0 +1,79 @@
+"""What a number was measured on: processor, memory, accelerators, library versions. No host names, no paths."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = (
+    "compress", "torch", "transformers", "tokenizers", "torch-pruning", "optimum", "onnx", "onnxruntime", "openvino",
+    "datasets", "accelerate", "numpy", "scipy", "scikit-learn",
+)  # fmt: skip
+# The instruction sets that decide how fast int8 and bfloat16 are; the full list of flags would drown them.
+INSTRUCTION_SETS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "i8mm",
+)
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Return the installed version of every library that can change a number."""
+    versions = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+@cache
+def describe_host() -> dict[str, Any]:
+    """Return processor model, family and instruction sets, cores, memory in bytes, system and GPU names."""
+    info = _cpuinfo()
+    flags = set(info.get("flags", info.get("Features", "")).split())
+    return {
+        "cpu": info.get("model name", platform.processor() or platform.machine()),
+        "cpu_family_model": f"{info.get('cpu family', '?')}/{info.get('model', '?')}",
+        "cpu_flags": [flag for flag in INSTRUCTION_SETS if flag in flags],
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "gpu": _gpu_names(),
+    }
+
+
+def has_fast_bfloat16() -> bool:
+    """Tell whether this processor multiplies bfloat16 matrices in hardware."""
+    return bool({"amx_bf16", "avx512_bf16"} & set(describe_host()["cpu_flags"]))
+
+
+def _cpuinfo() -> dict[str, str]:
+    path = Path("/proc/cpuinfo")
+    if not path.is_file():
+        return {}
+    lines = path.read_text(encoding="utf-8").split("\n\n")[0].splitlines()
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _gpu_names() -> list[str]:
+    # Asking torch would cost its import; the driver's own files say the same.
+    names = []
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if line.startswith("Model:"):
+                names.append(line.split(":", 1)[1].strip())
+    return names

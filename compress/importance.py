@@ -1,0 +1,170 @@
+"""Score the heads of a model and decide, step by step, which ones may go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from compress import plugins
+from compress.data import Example, encode_gold
+from compress.errors import CompressError
+from compress.heads import close_lowest, normalised, step_sizes
+from compress.inference import logits_of, torch_run
+from compress.metrics import evaluate
+from compress.progress import Progress
+from compress.tokens import encode, pad
+from compress.transfer import Gold
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from compress.types import Batch
+
+SCORING_BATCH_ROWS = 32
+
+
+def head_importance(
+    model: PreTrainedModel,
+    examples: Sequence[tuple[str, int | str]],
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    criterion: str = "gradient",
+    normalise: bool = False,
+    max_length: int = 128,
+    **options: Any,
+) -> Tensor:
+    """Return importance scores ``[L, H]`` of every head of a model.
+
+    Args:
+        examples: ``(text, label)`` pairs; a label is a class index or name.
+        criterion: a plug-in of ``compress list criteria``; ``options`` are its own.
+        normalise: divide each layer's scores by their L2 norm.
+    """
+    id2label: Any = model.config.id2label
+    names = [str(id2label[index]) for index in sorted(id2label)]
+    task = "regression" if len(names) == 1 else "classification"
+    rows = [Example(text, None, str(label)) for text, label in examples]
+    gold = encode_gold(rows, names, task=task, name="examples")
+    batches = scoring_batches(rows, gold, tokenizer, max_length=max_length, task=task, device=str(model.device))
+    plugin = plugins.find("criteria", criterion)
+    if faults := plugin.check(options):
+        raise CompressError("; ".join(faults))
+    scores: Tensor = plugin.function(model, batches, **options)
+    return normalised(scores) if normalise else scores
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The rows on which the curve is drawn: validation, or the scoring sample where there is none."""
+
+    gold: Gold
+    split: str
+    tokenizer: PreTrainedTokenizerFast
+    task: str
+    metric: str
+    max_length: int
+
+    @classmethod
+    def of(cls, gold: dict[str, Gold], tokenizer: PreTrainedTokenizerFast, **settings: Any) -> Judge:
+        split = "validation" if gold["validation"].examples else "sample"
+        shown = "validation" if split == "validation" else "train (the scoring rows)"
+        return cls(gold[split], shown, tokenizer, **settings)
+
+    def logits(self, model: PreTrainedModel) -> np.ndarray:
+        return logits_of(self.gold.examples, torch_run(model), self.tokenizer, max_length=self.max_length)
+
+    def point(self, removed: int, total: int, model: PreTrainedModel, *, recovered: bool = False) -> dict[str, Any]:
+        """Return one point of the curve."""
+        value = evaluate(self.logits(model), self.gold.labels, task=self.task, metric=self.metric)
+        return {
+            "heads_removed": removed, "heads_kept": total - removed, "share_removed": round(removed / total, 4),
+            "metric": self.metric, "value": value, "split": self.split, "rows": len(self.gold.examples),
+            "recovered": recovered,
+        }  # fmt: skip
+
+
+def choose_heads(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    sample: Gold,
+    judge: Judge,
+    count: int,
+    *,
+    criterion: str,
+    normalise: bool,
+    step: int,
+    max_length: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Choose the heads to remove, step by step, and return the kept head numbers, first scores and curve."""
+    import torch
+
+    from compress.attention import gates_work, kept_heads
+
+    if not gates_work(model):
+        raise CompressError(
+            f"gates on the heads of a {model.config.model_type!r} model do not reach its logits; it cannot be pruned"
+        )
+    score = plugins.find("criteria", criterion).function
+    numbers = kept_heads(model)
+    total = sum(map(len, numbers))
+    masks = [torch.ones(len(heads)) for heads in numbers]
+    batches = list(
+        scoring_batches(
+            sample.examples, sample.labels, tokenizer, max_length=max_length, task=judge.task, device=str(model.device)
+        )
+    )
+    first: list[list[float]] = []
+    curve = [judge.point(0, total, model)]
+    removed = 0
+    with progress("Scoring heads", count) as advance:
+        for size in step_sizes(count, step):
+            scores = score(model, batches, masks=masks)
+            first = first or scores.tolist()
+            masks = close_lowest(normalised(scores) if normalise else scores, masks, size)
+            removed += size
+            with masked(model, masks):
+                curve.append(judge.point(removed, total, model))
+            advance(size)
+    kept = [
+        [head for head, on in zip(heads, mask.tolist(), strict=True) if on]
+        for heads, mask in zip(numbers, masks, strict=True)
+    ]
+    return {"kept": kept, "importance": first, "curve": curve}
+
+
+def scoring_batches(
+    examples: Sequence[Example],
+    gold: Sequence[int] | Sequence[float],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_length: int,
+    task: str,
+    device: str,
+) -> Iterator[Batch]:
+    """Yield batches of like length with gold labels."""
+    import torch
+
+    from compress.types import Batch
+
+    tokens = encode(tokenizer, examples, max_length)
+    order = sorted(range(len(examples)), key=lambda row: len(tokens["input_ids"][row]))
+    for start in range(0, len(order), SCORING_BATCH_ROWS):
+        chosen = order[start : start + SCORING_BATCH_ROWS]
+        arrays = pad([{k: v[row] for k, v in tokens.items()} for row in chosen], tokenizer.pad_token_id or 0)
+        tensors = {key: torch.from_numpy(values).to(device) for key, values in arrays.items()}
+        kind = torch.float32 if task == "regression" else torch.long
+        yield Batch(**tensors, labels=torch.tensor([gold[row] for row in chosen], dtype=kind, device=device))
+
+
+@contextmanager
+def masked(model: PreTrainedModel, masks: Sequence[Tensor]) -> Iterator[None]:
+    from compress.attention import head_gates
+
+    with head_gates(model) as gates:
+        gates.mask(masks)
+        yield

@@ -1,0 +1,182 @@
+"""Stage: run the teacher once over unlabelled text and keep its logits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compress import plugins
+from compress.artifact import Manifest, ModelDir, finish, write_atomically, writing
+from compress.data import ContentFingerprint, Example, TextSource, data_entry
+from compress.errors import CompressError
+from compress.inference import BATCH_ROWS, Run, logits_of
+from compress.labels import SHARD_ROWS, LabelDir, shard_is_done, write_shard
+from compress.progress import Progress, silent
+from compress.tokens import maximum_length, tokenizer_sha256
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+PLAN_NAME = "plan.json"
+TEACHER_ONNX = "teacher-onnx"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that the bytes of the logits depend on; written at the first start and reused on resume."""
+
+    runtime: str
+    device: str
+    threads: int
+    max_length: int
+    batch_rows: int = BATCH_ROWS
+    shard_rows: int = SHARD_ROWS
+
+
+def label(
+    teacher: ModelDir | str | Path,
+    unlabeled: TextSource,
+    output: str | Path,
+    *,
+    device: str = "auto",
+    threads: int = 0,
+    max_length: int = 0,
+    force: bool = False,
+    progress: Progress = silent,
+) -> LabelDir:
+    """Label every row of ``unlabeled`` with the teacher's logits and return the label directory.
+
+    Killed anywhere and started again with the same arguments, it goes on after the last whole shard and ends with the
+    bytes of an undisturbed run.
+
+    Args:
+        teacher: a classifier, torch or ONNX.
+        unlabeled: texts or pairs; streamed, never held in memory whole.
+        device: ``cpu``, ``cuda``, or ``auto`` for cuda where there is one.
+        threads: 0 for one a core.
+        max_length: tokens a text is cut to; 0 for as many as the teacher can read.
+    """
+    model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
+    request = {
+        "stage": "label", "teacher": model.sha256, "sources": sorted(map(str, unlabeled.identity)),
+        "name": unlabeled.name, "device": device, "threads": threads, "max_length": max_length,
+    }  # fmt: skip
+    with writing(output, request, force=force) as working:
+        tokenizer = model.load_tokenizer()
+        plan = _plan(working, model, tokenizer, device, threads, max_length)
+        record = {
+            "teacher_sha256": model.sha256,
+            "tokenizer_sha256": tokenizer_sha256(tokenizer),
+            "plan": asdict(plan),
+        }
+        run: Run | None = None
+        fingerprint = ContentFingerprint()
+        with progress("Labelling", None) as advance:
+            for number, examples in enumerate(_shards(fingerprint.watch(unlabeled), plan.shard_rows)):
+                if not shard_is_done(working, number, record):
+                    run = run or _start(plan, model, working)
+                    write_shard(
+                        working,
+                        number,
+                        examples,
+                        logits_of(examples, run, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows),
+                        record,
+                    )
+                advance(len(examples))
+        if not fingerprint.rows:
+            raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
+        shutil.rmtree(working / TEACHER_ONNX, ignore_errors=True)
+        finish(
+            working,
+            Manifest(
+                stage="label",
+                kind="labels",
+                name=Path(output).name,
+                task=model.task,
+                labels=model.labels,
+                parents=({"role": "teacher", "name": model.name, "sha256": model.sha256},),
+                data=(data_entry("unlabeled", unlabeled.name, fingerprint),),
+                notes=asdict(plan),
+            ),
+        )
+    return LabelDir.open(output)
+
+
+def teacher_logits(
+    model: ModelDir, examples: Sequence[Example], *, device: str = "auto", threads: int = 0, max_length: int = 0
+) -> np.ndarray:
+    """Return logits ``[N, C]`` by the runtime that the fixed rule chooses; the order of rows is kept."""
+    tokenizer = model.load_tokenizer()
+    with tempfile.TemporaryDirectory() as scratch:
+        plan = _plan(Path(scratch), model, tokenizer, device, threads, max_length)
+        run = _start(plan, model, Path(scratch))
+        parts = [
+            logits_of(examples[start : start + SHARD_ROWS], run, tokenizer, max_length=plan.max_length)
+            for start in range(0, len(examples), SHARD_ROWS)
+        ]
+    return np.concatenate(parts)
+
+
+def choose_runtime(model: ModelDir, device: str) -> tuple[str, str]:
+    """Return ``(runtime, device)`` by a fixed rule, so that a resumed run computes what the first one did.
+
+    torch on a GPU; on a CPU ONNX Runtime with fused attention where the model exports, else torch.
+    """
+    import torch
+
+    from compress.export import exporter_for
+
+    if device not in {"auto", "cpu", "cuda"}:
+        raise CompressError(f"--device {device} is not known; use auto, cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise CompressError("--device cuda was asked for, but this host has no usable GPU; use --device cpu")
+    if model.is_onnx:
+        return "onnxruntime", "cuda" if device == "cuda" else "cpu"
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        return "torch", "cuda"
+    return ("onnxruntime" if exporter_for(model) else "torch"), "cpu"
+
+
+def _plan(
+    working: Path, model: ModelDir, tokenizer: PreTrainedTokenizerFast, device: str, threads: int, max_length: int
+) -> Plan:
+    path = working / PLAN_NAME
+    if path.is_file():
+        return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    runtime, chosen_device = choose_runtime(model, device)
+    limit = maximum_length(tokenizer, model.config)
+    plan = Plan(runtime, chosen_device, threads or available_cores(), min(max_length or limit, limit))
+    write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")
+    return plan
+
+
+def _start(plan: Plan, model: ModelDir, working: Path) -> Run:
+    from compress.export import export
+
+    directory = model.path
+    if plan.runtime == "onnxruntime" and not model.is_onnx:
+        directory = working / TEACHER_ONNX
+        if not directory.is_dir():
+            export(model, directory)
+    start = plugins.find("runtimes", plan.runtime).function
+    run: Run = start(directory, threads=plan.threads, device=plan.device)
+    return run
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _shards(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:
+    stream = iter(examples)
+    while shard := list(itertools.islice(stream, size)):
+        yield shard

@@ -1,0 +1,198 @@
+"""Small charts as standalone SVG: readable in light and dark, on paper, on a phone and by a screen reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+# Okabe and Ito's colours, told apart by colour-blind readers; the dark set is lighter for the same contrast.
+STYLE = """
+.chart{--ink:#1f2933;--faint:#66717d;--grid:#e3e7eb;--paper:#fff;--c0:#0067a5;--c1:#b35900;--c2:#007a5a;--c3:#a23b7a;
+font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-size:13px}
+@media (prefers-color-scheme:dark){.chart{--ink:#e6eaee;--faint:#9aa5b1;--grid:#343d47;--paper:#171c22;--c0:#5cb3ec;
+--c1:#f0a03c;--c2:#3fc79a;--c3:#e08abf}}
+@media print{.chart{--ink:#000;--faint:#444;--grid:#ddd;--paper:#fff;--c0:#0067a5;--c1:#b35900;--c2:#007a5a;
+--c3:#a23b7a}}
+.chart text{fill:var(--ink)}.chart .faint{fill:var(--faint)}.chart .title{font-weight:600;font-size:15px}
+.chart .grid{stroke:var(--grid);stroke-width:1}.chart .axis{stroke:var(--faint);stroke-width:1}
+.chart .line{fill:none;stroke-width:2.5;stroke-linejoin:round}.chart .paper{fill:var(--paper)}
+.chart .s0{stroke:var(--c0);--own:var(--c0)}.chart .s1{stroke:var(--c1);--own:var(--c1)}
+.chart .s2{stroke:var(--c2);--own:var(--c2)}.chart .s3{stroke:var(--c3);--own:var(--c3)}
+.chart .dot{fill:var(--own);stroke:var(--paper);stroke-width:1.5}.chart .key{fill:var(--own);stroke:none}
+"""
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """A drawing's size, and its plot area inside the margins, in pixels at which its text is easily read."""
+
+    width: int
+    height: int
+    left: int = 58
+    right_margin: int = 16
+    top: int = 44
+    bottom_margin: int = 52
+
+    @property
+    def right(self) -> int:
+        return self.width - self.right_margin
+
+    @property
+    def bottom(self) -> int:
+        return self.height - self.bottom_margin
+
+
+WIDE, NARROW = Canvas(760, 410), Canvas(380, 330)
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named line through points ``(x, y)``."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Maps values onto pixels, with round ticks; ``log`` needs values above 0."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    @classmethod
+    def over(
+        cls, values: Sequence[float], start: float, end: float, *, log: bool = False, margin: float = 0.06
+    ) -> Axis:
+        """Return an axis that holds all values with a margin on both sides."""
+        low, high = min(values), max(values)
+        if log:
+            room = max(margin * math.log(high / low), 0.1)
+            return cls(low / math.exp(room), high * math.exp(room), start, end, True)
+        room = margin * (high - low) or max(abs(high) * 0.05, 0.5)
+        return cls(low - room, high + room, start, end)
+
+    def place(self, value: float) -> float:
+        """Return the pixel of a value."""
+        if self.log:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self, about: int = 6) -> list[float]:
+        """Return round values on the axis: steps of 1, 2 or 5; on a log axis 1, 2, 5, 10, ..."""
+        if self.log:
+            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            for multiples in ((1, 2, 5), (1, 3), (1,)):
+                found = [m * 10.0**power for power in powers for m in multiples]
+                found = [value for value in found if self.low <= value <= self.high]
+                if 3 <= len(found) <= about:
+                    return found
+        step = 10 ** math.floor(math.log10((self.high - self.low) / about))
+        step *= next((m for m in (1, 2, 5, 10) if (self.high - self.low) / (m * step) <= about), 10)
+        first = math.ceil(self.low / step)
+        values = [round(index * step, 10) for index in range(first, math.floor(self.high / step) + 1)]
+        return [value for value in values if value > 0] if self.log else values
+
+
+def number(value: float) -> str:
+    """Return a tick's label without needless digits."""
+    return f"{value:,.10g}" if abs(value) >= 1000 else f"{value:.10g}"
+
+
+def line_chart(
+    series: Sequence[Series], *, title: str, x_label: str, y_label: str, canvas: Canvas = WIDE
+) -> str:
+    """Return a line chart as a standalone SVG document; a series of one point is a single dot.
+
+    Raises:
+        ValueError: there is no point to draw.
+    """
+    points = [point for one in series for point in one.points]
+    if not points:
+        raise ValueError(f"the chart {title!r} has no points")
+    x = Axis.over([p[0] for p in points], canvas.left, canvas.right, margin=0.03)
+    y = Axis.over([p[1] for p in points], canvas.bottom, canvas.top, margin=0.08)
+    parts = [*frame(canvas, title, x_label, y_label), *horizontal_ticks(canvas, y), *vertical_ticks(canvas, x)]
+    for index, one in enumerate(series):
+        style = f"s{index % 4}"
+        placed = [(x.place(a), y.place(b)) for a, b in one.points]
+        if len(placed) > 1:
+            line = " ".join(f"{a},{b}" for a, b in placed)
+            parts.append(f'<polyline class="line {style}" points="{line}"/>')
+        for (a, b), (value, result) in zip(placed, one.points, strict=True):
+            says = escape(f"{one.name}: {number(round(value, 2))} → {number(round(result, 2))}")
+            parts.append(f'<circle class="dot {style}" cx="{a}" cy="{b}" r="4.5"><title>{says}</title></circle>')
+    if len(series) > 1:
+        parts += _legend(canvas, [one.name for one in series])
+    return document(canvas, title, parts, description=_in_words(series, x_label, y_label))
+
+
+def document(
+    canvas: Canvas, title: str, parts: Sequence[str], *, description: str = "", style: str = "", role: str = "img"
+) -> str:
+    """Wrap drawn parts into an SVG document with its own colours."""
+    label = escape(f"{title}. {description}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {canvas.width} {canvas.height}" '
+        f'role="{role}" aria-label="{label}"><style>{STYLE}{style}</style>'
+        f'<rect class="paper" width="{canvas.width}" height="{canvas.height}"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def frame(canvas: Canvas, title: str, x_label: str, y_label: str) -> list[str]:
+    """Return the title and the names of both axes."""
+    across, down = (canvas.left + canvas.right) / 2, (canvas.top + canvas.bottom) / 2
+    return [
+        f'<text class="title" x="{canvas.left if canvas.width > 500 else 8}" y="22">{escape(title)}</text>',
+        f'<text class="faint" x="{across}" y="{canvas.height - 10}" text-anchor="middle">{escape(x_label)}</text>',
+        f'<text class="faint" transform="translate(14 {down}) rotate(-90)" text-anchor="middle">'
+        f"{escape(y_label)}</text>",
+    ]
+
+
+def horizontal_ticks(canvas: Canvas, y: Axis) -> list[str]:
+    """Return the grid lines and labels of the vertical axis."""
+    return [
+        f'<line class="grid" x1="{canvas.left}" x2="{canvas.right}" y1="{y.place(v)}" y2="{y.place(v)}"/>'
+        f'<text class="faint" x="{canvas.left - 8}" y="{y.place(v) + 4}" text-anchor="end">{number(v)}</text>'
+        for v in y.ticks(7)
+    ]
+
+
+def vertical_ticks(canvas: Canvas, x: Axis, *, prefix: str = "", group: str = "") -> list[str]:
+    """Return the labels and marks of the horizontal axis, in a group of their own."""
+    marks = [
+        f'<line class="grid" x1="{x.place(v)}" x2="{x.place(v)}" y1="{canvas.top}" y2="{canvas.bottom}"/>'
+        f'<text class="faint" x="{x.place(v)}" y="{canvas.bottom + 18}" text-anchor="middle">'
+        f"{prefix}{number(v)}</text>"
+        for v in x.ticks(8 if canvas.width > 500 else 5)
+    ]
+    ends = f'x1="{canvas.left}" x2="{canvas.right}" y1="{canvas.bottom}" y2="{canvas.bottom}"'
+    return [f'<g class="{group}">', *marks, f'<line class="axis" {ends}/>', "</g>"]
+
+
+def _legend(canvas: Canvas, names: Sequence[str]) -> list[str]:
+    # Inside the plot, at its lower left: curves of what pruning costs fall to the right. SVG cannot measure text.
+    parts = []
+    for index, name in enumerate(names):
+        height = canvas.bottom - 14 - 20 * (len(names) - 1 - index)
+        parts.append(f'<circle class="key s{index % 4}" cx="{canvas.left + 16}" cy="{height - 4}" r="5"/>')
+        parts.append(f'<text x="{canvas.left + 28}" y="{height}">{escape(name)}</text>')
+    return parts
+
+
+def _in_words(series: Sequence[Series], x_label: str, y_label: str) -> str:
+    ends = [
+        f"{one.name} goes from {number(round(one.points[0][1], 2))} at {number(round(one.points[0][0], 2))} "
+        f"to {number(round(one.points[-1][1], 2))} at {number(round(one.points[-1][0], 2))}"
+        for one in series
+        if one.points
+    ]
+    return f"{y_label} against {x_label}: {'; '.join(ends)}."

@@ -1,0 +1,166 @@
+"""The folder is the registry: one method, one file, and the file name is the name a user types.
+
+A plug-in is a module of a plug-in folder. Its docstring is the help and cites the paper; the keyword-only typed
+parameters of its entry function are its schema. Listing and checking parse the file and import nothing; loading
+imports that one file. Other packages add plug-ins through the entry-point group ``compress.<folder>``.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from compress.errors import CompressError, did_you_mean
+
+# Folder -> the function that every module in it defines.
+FOLDERS: Mapping[str, str] = {
+    "architectures": "build",
+    "criteria": "importance",
+    "exporters": "export",
+    "losses": "loss",
+    "quantizers": "quantize",
+    "runtimes": "start",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One option of a plug-in: its annotation as written, and whether it may be left out."""
+
+    annotation: str
+    required: bool
+    default: str
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What a plug-in's file says about it, read without importing it."""
+
+    name: str
+    folder: str
+    module: str
+    description: str
+    parameters: Mapping[str, Parameter]
+
+    @property
+    def summary(self) -> str:
+        return self.description.split("\n\n")[0].replace("\n", " ")
+
+    def load(self) -> ModuleType:
+        return importlib.import_module(self.module)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The plug-in's entry function; this imports the module."""
+        function: Callable[..., Any] = getattr(self.load(), FOLDERS[self.folder])
+        return function
+
+    def check(self, options: Mapping[str, Any]) -> list[str]:
+        """Return every fault of the options as a sentence; an empty list when they are right."""
+        faults = [
+            f"{self.folder} {self.name!r} has no option {key!r}; it has {', '.join(self.parameters) or 'none'}."
+            + did_you_mean(key, self.parameters)
+            for key in options
+            if key not in self.parameters
+        ]
+        faults += [
+            f"{self.folder} {self.name!r} needs {key!r} ({parameter.annotation})"
+            for key, parameter in self.parameters.items()
+            if parameter.required and key not in options
+        ]
+        for key, value in options.items():
+            if key in self.parameters and not fits(value, self.parameters[key].annotation):
+                faults.append(
+                    f"{self.folder} {self.name!r}: {key} = {value!r} is not of type {self.parameters[key].annotation}"
+                )
+        return faults
+
+
+def names(folder: str) -> tuple[str, ...]:
+    """Return the names in a plug-in folder, in order."""
+    return tuple(sorted(_modules(folder)))
+
+
+def find(folder: str, name: str) -> Plugin:
+    """Return a plug-in by the name a user types; ``-`` and ``_`` are the same.
+
+    Raises:
+        CompressError: there is none of that name.
+    """
+    modules = _modules(folder)
+    key = name.replace("_", "-")
+    if key not in modules:
+        raise CompressError(
+            f"unknown {folder[:-1] if folder != 'criteria' else 'criterion'} {name!r};"
+            f" there is {', '.join(sorted(modules))}.{did_you_mean(key, modules)}"
+        )
+    return _parse(folder, key, modules[key])
+
+
+@cache
+def _modules(folder: str) -> dict[str, str]:
+    directory = Path(__file__).parent / folder
+    found = {
+        file.stem.replace("_", "-"): f"compress.{folder}.{file.stem}"
+        for file in directory.glob("*.py")
+        if not file.stem.startswith("_")
+    }
+    for entry in entry_points(group=f"compress.{folder}"):
+        if entry.name in found:
+            raise CompressError(f"{entry.value} offers {folder} {entry.name!r}, which exists already; rename it")
+        found[entry.name.replace("_", "-")] = entry.module
+    return found
+
+
+@cache
+def _parse(folder: str, name: str, module: str) -> Plugin:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise CompressError(f"{folder} {name!r} names the module {module}, which is not installed")
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    entry = FOLDERS[folder]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == entry:
+            pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            parameters = {
+                argument.arg: Parameter(
+                    annotation=ast.unparse(argument.annotation) if argument.annotation else "Any",
+                    required=default is None,
+                    default=ast.unparse(default) if default is not None else "",
+                )
+                for argument, default in pairs
+            }
+            return Plugin(name, folder, module, ast.get_docstring(tree) or "", parameters)
+    raise CompressError(f"{folder} {name!r} ({module}) does not define {entry}()")
+
+
+def fits(value: Any, annotation: str) -> bool:
+    """Tell whether a TOML value fits an annotation such as ``int | float | None`` or ``list[int]``."""
+    for part in (p.strip() for p in annotation.split(" | ")):
+        if part == "None":
+            if value is None:
+                return True
+        elif part.startswith(("list[", "tuple[")):
+            inner = part[part.index("[") + 1 : -1].removesuffix(", ...")
+            if isinstance(value, list | tuple) and all(fits(v, inner) for v in value):
+                return True
+        elif part == "float":
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return True
+        elif part == "int":
+            if isinstance(value, int) and not isinstance(value, bool):
+                return True
+        elif part in {"str", "bool"}:
+            if isinstance(value, {"str": str, "bool": bool}[part]):
+                return True
+        else:
+            return True
+    return False

@@ -1,0 +1,42 @@
+"""Progress bars on what takes long: drawn on a terminal, silent elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+Advance = Callable[[int], None]
+Progress = Callable[[str, int | None], AbstractContextManager[Advance]]
+
+
+@contextmanager
+def silent(title: str, total: int | None) -> Iterator[Advance]:
+    """Show nothing."""
+    yield lambda steps: None
+
+
+@contextmanager
+def bar(title: str, total: int | None) -> Iterator[Advance]:
+    """Draw a bar on standard error with the time left, or a counter when the total is unknown."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    console = Console(stderr=True, no_color="NO_COLOR" in os.environ)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with RichProgress(*columns, console=console, transient=True) as drawn:
+        task = drawn.add_task(title, total=total)
+        yield lambda steps: drawn.advance(task, steps)
+
+
+def for_terminal(quiet: bool = False) -> Progress:
+    """Return :func:`bar` on a terminal, :func:`silent` otherwise."""
+    return bar if sys.stderr.isatty() and not quiet else silent

@@ -1,0 +1,167 @@
+"""Start a narrower transformer from a wider one: every weight is a projection or a selection of the teacher's.
+
+The residual stream of width D is written in an orthonormal basis ``[D, d]`` of the directions in which the teacher's
+hidden states vary most (a truncated SVD of sampled states). What reads the stream is multiplied by the basis, what
+writes to it by its transpose. A head's query-key and value-output products are replaced by their best approximation of
+the smaller rank (Eckart and Young 1936). Units of inner layers are selected by the size of their weights. At the full
+width all of this is an exact copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from compress.attention import attention_layers
+from compress.modeling.pruned import FAMILIES, layers_of, stock_type
+
+HEAD_DENSE = ("pooler.dense", "pre_classifier", "classifier.dense")
+HEAD_OUTPUT = ("classifier", "classifier.out_proj")
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Orthonormal ``directions`` ``[D, d]`` and the share of the hidden states' energy that they hold."""
+
+    directions: Tensor
+    energy: float
+
+
+@torch.no_grad()
+def basis_of_hidden_states(teacher: PreTrainedModel, batch: dict[str, Tensor], width: int) -> Basis:
+    """Return the leading ``width`` directions of all hidden states of a batch, padding left out."""
+    outputs = teacher.eval()(**batch, output_hidden_states=True)
+    mask = batch["attention_mask"].bool()
+    states = torch.cat([hidden[mask] for hidden in outputs.hidden_states]).double()
+    values, vectors = torch.linalg.eigh(states.T @ states)
+    kept = vectors.flip(1)[:, :width]
+    return Basis(kept.float(), float(values.flip(0)[:width].sum() / values.sum()))
+
+
+@torch.no_grad()
+def project_model(
+    teacher: PreTrainedModel, student: PreTrainedModel, layers: Sequence[int], basis: Basis | None
+) -> None:
+    """Fill every weight of ``student`` from ``teacher``, in place; student layer i starts from ``layers[i]``."""
+    width = teacher.config.hidden_size
+    basis = basis or Basis(torch.eye(width), 1.0)
+    down = basis.directions
+    # A layer norm over d directions that hold a share f of the energy sees sqrt(f D / d) times the deviation.
+    norm_scale = (basis.energy * width / down.shape[1]) ** 0.5
+    names = FAMILIES[stock_type(teacher.config)]
+    for index, source in enumerate(layers):
+        _project_attention(teacher, student, index, source, down)
+        old, new = layers_of(teacher)[source], layers_of(student)[index]
+        _project_ffn(old, new, names.widened, names.narrowed, down)
+    units = _project_head(teacher, student, down)
+    done = {id(m) for layer in attention_layers(student) for m in (layer.query, layer.key, layer.value, layer.output)}
+    done |= {id(layer.get_submodule(n)) for layer in layers_of(student) for n in (names.widened, names.narrowed)}
+    done |= units
+    sources: dict[str, Any] = dict(teacher.named_modules())
+    stack = f"{names.layers}."
+    for name, module in student.named_modules():
+        if id(module) in done or next(module.parameters(recurse=False), None) is None:
+            continue
+        old_module = sources[_source_name(name, stack, layers)]
+        if isinstance(module, nn.LayerNorm):
+            _project_norm(old_module, module, down, norm_scale)
+        elif isinstance(module, nn.Embedding):
+            weight = old_module.weight
+            module.weight.copy_(weight @ down if weight.shape[1] == width else weight)
+        elif isinstance(module, nn.Linear):  # ELECTRA's projection of its embeddings into the stream
+            module.weight.copy_(down.T @ old_module.weight)
+            module.bias.copy_(down.T @ old_module.bias)
+        else:
+            raise TypeError(f"{name} is a {type(module).__name__}, which has no projection")
+
+
+def _source_name(name: str, stack: str, layers: Sequence[int]) -> str:
+    before, found, after = name.partition(stack)
+    if not found:
+        return name
+    index, _, rest = after.partition(".")
+    return f"{before}{stack}{layers[int(index)]}.{rest}"
+
+
+def _project_norm(old: nn.LayerNorm, new: nn.LayerNorm, down: Tensor, scale: float) -> None:
+    if old.weight.shape == new.weight.shape and down.shape[0] != new.weight.shape[0]:
+        new.load_state_dict(old.state_dict())  # a norm beside the stream, such as over ELECTRA's embeddings
+        return
+    new.weight.copy_(scale * (down**2).T @ old.weight)
+    new.bias.copy_(down.T @ old.bias)
+
+
+def _project_attention(
+    teacher: PreTrainedModel, student: PreTrainedModel, index: int, source: int, down: Tensor
+) -> None:
+    old, new = attention_layers(teacher)[source], attention_layers(student)[index]
+    rank = new.head_size
+    for head in range(old.heads):
+        rows = slice(head * old.head_size, (head + 1) * old.head_size)
+        kept = slice(head * rank, (head + 1) * rank)
+        query, key, value = (_with_bias(p, rows, down) for p in (old.query, old.key, old.value))
+        output = down.T @ old.output.weight[:, rows]
+        if rank < old.head_size:
+            # Scores are divided by the root of the head's width, which changes.
+            query, key = (part * (rank / old.head_size) ** 0.25 for part in _halves(query.T, key, rank))
+            query = query.T
+            output, value = _halves(output, value, rank)
+        for projection, weights in ((new.query, query), (new.key, key), (new.value, value)):
+            projection.weight[kept] = weights[:, :-1]
+            projection.bias[kept] = weights[:, -1]
+        new.output.weight[:, kept] = output
+    new.output.bias.copy_(down.T @ old.output.bias)
+
+
+def _with_bias(projection: nn.Linear, rows: slice, down: Tensor) -> Tensor:
+    """Return ``[rows, d + 1]``: the weights in the basis, and the bias as one more column."""
+    return torch.cat((projection.weight[rows] @ down, projection.bias[rows, None]), dim=1)
+
+
+def _halves(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Return ``[m, rank]`` and ``[rank, n]`` whose product is the best one of that rank to ``left @ right``."""
+    left_basis, left_rest = torch.linalg.qr(left)
+    right_basis, right_rest = torch.linalg.qr(right.T)
+    u, s, v = torch.linalg.svd(left_rest @ right_rest.T)
+    root = s[:rank].sqrt()
+    return left_basis @ (u[:, :rank] * root), (root[:, None] * v[:rank]) @ right_basis.T
+
+
+def _project_ffn(old: nn.Module, new: nn.Module, widened: str, narrowed: str, down: Tensor) -> None:
+    old_in, old_out = _linear(old, widened), _linear(old, narrowed)
+    new_in, new_out = _linear(new, widened), _linear(new, narrowed)
+    units = _largest(old_in.weight.norm(dim=1) * old_out.weight.norm(dim=0), new_in.out_features)
+    new_in.weight.copy_(old_in.weight[units] @ down)
+    new_in.bias.copy_(old_in.bias[units])
+    new_out.weight.copy_(down.T @ old_out.weight[:, units])
+    new_out.bias.copy_(down.T @ old_out.bias)
+
+
+def _project_head(teacher: PreTrainedModel, student: PreTrainedModel, down: Tensor) -> set[int]:
+    """Fill the classification head; its hidden units are behind a nonlinearity, so that they are selected."""
+    old: dict[str, Any] = dict(teacher.named_modules())
+    new: dict[str, Any] = dict(student.named_modules())
+    dense = next(name for name in old if name.endswith(HEAD_DENSE))
+    output = next(n for n in HEAD_OUTPUT if isinstance(old.get(n), nn.Linear))
+    units = _largest(old[dense].weight.norm(dim=1) * old[output].weight.norm(dim=0), new[dense].out_features)
+    new[dense].weight.copy_(old[dense].weight[units] @ down)
+    new[dense].bias.copy_(old[dense].bias[units])
+    new[output].weight.copy_(old[output].weight[:, units])
+    new[output].bias.copy_(old[output].bias)
+    return {id(new[dense]), id(new[output])}
+
+
+def _linear(layer: nn.Module, name: str) -> nn.Linear:
+    module = layer.get_submodule(name)
+    assert isinstance(module, nn.Linear)
+    return module
+
+
+def _largest(sizes: Tensor, count: int) -> Tensor:
+    """Return the positions of the ``count`` largest values, in rising order."""
+    return sizes.topk(count).indices.sort().values

@@ -1,0 +1,259 @@
+"""Stage: score a model's attention heads, remove the least important ones for real, and recover what was lost."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compress.artifact import Manifest, ModelDir, parent_entry, write_atomically, writing
+from compress.data import Example, check_roles, describe_rows, encode_gold
+from compress.errors import CompressError
+from compress.heads import heads_to_remove
+from compress.importance import Judge, choose_heads, masked
+from compress.labels import LabelDir
+from compress.metrics import find_metric
+from compress.progress import Progress, silent
+from compress.recipes import Choice, Training
+from compress.transfer import Gold, Pool, Selection, agreement_rows, discard_work, fit, teaching_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from compress.training import Outcome
+
+logger = logging.getLogger("compress")
+
+MASKED_TOLERANCE = 1e-5
+CURVE_NAME = "pruning_curve.csv"
+PICTURE_NAME = "pruning_curve.svg"
+DECISION_NAME = "removed_heads.json"
+RECOVERY = Training(epochs=1.0, learning_rate=5e-5, evaluations=8, patience=4)
+RECOVERY_LOSSES = (Choice("logit-mse"),)
+
+
+def prune_heads(
+    model: ModelDir | str | Path,
+    heads: str,
+    output: str | Path,
+    *,
+    train: Sequence[Example],
+    validation: Sequence[Example] = (),
+    criterion: str = "gradient",
+    examples: int = 1024,
+    step: float = 0.1,
+    normalise: bool = True,
+    recover: float = 0.0,
+    labels: LabelDir | str | Path | None = None,
+    training: Training = RECOVERY,
+    drop_overlap: bool = False,
+    metric: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    threads: int = 0,
+    force: bool = False,
+    quiet: bool = True,
+    progress: Progress = silent,
+) -> ModelDir:
+    """Remove attention heads by importance and return the smaller model.
+
+    Heads go in steps of ``step`` of the original number; importance is computed again after each (Michel et al. 2019,
+    section 4.1). The metric after every step is the curve in ``pruning_curve.csv`` and ``pruning_curve.svg``.
+
+    Args:
+        heads: how many to *remove*: ``60%``, ``0.6``, or a count such as ``40``.
+        train: gold rows; ``examples`` of them, drawn at random, score the heads.
+        validation: gold rows for the curve and to select the recovered checkpoint; without any the curve is drawn on
+            the scoring rows, which flatters, and says so.
+        recover: epochs of distillation from the unpruned model afterwards, on ``labels`` (its own, or its teacher's)
+            and the texts of ``train``.
+
+    Raises:
+        CompressError: for anything about the request that the user can put right.
+    """
+    import torch
+
+    from compress.attention import heads_per_layer, kept_heads, remove_heads
+    from compress.modeling.pruned import to_pruned
+    from compress.saving import describe_architecture, write_model
+    from compress.training import quiet_libraries, resolve_device
+
+    quiet_libraries()
+    source = model if isinstance(model, ModelDir) else ModelDir.open(model)
+    label_dir = labels if isinstance(labels, LabelDir) or labels is None else LabelDir.open(labels)
+    _check_request(source, label_dir, recover, examples, step)
+    pool: Any = Pool(label_dir) if label_dir else None
+    roles = {"train": train, "unlabeled": pool, "validation": validation}
+    checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
+    train, pool = checked.sets["train"], checked.sets.get("unlabeled")  # type: ignore[assignment]
+    chosen_metric = find_metric(metric, task=source.task, classes=len(source.labels)).name
+    torch_device = resolve_device(device)
+    if threads:
+        torch.set_num_threads(threads)
+    whole = source.load().to(device=torch_device)
+    before = heads_per_layer(whole)
+    if not before:
+        raise CompressError(
+            f"{source.name} is a {whole.config.model_type!r} model, which has no attention heads to remove"
+        )
+    count = heads_to_remove(heads, before)
+    sample = random.Random(seed).sample(list(train), min(examples, len(train)))
+    gold = {
+        role: Gold(rows, encode_gold(rows, source.labels, task=source.task, name=role))
+        for role, rows in (("sample", sample), ("train", train), ("validation", validation))
+    }
+    data = describe_rows({"train": train, "validation": validation})
+    request = {
+        "stage": "prune", "model": source.sha256, "heads": heads, "criterion": criterion, "examples": examples,
+        "step": step, "normalise": normalise, "recover": recover, "training": asdict(training), "data": data,
+        "labels": label_dir.manifest.files if label_dir else None, "seed": seed, "metric": chosen_metric,
+    }  # fmt: skip
+    logger.info("removing %d of %d heads, %d stay", count, sum(before), sum(before) - count)
+    tokenizer = source.load_tokenizer()
+    judge = Judge.of(gold, tokenizer, task=source.task, metric=chosen_metric, max_length=training.max_length)
+    with writing(output, request, force=force) as working:
+        decided = working / DECISION_NAME
+        if not decided.is_file():
+            decision = choose_heads(
+                whole, tokenizer, gold["sample"], judge, count, criterion=criterion, normalise=normalise,
+                step=max(1, round(step * sum(before))), max_length=training.max_length, progress=progress,
+            )  # fmt: skip
+            write_atomically(decided, json.dumps(decision, indent=1) + "\n")
+        decision = json.loads(decided.read_text(encoding="utf-8"))
+        numbers = kept_heads(whole)
+        masks = [
+            torch.tensor([float(head in kept) for head in now])
+            for now, kept in zip(numbers, decision["kept"], strict=True)
+        ]
+        with masked(whole, masks):
+            masked_logits = judge.logits(whole)
+        smaller = source.load().to(device=torch_device)
+        remove_heads(smaller, {i: [p for p, on in enumerate(mask.tolist()) if not on] for i, mask in enumerate(masks)})
+        smaller = to_pruned(smaller).eval()
+        _check_sliced(masked_logits, judge.logits(smaller))
+        curve = decision["curve"]
+        notes: dict[str, Any] = {
+            "recipe": f"prune-{heads}", "heads_removed": count, "heads_kept": sum(before) - count,
+            "criterion": criterion,
+        }  # fmt: skip
+        if recover:
+            outcome = _recover(
+                source, smaller, tokenizer, pool, gold, recover, training, working, chosen_metric,
+                seed=seed, device=torch_device, threads=threads, quiet=quiet,
+            )  # fmt: skip
+            notes |= {"recovery": asdict(outcome)}
+            curve = [*curve, judge.point(count, sum(before), smaller, recovered=True)]
+        discard_work(working)
+        _write_curve(working, curve, Path(output).name)
+        value = curve[-1]["value"]
+        manifest = Manifest(
+            stage="prune",
+            name=Path(output).name,
+            task=source.task,
+            labels=source.labels,
+            architecture=describe_architecture(smaller),
+            parents=(parent_entry("unpruned", source),),
+            recipe={
+                key: request[key]
+                for key in ("heads", "criterion", "examples", "step", "normalise", "recover", "training")
+            },
+            data=(*_inherited(source), *data, *(label_dir.manifest.data if label_dir else ())),
+            metrics=({"name": chosen_metric, "value": value, "split": judge.split, "rows": len(judge.gold.examples)},),
+            notes=notes,
+            seeds={"seed": seed},
+        )
+        write_model(smaller, tokenizer, manifest, working)
+    return ModelDir.open(output)
+
+
+def _recover(
+    source: ModelDir,
+    smaller: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    pool: Pool | None,
+    gold: dict[str, Gold],
+    epochs: float,
+    training: Training,
+    working: Path,
+    metric: str,
+    **settings: Any,
+) -> Outcome:
+    """Train the pruned model to say what the unpruned one says."""
+    from dataclasses import replace
+
+    from compress.label import teacher_logits
+
+    if gold["validation"].examples:
+        selection = Selection(list(gold["validation"].rows()), "validation", metric)
+    elif pool is not None:
+        selection = agreement_rows(pool, source.task)
+    else:
+        raise CompressError("--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR")
+    logits = teacher_logits(source, gold["train"].examples, device=settings["device"], threads=settings["threads"])
+    taught = Gold(gold["train"].examples, gold["train"].labels, logits)
+    rows = teaching_rows(pool, taught, hold_out=not gold["validation"].examples)
+    return fit(
+        smaller, tokenizer, rows, selection, losses=RECOVERY_LOSSES, teacher=None,
+        training=replace(training, epochs=epochs), task=source.task, working=working, **settings,
+    )  # fmt: skip
+
+
+def _check_sliced(masked: np.ndarray, sliced: np.ndarray) -> None:
+    import numpy as np
+
+    scale = max(1.0, float(np.abs(masked).max()))
+    difference = float(np.abs(masked - sliced).max())
+    if difference > MASKED_TOLERANCE * scale:
+        raise RuntimeError(f"slicing changed the logits by {difference:.2g} against masking; nothing was written")
+
+
+def _write_curve(working: Path, curve: Sequence[dict[str, Any]], name: str) -> None:
+    from compress.plot import Series, line_chart
+
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(curve[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(curve)
+    write_atomically(working / CURVE_NAME, buffer.getvalue())
+    drawn = [
+        Series("by importance", [(100 * p["share_removed"], 100 * p["value"]) for p in curve if not p["recovered"]])
+    ]
+    recovered = [(100 * p["share_removed"], 100 * p["value"]) for p in curve if p["recovered"]]
+    if recovered:
+        drawn.append(Series("after recovery", recovered))
+    picture = line_chart(
+        drawn, title=f"{name}: {curve[0]['metric']} on {curve[0]['split']}", x_label="heads removed (%)",
+        y_label=f"{curve[0]['metric']} (%)",
+    )  # fmt: skip
+    write_atomically(working / PICTURE_NAME, picture)
+
+
+def _inherited(source: ModelDir) -> tuple[dict[str, Any], ...]:
+    return source.manifest.data if source.manifest else ()
+
+
+def _check_request(source: ModelDir, label_dir: LabelDir | None, recover: float, examples: int, step: float) -> None:
+    if recover < 0:
+        raise CompressError(f"--recover {recover} is below 0; give a number of epochs such as 1")
+    if examples < 1:
+        raise CompressError(f"--examples {examples} is not a number of rows; give 1 or more, such as 1024")
+    if not 0 < step <= 1:
+        raise CompressError(f"--step {step} is not a share of the heads; give one above 0 and at most 1, such as 0.1")
+    if label_dir is None:
+        return
+    if not recover:
+        raise CompressError("--labels is for recovery, which was not asked for; add --recover 1")
+    parents = source.manifest.parents if source.manifest else ()
+    known = {source.sha256, *(str(parent["sha256"]) for parent in parents)}
+    if label_dir.teacher_sha256 not in known:
+        raise CompressError(
+            f"{label_dir.path} was labelled by {label_dir.manifest.parents[0]['name']}, which is neither "
+            f"{source.name} nor its teacher; label the text again with 'compress label --teacher ...'"
+        )

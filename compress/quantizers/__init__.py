@@ -1,0 +1,1 @@
+"""How the weights of an ONNX graph become int8: each module reads one file and writes another."""

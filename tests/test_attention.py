@@ -1,0 +1,138 @@
+"""Heads: where they are, gates on them, and their removal, for every family."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import FAMILIES, HEADS, UNEVEN, bilstm, classifier
+
+from compress.attention import (
+    attention_layers,
+    example_inputs,
+    ffn_widths,
+    gates_work,
+    head_gates,
+    heads_per_layer,
+    kept_heads,
+    remove_heads,
+)
+from compress.errors import CompressError
+from compress.export import padded_example
+
+MASKS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shapes_are_found(family: str) -> None:
+    model = classifier(family)
+    assert heads_per_layer(model) == [HEADS, HEADS]
+    assert ffn_widths(model) == [64, 64]
+    assert {layer.head_size for layer in attention_layers(model)} == {8}
+    assert gates_work(model)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sliced_equals_masked_and_pruning_composes(family: str) -> None:
+    model = classifier(family).train()
+    model.requires_grad_(False)
+    inputs = padded_example(model, 3, 11)
+    model.eval()
+    with torch.no_grad(), head_gates(model) as gates:
+        whole = model(**inputs).logits
+        gates.mask(MASKS)
+        masked = model(**inputs).logits
+        gates.mask([[1, 0, 0, 0], [0, 1, 0, 1]])
+        masked_further = model(**inputs).logits
+    remove_heads(model, UNEVEN)
+    assert heads_per_layer(model) == [2, 3]
+    assert kept_heads(model) == [[0, 3], [1, 2, 3]]
+    with torch.no_grad():
+        assert (model(**inputs).logits - masked).abs().max() <= 1e-5
+        assert (whole - masked).abs().max() > 1e-3
+        remove_heads(model, {0: [1], 1: [1]})  # positions among the heads that are left
+        assert kept_heads(model) == [[0], [1, 3]]
+        assert (model(**inputs).logits - masked_further).abs().max() <= 1e-5
+    assert not any(parameter.requires_grad for name, parameter in model.named_parameters() if "LayerNorm" in name)
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+def test_removal_keeps_the_training_mode(family: str) -> None:
+    model = classifier(family).train()
+    remove_heads(model, UNEVEN)
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_backward_gives_the_gradient_of_every_example(family: str) -> None:
+    model = classifier(family)
+    model.requires_grad_(False)
+    inputs = padded_example(model, 3, 9)
+    with head_gates(model) as gates:
+        together = gates.per_example(3)
+        model(**inputs).logits[:, 0].sum().backward()
+        for row in range(3):
+            alone = gates.per_example(1)
+            model(**{name: tensor[row : row + 1] for name, tensor in inputs.items()}).logits[:, 0].sum().backward()
+            for batch_gate, gate in zip(together, alone, strict=True):
+                torch.testing.assert_close(batch_gate.grad[row], gate.grad[0], atol=1e-5, rtol=1e-4)
+
+
+def test_gradient_agrees_with_finite_differences() -> None:
+    model = classifier("bert").double()
+    inputs = example_inputs(model, 1, 6)
+    step = 1e-3  # the gates are float32 numbers
+    with head_gates(model) as gates:
+        exact = gates.per_example(1)
+        model(**inputs).logits[0, 0].backward()
+        gates.examples = []
+        for layer in range(2):
+            for head in range(HEADS):
+                values = []
+                for factor in (1 + step, 1 - step):
+                    masks = torch.ones(2, HEADS)
+                    masks[layer, head] = factor
+                    gates.mask(list(masks))
+                    with torch.no_grad():
+                        values.append(model(**inputs).logits[0, 0].item())
+                slope = (values[0] - values[1]) / (2 * step)
+                assert slope == pytest.approx(exact[layer].grad[0, head].item(), rel=1e-2, abs=1e-4)
+
+
+def test_gates_are_gone_after_the_block() -> None:
+    model = classifier("bert")
+    inputs = example_inputs(model)
+    with torch.no_grad():
+        before = model(**inputs).logits
+        with pytest.raises(RuntimeError), head_gates(model) as gates:
+            gates.mask([[0.0] * HEADS] * 2)
+            assert not torch.equal(model(**inputs).logits, before)
+            raise RuntimeError
+        assert torch.equal(model(**inputs).logits, before)
+
+
+def test_masks_of_another_model_are_refused() -> None:
+    with head_gates(classifier("bert")) as gates, pytest.raises(ValueError, match=r"\[4, 3\]"):
+        gates.mask([[1.0] * 4, [1.0] * 3])
+
+
+@pytest.mark.parametrize(
+    ("remove", "message"),
+    [
+        ({0: [0, 1, 2, 3]}, "all 4 heads of layer 0 would go; each layer keeps at least one head"),
+        ({1: [4]}, "layer 1 has no head at"),
+        ({0: [-1]}, "layer 0 has no head at"),
+        ({2: [0]}, "there is no layer 2; the model has layers 0 to 1"),
+    ],
+)
+def test_impossible_removals_change_nothing(remove: dict[int, list[int]], message: str) -> None:
+    model = classifier("bert")
+    with pytest.raises(CompressError, match=message):
+        remove_heads(model, remove)
+    assert heads_per_layer(model) == [HEADS, HEADS]
+
+
+def test_a_model_without_known_heads_is_refused() -> None:
+    model = bilstm()
+    assert heads_per_layer(model) == [] and ffn_widths(model) == []
+    with pytest.raises(CompressError, match="'compress-bilstm'.*bert, distilbert"):
+        attention_layers(model)

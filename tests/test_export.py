@@ -1,0 +1,171 @@
+"""Exported graphs: the same logits at any shape, every attention layer fused, and a directory others open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from tiny import FAMILIES, bilstm, classifier, onnx_directory, pruned, tokenizer, torch_directory, write
+from transformers import AutoConfig, AutoTokenizer
+
+from compress import plugins
+from compress.artifact import ModelDir, load
+from compress.attention import heads_per_layer
+from compress.errors import CompressError
+from compress.export import check_parity, export, exporter_for, padded_example, stock_config
+from compress.graph import operator_counts
+from compress.modeling import input_names
+
+KINDS = [*FAMILIES, *(f"pruned-{family}" for family in FAMILIES), "bilstm"]
+SHAPES = [(1, 1), (1, 7), (5, 12), (3, 40)]
+
+
+def run(directory: ModelDir, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    start = plugins.find("runtimes", "onnxruntime").function
+    return start(directory.path, threads=1, device="cpu")({name: value.numpy() for name, value in inputs.items()})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_torch_at_any_shape(kind: str) -> None:
+    exported = onnx_directory(kind)
+    model, _ = load(torch_directory(kind).path)
+    for rows, length in SHAPES:
+        inputs = dict(padded_example(model, rows, length))
+        with torch.no_grad():
+            expected = model(**inputs).logits.numpy()
+        np.testing.assert_allclose(run(exported, inputs), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_every_layer_is_fused_with_its_own_heads(kind: str) -> None:
+    exported = onnx_directory(kind)
+    graph = onnx.load(str(exported.path / "model.onnx")).graph
+    heads = [
+        attribute.i
+        for node in graph.node
+        if node.op_type == "MultiHeadAttention"
+        for attribute in node.attribute
+        if attribute.name == "num_heads"
+    ]
+    assert heads == ([2, 3] if kind.startswith("pruned") else [4, 4])
+    counts = operator_counts(exported.path / "model.onnx")
+    assert counts["SkipLayerNormalization"] >= 4 and counts["BiasGelu"] == 2
+    assert not {"Softmax", "Erf", "Reshape"} & set(counts)
+    assert exported.manifest is not None
+    assert exported.manifest.architecture["heads_per_layer"] == heads
+    assert exported.manifest.notes["operators"] == counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_directory_is_a_stock_one(kind: str) -> None:
+    source, exported = torch_directory(kind), onnx_directory(kind)
+    assert exported.is_onnx and exported.is_classifier
+    assert exported.labels == source.labels and exported.task == source.task
+    assert exported.parameters == sum(parameter.numel() for parameter in source.load().parameters())
+    assert exported.config["problem_type"] == "single_label_classification"
+    assert not {"auto_map", "kept_heads"} & set(exported.config)
+    assert not list(exported.path.glob("*.py"))
+    family = "bert" if kind == "bilstm" else kind.removeprefix("pruned-")
+    assert AutoConfig.from_pretrained(exported.path).model_type == family
+    settings = json.loads((exported.path / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] != "TokenizersBackend"
+    # A client feeds what the tokenizer gives: exactly the graph's inputs.
+    encoded = AutoTokenizer.from_pretrained(exported.path)(["the film is good", "dull"], padding=True)
+    graph = onnx.load(str(exported.path / "model.onnx")).graph
+    assert set(encoded) == {argument.name for argument in graph.input}
+    assert [dim.dim_param for dim in graph.input[0].type.tensor_type.shape.dim] == ["batch", "length"]
+    before, after = source.load_tokenizer(), exported.load_tokenizer()
+    texts = ["The film, is GOOD!", "unknowable 42 . ü"]
+    assert before(texts)["input_ids"] == after(texts)["input_ids"]
+
+
+@pytest.mark.parametrize("kind", ["bert", "pruned-mpnet"])
+def test_the_model_is_left_as_it_was(kind: str, tmp_path: Path) -> None:
+    model = (pruned if kind != "bert" else classifier)(kind.removeprefix("pruned-")).train()
+    inputs = padded_example(model, 2, 6)
+    implementation = model.config._attn_implementation
+    with torch.no_grad():
+        before = model.eval()(**inputs).logits
+        model.train()
+        source = SimpleNamespace(config=model.config.to_dict())
+        exporter_for(source).function(model, tmp_path / "model.onnx")  # type: ignore[arg-type, union-attr]
+        assert model.config._attn_implementation == implementation
+        assert all(module.training for module in model.modules())
+        assert torch.equal(model.eval()(**inputs).logits, before)
+
+
+def test_only_inputs_in_use_are_inputs_of_the_graph() -> None:
+    assert input_names(classifier("bert")) == ("input_ids", "attention_mask", "token_type_ids")
+    for family in ("distilbert", "mpnet", "roberta", "xlm-roberta"):
+        assert input_names(classifier(family)) == ("input_ids", "attention_mask")
+
+
+def test_regression_and_unnamed_problem_types(tmp_path: Path) -> None:
+    model = classifier("bert", labels=("score",))
+    exported = export(write(tmp_path / "model", model), tmp_path / "onnx")
+    assert exported.task == "regression" and exported.config["problem_type"] == "regression"
+    model.config.problem_type = None
+    assert stock_config(model.config).problem_type == "regression"
+    unnamed = classifier("bert").config
+    unnamed.problem_type = None
+    assert stock_config(unnamed).problem_type == "single_label_classification"
+
+
+def test_an_untold_padding_token_and_length_of_a_bilstm(tmp_path: Path) -> None:
+    config = stock_config(bilstm().config)
+    assert config.model_type == "bert" and config.max_position_embeddings == 512
+    of_roberta = bilstm().config
+    of_roberta.base_model_type = "compress-pruned-roberta"
+    assert stock_config(of_roberta).model_type == "roberta"
+    of_roberta.base_model_type = "something-of-their-own"
+    assert stock_config(of_roberta).architectures == ["BertForSequenceClassification"]
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
+    exported = onnx_directory("bert")
+    with pytest.raises(CompressError, match="is an ONNX model already"):
+        export(exported, tmp_path / "again")
+    unknown = write(tmp_path / "unknown", classifier("bert"))
+    config = json.loads((unknown / "config.json").read_text())
+    (unknown / "config.json").write_text(json.dumps({**config, "model_type": "deberta-v2"}))
+    with pytest.raises(CompressError, match="'deberta-v2' model, which compress cannot turn into ONNX.*bert"):
+        export(unknown, tmp_path / "onnx")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").write_text("mine")
+    with pytest.raises(CompressError, match="already exists"):
+        export(torch_directory("bert"), tmp_path / "taken")
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_wrong_graph_is_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = classifier("bert", seed=1)
+    right = write(tmp_path / "model", classifier("bert", seed=0))
+    exporter = plugins.find("exporters", "attention-interface").load()
+    correct = exporter.export
+    monkeypatch.setattr(exporter, "export", lambda model, path, **options: correct(wrong, path, **options))
+    with pytest.raises(CompressError, match=r"differ by .* from torch at 1 x 5 tokens"):
+        export(right, tmp_path / "onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+def test_parity_is_checked_with_what_is_on_disk() -> None:
+    model, _ = load(torch_directory("pruned-bert").path)
+    assert heads_per_layer(model) == [2, 3]
+    assert check_parity(model, tokenizer("bert"), onnx_directory("pruned-bert").path) <= 1e-5
+
+
+def test_data_of_the_parent_is_inherited(tmp_path: Path) -> None:
+    from compress.artifact import Manifest, finish
+
+    directory = write(tmp_path / "model", classifier("distilbert"), "distilbert")
+    data = ({"role": "train", "name": "train", "rows": 3, "sha256": "abc"},)
+    finish(directory, Manifest(stage="finetune", labels=("negative", "positive"), data=data, seeds={"seed": 7}))
+    exported = export(directory, tmp_path / "onnx")
+    assert exported.manifest is not None
+    assert exported.manifest.data == data and exported.manifest.seeds == {"seed": 7}
+    assert exported.manifest.parents[0]["sha256"] == ModelDir.open(directory).sha256

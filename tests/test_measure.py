@@ -1,0 +1,257 @@
+"""The benchmark through its real worker processes, on tiny random models."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import bilstm, classifier, examples, onnx_directory, torch_directory, write
+
+from compress.artifact import MANIFEST_NAME, Manifest, ModelDir, describe_files
+from compress.contenders import open_contenders, plan_entries
+from compress.data import Example, content_sha256
+from compress.errors import CompressError
+from compress.measure import benchmark
+from compress.results import read_results
+from compress.worker import Worker
+
+QUICK: dict[str, Any] = {"rounds": 3, "batch_sizes": (1, 8)}
+
+
+def with_manifest(directory: Path, **fields: Any) -> Path:
+    """Give a directory a manifest of ours."""
+    files = {k: v for k, v in describe_files(directory).items() if k != MANIFEST_NAME}
+    manifest = replace(Manifest(stage="distill", name=directory.name), files=files, **fields)
+    (directory / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A teacher in torch and ONNX Runtime, its own export, a BiLSTM student and a control."""
+    folder = tmp_path_factory.mktemp("models")
+    student = with_manifest(write(folder / "student", bilstm()), recipe={"name": "bilstm"})
+    control = with_manifest(
+        write(folder / "control", bilstm(seed=1)), recipe={"name": "bilstm"}, notes={"control": True}
+    )
+    output = folder / "results.jsonl"
+    lines = benchmark(
+        torch_directory("bert"), [onnx_directory("bert"), student, control], examples(), output=output,
+        study="tiny", command="compress benchmark ...", **QUICK,
+    )  # fmt: skip
+    return output, lines
+
+
+def find(lines: list[dict[str, Any]], runtime: str, batch_size: int = 1, **fields: Any) -> dict[str, Any]:
+    (line,) = [
+        x for x in lines
+        if x["runtime"] == runtime and x["batch_size"] == batch_size and all(x[k] == v for k, v in fields.items())
+    ]  # fmt: skip
+    return line
+
+
+def test_one_line_for_each_configuration(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    output, lines = measured
+    assert read_results([output]) == lines
+    assert len(lines) == 2 * (2 + 1 + 2)  # the teacher also runs in its export's runtime
+    assert {(x["kind"], x["runtime"]) for x in lines} == {
+        ("teacher", "torch"), ("teacher", "onnxruntime"), ("model", "onnxruntime"), ("model", "torch"), ("control", "torch"),
+    }  # fmt: skip
+
+
+def test_a_line_holds_samples_sizes_and_origin(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    line = find(measured[1], "torch", kind="teacher")
+    assert [len(samples) for samples in line["latency_ms"]] == [20] * 3
+    assert 0 < line["latency_p50_ms"] <= line["latency_p95_ms"] <= line["latency_p99_ms"]
+    assert line["throughput_rows_per_second"] > line["throughput_with_tokenizer_rows_per_second"] > 0
+    assert (line["speedup"], line["speedup_low"], line["speedup_high"]) == (1.0, 1.0, 1.0)
+    teacher = torch_directory("bert")
+    assert line["parameters"] == teacher.parameters and line["size_bytes"] == teacher.size_bytes
+    assert line["directory_bytes"] > line["size_bytes"]
+    assert line["peak_memory_bytes"] > line["model_memory_bytes"] > 0
+    assert line["data_rows"] == 40 and line["data_sha256"] == content_sha256(examples())
+    assert line["host"]["cores"] == os.cpu_count() and line["versions"]["torch"] and len(line["host_id"]) == 12
+    assert line["study"] == "tiny" and line["threads"] == 1 and line["tokens_max"] >= line["tokens_median"] > 0
+    assert not any(example.text in json.dumps(measured[1]) for example in examples())
+
+
+def test_an_export_agrees_with_its_teacher(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    line = find(measured[1], "onnxruntime", kind="model")
+    teacher = find(measured[1], "torch", kind="teacher")
+    assert line["agreement"] == 1.0 and line["predictions"] == teacher["predictions"]
+    assert line["metric"] == teacher["metric"] and line["metric_kept_percent"] == 100.0
+    assert line["difference_points"] == 0 and line["difference_low"] < 0 < line["difference_high"]
+    assert line["mcnemar_p"] == 1.0
+    # The same graph in the same runtime: no speed-up worth the name, unlike against torch.
+    assert 0.5 < line["speedup_same_runtime"] < 2 and line["speedup_same_runtime_low"] < line["speedup_same_runtime_high"]
+
+
+def test_the_metric_is_that_of_the_model(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    gold = np.array([("negative", "positive").index(example.label or "") for example in examples()])
+    teacher = find(measured[1], "torch", kind="teacher")
+    assert teacher["gold"] == gold.tolist()
+    for line in measured[1]:
+        if "predictions" in line:
+            assert line["metric"] == pytest.approx((np.array(line["predictions"]) == gold).mean())
+            assert line["metric_low"] <= line["metric"] <= line["metric_high"] and line["metric_rows"] == 40
+
+
+def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    control = find(measured[1], "torch", kind="control")
+    assert control["model"] == "control" and control["control_of"] == "student" and control["recipe"] == "bilstm"
+    assert find(measured[1], "torch", kind="model")["model"] == "student"
+
+
+def test_a_pool_of_unequal_texts_is_padded_alike_in_every_batch_size(tmp_path: Path) -> None:
+    """Predictions do not depend on how the rows were batched: the worker puts them back in order."""
+    rows = [*examples(7), Example("good", None, "positive"), Example("bad " * 30, None, "negative")]
+    lines = benchmark(torch_directory("distilbert"), [], rows, rounds=3, batch_sizes=(1,))
+    expected = []
+    model, tokenizer = torch_directory("distilbert").load(), torch_directory("distilbert").load_tokenizer()
+    for row in rows:
+        expected.append(int(model(**tokenizer(row.text, return_tensors="pt")).logits.argmax()))
+    assert lines[0]["predictions"] == expected
+
+
+def test_torch_models_are_exported_for_a_runtime_that_needs_it(tmp_path: Path) -> None:
+    contenders = open_contenders(torch_directory("bert"), [write(tmp_path / "student", bilstm())], [])
+    entries = plan_entries(contenders, ["torch", "onnxruntime"], tmp_path)
+    assert [entry.title for entry in entries] == [
+        "bert in torch", "bert in onnxruntime", "student in torch", "student in onnxruntime",
+    ]  # fmt: skip
+    assert [entry.directory.is_onnx for entry in entries] == [False, True, False, True]
+    assert [entry.is_baseline for entry in entries] == [True, False, False, False]
+
+
+def test_pairs_and_regression(tmp_path: Path) -> None:
+    teacher = write(tmp_path / "teacher", classifier(labels=("score",)))
+    rows = [Example(x.text, y.text, str(i / 4)) for i, (x, y) in enumerate(zip(examples(12), examples(24)[12:], strict=True))]
+    lines = benchmark(teacher, [], rows, rounds=3, batch_sizes=(2,), metric="spearman")
+    assert lines[0]["metric_name"] == "spearman" and -1 <= lines[0]["metric"] <= 1
+    assert len(set(lines[0]["predictions"])) > 2 and lines[0]["mcnemar_p"] is None
+
+
+def test_two_threads_are_compared_with_two_threads() -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    lines = benchmark(torch_directory("bert"), [], examples(), rounds=3, batch_sizes=(1,), threads=(1, 2))
+    assert [(line["threads"], line["speedup"]) for line in lines] == [(1, 1.0), (2, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 2}, "--rounds 2"),
+        ({"threads": 999}, "--threads 999 is not possible here"),
+        ({"batch_sizes": (0,)}, "--batch-size 0"),
+        ({"device": "tpu"}, "--device tpu"),
+        ({"metric": "pearson"}, "does not fit classification"),
+        ({"runtimes": ["torhc"]}, "Did you mean 'torch'"),
+    ],
+)
+def test_wrong_settings_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match=message):
+        benchmark(torch_directory("bert"), [], examples(), output=tmp_path / "r.jsonl", **{**QUICK, **options})
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    output.write_text("precious")
+    with pytest.raises(CompressError, match="--force"):
+        benchmark(torch_directory("bert"), [], examples(), output=output, **QUICK)
+    assert output.read_text() == "precious"
+
+
+@pytest.mark.parametrize("role", ["train", "validation", "unlabeled"])
+def test_rows_that_a_model_has_seen_are_refused(role: str, tmp_path: Path) -> None:
+    rows = [Example(x.text) for x in examples()] if role == "unlabeled" else examples()
+    entry = {"role": role, "name": "reviews", "rows": 40, "sha256": content_sha256(rows)}
+    student = with_manifest(write(tmp_path / "student", bilstm()), data=(entry,))
+    with pytest.raises(CompressError, match=f"is the {role} data of student"):
+        benchmark(torch_directory("bert"), [student], list(reversed(examples())), **QUICK)
+
+
+def test_models_must_have_the_teachers_labels(tmp_path: Path) -> None:
+    other = write(tmp_path / "other", classifier(labels=("positive", "negative")))
+    with pytest.raises(CompressError, match="positive, negative, the teacher .* has negative, positive"):
+        benchmark(torch_directory("bert"), [other], examples(), **QUICK)
+
+
+def test_the_teacher_must_be_a_torch_model() -> None:
+    with pytest.raises(CompressError, match="is an ONNX model"):
+        benchmark(onnx_directory("bert"), [], examples(), **QUICK)
+
+
+def test_an_onnx_model_does_not_run_in_torch(tmp_path: Path) -> None:
+    contenders = open_contenders(torch_directory("bert"), [onnx_directory("bert")], [])
+    with pytest.raises(CompressError, match="add --runtime onnxruntime"):
+        plan_entries(contenders, ["torch"], tmp_path)
+
+
+def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        write(tmp_path / folder / "student", bilstm())
+    models = [tmp_path / "a" / "student", tmp_path / "b" / "student"]
+    names = [contender.name for contender in open_contenders(torch_directory("bert"), models, [])]
+    assert names == ["bert", "a/student", "b/student"]
+    with pytest.raises(CompressError, match="is given twice"):
+        open_contenders(torch_directory("bert"), [models[0], models[0]], [])
+
+
+def test_a_crashing_worker_says_its_last_words(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(onnx_directory("bert").path, broken)
+    worker = Worker("broken in onnxruntime", threads=1, scratch=tmp_path)
+    try:
+        with pytest.raises(CompressError, match="broken in onnxruntime: its process ended with exit code 1.*AttributeError"):
+            worker.ask("no_such_request")
+    finally:
+        worker.close()
+
+
+def test_a_killed_worker_is_reported_and_does_not_hang(tmp_path: Path) -> None:
+    worker = Worker("student", threads=1, scratch=tmp_path)
+    worker._process.kill()
+    with pytest.raises(CompressError, match="student: its process was killed by signal 9"):
+        worker.ask("memory")
+    worker.close()
+
+
+def test_a_damaged_graph_is_one_sentence(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(onnx_directory("bert").path, broken)
+    (broken / "model.onnx").write_bytes(b"no graph")
+    (broken / MANIFEST_NAME).unlink()
+    with pytest.raises(CompressError, match="broken in onnxruntime: .*cannot open"):
+        benchmark(torch_directory("bert"), [broken], examples(), output=tmp_path / "r.jsonl", **QUICK)
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_no_process_outlives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    original = Worker.ask
+
+    def interrupted(self: Worker, request: str, **arguments: Any) -> dict[str, Any]:
+        started.append(self)
+        if request == "warm_up":
+            raise KeyboardInterrupt
+        return original(self, request, **arguments)
+
+    monkeypatch.setattr(Worker, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        benchmark(torch_directory("bert"), [], examples(), output=tmp_path / "r.jsonl", **QUICK)
+    assert started and all(worker._process.poll() is not None for worker in started)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_directory_that_is_opened_again_is_the_one_given() -> None:
+    teacher = ModelDir.open(torch_directory("bert").path)
+    (contender,) = open_contenders(teacher, [teacher.path], [])
+    assert contender.kind == "teacher"

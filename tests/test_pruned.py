@@ -1,0 +1,93 @@
+"""Models with uneven heads reload: with compress, and without it through the code in their directory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import FAMILIES, UNEVEN, bilstm, classifier, pruned, tokenizer, write
+from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
+
+from compress.artifact import load
+from compress.attention import heads_per_layer, kept_heads, remove_heads
+from compress.export import padded_example
+from compress.modeling.pruned import MODEL_CLASSES, to_pruned
+from compress.saving import save_model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_bit_equal_after_conversion_and_reload(family: str, tmp_path: Path) -> None:
+    sliced = classifier(family, labels=("a", "b", "c"))
+    remove_heads(sliced, UNEVEN)
+    inputs = padded_example(sliced, 3, 11)
+    with torch.no_grad():
+        expected = sliced(**inputs).logits
+        converted = to_pruned(sliced)
+        assert torch.equal(converted(**inputs).logits, expected)
+        reloaded, _ = load(write(tmp_path / "model", converted, family))
+        assert type(reloaded) is MODEL_CLASSES[family]
+        assert torch.equal(reloaded(**inputs).logits, expected)
+        assert reloaded.config.id2label == {0: "a", 1: "b", 2: "c"}
+        assert kept_heads(reloaded) == [[0, 3], [1, 2, 3]]
+        # Once more: what was reloaded can be pruned, saved and loaded again.
+        remove_heads(reloaded, {1: [2]})
+        again, _ = load(write(tmp_path / "again", to_pruned(reloaded), family))
+        assert heads_per_layer(again) == [2, 2] and kept_heads(again) == [[0, 3], [1, 2]]
+        assert torch.equal(again(**inputs).logits, reloaded(**inputs).logits)
+
+
+def test_stock_models_load_as_before(tmp_path: Path) -> None:
+    write(tmp_path / "stock", classifier("bert"))
+    assert type(AutoModelForSequenceClassification.from_pretrained(tmp_path / "stock")) is BertForSequenceClassification
+    assert sorted(p.name for p in (tmp_path / "stock").iterdir() if p.suffix == ".py") == []
+
+
+def test_an_explicit_head_map_is_kept() -> None:
+    sliced = classifier("bert")
+    remove_heads(sliced, {0: [0]})
+    assert kept_heads(to_pruned(sliced, [[1, 2, 3], [0, 1, 2, 3]])) == [[1, 2, 3], [0, 1, 2, 3]]
+    assert kept_heads(to_pruned(classifier("bert"))) == [[0, 1, 2, 3]] * 2
+
+
+@pytest.mark.parametrize("heads", [[[0, 1]], [[0], []], [[0], [4]], [[1, 0], [0]], [[0, 0], [0]]])
+def test_head_maps_that_do_not_fit_are_refused(heads: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="does not fit 2 layers of 4 heads"):
+        to_pruned(classifier("bert"), heads)
+
+
+OPEN_WITHOUT_COMPRESS = """
+import json, sys
+sys.modules["compress"] = None  # any import of it fails
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+for directory in sys.argv[1:]:
+    model = AutoModelForSequenceClassification.from_pretrained(directory, trust_remote_code=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
+    with torch.no_grad():
+        logits = model(**tokenizer(["the film is good", "dull"], padding=True, return_tensors="pt")).logits
+    print(json.dumps(logits.tolist()))
+"""
+
+
+def test_directories_open_without_compress(tmp_path: Path) -> None:
+    kinds = {"bert": "bert", "mpnet": "mpnet", "xlm-roberta": "xlm-roberta", "bilstm": "bert"}
+    expected = []
+    for kind, family in kinds.items():
+        model = bilstm() if kind == "bilstm" else pruned(kind)
+        save_model(model, tokenizer(family), tmp_path / kind)
+        encoded = tokenizer(family)(["the film is good", "dull"], padding=True, return_tensors="pt")
+        with torch.no_grad():
+            expected.append(model(**encoded).logits.tolist())
+    run = subprocess.run(
+        [sys.executable, "-c", OPEN_WITHOUT_COMPRESS, *(str(tmp_path / kind) for kind in kinds)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert [json.loads(line) for line in run.stdout.splitlines()] == expected

@@ -1,0 +1,164 @@
+"""Tiny random models of every family, with tokenizers made on the spot: 2 layers, width 32, 4 heads, no download."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    BertTokenizer,
+    DistilBertTokenizer,
+    MPNetTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
+)
+
+from compress.artifact import ModelDir
+from compress.attention import remove_heads
+from compress.examples import Example
+from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
+from compress.modeling.pruned import to_pruned
+from compress.saving import save_model
+
+FAMILIES = ("bert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
+LABELS = ("negative", "positive")
+LAYERS, HEADS, POSITIONS = 2, 4, 64
+# Two heads go from the first layer and one from the second.
+UNEVEN = {0: [1, 2], 1: [0]}
+
+GOOD = ("good", "great", "fine", "warm", "funny", "fresh", "bright", "moving")
+BAD = ("bad", "dull", "slow", "cold", "silly", "stale", "bleak", "tired")
+PLAIN = ("the", "a", "film", "plot", "story", "actor", "scene", "is", "was", "very", "and", "of", "with", "its", "ending")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
+    """Return a tokenizer of the family's own class, of some hundred pieces."""
+    words = [*GOOD, *BAD, *PLAIN]
+    pieces = [*words, *".,!?", *_LETTERS, *(f"##{letter}" for letter in _LETTERS)]
+    if family in {"bert", "electra", "distilbert"}:
+        vocabulary = {piece: i for i, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])}
+        made: Any = (DistilBertTokenizer if family == "distilbert" else BertTokenizer)(vocabulary)
+    elif family == "mpnet":
+        specials = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
+        made = MPNetTokenizer({piece: i for i, piece in enumerate([*specials, *pieces])})
+    elif family == "roberta":
+        from tokenizers.pre_tokenizers import ByteLevel
+
+        specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        symbols = sorted(ByteLevel.alphabet())
+        made = RobertaTokenizer({piece: i for i, piece in enumerate([*specials, *symbols])}, [])
+    elif family == "xlm-roberta":
+        scored = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+        scored += [(f"▁{word}", -3.0) for word in words] + [(piece, -6.0) for piece in ("▁", *".,!?", *_LETTERS)]
+        made = XLMRobertaTokenizer(scored)
+    else:
+        raise ValueError(family)
+    made.model_max_length = POSITIONS
+    tokens: PreTrainedTokenizerFast = made
+    return tokens
+
+
+def classifier(
+    family: str = "bert", *, labels: tuple[str, ...] = LABELS, problem_type: str | None = None, seed: int = 0
+) -> PreTrainedModel:
+    """Return a random classifier whose logits differ visibly from text to text; one label makes a regression."""
+    tokens = tokenizer(family)
+    offset = 2 if family in {"roberta", "xlm-roberta", "mpnet"} else 0
+    settings: dict[str, Any] = {
+        "vocab_size": len(tokens),
+        "hidden_size": 32,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 64,
+        "max_position_embeddings": POSITIONS + offset,
+        "pad_token_id": tokens.pad_token_id,
+        "initializer_range": 0.3,
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: index for index, label in enumerate(labels)},
+        "problem_type": problem_type or ("regression" if len(labels) == 1 else "single_label_classification"),
+    }
+    if family == "distilbert":
+        settings["hidden_dim"] = settings.pop("intermediate_size")
+    if family in {"roberta", "xlm-roberta"}:
+        settings["type_vocab_size"] = 1
+    if family == "electra":
+        settings["embedding_size"] = 16
+    torch.manual_seed(seed)
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(family, **settings))
+    return model.eval()
+
+
+def pruned(family: str = "bert", **options: Any) -> PreTrainedModel:
+    """Return a classifier with uneven heads, 2 and 3 of 4, as one of our own types."""
+    model = classifier(family, **options)
+    remove_heads(model, UNEVEN)
+    return to_pruned(model).eval()
+
+
+def bilstm(*, labels: tuple[str, ...] = LABELS, seed: int = 0) -> BiLSTMForSequenceClassification:
+    """Return a random BiLSTM over the BERT tokenizer, whose rarer half of pieces shares one vector."""
+    size = len(tokenizer("bert"))
+    torch.manual_seed(seed)
+    config = BiLSTMConfig(
+        tokenizer_size=size,
+        vocab_size=size // 2,
+        embedding_size=48,
+        hidden_size=32,
+        dense_size=24,
+        id2label=dict(enumerate(labels)),
+        label2id={label: index for index, label in enumerate(labels)},
+        problem_type="single_label_classification",
+    )
+    model = BiLSTMForSequenceClassification(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)  # torch's own start gives logits that hardly depend on the text
+    return model.eval()
+
+
+def examples(count: int = 40) -> list[Example]:
+    """Return short labelled reviews of different lengths; half are positive."""
+    rows = []
+    for index in range(count):
+        word = (GOOD if index % 2 else BAD)[index // 2 % 8]
+        filler = " ".join(PLAIN[(index * 3 + step) % len(PLAIN)] for step in range(1 + index % 9))
+        rows.append(Example(f"{filler} is {word} {PLAIN[index % 7]}", None, LABELS[index % 2]))
+    return rows
+
+
+def write(directory: Path, model: PreTrainedModel, family: str = "bert") -> Path:
+    """Write a model with the family's tokenizer as an ordinary Hugging Face directory and return it."""
+    save_model(model, tokenizer(family), directory)
+    return directory
+
+
+def onnx_directory(kind: str) -> ModelDir:
+    """Return an exported model, made once a test run: a family, ``pruned-`` and a family, or ``bilstm``."""
+    return _exported(kind)[1]
+
+
+def torch_directory(kind: str) -> ModelDir:
+    """Return what :func:`onnx_directory` was exported from."""
+    return _exported(kind)[0]
+
+
+@functools.cache
+def _exported(kind: str) -> tuple[ModelDir, ModelDir]:
+    from compress.export import export
+
+    folder = Path(tempfile.mkdtemp(prefix="compress-tiny-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    family = "bert" if kind == "bilstm" else kind.removeprefix("pruned-")
+    model = bilstm() if kind == "bilstm" else pruned(family) if kind != family else classifier(family)
+    source = ModelDir.open(write(folder / kind, model, family))
+    return source, export(source, folder / f"{kind}-onnx")
