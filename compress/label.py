@@ -72,7 +72,8 @@ def label(
     }  # fmt: skip
     with writing(output, request, force=force) as working:
         tokenizer = model.load_tokenizer()
-        plan = _plan(working, model, tokenizer, device, threads, max_length)
+        plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length)
+        plan = _kept_plan(working, plan)
         record = {
             "teacher_sha256": model.sha256,
             "tokenizer_sha256": tokenizer_sha256(tokenizer),
@@ -83,7 +84,7 @@ def label(
         with progress("Labelling", None) as advance:
             for number, examples in enumerate(_shards(fingerprint.watch(unlabeled), plan.shard_rows)):
                 if not shard_is_done(working, number, record):
-                    run = run or _start(plan, model, working)
+                    run = run or start_runtime(plan, model, working)
                     write_shard(
                         working,
                         number,
@@ -117,8 +118,8 @@ def teacher_logits(
     """Return logits ``[N, C]`` by the runtime that the fixed rule chooses; the order of rows is kept."""
     tokenizer = model.load_tokenizer()
     with tempfile.TemporaryDirectory() as scratch:
-        plan = _plan(Path(scratch), model, tokenizer, device, threads, max_length)
-        run = _start(plan, model, Path(scratch))
+        plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length)
+        run = start_runtime(plan, model, Path(scratch))
         parts = [
             logits_of(examples[start : start + SHARD_ROWS], run, tokenizer, max_length=plan.max_length)
             for start in range(0, len(examples), SHARD_ROWS)
@@ -146,20 +147,17 @@ def choose_runtime(model: ModelDir, device: str) -> tuple[str, str]:
     return ("onnxruntime" if exporter_for(model) else "torch"), "cpu"
 
 
-def _plan(
-    working: Path, model: ModelDir, tokenizer: PreTrainedTokenizerFast, device: str, threads: int, max_length: int
+def plan_for(
+    model: ModelDir, tokenizer: PreTrainedTokenizerFast, *, device: str, threads: int, max_length: int
 ) -> Plan:
-    path = working / PLAN_NAME
-    if path.is_file():
-        return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    """Return the plan that the fixed rule gives on this host."""
     runtime, chosen_device = choose_runtime(model, device)
     limit = maximum_length(tokenizer, model.config)
-    plan = Plan(runtime, chosen_device, threads or available_cores(), min(max_length or limit, limit))
-    write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")
-    return plan
+    return Plan(runtime, chosen_device, threads or available_cores(), min(max_length or limit, limit))
 
 
-def _start(plan: Plan, model: ModelDir, working: Path) -> Run:
+def start_runtime(plan: Plan, model: ModelDir, working: Path) -> Run:
+    """Load the model into the plan's runtime; an export that this needs lies in ``working`` and is reused."""
     from compress.export import export
 
     directory = model.path
@@ -170,6 +168,15 @@ def _start(plan: Plan, model: ModelDir, working: Path) -> Run:
     start = plugins.find("runtimes", plan.runtime).function
     run: Run = start(directory, threads=plan.threads, device=plan.device)
     return run
+
+
+def _kept_plan(working: Path, plan: Plan) -> Plan:
+    """Return the plan of the run that began this directory, or write this one down."""
+    path = working / PLAN_NAME
+    if path.is_file():
+        return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")
+    return plan
 
 
 def available_cores() -> int:

@@ -114,18 +114,16 @@ def _modules(folder: str) -> dict[str, str]:
         if not file.stem.startswith("_")
     }
     for entry in entry_points(group=f"compress.{folder}"):
-        if entry.name in found:
+        name = entry.name.replace("_", "-")
+        if name in found:
             raise CompressError(f"{entry.value} offers {folder} {entry.name!r}, which exists already; rename it")
-        found[entry.name.replace("_", "-")] = entry.module
+        found[name] = entry.module
     return found
 
 
 @cache
 def _parse(folder: str, name: str, module: str) -> Plugin:
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise CompressError(f"{folder} {name!r} names the module {module}, which is not installed")
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    tree = ast.parse(_source(folder, name, module).read_text(encoding="utf-8"))
     entry = FOLDERS[folder]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == entry:
@@ -140,6 +138,19 @@ def _parse(folder: str, name: str, module: str) -> Plugin:
             }
             return Plugin(name, folder, module, ast.get_docstring(tree) or "", parameters)
     raise CompressError(f"{folder} {name!r} ({module}) does not define {entry}()")
+
+
+def _source(folder: str, name: str, module: str) -> Path:
+    """Return the file of a module. Python imports the packages around it, so that our own are found by their path."""
+    if module == f"compress.{folder}.{name.replace('-', '_')}":
+        return Path(__file__).parent / folder / f"{name.replace('-', '_')}.py"
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise CompressError(f"{folder} {name!r} names the module {module}, which is not installed")
+    return Path(spec.origin)
 
 
 def fits(value: Any, annotation: str) -> bool:

@@ -97,7 +97,8 @@ def prune_heads(
     torch_device = resolve_device(device)
     if threads:
         torch.set_num_threads(threads)
-    whole = source.load().to(device=torch_device)
+    whole: Any = source.load()
+    whole.to(torch_device)
     before = heads_per_layer(whole)
     if not before:
         raise CompressError(
@@ -134,7 +135,8 @@ def prune_heads(
         ]
         with masked(whole, masks):
             masked_logits = judge.logits(whole)
-        smaller = source.load().to(device=torch_device)
+        smaller: Any = source.load()
+        smaller.to(torch_device)
         remove_heads(smaller, {i: [p for p, on in enumerate(mask.tolist()) if not on] for i, mask in enumerate(masks)})
         smaller = to_pruned(smaller).eval()
         _check_sliced(masked_logits, judge.logits(smaller))

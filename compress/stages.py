@@ -39,7 +39,8 @@ class Stages:
         if not journal.is_file():
             if any(directory.iterdir()):
                 raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
-            return cls(directory, force)
+            # Written before the first stage, so that a study stopped in it is known again.
+            write_atomically(journal, "{}\n")
         return cls(directory, force, json.loads(journal.read_text(encoding="utf-8")))
 
     def make(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any]) -> Path:

@@ -145,6 +145,8 @@ def train(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+    # Mixed precision wraps forward in autocast for good; what is measured and saved afterwards must be float32.
+    trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     state = trainer.state
     best = state.best_metric
     if best is None or not math.isfinite(best):

@@ -105,6 +105,7 @@ class Subject:
         """Load the tokenizer, the rows and the model. Pins this process first, so that thread pools obey."""
         if cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)
+        import compress.architectures  # noqa: F401  else a tokenizer beside one of our model types asks for trust
         from compress import plugins
         from compress.artifact import ModelDir
         from compress.examples import Example
@@ -228,7 +229,9 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
 
 
 if __name__ == "__main__":
-    # What a library prints must not mix with the answers: they get a channel of their own, prints go to the log.
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # What a library prints or asks must not mix with requests and answers: those get channels of their own, prints
+    # go to the log, and a question on standard input finds it at its end.
+    incoming, outgoing = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    serve(sys.stdin, channel)
+    serve(incoming, outgoing)

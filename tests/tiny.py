@@ -37,7 +37,7 @@ UNEVEN = {0: [1, 2], 1: [0]}
 
 GOOD = ("good", "great", "fine", "warm", "funny", "fresh", "bright", "moving")
 BAD = ("bad", "dull", "slow", "cold", "silly", "stale", "bleak", "tired")
-PLAIN = ("the", "a", "film", "plot", "story", "actor", "scene", "is", "was", "very", "and", "of", "with", "its", "ending")
+PLAIN = ("the", "a", "film", "plot", "story", "actor", "scene", "is", "was", "very", "and", "of", "with", "its", "end")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 

@@ -39,9 +39,9 @@ def command(
     device: str,
     **settings: Any,
 ) -> None:
-    """Measure speed, accuracy, size and memory of models against their teacher, in one run.
+    """Measure models against their teacher, in one run.
 
-    Every model and runtime is a process of its own, pinned to its cores; rounds are interleaved.
+    Speed, accuracy, size and memory, each with its interval. Every model and runtime is a process of its own, pinned to its cores; rounds are interleaved.
     """
     from compress.data import open_source
     from compress.measure import benchmark
@@ -59,7 +59,7 @@ def command(
     if not quiet:
         from rich.console import Console
 
-        from compress.measure import table
+        from compress.wording import results_table
 
-        Console().print(table(lines))
+        Console().print(results_table(lines))
         click.echo(f"{output}: {len(lines)} lines")

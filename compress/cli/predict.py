@@ -33,7 +33,10 @@ def command(
     progress: Any,
     **chosen: Any,
 ) -> None:
-    """Classify texts: one JSON line a text, with its label and probability (or its score)."""
+    """Classify texts, one JSON line each.
+
+    A line holds the label and its probability, or the score of a regression.
+    """
     if bool(data) == bool(texts):
         raise CompressError("predict needs either TEXT arguments or --data FILE")
     from compress.data import Example

@@ -27,7 +27,10 @@ from compress.cli import options
 @options.force
 @options.verbosity
 def command(model: str, validation: str | None, output: str, quiet: bool, **settings: Any) -> None:
-    """Turn weights into int8, check accuracy and speed, and keep fp32 where int8 fails."""
+    """Turn weights into int8, if that proves accurate and faster.
+
+    A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
+    """
     rows = options.read_labelled(validation, "validation", settings)
     from compress.quantize import quantize
 

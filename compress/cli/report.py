@@ -21,7 +21,7 @@ from compress.cli import options
 def command(
     results: tuple[str, ...], curves: tuple[str, ...], output: str, quiet: bool, progress: Any, **settings: Any
 ) -> None:
-    """Turn benchmark results into one HTML page and its Markdown twin."""
+    """Turn results into an HTML page and its Markdown twin."""
     from compress.report import report
 
     page = report(results, output, curves=curves, **settings)

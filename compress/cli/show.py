@@ -8,7 +8,10 @@ import click
 @click.command()
 @click.argument("name")
 def command(name: str) -> None:
-    """Explain a recipe or plug-in: what it does, from which paper, and what it does not do yet."""
+    """Explain a recipe or plug-in.
+
+    What it does, from which paper, and what of the paper's method it does not do yet.
+    """
     from compress.catalogue import describe
 
     click.echo(describe(name))

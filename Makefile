@@ -1,0 +1,54 @@
+# make demo    the whole pipeline on real text, from installation to report
+# make test    every test
+# make check   what CI runs: lint, types, generated docs, tests
+#
+# The environment is .venv, made once. Another interpreter: make test PYTHON=python3.12
+# PyTorch's CPU wheels on Linux: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+STUDY_OUTPUT ?= runs/quickstart
+
+BIN := $(VENV)/bin
+QUICKSTART := $(VENV)/.installed-quickstart
+DEVELOPMENT := $(VENV)/.installed-development
+
+.PHONY: demo test check lint types docs docs-check bench venv
+
+demo: $(QUICKSTART)
+	$(BIN)/compress run quickstart -o $(STUDY_OUTPUT)
+
+# Each worker computes on one thread, so that workers do not fight over the cores.
+test: $(DEVELOPMENT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGUMENTS)
+
+check: lint types docs-check test
+
+lint: $(DEVELOPMENT)
+	$(BIN)/ruff check .
+
+types: $(DEVELOPMENT)
+	$(BIN)/mypy
+
+docs: $(DEVELOPMENT)
+	$(BIN)/python docs/generate.py
+
+docs-check: $(DEVELOPMENT)
+	$(BIN)/python docs/generate.py --check
+
+bench: $(QUICKSTART)
+	for script in benchmarks/*.py; do $(BIN)/python $$script $(BENCH_ARGUMENTS) || exit 1; done
+
+venv: $(DEVELOPMENT)
+
+# The stamp is written last: an installation that was stopped is done again, a finished one is not.
+$(QUICKSTART): setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[quickstart]'
+	touch $@
+
+$(DEVELOPMENT): setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[development,quickstart]'
+	touch $(QUICKSTART) $@

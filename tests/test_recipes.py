@@ -1,0 +1,169 @@
+"""Recipes: what is shipped loads, and a faulty one names all its faults at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compress import recipes
+from compress.errors import CompressError
+from compress.recipes import BenchmarkRecipe, Choice, StudentRecipe, TeacherRecipe, Training
+
+SHIPPED = [(kind, name) for kind in recipes.KINDS for name in recipes.names(kind)]  # type: ignore[arg-type]
+STUDENT: dict[str, Any] = {
+    "description": "a student",
+    "architecture": {"name": "bilstm", "hidden_size": 8},
+    "losses": [{"name": "kl", "weight": 2, "temperature": 3.0}],
+}
+STUDY: dict[str, Any] = {
+    "title": "a study",
+    "description": "of something",
+    "data": {"train": {"set": "a"}, "validation": {"set": "b"}, "test": {"set": "c"}, "unlabeled": [{"set": "d"}]},
+    "teacher": {"recipe": "minilm-l6"},
+    "students": [{"recipe": "bilstm"}],
+}
+
+
+def faults(kind: type, table: dict[str, Any]) -> str:
+    with pytest.raises(CompressError) as caught:
+        recipes.parse(kind, table, source="mine.toml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_every_shipped_recipe_loads_and_can_be_written_to_a_manifest(kind: Any, name: str) -> None:
+    recipe = recipes.load(kind, name)
+    assert isinstance(recipe, recipes.KINDS[kind]) and recipe.name == name
+    assert json.loads(json.dumps(recipes.resolved(recipe)))["name"] == name
+
+
+def test_the_folders_are_not_empty() -> None:
+    assert {"bilstm", "distilbert-6", "tinybert-4", "minilm-3"} <= set(recipes.names("students"))
+    assert "minilm-l6" in recipes.names("teachers")
+    assert {"quickstart", "sst2"} <= set(recipes.names("benchmarks"))
+
+
+@pytest.mark.parametrize("study", recipes.names("benchmarks"))
+def test_every_recipe_that_a_shipped_study_names_exists(study: str) -> None:
+    recipe = recipes.load("benchmarks", study)
+    for plan in recipe.students:
+        student = recipes.load("students", plan.recipe)
+        assert recipes.replace_training(student.training, plan.training, source=study)
+    if recipe.teacher.recipe:
+        assert recipes.load("teachers", recipe.teacher.recipe)
+
+
+def test_a_choice_keeps_its_options_apart_from_name_and_weight() -> None:
+    recipe = recipes.parse(StudentRecipe, STUDENT, source="mine.toml")
+    assert recipe.architecture == Choice("bilstm", 1.0, {"hidden_size": 8})
+    assert recipe.losses == (Choice("kl", 2.0, {"temperature": 3.0}),)
+    assert recipe.training == Training()
+
+
+def test_all_faults_come_at_once() -> None:
+    message = faults(
+        StudentRecipe,
+        {
+            "descripton": "typo",
+            "architecture": {"name": "bilstn"},
+            "losses": [{"name": "kl", "temprature": 2.0}, {"weight": 1.0}],
+            "training": {"epochs": "three", "schedule": "exponential"},
+        },
+    )
+    assert message.startswith("mine.toml has 7 faults: ")
+    for fault in (
+        "unknown key descripton. Did you mean 'description'?",
+        "description is missing",
+        "unknown architecture 'bilstn'",
+        "losses 'kl' has no option 'temprature'; it has temperature. Did you mean 'temperature'?",
+        "losses[1] = {'weight': 1.0} is not a table with a name",
+        "training.epochs = 'three' is not of type float",
+        "training.schedule = 'exponential' is not one of 'linear', 'cosine', 'constant'",
+    ):
+        assert fault in message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"descriptio": "x"}, "unknown key descriptio. Did you mean 'description'?"),
+        ({"training": {"epoch": 1}}, "unknown key training.epoch. Did you mean 'training.epochs'?"),
+        ({"training": {"batch_size": 8.5}}, "training.batch_size = 8.5 is not of type int"),
+        ({"training": {"batch_size": True}}, "training.batch_size = True is not of type int"),
+        ({"training": 3}, "training = 3 is not a table"),
+        ({"description": 3}, "description = 3 is not of type str"),
+        ({"losses": {"name": "kl"}}, "losses = {'name': 'kl'} is not a list"),
+        ({"losses": []}, "losses is empty; a student needs at least one"),
+        ({"losses": [{"name": "kl", "weight": "two"}]}, "losses[0].weight = 'two' is not a number"),
+        ({"losses": [{"name": "kll"}]}, "unknown losse 'kll'"),
+        ({"architecture": {"name": "bilstm", "hidden_size": "wide"}}, "hidden_size = 'wide' is not of type int"),
+        ({"training": {"epochs": 0}}, "training.epochs = 0 must be above 0"),
+        ({"training": {"epochs": float("nan")}}, "training.epochs = nan must be above 0"),
+        ({"training": {"learning_rate": -1.0}}, "training.learning_rate = -1.0 must be above 0"),
+        ({"training": {"warmup_share": 1.0}}, "training.warmup_share = 1.0 must be at least 0 and below 1"),
+        ({"training": {"max_steps": -1}}, "training.max_steps = -1 must be at least 0"),
+        ({"augmentation": {"mask": 1.5}}, "augmentation.mask = 1.5 must be from 0 to 1"),
+    ],
+)
+def test_one_fault_of_a_student(change: dict[str, Any], message: str) -> None:
+    assert message in faults(StudentRecipe, {**STUDENT, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"students": [], "prune": []}, "a study needs at least one of students and prune"),
+        ({"teacher": {}}, "teacher needs a recipe or a model"),
+        ({"data": {**STUDY["data"], "validation_slice": {"share_of_train": 0.1}}}, "either validation or"),
+        ({"data": {key: STUDY["data"][key] for key in ("train", "test", "unlabeled")}}, "either validation or"),
+        ({"data": {**STUDY["data"], "corpus": "books"}}, "data.corpus = 'books' is not one of '', 'docstrings'"),
+        ({"data": {**STUDY["data"], "train": {"sett": "a"}}}, "unknown key data.train.sett. Did you mean"),
+        ({"benchmark": {"batch_sizes": [1, "x"]}}, "benchmark.batch_sizes[1] = 'x' is not of type int"),
+        ({"benchmark": {"runtimes": ["torch", "onxruntime"]}}, "unknown runtime 'onxruntime'"),
+        ({"prune": [{"heads": "160%"}]}, "--heads 160% is not between 0% and 100%"),
+    ],
+)
+def test_one_fault_of_a_study(change: dict[str, Any], message: str) -> None:
+    assert message in faults(BenchmarkRecipe, {**STUDY, **change})
+
+
+def test_a_sound_study_has_no_fault() -> None:
+    assert recipes.parse(BenchmarkRecipe, STUDY, source="mine.toml").seed == 0
+
+
+def test_a_teacher_needs_a_place_to_come_from() -> None:
+    assert "a teacher needs hub or package" in faults(TeacherRecipe, {"description": "x"})
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    with pytest.raises(CompressError, match=r"unknown student 'bilsm'; there is .*Did you mean 'bilstm'\?"):
+        recipes.load("students", "bilsm")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "does not exist; student recipes here: bilstm"), (b"a = = 1", "not valid TOML"), (b"\xff\xfe", "TOML")],
+)
+def test_a_file_that_is_no_recipe(tmp_path: Path, text: bytes | None, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(CompressError, match=message):
+        recipes.load("students", str(path))
+
+
+def test_a_file_is_read_by_its_path_and_named_after_itself(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('description = "d"\nhub = "a/b"\n[training]\nepochs = 1\n')
+    recipe = recipes.load("teachers", str(path))
+    assert (recipe.name, recipe.hub, recipe.training.epochs) == ("mine", "a/b", 1)
+
+
+def test_replaced_training_values_are_checked() -> None:
+    changed = recipes.replace_training(Training(), {"epochs": 0.5}, source="study")
+    assert changed == Training(epochs=0.5)
+    with pytest.raises(CompressError, match="study has 1 fault: unknown key epoch"):
+        recipes.replace_training(Training(), {"epoch": 1}, source="study")

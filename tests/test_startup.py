@@ -1,0 +1,52 @@
+"""The command line answers before anything heavy is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "transformers", "numpy", "onnx", "onnxruntime", "datasets", "scipy", "sklearn", "pyarrow")
+
+SCRIPT = """
+import json, sys
+from compress.cli import run
+code = run({arguments!r})
+print("\\n" + json.dumps([code, sorted({{name.split(".")[0] for name in sys.modules}})]))
+"""
+
+
+def run_and_list_modules(*arguments: str) -> tuple[int, set[str]]:
+    script = SCRIPT.format(arguments=list(arguments))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    code, modules = json.loads(done.stdout.splitlines()[-1])
+    return code, set(modules)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("distill", "--help"),
+        ("benchmark", "--help"),
+        ("check", "--help"),
+        ("run", "--help"),
+        ("list", "students"),
+        ("list", "losses"),
+        ("show", "bilstm"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
+    code, modules = run_and_list_modules(*arguments)
+    assert code == 0
+    assert not modules & set(HEAVY)
+
+
+def test_import_compress_is_light() -> None:
+    script = "import sys, compress; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {name.split(".")[0] for name in done.stdout.split()} & set(HEAVY)
