@@ -1,6 +1,8 @@
 # make demo    the whole pipeline on real text, from installation to report
 # make test    every test
 # make check   what CI runs: lint, types, generated docs, tests
+# make docs    the command reference, from the help of the commands
+# make bench   how fast texts are labelled, beside transformers' own pipeline
 #
 # The environment is .venv, made once. Another interpreter: make test PYTHON=python3.12
 # PyTorch's CPU wheels on Linux: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test
@@ -37,8 +39,11 @@ docs: $(DEVELOPMENT)
 docs-check: $(DEVELOPMENT)
 	$(BIN)/python docs/generate.py --check
 
-bench: $(QUICKSTART)
-	for script in benchmarks/*.py; do $(BIN)/python $$script $(BENCH_ARGUMENTS) || exit 1; done
+# On the quickstart's teacher and text unless told otherwise.
+bench: TEACHER ?= $(STUDY_OUTPUT)/teacher
+bench: UNLABELED ?= $(STUDY_OUTPUT)/corpora/docstrings/unlabeled.txt
+bench: demo
+	$(BIN)/python benchmarks/label_throughput.py --teacher $(TEACHER) --unlabeled $(UNLABELED) $(BENCH_ARGUMENTS)
 
 venv: $(DEVELOPMENT)
 

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 MANIFEST_NAME = "compress.json"
 WEIGHTS_NAME = "model.safetensors"
 ONNX_NAME = "model.onnx"
+WORK_FOLDER = ".work"
 REQUEST_NAME = "request.json"
+VOCABULARIES = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
+)  # fmt: skip
 FORMAT_VERSION = 1
 
 
@@ -72,9 +76,9 @@ class Manifest:
         known = {f.name for f in fields(cls)}
         if unknown := set(raw) - known:
             raise CompressError(f"{path} has unknown keys {sorted(unknown)}; make the directory again")
-        for name in ("labels", "parents", "data", "metrics"):
-            raw[name] = tuple(raw.get(name, ()))
         try:
+            for name in ("labels", "parents", "data", "metrics"):
+                raw[name] = tuple(raw.get(name, ()))
             return cls(**raw)
         except TypeError as error:
             raise CompressError(f"{path} is not a valid manifest ({error}); make the directory again") from None
@@ -127,7 +131,9 @@ class ModelDir:
             config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise CompressError(f"{self.path / 'config.json'} is not valid JSON ({error})") from None
-        return dict(config)
+        if not isinstance(config, dict):
+            raise CompressError(f"{self.path / 'config.json'} is not valid JSON for a model: it holds no table")
+        return config
 
     @property
     def is_onnx(self) -> bool:
@@ -211,16 +217,25 @@ class ModelDir:
         from transformers import AutoModelForSequenceClassification
 
         import compress.architectures  # noqa: F401  registers the model types of this project
+        from compress.progress import quiet_libraries
 
+        quiet_libraries()
         try:
-            model = AutoModelForSequenceClassification.from_pretrained(self.path, dtype="float32")
+            loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+                self.path, dtype="float32", output_loading_info=True
+            )
         except (ValueError, OSError, RuntimeError) as error:
             raise CompressError(f"{self.path} cannot be loaded: {str(error).splitlines()[0]}") from None
-        return model.eval()
+        model, found = loaded
+        if missing := sorted(found["missing_keys"]):  # transformers would go on with random ones
+            raise CompressError(f"{self.path} lacks weights of its model ({missing[0]}); copy or make it again")
+        return cast("PreTrainedModel", model.eval())
 
     def load_tokenizer(self) -> PreTrainedTokenizerFast:
         from transformers import AutoTokenizer
 
+        if not any((self.path / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
+            raise CompressError(f"{self.path} has no tokenizer ({VOCABULARIES[0]}); copy its files beside the weights")
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(self.path)
         except (ValueError, OSError, KeyError) as error:
@@ -296,7 +311,8 @@ def writing(
 ) -> Iterator[Path]:
     """Give a working directory beside ``output`` that becomes ``output`` only when everything succeeded.
 
-    Unfinished work stays in the sibling (``keep``) and the same request resumes it. A finished ``output`` is refused
+    Unfinished work stays in the sibling (``keep``) and the same request resumes it. What only serves the making lies
+    in its ``.work`` folder, which is no part of the result. A finished ``output`` is refused
     without ``force``; a ``force`` replaces only a directory that this project made.
 
     Args:
@@ -317,7 +333,7 @@ def writing(
     asked = json.dumps(request, sort_keys=True, default=str)
     working.mkdir(parents=True, exist_ok=True)
     with _locked(working, output):
-        request_file = working / REQUEST_NAME
+        request_file = working / WORK_FOLDER / REQUEST_NAME
         if request_file.exists() and request_file.read_text(encoding="utf-8") != asked:
             if not force:
                 raise CompressError(
@@ -325,6 +341,7 @@ def writing(
                     "repeat that command to resume it, choose another -o, or discard it with --force"
                 )
             _empty(working)
+        request_file.parent.mkdir(exist_ok=True)
         request_file.write_text(asked, encoding="utf-8")
         try:
             yield working
@@ -332,8 +349,8 @@ def writing(
             if not keep or isinstance(error, CompressError) and not _has_progress(working):
                 shutil.rmtree(working, ignore_errors=True)
             raise
-        request_file.unlink()
-        (working / ".lock").unlink(missing_ok=True)
+        for stray in working.glob(".*.tmp"):  # of a start that was killed while it wrote
+            stray.unlink()
         if target.exists():
             previous = target.with_name(f".{target.name}.previous")
             shutil.rmtree(previous, ignore_errors=True)
@@ -342,6 +359,9 @@ def writing(
             shutil.rmtree(previous)
         else:
             working.rename(target)
+        # Only now: what is needed to resume must be there until the result is.
+        shutil.rmtree(target / WORK_FOLDER)
+        (target / ".lock").unlink(missing_ok=True)
 
 
 @contextmanager
@@ -355,7 +375,8 @@ def _locked(working: Path, output: str | Path) -> Iterator[None]:
 
 
 def _has_progress(working: Path) -> bool:
-    return any(p.name not in {REQUEST_NAME, ".lock"} for p in working.iterdir())
+    made = [*working.iterdir(), *(working / WORK_FOLDER).glob("*")]
+    return any(path.name not in {WORK_FOLDER, REQUEST_NAME, ".lock"} for path in made)
 
 
 def _empty(directory: Path) -> None:
@@ -373,8 +394,7 @@ def finish(working: Path, manifest: Manifest) -> Manifest:
     from compress.card import model_card
     from compress.host import describe_host, library_versions
 
-    files = {n: f for n, f in describe_files(working).items() if n != REQUEST_NAME}
-    complete = replace(manifest, files=files, versions=library_versions(), host=describe_host())
+    complete = replace(manifest, files=describe_files(working), versions=library_versions(), host=describe_host())
     if complete.kind == "model":
         (working / "README.md").write_text(model_card(complete), encoding="utf-8")
     write_atomically(working / MANIFEST_NAME, complete.to_json())

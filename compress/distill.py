@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from compress import plugins, recipes
-from compress.artifact import Manifest, ModelDir, parent_entry, writing
+from compress.artifact import WORK_FOLDER, Manifest, ModelDir, parent_entry, writing
 from compress.augmentation import AugmentedSource
 from compress.data import (
     Example,
@@ -24,10 +23,11 @@ from compress.data import (
 from compress.errors import CompressError
 from compress.label import label, teacher_logits
 from compress.labels import LabelDir
+from compress.metrics import find_metric
 from compress.progress import Progress, silent
 from compress.recipes import Choice, StudentRecipe, resolved
 from compress.rows import TrainingRow
-from compress.transfer import Gold, Pool, Selection, agreement_rows, discard_work, fit, teaching_rows
+from compress.transfer import Gold, Pool, Selection, agreement_rows, fit, teaching_rows
 
 logger = logging.getLogger("compress")
 
@@ -73,14 +73,14 @@ def distill(
     from transformers import set_seed
 
     from compress.saving import describe_architecture, write_model
-    from compress.training import quiet_libraries, resolve_device, steps_for
+    from compress.training import resolve_device, steps_for
 
-    quiet_libraries()
     model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
     recipe = recipes.load("students", student) if isinstance(student, str) else student
     label_dir = labels if isinstance(labels, LabelDir) or labels is None else LabelDir.open(labels)
     _check_request(model, recipe, unlabeled, label_dir, train, control)
     device = resolve_device(device)
+    find_metric(metric, task=model.task, classes=len(model.labels))  # a wrong name shows before the first hour
     tokenizer = model.load_tokenizer()
     pool: Any = Pool(label_dir) if label_dir else unlabeled
     roles = {"train": train, "unlabeled": pool, "validation": validation}
@@ -101,7 +101,7 @@ def distill(
         if recipe.augmentation and label_dir is None:
             pool = AugmentedSource(pool, recipe.augmentation, tokenizer.mask_token or tokenizer.unk_token or "", seed)
         if label_dir is None and not control:
-            folder = working / POOL_FOLDER
+            folder = working / WORK_FOLDER / POOL_FOLDER
             made = LabelDir.open(folder) if folder.is_dir() else label(
                 model, pool, folder, device=device, threads=threads, progress=progress
             )  # fmt: skip
@@ -119,8 +119,6 @@ def distill(
             task=model.task, working=working, steps=steps_for(lesson.planned_rows, recipe.training), seed=seed,
             device=device, threads=threads, quiet=quiet,
         )  # fmt: skip
-        discard_work(working)
-        shutil.rmtree(working / POOL_FOLDER, ignore_errors=True)
         name = Path(output).name
         manifest = Manifest(
             stage="distill",

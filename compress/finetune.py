@@ -13,8 +13,9 @@ from compress.artifact import Manifest, ModelDir, parent_entry, writing
 from compress.data import Example, check_roles, describe_rows, encode_gold, infer_labels
 from compress.errors import CompressError
 from compress.metrics import find_metric
+from compress.progress import quiet_libraries
 from compress.recipes import Choice, TeacherRecipe, Training, resolved
-from compress.transfer import Gold, Selection, discard_work, fit
+from compress.transfer import Gold, Selection, fit
 
 
 def finetune(
@@ -44,7 +45,7 @@ def finetune(
     from transformers import AutoConfig, AutoModelForSequenceClassification, set_seed
 
     from compress.saving import describe_architecture, write_model
-    from compress.training import quiet_libraries, resolve_device
+    from compress.training import resolve_device
 
     quiet_libraries()
     recipe = _recipe(teacher)
@@ -84,7 +85,6 @@ def finetune(
             model, tokenizer, gold["train"].rows(), selection, losses=(Choice("hard-label"),), teacher=None,
             training=settings, task=task, working=working, seed=seed, device=device, threads=threads, quiet=quiet,
         )  # fmt: skip
-        discard_work(working)
         score = {"name": chosen_metric, "value": outcome.best_score, "split": "validation", "rows": len(validation)}
         manifest = Manifest(
             stage="finetune",

@@ -194,7 +194,7 @@ def _examples_needed(rows: int, margin: float, half_width: float) -> str:
         return "; the loss is the budget, so more examples will hardly decide"
     more = rows * (half_width / margin) ** 2 - rows
     step = 10 ** max(0, math.floor(math.log10(max(more, 1))) - 1)
-    return f"; about {math.ceil(more / step) * step:,} more examples would decide"
+    return f"; about {math.ceil(round(more / step, 6)) * step:,} more examples would decide"
 
 
 def _judge_speedup(line: Line, budget: float) -> Judgement:

@@ -27,17 +27,8 @@ def heads_to_remove(text: str, heads: Sequence[int]) -> int:
         CompressError: not a share or count, nothing or everything, or more than the layers can give.
     """
     total = sum(heads)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*|\s*(\d*\.\d+|\d+\.\d*)\s*|\s*(\d+)\s*", text)
-    if match is None:
-        raise CompressError(f"--heads {text} is neither a share nor a count; {_ALLOWED}")
-    percent, share, count = match.groups()
-    if count is not None:
-        wanted = int(count)
-    else:
-        part = float(percent) / 100 if percent is not None else float(share)
-        if not 0 < part < 1:
-            raise CompressError(f"--heads {text} is not between 0% and 100% (both excluded); {_ALLOWED}")
-        wanted = math.floor(part * total + 0.5)
+    asked = parse_heads(text)
+    wanted = asked if isinstance(asked, int) else math.floor(asked * total + 0.5)
     if wanted < 1:
         raise CompressError(f"--heads {text} removes none of the model's {total} heads; {_ALLOWED}")
     most = total - len(heads)
@@ -47,6 +38,24 @@ def heads_to_remove(text: str, heads: Sequence[int]) -> int:
             f"at least one; give at most {most} ({100 * most / total:.0f}%)"
         )
     return wanted
+
+
+def parse_heads(text: str) -> int | float:
+    """Return the count, or the share between 0 and 1, that ``--heads`` names.
+
+    Raises:
+        CompressError: neither a share nor a count, or a share that is out of bounds.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*|\s*(\d*\.\d+|\d+\.\d*)\s*|\s*(\d+)\s*", text)
+    if match is None:
+        raise CompressError(f"--heads {text} is neither a share nor a count; {_ALLOWED}")
+    percent, share, count = match.groups()
+    if count is not None:
+        return int(count)
+    part = float(percent) / 100 if percent is not None else float(share)
+    if not 0 < part < 1:
+        raise CompressError(f"--heads {text} is not between 0% and 100% (both excluded); {_ALLOWED}")
+    return part
 
 
 def normalised(scores: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress import plugins
-from compress.artifact import Manifest, ModelDir, finish, write_atomically, writing
-from compress.data import ContentFingerprint, Example, TextSource, data_entry
+from compress.artifact import WORK_FOLDER, Manifest, ModelDir, finish, write_atomically, writing
+from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
 from compress.errors import CompressError
 from compress.inference import BATCH_ROWS, Run, logits_of
 from compress.labels import SHARD_ROWS, LabelDir, shard_is_done, write_shard
@@ -73,7 +72,7 @@ def label(
     with writing(output, request, force=force) as working:
         tokenizer = model.load_tokenizer()
         plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length)
-        plan = _kept_plan(working, plan)
+        plan = _kept_plan(working / WORK_FOLDER, plan)
         record = {
             "teacher_sha256": model.sha256,
             "tokenizer_sha256": tokenizer_sha256(tokenizer),
@@ -83,19 +82,20 @@ def label(
         fingerprint = ContentFingerprint()
         with progress("Labelling", None) as advance:
             for number, examples in enumerate(_shards(fingerprint.watch(unlabeled), plan.shard_rows)):
-                if not shard_is_done(working, number, record):
-                    run = run or start_runtime(plan, model, working)
+                made_from = {**record, "texts_sha256": content_sha256(examples)}
+                if not shard_is_done(working, number, made_from):
+                    run = run or start_runtime(plan, model, working / WORK_FOLDER)
                     write_shard(
                         working,
                         number,
                         examples,
                         logits_of(examples, run, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows),
-                        record,
+                        made_from,
                     )
                 advance(len(examples))
         if not fingerprint.rows:
+            (working / WORK_FOLDER / PLAN_NAME).unlink()
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
-        shutil.rmtree(working / TEACHER_ONNX, ignore_errors=True)
         finish(
             working,
             Manifest(
@@ -156,13 +156,13 @@ def plan_for(
     return Plan(runtime, chosen_device, threads or available_cores(), min(max_length or limit, limit))
 
 
-def start_runtime(plan: Plan, model: ModelDir, working: Path) -> Run:
-    """Load the model into the plan's runtime; an export that this needs lies in ``working`` and is reused."""
+def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
+    """Load the model into the plan's runtime; an export that this needs lies in ``scratch`` and is reused."""
     from compress.export import export
 
     directory = model.path
     if plan.runtime == "onnxruntime" and not model.is_onnx:
-        directory = working / TEACHER_ONNX
+        directory = scratch / TEACHER_ONNX
         if not directory.is_dir():
             export(model, directory)
     start = plugins.find("runtimes", plan.runtime).function
@@ -170,9 +170,9 @@ def start_runtime(plan: Plan, model: ModelDir, working: Path) -> Run:
     return run
 
 
-def _kept_plan(working: Path, plan: Plan) -> Plan:
+def _kept_plan(scratch: Path, plan: Plan) -> Plan:
     """Return the plan of the run that began this directory, or write this one down."""
-    path = working / PLAN_NAME
+    path = scratch / PLAN_NAME
     if path.is_file():
         return Plan(**json.loads(path.read_text(encoding="utf-8")))
     write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")

@@ -30,6 +30,11 @@ FOLDERS: Mapping[str, str] = {
     "runtimes": "start",
 }
 
+SINGULAR: Mapping[str, str] = {
+    "architectures": "architecture", "criteria": "criterion", "exporters": "exporter", "losses": "loss",
+    "quantizers": "quantizer", "runtimes": "runtime",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -65,22 +70,21 @@ class Plugin:
 
     def check(self, options: Mapping[str, Any]) -> list[str]:
         """Return every fault of the options as a sentence; an empty list when they are right."""
+        called = f"{SINGULAR[self.folder]} {self.name!r}"
         faults = [
-            f"{self.folder} {self.name!r} has no option {key!r}; it has {', '.join(self.parameters) or 'none'}."
+            f"{called} has no option {key!r}; it has {', '.join(self.parameters) or 'none'}."
             + did_you_mean(key, self.parameters)
             for key in options
             if key not in self.parameters
         ]
         faults += [
-            f"{self.folder} {self.name!r} needs {key!r} ({parameter.annotation})"
+            f"{called} needs {key!r} ({parameter.annotation})"
             for key, parameter in self.parameters.items()
             if parameter.required and key not in options
         ]
         for key, value in options.items():
             if key in self.parameters and not fits(value, self.parameters[key].annotation):
-                faults.append(
-                    f"{self.folder} {self.name!r}: {key} = {value!r} is not of type {self.parameters[key].annotation}"
-                )
+                faults.append(f"{called}: {key} = {value!r} is not of type {self.parameters[key].annotation}")
         return faults
 
 
@@ -99,7 +103,7 @@ def find(folder: str, name: str) -> Plugin:
     key = name.replace("_", "-")
     if key not in modules:
         raise CompressError(
-            f"unknown {folder[:-1] if folder != 'criteria' else 'criterion'} {name!r};"
+            f"unknown {SINGULAR[folder]} {name!r};"
             f" there is {', '.join(sorted(modules))}.{did_you_mean(key, modules)}"
         )
     return _parse(folder, key, modules[key])
@@ -116,7 +120,9 @@ def _modules(folder: str) -> dict[str, str]:
     for entry in entry_points(group=f"compress.{folder}"):
         name = entry.name.replace("_", "-")
         if name in found:
-            raise CompressError(f"{entry.value} offers {folder} {entry.name!r}, which exists already; rename it")
+            raise CompressError(
+                f"{entry.value} offers the {SINGULAR[folder]} {entry.name!r}, which exists already; rename it"
+            )
         found[name] = entry.module
     return found
 
@@ -137,7 +143,7 @@ def _parse(folder: str, name: str, module: str) -> Plugin:
                 for argument, default in pairs
             }
             return Plugin(name, folder, module, ast.get_docstring(tree) or "", parameters)
-    raise CompressError(f"{folder} {name!r} ({module}) does not define {entry}()")
+    raise CompressError(f"{SINGULAR[folder]} {name!r} ({module}) does not define {entry}()")
 
 
 def _source(folder: str, name: str, module: str) -> Path:
@@ -149,7 +155,7 @@ def _source(folder: str, name: str, module: str) -> Path:
     except ModuleNotFoundError:
         spec = None
     if spec is None or spec.origin is None:
-        raise CompressError(f"{folder} {name!r} names the module {module}, which is not installed")
+        raise CompressError(f"{SINGULAR[folder]} {name!r} names the module {module}, which is not installed")
     return Path(spec.origin)
 
 

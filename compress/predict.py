@@ -22,9 +22,8 @@ def predictor(
     model: ModelDir | str | Path, *, device: str = "auto", threads: int = 0
 ) -> Callable[[Sequence[Example]], list[Answer]]:
     """Return a function from examples to answers ``{"label", "probability"}``, or ``{"score"}`` for regression."""
-    from compress.training import quiet_libraries, resolve_device
+    from compress.training import resolve_device
 
-    quiet_libraries()
     opened = model if isinstance(model, ModelDir) else ModelDir.open(model)
     start = plugins.find("runtimes", "onnxruntime" if opened.is_onnx else "torch").function
     run = start(opened.path, threads=threads or available_cores(), device=resolve_device(device))

@@ -40,3 +40,14 @@ def bar(title: str, total: int | None) -> Iterator[Advance]:
 def for_terminal(quiet: bool = False) -> Progress:
     """Return :func:`bar` on a terminal, :func:`silent` otherwise."""
     return bar if sys.stderr.isatty() and not quiet else silent
+
+
+def quiet_libraries() -> None:
+    """Keep the libraries' own bars and notices off the screen; errors still show."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    import datasets
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()

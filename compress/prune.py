@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compress.artifact import Manifest, ModelDir, parent_entry, write_atomically, writing
+from compress.artifact import WORK_FOLDER, Manifest, ModelDir, parent_entry, write_atomically, writing
 from compress.data import Example, check_roles, describe_rows, encode_gold
 from compress.errors import CompressError
 from compress.heads import heads_to_remove
@@ -21,7 +21,7 @@ from compress.labels import LabelDir
 from compress.metrics import find_metric
 from compress.progress import Progress, silent
 from compress.recipes import Choice, Training
-from compress.transfer import Gold, Pool, Selection, agreement_rows, discard_work, fit, teaching_rows
+from compress.transfer import Gold, Pool, Selection, agreement_rows, fit, teaching_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,12 +83,13 @@ def prune_heads(
     from compress.attention import heads_per_layer, kept_heads, remove_heads
     from compress.modeling.pruned import to_pruned
     from compress.saving import describe_architecture, write_model
-    from compress.training import quiet_libraries, resolve_device
+    from compress.training import resolve_device
 
-    quiet_libraries()
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
     label_dir = labels if isinstance(labels, LabelDir) or labels is None else LabelDir.open(labels)
     _check_request(source, label_dir, recover, examples, step)
+    if not train:
+        raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
     pool: Any = Pool(label_dir) if label_dir else None
     roles = {"train": train, "unlabeled": pool, "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
@@ -120,7 +121,7 @@ def prune_heads(
     tokenizer = source.load_tokenizer()
     judge = Judge.of(gold, tokenizer, task=source.task, metric=chosen_metric, max_length=training.max_length)
     with writing(output, request, force=force) as working:
-        decided = working / DECISION_NAME
+        decided = working / WORK_FOLDER / DECISION_NAME
         if not decided.is_file():
             decision = choose_heads(
                 whole, tokenizer, gold["sample"], judge, count, criterion=criterion, normalise=normalise,
@@ -152,7 +153,6 @@ def prune_heads(
             )  # fmt: skip
             notes |= {"recovery": asdict(outcome)}
             curve = [*curve, judge.point(count, sum(before), smaller, recovered=True)]
-        discard_work(working)
         _write_curve(working, curve, Path(output).name)
         value = curve[-1]["value"]
         manifest = Manifest(

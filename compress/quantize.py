@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from compress import plugins
-from compress.artifact import MANIFEST_NAME, ONNX_NAME, Manifest, ModelDir, finish, parent_entry, writing
+from compress.artifact import MANIFEST_NAME, ONNX_NAME, WORK_FOLDER, Manifest, ModelDir, finish, parent_entry, writing
 from compress.errors import CompressError
 from compress.examples import Example, describe_rows, encode_gold
 from compress.export import write_onnx
@@ -93,8 +93,6 @@ def quantize(
                 _replace_by_fp32(fp32, working)
         else:
             _check_opens(working, source)
-        if fp32.parent == working:
-            shutil.rmtree(fp32)
         finish(working, _manifest(source, exported, Path(output).name, recipe, data, check))
     return ModelDir.open(output)
 
@@ -137,7 +135,7 @@ def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, Manifest | None]
     if source.is_onnx:
         fp32, manifest = source.path, source.manifest
     else:
-        fp32 = working / "fp32"
+        fp32 = working / WORK_FOLDER / "fp32"
         shutil.rmtree(fp32, ignore_errors=True)
         fp32.mkdir()
         manifest = write_onnx(source, fp32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -345,15 +346,28 @@ def _cross_checks(recipe: Any) -> list[str]:
     for training in (recipe if isinstance(recipe, Training) else getattr(recipe, "training", None),):
         if isinstance(training, Training):
             for name in ("epochs", "batch_size", "learning_rate", "evaluations", "patience", "max_length"):
-                if getattr(training, name) <= 0:
+                if not 0 < getattr(training, name) < math.inf:
                     faults.append(f"training.{name} = {getattr(training, name)} must be above 0")
+            for name in ("max_steps", "weight_decay", "max_gradient_norm"):
+                if not 0 <= getattr(training, name) < math.inf:
+                    faults.append(f"training.{name} = {getattr(training, name)} must be at least 0")
             if not 0 <= training.warmup_share < 1:
                 faults.append(f"training.warmup_share = {training.warmup_share} must be at least 0 and below 1")
     if isinstance(recipe, TeacherRecipe) and not (recipe.hub or recipe.package):
         faults.append("a teacher needs hub or package")
     if isinstance(recipe, StudentRecipe) and not recipe.losses:
         faults.append("losses is empty; a student needs at least one")
+    if isinstance(recipe, StudentRecipe) and recipe.augmentation:
+        for name in ("mask", "ngram"):
+            if not 0 <= getattr(recipe.augmentation, name) <= 1:
+                faults.append(f"augmentation.{name} = {getattr(recipe.augmentation, name)} must be from 0 to 1")
     if isinstance(recipe, BenchmarkRecipe):
+        known = plugins.names("runtimes")
+        faults += [
+            f"unknown runtime {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
+            for name in recipe.benchmark.runtimes
+            if name not in known
+        ]
         if (recipe.data.validation is None) == (recipe.data.validation_slice is None):
             faults.append("data needs either validation or validation_slice")
         if not (recipe.teacher.recipe or recipe.teacher.model):

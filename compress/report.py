@@ -175,7 +175,7 @@ def _tiles(best: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
     found = [(times(line["speedup"]), f"speed, {times(line['speedup_low'])} to {times(line['speedup_high'])}")]
     if line["metric_kept_percent"] is not None:
         found.append((f"{line['metric_kept_percent']:.1f}%", f"of the teacher’s {line['metric_name']} kept"))
-    if line["size_ratio"]:
+    if (line["size_ratio"] or 0) > 1.05:
         found.append((times(line["size_ratio"]), f"smaller on disk, {megabytes(line['size_bytes'])}"))
     control = control_of(best, rows)
     if control is not None:
@@ -196,7 +196,7 @@ def _headings(rows: Sequence[Row]) -> list[str]:
 def _cells(row: Row) -> list[Cell]:
     line, bulk = row.head, row.bulk
     kept, same = line["metric_kept_percent"], line.get("speedup_same_runtime")
-    note = {"teacher": "teacher, ", "control": "control (gold labels only), "}.get(line["kind"], "")
+    note = {"teacher": "teacher, ", "control": "control, "}.get(line["kind"], "")
     base = is_baseline(line)
     metric_range = ""
     if line.get("metric_low") is not None:
@@ -237,6 +237,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
     ]
+    if any(row.head["kind"] == "control" for row in rows):
+        found.append("A control is the same student trained for the same steps on gold labels only.")
     if len({row.head["created"] for row in rows}) > 1:
         found.append("The rows come from more than one run on this host; each speed-up is within its own run.")
     if not any(is_baseline(row.head) for row in rows):

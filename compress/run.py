@@ -26,6 +26,7 @@ from compress.data import (
 from compress.distill import distill
 from compress.errors import CompressError
 from compress.finetune import finetune
+from compress.heads import parse_heads
 from compress.label import label
 from compress.labels import LabelDir
 from compress.measure import benchmark
@@ -75,6 +76,9 @@ def run(
     """
     recipe = recipes.load("benchmarks", study) if isinstance(study, str) else study
     plans = _student_plans(recipe)  # a fault in any recipe shows before the first hour
+    for pruning in recipe.prune:
+        parse_heads(pruning.heads)
+        replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruning.heads}")
     stages = Stages.open(Path(output), force)
     rows = _rows(recipe, stages, Path(data_root) if data_root else None)
     work = Study(recipe, stages, rows, {"device": device, "threads": threads}, quiet, progress)

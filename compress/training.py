@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import shutil
 import sys
 import time
@@ -80,7 +79,7 @@ def train(
     training: Training,
     steps: int,
     padding_id: int,
-    working: Path,
+    checkpoints: Path,
     seed: int,
     device: str,
     threads: int = 0,
@@ -88,14 +87,13 @@ def train(
 ) -> Outcome:
     """Train ``model`` in place and leave it with its best weights, in eval mode.
 
-    Checkpoints lie in ``working/checkpoints``; a run that was stopped goes on after the last whole one.
+    A run that was stopped goes on after the last whole checkpoint in ``checkpoints``.
     """
     if threads:
         torch.set_num_threads(threads)
     set_seed(seed)
     precision = resolve_precision(training.precision, device)
     interval = max(1, steps // training.evaluations)
-    checkpoints = working / "checkpoints"
     arguments = TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=steps,
@@ -244,14 +242,3 @@ def last_whole_checkpoint(directory: Path) -> Path | None:
             continue
         return checkpoint
     return None
-
-
-def quiet_libraries() -> None:
-    """Keep the libraries' own bars and notices off the screen; errors still show."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    import datasets
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from compress.artifact import WORK_FOLDER
 from compress.data import Example, row_key
 from compress.errors import CompressError
 from compress.labels import LabelDir
@@ -105,13 +105,6 @@ def agreement_rows(pool: Pool, task: str) -> Selection:
 TEACHING_FILE, SELECTION_FILE = "teaching.arrow", "selection.arrow"
 
 
-def discard_work(working: Path) -> None:
-    """Remove what :func:`fit` left in a working directory: tokenised rows and checkpoints."""
-    for name in (TEACHING_FILE, SELECTION_FILE):
-        (working / name).unlink(missing_ok=True)
-    shutil.rmtree(working / "checkpoints", ignore_errors=True)
-
-
 def fit(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -132,9 +125,10 @@ def fit(
     """Tokenise the rows into the working directory and train on them; ``steps`` 0 follows from rows and epochs."""
     from compress.training import Target, steps_for, train
 
+    work = working / WORK_FOLDER
     options: dict[str, Any] = {"max_length": training.max_length, "task": task}
-    teaching = write_rows(working / TEACHING_FILE, rows, tokenizer, **options)
-    selecting = write_rows(working / SELECTION_FILE, iter(selection.rows), tokenizer, **options)
+    teaching = write_rows(work / TEACHING_FILE, rows, tokenizer, **options)
+    selecting = write_rows(work / SELECTION_FILE, iter(selection.rows), tokenizer, **options)
     return train(
         model,
         teaching,
@@ -144,7 +138,7 @@ def fit(
         training=training,
         steps=steps or steps_for(len(teaching), training),
         padding_id=tokenizer.pad_token_id or 0,
-        working=working,
+        checkpoints=work / "checkpoints",
         seed=seed,
         device=device,
         threads=threads,

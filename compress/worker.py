@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -83,19 +84,13 @@ class Worker:
         return f"{self.title}: its process {reason}; it said last: {lines[-1].strip() if lines else 'nothing'}"
 
     def close(self) -> None:
-        """End the child; it is killed when it does not go by itself."""
-        if self._process.stdin:
-            try:
-                self._process.stdin.close()
-            except BrokenPipeError:
-                pass
-        try:
-            self._process.wait(timeout=0.5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+        """End the child at once: it has nothing to save."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
 
 class Subject:

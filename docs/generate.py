@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from compress.cli import cli
+from compress.cli import COMMANDS, cli
 
 TARGET = Path(__file__).with_name("commands.md")
 WIDTH = 100
@@ -67,9 +67,10 @@ For fish, in `~/.config/fish/completions/compress.fish`:
 def sections() -> Iterator[str]:
     """Yield the introduction, then one section for the group and for each of its commands."""
     yield INTRODUCTION
-    with click.Context(cli, info_name="compress", terminal_width=WIDTH, max_content_width=WIDTH) as context:
+    settings = {**cli.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    with click.Context(cli, info_name="compress", **settings) as context:
         yield section("compress", cli.get_help(context))
-        for name in cli.list_commands(context):
+        for name in COMMANDS:
             command = cli.get_command(context, name)
             assert command is not None
             child = click.Context(command, info_name=name, parent=context)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
+import torch
+from tiny import FAMILIES, HEADS, LAYERS, classifier, onnx_directory, torch_directory
 
+from compress import plugins, recipes
 from compress.cli import COMMANDS, cli
+from compress.types import Batch, Outputs
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -77,5 +84,90 @@ def commands_in(text: str) -> list[str]:
 
 
 def test_commands_are_found_in_a_page() -> None:
-    text = "    compress prune --model a \\\n      --heads 60%  # comment --no\n\nand compress is fine\n\n    compress list losses\n"
+    text = "    compress prune --model a \\\n      --heads 60%  # comment --no\n\nand compress is fine\n"
     assert commands_in(text) == ["compress prune --model a  --heads 60%"]
+
+
+# The examples of CONTRIBUTING.md: complete files that keep the contracts they explain.
+
+
+def examples() -> dict[str, str]:
+    """Return the files that the page shows, by the path it gives each."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^`([\w/.-]+)`:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+
+
+def example(folder: str, directory: Path) -> tuple[ModuleType, str]:
+    """Import the example of a plug-in folder from a directory that is not the package's."""
+    ((path, source),) = ((path, text) for path, text in examples().items() if path.startswith(f"compress/{folder}/"))
+    file = directory / Path(path).name
+    file.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(f"example_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.__doc__ and callable(getattr(module, plugins.FOLDERS[folder]))
+    return module, file.stem.replace("_", "-")
+
+
+def test_every_kind_has_an_example_that_is_not_there_yet() -> None:
+    shown = list(examples())
+    assert [path.rsplit("/", 1)[0] for path in shown] == [
+        "compress/losses", "students", "compress/criteria", "compress/quantizers", "compress/runtimes",
+    ]  # fmt: skip
+    assert [path for path in shown if (ROOT / path).exists()] == []
+
+
+def test_the_example_of_a_loss(tmp_path: Path) -> None:
+    module, _ = example("losses", tmp_path)
+    batch = Batch(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long))
+    teacher = Outputs(torch.tensor([[1.0, -1.0], [0.0, 2.0]]))
+    student = Outputs(torch.zeros(2, 2, requires_grad=True))
+    value = module.loss(student, teacher, batch, temperature=1.0)
+    # Half each against p and q, whose logits differ by 2: log(1 / 4pq) / 2, and 1 / pq is 2 + 2 cosh 2.
+    assert value.item() == pytest.approx(np.log((2 + 2 * np.cosh(2.0)) / 4) / 2)
+    assert module.loss(teacher, teacher, batch).item() == pytest.approx(0, abs=1e-7)
+    value.backward()
+    assert student.logits.grad is not None and module.NEEDS == {"logits"}
+
+
+def test_the_example_of_a_student(tmp_path: Path) -> None:
+    ((path, source),) = ((path, source) for path, source in examples().items() if path.startswith("students/"))
+    file = tmp_path / Path(path).name
+    file.write_text(source, encoding="utf-8")
+    recipe = recipes.load("students", str(file))
+    assert recipe.name == file.stem and [loss.name for loss in recipe.losses] == ["logit-mse", "kl"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_example_of_a_criterion(family: str, tmp_path: Path) -> None:
+    module, _ = example("criteria", tmp_path)
+    masks = [torch.ones(HEADS) for _ in range(LAYERS)]
+    masks[0][1] = 0
+    scores = module.importance(classifier(family), [], masks=masks)
+    assert scores.shape == (LAYERS, HEADS)
+    assert scores[0, 1] == 0 and (scores > 0).sum() == LAYERS * HEADS - 1
+
+
+def test_the_example_of_a_quantizer(tmp_path: Path) -> None:
+    module, _ = example("quantizers", tmp_path)
+    source, target = onnx_directory("bert").path / "model.onnx", tmp_path / "model.onnx"
+    module.quantize(source, target)
+    assert target.stat().st_size < source.stat().st_size
+    start = plugins.find("runtimes", "onnxruntime").function
+    ids = np.arange(2 * 7, dtype=np.int64).reshape(2, 7)
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    fp32 = start(source.parent, threads=1, device="cpu")(inputs)
+    int8 = start(tmp_path, threads=1, device="cpu")(inputs)
+    assert 0 < np.abs(int8 - fp32).max() < 0.2 * np.abs(fp32).max()
+
+
+def test_the_example_of_a_runtime(tmp_path: Path) -> None:
+    module, _ = example("runtimes", tmp_path)
+    directory = torch_directory("bert").path
+    ids = np.arange(2 * 7, dtype=np.int64).reshape(2, 7)
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    expected = plugins.find("runtimes", "torch").function(directory, threads=1, device="cpu")(inputs)
+    found = module.start(directory, threads=1, device="cpu")(inputs)
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+    assert module.OPENS in {"torch", "onnx"} and "cpu" in module.DEVICES

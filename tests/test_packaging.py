@@ -23,11 +23,12 @@ HOOK = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys
 LIST = """
 import sys
 from compress import recipes
-from compress.cli import run
+from compress.cli import main
 print(recipes.folder("students"))
-code = run(["list", "students"])
-assert "torch" not in sys.modules, "torch was imported"
-sys.exit(code)
+try:
+    main(["list", "students"])
+finally:
+    assert "torch" not in sys.modules, "torch was imported"
 """
 
 
@@ -130,7 +131,7 @@ def test_a_users_own_folders_are_not_shadowed(built: Built, tmp_path: Path) -> N
     for name in RECIPE_FOLDERS:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("MINE = True\n", encoding="utf-8")
-    script = "import compress, teachers, students, benchmarks; assert teachers.MINE and students.MINE and benchmarks.MINE"
+    script = "import compress, teachers, students, benchmarks as b\nassert teachers.MINE and students.MINE and b.MINE"
     done = run_python(script, cwd=tmp_path, PYTHONPATH=os.pathsep.join((str(built.unpacked), str(tmp_path))))
     assert done.returncode == 0, done.stderr
 
@@ -143,7 +144,7 @@ def test_an_editable_installation_reads_the_recipes_of_the_checkout(tmp_path: Pa
     (source / "students" / "mine.toml").write_bytes((source / "students" / "bilstm.toml").read_bytes())
     # Without the environment's own .pth files, which may hold another editable installation of this very package.
     packages = sysconfig.get_paths()["purelib"]
-    start = f"import site, sys; sys.path.append({packages!r}); site.addsitedir({str(installed)!r})\n"
+    start = f"import site, sys; site.addsitedir({str(installed)!r}); sys.path.append({packages!r})\n"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", start + LIST], cwd=tmp_path, capture_output=True, text=True, check=False
     )

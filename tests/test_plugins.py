@@ -119,7 +119,7 @@ def test_another_package_adds_a_loss(others: list[EntryPoint]) -> None:
     plugin = plugins.find("losses", "row-count")
     assert plugin.summary == "Count the rows."
     assert "their_losses" not in sys.modules  # reading a plug-in does not run it
-    assert plugin.check({}) == ["losses 'row-count' needs 'rows' (int)"]
+    assert plugin.check({}) == ["loss 'row-count' needs 'rows' (int)"]
     assert plugin.function(None, None, None, rows=3) == 3
 
 

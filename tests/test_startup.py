@@ -12,8 +12,11 @@ HEAVY = ("torch", "transformers", "numpy", "onnx", "onnxruntime", "datasets", "s
 
 SCRIPT = """
 import json, sys
-from compress.cli import run
-code = run({arguments!r})
+from compress.cli import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    code = end.code
 print("\\n" + json.dumps([code, sorted({{name.split(".")[0] for name in sys.modules}})]))
 """
 

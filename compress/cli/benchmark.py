@@ -41,7 +41,8 @@ def command(
 ) -> None:
     """Measure models against their teacher, in one run.
 
-    Speed, accuracy, size and memory, each with its interval. Every model and runtime is a process of its own, pinned to its cores; rounds are interleaved.
+    Speed, accuracy, size and memory, each with its interval. Every model and runtime is a process of its own,
+    pinned to its cores; rounds are interleaved.
     """
     from compress.data import open_source
     from compress.measure import benchmark

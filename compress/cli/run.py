@@ -25,7 +25,8 @@ from compress.cli import options
 def command(study: str, output: str, quiet: bool, **settings: Any) -> None:
     """Run a whole study, from data to report.
 
-    STUDY is a name from 'compress list studies', or a .toml file. Teacher, labels, students and controls, pruning, int8, benchmark, report. Stopped, it goes on where it was.
+    STUDY is a name from 'compress list studies', or a .toml file. Teacher, labels, students and controls,
+    pruning, int8, benchmark, report. Stopped, it goes on where it was.
     """
     from compress.run import REPORT_NAME, RESULTS_NAME, run
 
