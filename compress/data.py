@@ -30,7 +30,7 @@ from compress.splits import CheckedRoles, check_roles, grouped_split
 from compress.tables import Table
 
 __all__ = [
-    "CheckedRoles", "Columns", "ContentFingerprint", "Example", "TextSource", "check_roles",
+    "CheckedRoles", "Columns", "ContentFingerprint", "Example", "ExampleSource", "TextSource", "check_roles",
     "content_sha256", "data_entry", "describe_rows", "encode_gold", "encode_labels", "encode_scores",
     "find_set", "grouped_split", "infer_labels", "join_sources", "normalise", "open_source",
     "read_examples", "row_key",
@@ -152,6 +152,21 @@ class TextSource:
         return f"{self.name}: {', '.join(shown)}"
 
 
+class ExampleSource(TextSource):
+    """Examples in memory as a source, without their labels."""
+
+    def __init__(self, examples: Sequence[Example], name: str) -> None:
+        self.examples = examples
+        self.name = name
+        self.identity = frozenset({content_sha256(examples)})
+
+    def __iter__(self) -> Iterator[Example]:
+        return (Example(example.text, example.text_pair) for example in self.examples)
+
+    def describe(self) -> str:
+        return f"{self.name}: {len(self.examples):,} rows"
+
+
 class JoinedSource(TextSource):
     """Several sources read in turn, a row from each, each with its own columns and cuts."""
 
@@ -227,15 +242,11 @@ def open_source(
     if len(files) == 1 and not files[0].exists() and is_hub_name(typed):
         tables = [read_hub(typed, role)]
     else:
-        tables = [
-            read_table(file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files
-        ]
+        tables = [read_table(file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files]
     name = tables[0].name if len(tables) == 1 else f"{Path(typed).name} ({len(tables)} files)"
     odd = next((table for table in tables if table.columns != tables[0].columns), None)
     if odd is not None:
-        raise CompressError(
-            f"{odd.name} and {tables[0].name} have different columns: give files of one kind."
-        )
+        raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")
     columns = _columns(tables[0], given, labelled)
     parts = [(table, columns) for table in tables]
     return TextSource(parts, name=name, role=role, labelled=labelled, limit=limit)
@@ -251,9 +262,7 @@ def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
     sample = table.sample()
     if not sample:
         raise CompressError(f"{table.name} is empty: it has a header but no rows.")
-    return choose_columns(
-        table.columns, sample, named=table.named, labelled=labelled, source=table.name, given=given
-    )
+    return choose_columns(table.columns, sample, named=table.named, labelled=labelled, source=table.name, given=given)
 
 
 def read_examples(source: TextSource) -> list[Example]:

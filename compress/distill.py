@@ -19,10 +19,11 @@ from compress.data import (
     describe_rows,
     encode_gold,
     grouped_split,
+    row_key,
 )
 from compress.errors import CompressError
 from compress.label import label, teacher_logits
-from compress.labels import LabelDir
+from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
 from compress.progress import Progress, silent
 from compress.recipes import Choice, StudentRecipe, resolved
@@ -42,7 +43,7 @@ def distill(
     output: str | Path,
     *,
     unlabeled: TextSource | None = None,
-    labels: LabelDir | str | Path | None = None,
+    labels: Sequence[LabelDir | str | Path] = (),
     train: Sequence[Example] = (),
     validation: Sequence[Example] = (),
     control: bool = False,
@@ -59,8 +60,9 @@ def distill(
 
     Args:
         student: a recipe, or its name or file.
-        unlabeled: text that is labelled first; or ``labels``, a label directory of this teacher.
-        train: gold rows; the teacher labels them too, and losses that read gold labels learn from these.
+        unlabeled: text that is labelled first; or ``labels``, label directories of this teacher.
+        train: gold rows; they are taught with the teacher's logits too (from ``labels`` where they hold them), and
+            losses that read gold labels learn from these.
         validation: gold rows by which the best checkpoint is selected; without any it is selected by agreement with
             the teacher on held-out text of the pool.
         control: train the control instead: the same student, from the same start, for the same number of steps, on
@@ -77,37 +79,39 @@ def distill(
 
     model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
     recipe = recipes.load("students", student) if isinstance(student, str) else student
-    label_dir = labels if isinstance(labels, LabelDir) or labels is None else LabelDir.open(labels)
-    _check_request(model, recipe, unlabeled, label_dir, train, control)
+    label_dirs = open_labels(labels)
+    _check_request(model, recipe, unlabeled, label_dirs, train, control)
     device = resolve_device(device)
     find_metric(metric, task=model.task, classes=len(model.labels))  # a wrong name shows before the first hour
     tokenizer = model.load_tokenizer()
-    pool: Any = Pool(label_dir) if label_dir else unlabeled
+    pool: Any = Pool(label_dirs) if label_dirs else unlabeled
     roles = {"train": train, "unlabeled": pool, "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
     if validation:
         logger.info("rows: %s", checked.describe())
-    pool = checked.sets.get("unlabeled", pool)
     train = cast(Sequence[Example], checked.sets.get("train", ()))
+    # Gold rows teach once, with their labels, also where the pool holds their text.
+    pool = checked.sets["unlabeled"].without(frozenset(map(row_key, train)))  # type: ignore[union-attr]
     gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
     chosen = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
     data = describe_rows({"train": train, "validation": validation})
     request = {
         "stage": "distill", "teacher": model.sha256, "recipe": resolved(recipe), "control": control, "seed": seed,
-        "labels": label_dir.manifest.files if label_dir else None, "data": data, "metric": metric,
+        "labels": [directory.manifest.files for directory in label_dirs], "data": data, "metric": metric,
         "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None, "dropped": checked.dropped,
     }  # fmt: skip
     with writing(output, request, force=force) as working:
-        if recipe.augmentation and label_dir is None:
+        if recipe.augmentation and unlabeled:
             pool = AugmentedSource(pool, recipe.augmentation, tokenizer.mask_token or tokenizer.unk_token or "", seed)
-        if label_dir is None and not control:
+        if unlabeled and not control:
             folder = working / WORK_FOLDER / POOL_FOLDER
             made = LabelDir.open(folder) if folder.is_dir() else label(
                 model, pool, folder, device=device, threads=threads, progress=progress
             )  # fmt: skip
-            pool = Pool(made)
+            pool = Pool((made,))
         if train and not control:
-            gold = Gold(train, gold.labels, teacher_logits(model, train, device=device, threads=threads))
+            logits = teacher_logits(model, train, labels=label_dirs, device=device, threads=threads)
+            gold = Gold(train, gold.labels, logits)
         lesson = _lesson(pool, gold, chosen, control=control, metric=metric, task=model.task, seed=seed)
         losses = (CONTROL_LOSS,) if control else recipe.losses
         set_seed(seed)
@@ -149,7 +153,7 @@ class Lesson:
 
 def _lesson(pool: Any, gold: Gold, chosen: Gold, *, control: bool, metric: str | None, task: str, seed: int) -> Lesson:
     """Return the rows of the student, or of its control, planned for the same number of steps."""
-    planned = (pool.labels.rows if isinstance(pool, Pool) else sum(1 for _ in pool)) + len(gold.examples)
+    planned = sum(1 for _ in pool) + len(gold.examples)
     if chosen.examples:
         selection = Selection(list(chosen.rows()), "validation", metric)
         rows = gold.rows() if control else teaching_rows(pool, gold, hold_out=False)
@@ -165,27 +169,28 @@ def _lesson(pool: Any, gold: Gold, chosen: Gold, *, control: bool, metric: str |
 
 
 def _pool_data(pool: Any) -> list[dict[str, Any]]:
-    return list(pool.labels.manifest.data) if isinstance(pool, Pool) else []
+    return [entry for directory in pool.labels for entry in directory.manifest.data] if isinstance(pool, Pool) else []
 
 
 def _check_request(
     model: ModelDir,
     recipe: StudentRecipe,
     unlabeled: TextSource | None,
-    label_dir: LabelDir | None,
+    label_dirs: Sequence[LabelDir],
     train: Sequence[Example],
     control: bool,
 ) -> None:
-    if (unlabeled is None) == (label_dir is None):
+    if (unlabeled is None) == (not label_dirs):
         raise CompressError("distill needs either --unlabeled FILE, which it labels first, or --labels DIR, not both")
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
-    if label_dir is not None and label_dir.teacher_sha256 != model.sha256:
-        raise CompressError(
-            f"{label_dir.path} was labelled by another teacher ({label_dir.manifest.parents[0]['name']}) than "
-            f"{model.name}; label the text again with 'compress label --teacher ...'"
-        )
-    if label_dir is not None and recipe.augmentation:
+    for directory in label_dirs:
+        if directory.teacher_sha256 != model.sha256:
+            raise CompressError(
+                f"{directory.path} was labelled by another teacher ({directory.manifest.parents[0]['name']}) than "
+                f"{model.name}; label the text again with 'compress label --teacher ...'"
+            )
+    if label_dirs and recipe.augmentation:
         raise CompressError(
             f"the student {recipe.name!r} varies the text before the teacher labels it, so that it cannot use "
             "finished labels; give the text with --unlabeled FILE"

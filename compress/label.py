@@ -113,9 +113,32 @@ def label(
 
 
 def teacher_logits(
-    model: ModelDir, examples: Sequence[Example], *, device: str = "auto", threads: int = 0, max_length: int = 0
+    model: ModelDir,
+    examples: Sequence[Example],
+    *,
+    labels: Sequence[LabelDir] = (),
+    device: str = "auto",
+    threads: int = 0,
+    max_length: int = 0,
 ) -> np.ndarray:
-    """Return logits ``[N, C]`` by the runtime that the fixed rule chooses; the order of rows is kept."""
+    """Return logits ``[N, C]`` in the order of the examples; the teacher runs for rows that ``labels`` lacks."""
+    wanted = {(example.text, example.text_pair) for example in examples}
+    known = {
+        (example.text, example.text_pair): logits
+        for directory in labels
+        for example, logits in directory
+        if (example.text, example.text_pair) in wanted
+    }
+    missing = [example for example in examples if (example.text, example.text_pair) not in known]
+    if missing:
+        fresh = _run_teacher(model, missing, device=device, threads=threads, max_length=max_length)
+        known |= {(example.text, example.text_pair): row for example, row in zip(missing, fresh, strict=True)}
+    return np.stack([known[(example.text, example.text_pair)] for example in examples])
+
+
+def _run_teacher(
+    model: ModelDir, examples: Sequence[Example], *, device: str, threads: int, max_length: int
+) -> np.ndarray:
     tokenizer = model.load_tokenizer()
     with tempfile.TemporaryDirectory() as scratch:
         plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length)

@@ -62,6 +62,11 @@ class LabelDir:
         return (example for example, _ in self)
 
 
+def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]:
+    """Open the label directories that are not open yet."""
+    return tuple(part if isinstance(part, LabelDir) else LabelDir.open(part) for part in labels)
+
+
 def shard_path(directory: Path, number: int) -> Path:
     return directory / f"shard-{number:05d}.parquet"
 

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -132,6 +133,29 @@ def _cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def _quietest_first(cores: Sequence[int]) -> list[int]:
+    """Order cores by how busy they are now, so that workers are not pinned beside somebody else's work."""
+    before = _busy_ticks()
+    time.sleep(0.3)
+    after = _busy_ticks()
+    # Of equals the last: the first cores serve the interrupts of the machine.
+    return sorted(cores, key=lambda core: (after.get(core, 0) - before.get(core, 0), -core))
+
+
+def _busy_ticks() -> dict[int, int]:
+    """Return what Linux counts of the time that each core was not idle; nothing elsewhere."""
+    try:
+        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    except OSError:
+        return {}
+    # user, nice, system, idle, iowait, irq, softirq, steal
+    return {
+        int(line[0][3:]): sum(map(int, line[1:4])) + sum(map(int, line[6:9]))
+        for line in lines
+        if line[0].startswith("cpu") and line[0] != "cpu"
+    }
+
+
 def _read_rows(
     data: Sequence[Example] | TextSource | str | Path, name: str, contenders: Sequence[Contender]
 ) -> Rows:
@@ -177,7 +201,7 @@ def _predict(
 ) -> dict[str, np.ndarray]:
     """Load every model, one after the other, and return what each entry predicts ``[N]``."""
     predicted: dict[str, np.ndarray] = {}
-    cores = _cores()
+    cores = _quietest_first(_cores())
     with progress("Loading and predicting", len(runs)) as advance:
         for run in runs:
             run.loaded = run.worker.ask(
@@ -186,8 +210,7 @@ def _predict(
                 runtime=run.entry.runtime,
                 device=device,
                 threads=run.threads,
-                # The last cores: the first ones serve the interrupts of the machine.
-                cores=cores[-run.threads :] if hasattr(os, "sched_setaffinity") else [],
+                cores=sorted(cores[: run.threads]) if hasattr(os, "sched_setaffinity") else [],
                 texts=str(texts),
                 max_length=max_length,
             )

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compress.artifact import WORK_FOLDER, Manifest, ModelDir, parent_entry, write_atomically, writing
-from compress.data import Example, check_roles, describe_rows, encode_gold
+from compress.data import Example, check_roles, describe_rows, encode_gold, row_key
 from compress.errors import CompressError
 from compress.heads import heads_to_remove
 from compress.importance import Judge, choose_heads, masked
-from compress.labels import LabelDir
+from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
 from compress.progress import Progress, silent
 from compress.recipes import Choice, Training
@@ -51,7 +51,7 @@ def prune_heads(
     step: float = 0.1,
     normalise: bool = True,
     recover: float = 0.0,
-    labels: LabelDir | str | Path | None = None,
+    labels: Sequence[LabelDir | str | Path] = (),
     training: Training = RECOVERY,
     drop_overlap: bool = False,
     metric: str | None = None,
@@ -86,14 +86,16 @@ def prune_heads(
     from compress.training import resolve_device
 
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
-    label_dir = labels if isinstance(labels, LabelDir) or labels is None else LabelDir.open(labels)
-    _check_request(source, label_dir, recover, examples, step)
+    label_dirs = open_labels(labels)
+    _check_request(source, label_dirs, recover, examples, step)
     if not train:
         raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
-    pool: Any = Pool(label_dir) if label_dir else None
+    pool: Any = Pool(label_dirs) if label_dirs else None
     roles = {"train": train, "unlabeled": pool, "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
-    train, pool = checked.sets["train"], checked.sets.get("unlabeled")  # type: ignore[assignment]
+    train = checked.sets["train"]  # type: ignore[assignment]
+    if pool is not None:
+        pool = checked.sets["unlabeled"].without(frozenset(map(row_key, train)))  # type: ignore[union-attr]
     chosen_metric = find_metric(metric, task=source.task, classes=len(source.labels)).name
     torch_device = resolve_device(device)
     if threads:
@@ -115,7 +117,7 @@ def prune_heads(
     request = {
         "stage": "prune", "model": source.sha256, "heads": heads, "criterion": criterion, "examples": examples,
         "step": step, "normalise": normalise, "recover": recover, "training": asdict(training), "data": data,
-        "labels": label_dir.manifest.files if label_dir else None, "seed": seed, "metric": chosen_metric,
+        "labels": [directory.manifest.files for directory in label_dirs], "seed": seed, "metric": chosen_metric,
     }  # fmt: skip
     logger.info("removing %d of %d heads, %d stay", count, sum(before), sum(before) - count)
     tokenizer = source.load_tokenizer()
@@ -166,7 +168,11 @@ def prune_heads(
                 key: request[key]
                 for key in ("heads", "criterion", "examples", "step", "normalise", "recover", "training")
             },
-            data=(*_inherited(source), *data, *(label_dir.manifest.data if label_dir else ())),
+            data=(
+                *_inherited(source),
+                *data,
+                *(e for directory in label_dirs for e in directory.manifest.data),
+            ),
             metrics=({"name": chosen_metric, "value": value, "split": judge.split, "rows": len(judge.gold.examples)},),
             notes=notes,
             seeds={"seed": seed},
@@ -198,7 +204,10 @@ def _recover(
         selection = agreement_rows(pool, source.task)
     else:
         raise CompressError("--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR")
-    logits = teacher_logits(source, gold["train"].examples, device=settings["device"], threads=settings["threads"])
+    own = [directory for directory in pool.labels if directory.teacher_sha256 == source.sha256] if pool else []
+    logits = teacher_logits(
+        source, gold["train"].examples, labels=own, device=settings["device"], threads=settings["threads"]
+    )
     taught = Gold(gold["train"].examples, gold["train"].labels, logits)
     rows = teaching_rows(pool, taught, hold_out=not gold["validation"].examples)
     return fit(
@@ -241,21 +250,24 @@ def _inherited(source: ModelDir) -> tuple[dict[str, Any], ...]:
     return source.manifest.data if source.manifest else ()
 
 
-def _check_request(source: ModelDir, label_dir: LabelDir | None, recover: float, examples: int, step: float) -> None:
+def _check_request(
+    source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, examples: int, step: float
+) -> None:
     if recover < 0:
         raise CompressError(f"--recover {recover} is below 0; give a number of epochs such as 1")
     if examples < 1:
         raise CompressError(f"--examples {examples} is not a number of rows; give 1 or more, such as 1024")
     if not 0 < step <= 1:
         raise CompressError(f"--step {step} is not a share of the heads; give one above 0 and at most 1, such as 0.1")
-    if label_dir is None:
+    if not label_dirs:
         return
     if not recover:
         raise CompressError("--labels is for recovery, which was not asked for; add --recover 1")
     parents = source.manifest.parents if source.manifest else ()
     known = {source.sha256, *(str(parent["sha256"]) for parent in parents)}
-    if label_dir.teacher_sha256 not in known:
-        raise CompressError(
-            f"{label_dir.path} was labelled by {label_dir.manifest.parents[0]['name']}, which is neither "
-            f"{source.name} nor its teacher; label the text again with 'compress label --teacher ...'"
-        )
+    for directory in label_dirs:
+        if directory.teacher_sha256 not in known:
+            raise CompressError(
+                f"{directory.path} was labelled by {directory.manifest.parents[0]['name']}, which is neither "
+                f"{source.name} nor its teacher; label the text again with 'compress label --teacher ...'"
+            )

@@ -14,6 +14,7 @@ from compress import recipes
 from compress.artifact import ModelDir
 from compress.data import (
     Example,
+    ExampleSource,
     TextSource,
     check_roles,
     describe_rows,
@@ -83,7 +84,7 @@ def run(
     rows = _rows(recipe, stages, Path(data_root) if data_root else None)
     work = Study(recipe, stages, rows, {"device": device, "threads": threads}, quiet, progress)
     opened, models = work.teacher(teacher, model_root)
-    labels = work.labels(opened)
+    labels = [work.labels(opened), work.train_labels(opened)]
     if recipe.teacher.quantize:
         models.append(work.quantized(opened, "teacher-int8"))
     for plan, student in plans:
@@ -175,7 +176,16 @@ class Study:
         make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, **self.compute)
         return LabelDir.open(self.stages.make("labels", inputs, make))
 
-    def student(self, teacher: ModelDir, labels: LabelDir, plan: StudyStudent, student: StudentRecipe) -> list[Path]:
+    def train_labels(self, teacher: ModelDir) -> LabelDir:
+        """Label the gold rows once for all students."""
+        inputs = {"teacher": teacher.sha256, "train": describe_rows({"train": self.rows.train})}
+        source = ExampleSource(self.rows.train, "train")
+        make = partial(label, teacher, source, progress=self.progress, **self.compute)
+        return LabelDir.open(self.stages.make("train-labels", inputs, make))
+
+    def student(
+        self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyStudent, student: StudentRecipe
+    ) -> list[Path]:
         """Train a student, its control and its int8 model."""
         made = []
         for control in (False, True) if plan.control else (False,):
@@ -183,7 +193,7 @@ class Study:
                 "teacher": teacher.sha256,
                 "recipe": resolved(student),
                 "data": self.rows.described(),
-                "labels": labels.manifest.files,
+                "labels": [directory.manifest.files for directory in labels],
                 "control": control,
                 "seed": self.recipe.seed,
             }
@@ -195,7 +205,7 @@ class Study:
             made.append(self.quantized(ModelDir.open(made[0]), f"{plan.recipe}-int8"))
         return made
 
-    def pruned(self, teacher: ModelDir, labels: LabelDir, plan: StudyPrune) -> list[Path]:
+    def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> list[Path]:
         """Remove heads of the teacher, recover, and quantize."""
         training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {plan.heads}")
         name = f"pruned-{plan.heads.replace('%', '')}"
@@ -203,7 +213,7 @@ class Study:
             "teacher": teacher.sha256,
             "plan": asdict(plan),
             "training": asdict(training),
-            "labels": labels.manifest.files,
+            "labels": [directory.manifest.files for directory in labels],
             "data": self.rows.described(),
             "seed": self.recipe.seed,
         }
@@ -213,7 +223,7 @@ class Study:
             plan.heads,
             examples=plan.examples,
             recover=plan.recover,
-            labels=labels if plan.recover else None,
+            labels=labels if plan.recover else (),
             training=training,
             progress=self.progress,
             **self.fitting,

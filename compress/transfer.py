@@ -30,30 +30,36 @@ HELD_OUT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Pool:
-    """A label directory as rows to learn from, without the rows that another role holds."""
+    """Label directories of one teacher as rows to learn from, without the rows that another role holds."""
 
-    labels: LabelDir
+    labels: tuple[LabelDir, ...]
     excluded: frozenset[bytes] = frozenset()
     identity: frozenset[Any] = frozenset()
 
     @property
     def name(self) -> str:
-        return self.labels.manifest.name
+        return " + ".join(directory.manifest.name for directory in self.labels)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, excluded ones included."""
+        return sum(directory.rows for directory in self.labels)
 
     def __iter__(self) -> Iterator[Example]:
         return (example for example, _ in self.labelled())
 
     def labelled(self) -> Iterator[tuple[Example, np.ndarray]]:
+        labelled = chain.from_iterable(self.labels)
         if not self.excluded:
-            return iter(self.labels)
-        return ((example, logits) for example, logits in self.labels if row_key(example) not in self.excluded)
+            return labelled
+        return ((example, logits) for example, logits in labelled if row_key(example) not in self.excluded)
 
     def without(self, keys: frozenset[bytes]) -> Pool:
         return replace(self, excluded=self.excluded | keys)
 
     def held_out(self, example: Example) -> bool:
         """Tell whether a row selects instead of teaching; by its text, so that equal rows stay together."""
-        share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(self.labels.rows, 1))
+        share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(self.rows, 1))
         return int.from_bytes(row_key(example), "big") < share * 2**64
 
 
@@ -95,7 +101,7 @@ def agreement_rows(pool: Pool, task: str) -> Selection:
     held = [(example, logits) for example, logits in pool.labelled() if pool.held_out(example)]
     if not held:
         raise CompressError(
-            f"{pool.name} has only {pool.labels.rows} rows, too few to hold some out; give --validation FILE"
+            f"{pool.name} has only {pool.rows} rows, too few to hold some out; give --validation FILE"
         )
     predicted = predictions(np.stack([logits for _, logits in held]), task).tolist()
     rows = [TrainingRow(example, None, label) for (example, _), label in zip(held, predicted, strict=True)]

@@ -16,7 +16,7 @@ from compress.cli import options
 )
 @click.option("--unlabeled", multiple=True, metavar="FILE", help="Text that the teacher labels first; may be repeated.")
 @click.option("--rows", type=click.IntRange(min=1), help="Use only so many unlabelled rows, spread evenly.")
-@click.option("--labels", metavar="DIR", help="Or: what 'compress label' wrote with this teacher.")
+@click.option("--labels", multiple=True, metavar="DIR", help="Or: what 'compress label' wrote; may be repeated.")
 @click.option("--train", metavar="FILE", help="Gold rows: taught with the teacher's logits too.")
 @click.option("--validation", metavar="FILE", help="Gold rows that select the best checkpoint.")
 @click.option("--control", is_flag=True, help="Train the control instead: same student and steps, gold labels only.")
@@ -31,7 +31,7 @@ def command(
     student: str,
     unlabeled: tuple[str, ...],
     rows: int | None,
-    labels: str | None,
+    labels: tuple[str, ...],
     train: str | None,
     validation: str | None,
     output: str,

@@ -23,7 +23,7 @@ from compress.cli import options
 )
 @click.option("--normalise/--no-normalise", default=True, show_default=True, help="Compare scores across layers.")
 @click.option("--recover", type=float, default=0.0, metavar="EPOCHS", help="Distil from the unpruned model afterwards.")
-@click.option("--labels", metavar="DIR", help="Labelled text for --recover, from 'compress label'.")
+@click.option("--labels", multiple=True, metavar="DIR", help="Text for --recover, from 'compress label'.")
 @options.output
 @options.drop_overlap
 @options.metric
