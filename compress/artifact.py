@@ -342,7 +342,8 @@ def writing(
                 )
             _empty(working)
         request_file.parent.mkdir(exist_ok=True)
-        request_file.write_text(asked, encoding="utf-8")
+        if not request_file.exists():
+            write_atomically(request_file, asked)
         try:
             yield working
         except BaseException as error:

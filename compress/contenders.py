@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,18 +19,13 @@ TRAINING_ROLES = ("train", "validation", "unlabeled")
 
 @dataclass(frozen=True)
 class Contender:
-    """A model in a benchmark. ``kind`` is ``teacher``, ``model`` or ``control``."""
+    """A model in a benchmark. ``kind`` is ``teacher``, ``model`` or ``control``; ``recipe`` is what trained it."""
 
     model: ModelDir
     name: str
     kind: str
     control_of: str = ""
-
-    @property
-    def recipe(self) -> str:
-        """Name of the recipe that made it, else the stage."""
-        manifest = self.model.manifest
-        return str(manifest.recipe.get("name") or manifest.stage) if manifest else ""
+    recipe: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
             f"the teacher {first.path} is an ONNX model, but speed-ups are against the teacher in torch; "
             "give the directory it was exported from as --teacher and this one as --model"
         )
-    found = [Contender(first, first.name, "teacher")]
+    found = [Contender(first, first.name, "teacher", recipe=_recipe(first))]
     for path, flagged in [(m, False) for m in models] + [(m, True) for m in controls]:
         model = _open(path)
         if model.task != first.task or model.labels != first.labels:
@@ -75,8 +70,10 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
         notes = model.manifest.notes if model.manifest else {}
         control_of = str(notes.get("control_of") or "")
         is_control = flagged or bool(control_of) or notes.get("control") is True
-        found.append(Contender(model, model.name, "control" if is_control else "model", control_of))
-    return [_with_student(c, found) for c in _with_own_names(found)]
+        kind = "control" if is_control else "model"
+        found.append(Contender(model, model.name, kind, control_of, _recipe(model)))
+    found = [_like_its_source(contender, found) for contender in _with_own_names(found)]
+    return [_with_student(contender, found) for contender in found]
 
 
 def check_split_roles(contenders: Sequence[Contender], fingerprints: Sequence[str], data_name: str) -> None:
@@ -92,9 +89,9 @@ def check_split_roles(contenders: Sequence[Contender], fingerprints: Sequence[st
 
 
 def plan_entries(
-    contenders: Sequence[Contender], runtimes: Sequence[str] | None, scratch: Path
+    contenders: Sequence[Contender], runtimes: Sequence[str] | None, to_onnx: Callable[[ModelDir], ModelDir]
 ) -> list[Entry]:
-    """Give every contender its runtimes; a torch model is exported where a runtime opens ONNX only.
+    """Give every contender its runtimes; a torch model goes through ``to_onnx`` where a runtime opens ONNX only.
 
     Without ``runtimes`` each model runs where it opens natively. The teacher always runs in torch, and in every other
     runtime that is used, so that each model can be compared with it in its own runtime too.
@@ -112,13 +109,15 @@ def plan_entries(
             raise CompressError(
                 f"{contender.name} is an ONNX model and does not open in {', '.join(opens)}; add --runtime onnxruntime"
             )
-        entries += [Entry(contender, name, _directory(model, opens[name], scratch)) for name in wanted]
+        for name in wanted:
+            directory = to_onnx(model) if opens[name] == "onnx" and kind == "torch" else model
+            entries.append(Entry(contender, name, directory))
     teacher = contenders[0]
     used = dict.fromkeys([BASELINE_RUNTIME, *(entry.runtime for entry in entries), *(runtimes or ())])
     own: list[Entry] = []
     for name in used:
         try:
-            directory = _directory(teacher.model, opens.get(name, "torch"), scratch)
+            directory = to_onnx(teacher.model) if opens.get(name) == "onnx" else teacher.model
         except CompressError:
             if name in (runtimes or ()):
                 raise
@@ -127,23 +126,30 @@ def plan_entries(
     return own + entries
 
 
-def _directory(model: ModelDir, opens: str, scratch: Path) -> ModelDir:
-    if opens == "torch" or model.is_onnx:
-        return model
-    target = scratch / f"onnx-{model.sha256[:16]}"
-    if target.is_dir():
-        return ModelDir.open(target, verify=False)
-    from compress.export import export
-
-    return export(model, target)
-
-
 def _open(model: Model) -> ModelDir:
     return model if isinstance(model, ModelDir) else ModelDir.open(model)
 
 
 def _shown(model: ModelDir) -> str:
     return ", ".join(model.labels[:10]) + (f", ... ({len(model.labels)})" if len(model.labels) > 10 else "")
+
+
+def _recipe(model: ModelDir) -> str:
+    manifest = model.manifest
+    return str(manifest.recipe.get("name") or manifest.stage) if manifest else ""
+
+
+def _like_its_source(contender: Contender, contenders: Sequence[Contender]) -> Contender:
+    """Give an export or int8 model the recipe of what it was made from, and a control's the mark of a control."""
+    manifest = contender.model.manifest
+    if contender.kind == "teacher" or manifest is None or manifest.stage not in {"export", "quantize"}:
+        return contender
+    parents = {parent.get("sha256") for parent in manifest.parents}
+    source = next((c for c in contenders if c.kind != "teacher" and c.model.sha256 in parents), None)
+    if source is None:
+        return contender
+    kind = "control" if "control" in (source.kind, contender.kind) else "model"
+    return replace(contender, kind=kind, recipe=source.recipe, control_of=contender.control_of or source.control_of)
 
 
 def _with_student(control: Contender, contenders: Sequence[Contender]) -> Contender:

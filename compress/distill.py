@@ -133,8 +133,8 @@ def distill(
             parents=(parent_entry("teacher", model),),
             recipe=resolved(recipe),
             data=(*data, *_pool_data(pool)),
-            metrics=({"name": metric or "score", "value": outcome.best_score, "split": outcome.score_name,
-                      "rows": len(lesson.selection.rows)},),
+            metrics=({"name": find_metric(lesson.selection.metric, task=model.task).name, "value": outcome.best_score,
+                      "split": outcome.score_name, "rows": len(lesson.selection.rows)},),
             notes={"recipe": recipe.name, "control": control, **asdict(outcome)},
             seeds={"seed": seed},
         )  # fmt: skip

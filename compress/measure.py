@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from compress import metrics
+from compress.artifact import ModelDir
 from compress.contenders import Contender, Entry, Model, check_split_roles, open_contenders, plan_entries
 from compress.data import Example, TextSource, content_sha256, encode_labels, encode_scores, open_source, read_examples
 from compress.errors import CompressError
@@ -84,7 +85,7 @@ def benchmark(
     chosen = metrics.find_metric(metric, task=contenders[0].model.task, classes=len(contenders[0].model.labels))
     with tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
         scratch = Path(folder)
-        entries = plan_entries(contenders, runtimes, scratch)
+        entries = plan_entries(contenders, runtimes, lambda model: _to_onnx(model, scratch))
         texts = scratch / "texts.json"
         texts.write_text(_json_texts(rows.examples), encoding="utf-8")
         with _workers(entries, counts, scratch) as runs:
@@ -154,6 +155,14 @@ def _busy_ticks() -> dict[int, int]:
         for line in lines
         if line[0].startswith("cpu") and line[0] != "cpu"
     }
+
+
+def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
+    """Export a model once, whatever the number of runtimes that need it."""
+    from compress.export import export
+
+    target = scratch / f"onnx-{model.sha256[:16]}"
+    return ModelDir.open(target, verify=False) if target.is_dir() else export(model, target)
 
 
 def _read_rows(

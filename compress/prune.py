@@ -90,6 +90,10 @@ def prune_heads(
     _check_request(source, label_dirs, recover, examples, step)
     if not train:
         raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
+    if recover and not validation and not label_dirs:
+        raise CompressError(
+            "--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR"
+        )
     pool: Any = Pool(label_dirs) if label_dirs else None
     roles = {"train": train, "unlabeled": pool, "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)

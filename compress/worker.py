@@ -100,12 +100,13 @@ class Subject:
         """Load the tokenizer, the rows and the model. Pins this process first, so that thread pools obey."""
         if cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)
-        import compress.architectures  # noqa: F401  else a tokenizer beside one of our model types asks for trust
         from compress import plugins
         from compress.artifact import ModelDir
         from compress.examples import Example
         from compress.tokens import encode, maximum_length
 
+        # Any architecture registers the model types of this project; a tokenizer beside an unknown one asks for trust.
+        plugins.find("architectures", plugins.names("architectures")[0]).load()
         model = ModelDir.open(directory, verify=False)
         tokenizer = model.load_tokenizer()
         longest = maximum_length(tokenizer, model.config)

@@ -109,6 +109,16 @@ def test_unfinished_work_is_resumed_by_the_same_request(tmp_path: Path) -> None:
     assert names(tmp_path / "out") == ["half.txt"]
 
 
+def test_the_request_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the middle of it, the same command would take its own work for another's."""
+    written: list[Path] = []
+    original = Path.write_text
+    monkeypatch.setattr(Path, "write_text", lambda self, *a, **n: (written.append(self), original(self, *a, **n))[1])
+    with writing(tmp_path / "out", REQUEST) as working:
+        (request,) = working.rglob("request.json")
+        assert written and request not in written
+
+
 def test_unfinished_work_of_another_request_is_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), writing(tmp_path / "out", {"seed": 1}) as working:
         (working / "half.txt").write_text("half")

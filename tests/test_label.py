@@ -125,15 +125,15 @@ def test_a_shard_holds_at_most_2048_rows() -> None:
 
 
 def test_pairs_are_read_as_pairs(tmp_path: Path, small_shards: None) -> None:
-    teacher = write(tmp_path / "teacher", classifier("roberta"), "roberta")
+    teacher = write(tmp_path / "teacher", classifier("bert"))
     pairs = [(row.text, other.text) for row, other in zip(examples(12), examples(13)[1:], strict=True)]
     lines = "".join(f"{one}\t{two}\n" for one, two in pairs)
     (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\n" + lines)
     rows = list(label(teacher, pool(tmp_path / "pairs.tsv"), tmp_path / "labels"))
     assert [(e.text, e.text_pair) for e, _ in rows] == pairs
-    expected = reference(teacher, pairs, "roberta")
+    expected = reference(teacher, pairs)
     np.testing.assert_allclose(np.stack([logits for _, logits in rows]), expected, atol=1e-5)
-    assert np.abs(expected - reference(teacher, [(one,) for one, _ in pairs], "roberta")).max() > 1e-3
+    assert np.abs(expected - reference(teacher, [(one,) for one, _ in pairs])).max() > 1e-3
 
 
 def test_a_regression_has_one_logit(tmp_path: Path, small_shards: None) -> None:
@@ -230,7 +230,8 @@ def test_text_that_changed_in_between_is_labelled_again(
 
 @pytest.mark.parametrize("change", ["teacher", "file", "length"])
 def test_another_request_is_refused(change: str, half_done: Path, teacher: Path, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"teacher": teacher, "unlabeled": pool(tmp_path / "pool.txt"), "output": tmp_path / "labels"}
+    given: dict[str, Any] = {"teacher": teacher, "unlabeled": pool(tmp_path / "pool.txt")}
+    given["output"] = tmp_path / "labels"
     if change == "teacher":
         given["teacher"] = write(tmp_path / "other", classifier("bert", seed=1))
     elif change == "file":
@@ -251,7 +252,7 @@ def test_a_resumed_run_keeps_the_plan_of_the_first(
 
 
 KILLED = """
-import functools, importlib, os, random, signal, sys
+import functools, importlib, os, random, signal, sys, traceback
 from dataclasses import replace
 from pathlib import Path
 stage = importlib.import_module("compress.label")
@@ -297,6 +298,8 @@ def start(output, operations=0):
                 kill_after(operations)
             stage.label(teacher, open_source(text, role="unlabeled", labelled=False), output, threads=1)
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -313,7 +316,7 @@ print(kills)
 """
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_killed_again_and_again_it_ends_with_the_same_bytes(seed: int, teacher: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "pool.txt")
     run = subprocess.run(
@@ -365,11 +368,9 @@ def test_devices_that_are_not_there(device: str, message: str, teacher: Path) ->
         choose_runtime(ModelDir.open(teacher), device)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"), [("missing", "is not a finished label directory"), ("teacher", "not a finished label directory")]
-)
-def test_what_is_not_a_label_directory(path: str, message: str, teacher: Path, tmp_path: Path) -> None:
-    with pytest.raises(CompressError, match=message):
+@pytest.mark.parametrize("path", ["missing", "teacher"])
+def test_what_is_not_a_label_directory(path: str, teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="is not a finished label directory"):
         LabelDir.open(teacher if path == "teacher" else tmp_path / path)
 
 

@@ -17,7 +17,7 @@ from compress.artifact import MANIFEST_NAME, Manifest, ModelDir, describe_files
 from compress.contenders import open_contenders, plan_entries
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
-from compress.measure import benchmark
+from compress.measure import _to_onnx, benchmark
 from compress.results import read_results
 from compress.worker import Worker
 
@@ -28,7 +28,7 @@ ROWS = [*examples(38), Example("good", None, "positive"), Example("bad " * 90, N
 def with_manifest(directory: Path, **fields: Any) -> Path:
     """Give a directory a manifest of ours."""
     files = {k: v for k, v in describe_files(directory).items() if k != MANIFEST_NAME}
-    manifest = replace(Manifest(stage="distill", name=directory.name), files=files, **fields)
+    manifest = replace(Manifest(stage="distill", name=directory.name), **{"files": files, **fields})
     (directory / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     return directory
 
@@ -110,6 +110,17 @@ def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[dict[str,
     assert [(c.kind, c.control_of) for c in found] == [("teacher", ""), ("control", "student"), ("model", "")]
 
 
+@pytest.mark.parametrize("control", [False, True])
+def test_what_was_made_from_a_student_bears_its_recipe(control: bool, tmp_path: Path) -> None:
+    student = with_manifest(write(tmp_path / "s", bilstm()), recipe={"name": "bilstm"}, notes={"control": control})
+    shutil.copytree(onnx_directory("bert").path, tmp_path / "int8")
+    parent = {"role": "model", "name": "s", "sha256": ModelDir.open(student).sha256}
+    int8 = with_manifest(tmp_path / "int8", stage="quantize", parents=(parent,))
+    found = open_contenders(torch_directory("bert"), [int8, student], [])
+    kind = "control" if control else "model"
+    assert [(c.recipe, c.kind) for c in found[1:]] == [("bilstm", kind)] * 2
+
+
 def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, list[dict[str, Any]]]) -> None:
     model, tokenizer = torch_directory("bert").load(), torch_directory("bert").load_tokenizer()
     expected = [
@@ -120,7 +131,7 @@ def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, lis
 
 def test_torch_models_are_exported_for_a_runtime_that_needs_it(tmp_path: Path) -> None:
     contenders = open_contenders(torch_directory("bert"), [write(tmp_path / "student", bilstm())], [])
-    entries = plan_entries(contenders, ["torch", "onnxruntime"], tmp_path)
+    entries = plan_entries(contenders, ["torch", "onnxruntime"], lambda model: _to_onnx(model, tmp_path))
     assert [entry.title for entry in entries] == [
         "bert in torch", "bert in onnxruntime", "student in torch", "student in onnxruntime",
     ]  # fmt: skip
@@ -189,10 +200,10 @@ def test_the_teacher_must_be_a_torch_model() -> None:
         benchmark(onnx_directory("bert"), [], examples(), **QUICK)
 
 
-def test_an_onnx_model_does_not_run_in_torch(tmp_path: Path) -> None:
+def test_an_onnx_model_does_not_run_in_torch() -> None:
     contenders = open_contenders(torch_directory("bert"), [onnx_directory("bert")], [])
     with pytest.raises(CompressError, match="add --runtime onnxruntime"):
-        plan_entries(contenders, ["torch"], tmp_path)
+        plan_entries(contenders, ["torch"], lambda model: model)
 
 
 def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 def tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
     """Return a tokenizer of the family's own class, of some hundred pieces."""
     words = [*GOOD, *BAD, *PLAIN]
-    pieces = [*words, *".,!?", *_LETTERS, *(f"##{letter}" for letter in _LETTERS)]
+    # "a" is a word and a letter; an id must not be left out, or the last one lies beyond the vocabulary.
+    pieces = list(dict.fromkeys([*words, *".,!?", *_LETTERS, *(f"##{letter}" for letter in _LETTERS)]))
     if family in {"bert", "electra", "distilbert"}:
         vocabulary = {piece: i for i, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])}
         made: Any = (DistilBertTokenizer if family == "distilbert" else BertTokenizer)(vocabulary)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from compress.errors import CompressError
 from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
 
 if TYPE_CHECKING:
@@ -42,6 +43,17 @@ def build(
             them shares the vector of the unknown token.
         embedding_size: width of a word piece; at most the teacher's, from whose vectors it is projected.
     """
+    sizes = {
+        "embedding_size": embedding_size,
+        "hidden_size": hidden_size,
+        "dense_size": dense_size,
+        "minimum_count": minimum_count,
+    }
+    for name, size in sizes.items():
+        if size < 1:
+            raise CompressError(f"{name} = {size} is not possible; give 1 or more")
+    if not 0 <= dropout < 1:
+        raise CompressError(f"dropout = {dropout} is not possible; give at least 0 and less than 1")
     vectors = teacher.get_input_embeddings().weight.detach().float()  # type: ignore[operator]
     kept = kept_pieces(tokenizer, examples, minimum_count)
     remap = torch.zeros(max(len(tokenizer), len(vectors)), dtype=torch.long)

@@ -64,14 +64,19 @@ def build(
     if not chosen or any(not 0 <= layer < there for layer in chosen):
         raise CompressError(f"layers = {chosen} is not possible: the teacher has layers 0 to {there - 1}")
     width, heads = teacher.config.hidden_size, teacher.config.num_attention_heads
-    hidden_size = hidden_size or width
-    if hidden_size > width or hidden_size % heads:
+    hidden_size = width if hidden_size is None else hidden_size
+    if not 0 < hidden_size <= width or hidden_size % heads:
         raise CompressError(
             f"hidden_size = {hidden_size} is not possible: it must be a multiple of the teacher's {heads} heads and at "
             f"most its width {width}"
         )
+    if hidden_size == getattr(teacher.config, "embedding_size", width) != width:
+        raise CompressError(
+            f"hidden_size = {hidden_size} is not possible: it is the width of this teacher's embeddings, where its "
+            "family has no projection to start from; choose another"
+        )
     inner = _ffn_width(teacher)
-    ffn_size = ffn_size or inner * hidden_size // width
+    ffn_size = inner * hidden_size // width if ffn_size is None else ffn_size
     if not 0 < ffn_size <= inner:
         raise CompressError(f"ffn_size = {ffn_size} is not possible: the teacher's is {inner}")
     student = _empty_student(teacher, len(chosen), hidden_size, ffn_size)

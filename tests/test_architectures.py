@@ -1,0 +1,294 @@
+"""Students start from their teacher: which layers, which directions, and exactly how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import FAMILIES, LAYERS, bilstm, classifier, examples, pruned, tokenizer, write
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+
+from compress import plugins
+from compress.architectures.bilstm import kept_pieces, project
+from compress.architectures.transformer import choose_layers
+from compress.artifact import load
+from compress.data import Example
+from compress.errors import CompressError
+from compress.modeling.pruned import layers_of
+from compress.projection import basis_of_hidden_states
+
+TEXTS = ["the film is good", "dull", "a very slow plot with its cold ending and a stale story"]
+STUDENTS: list[tuple[str, dict[str, Any]]] = [
+    ("bilstm", {"embedding_size": 16, "hidden_size": 8, "dense_size": 8}),
+    ("transformer", {"depth": 1}),
+    ("transformer", {"depth": 1, "hidden_size": 20, "ffn_size": 24}),
+]
+
+
+def build(name: str, teacher: PreTrainedModel, family: str = "bert", **options: Any) -> Any:
+    torch.manual_seed(0)
+    function: Callable[..., Any] = plugins.find("architectures", name).function
+    return function(teacher, tokenizer(family), examples(), **options).eval()
+
+
+def logits(model: Any, family: str = "bert", extra: int = 0) -> Tensor:
+    """Logits of the texts; ``extra`` columns of padding more than they need."""
+    encoded = tokenizer(family)(TEXTS, padding=True, return_tensors="pt")
+    padding = {"input_ids": tokenizer(family).pad_token_id, "attention_mask": 0, "token_type_ids": 0}
+    inputs = {k: torch.nn.functional.pad(v, (0, extra), value=padding[k]) for k, v in encoded.items()}
+    with torch.no_grad():
+        result: Tensor = model(**inputs).logits
+    return result
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("name", "options"), STUDENTS)
+def test_padding_does_not_change_the_logits(name: str, options: dict[str, Any], family: str) -> None:
+    student = build(name, classifier(family), family, **options)
+    torch.testing.assert_close(logits(student, family, extra=7), logits(student, family), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("name", "options"), STUDENTS)
+def test_a_student_is_bit_equal_after_save_and_load(
+    name: str, options: dict[str, Any], family: str, tmp_path: Path
+) -> None:
+    student = build(name, classifier(family, labels=("a", "b", "c")), family, **options)
+    reloaded, _ = load(write(tmp_path / "student", student, family))
+    assert torch.equal(logits(reloaded, family), logits(student, family))
+    assert reloaded.config.id2label == {0: "a", 1: "b", 2: "c"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_whole_teacher_at_its_own_width_is_a_copy(family: str) -> None:
+    teacher = classifier(family)
+    student = build("transformer", teacher, family, depth=LAYERS)
+    assert torch.equal(logits(student, family), logits(teacher, family))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fewer_layers_at_full_width_are_exact_copies(family: str) -> None:
+    teacher = classifier(family)
+    student = build("transformer", teacher, family, layers=[1])
+    assert student.config.num_hidden_layers == len(layers_of(student)) == 1
+    for mine, theirs in zip(layers_of(student)[0].parameters(), layers_of(teacher)[1].parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert torch.equal(student.get_input_embeddings().weight, teacher.get_input_embeddings().weight)
+
+
+def directions(model: Any, family: str, basis: Tensor | None = None) -> list[Tensor]:
+    """Hidden states of the texts, padding left out, each with length 1: one ``[N, D]`` tensor a layer."""
+    encoded = tokenizer(family)(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = model(**encoded, output_hidden_states=True).hidden_states
+    rows = [state[encoded["attention_mask"].bool()] for state in states]
+    return [torch.nn.functional.normalize(row if basis is None else row @ basis, dim=-1) for row in rows]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_narrower_student_starts_near_its_teacher_and_a_random_one_does_not(family: str) -> None:
+    """Cosine of its hidden states with the teacher's, written in the student's directions. 28 of 32 are kept."""
+    teacher = classifier(family)
+    student = build("transformer", teacher, family, depth=LAYERS, hidden_size=28)
+    assert student.config.hidden_size == 28 and student.get_input_embeddings().weight.shape[1] in {28, 16}
+    encoded = tokenizer(family)([row.text for row in examples()], padding=True, return_tensors="pt")
+    basis = basis_of_hidden_states(teacher, dict(encoded), 28).directions
+    torch.testing.assert_close(basis.T @ basis, torch.eye(28), atol=1e-5, rtol=0)
+    fresh = AutoModelForSequenceClassification.from_config(student.config).eval()
+    expected = directions(teacher, family, basis)
+    started, random = (
+        [float((one * two).sum(dim=-1).mean()) for one, two in zip(directions(model, family), expected, strict=True)]
+        for model in (student, fresh)
+    )
+    assert started[0] > 0.95 and min(started) > 0.6
+    assert max(map(abs, random)) < 0.5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_of_a_narrower_student_is_random(family: str) -> None:
+    teacher = classifier(family)
+    students = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        made = plugins.find("architectures", "transformer").function(
+            teacher, tokenizer(family), examples(), depth=1, hidden_size=20
+        )
+        students.append(made.state_dict())
+    assert all(torch.equal(students[0][key], students[1][key]) for key in students[0])
+
+
+@pytest.mark.parametrize(
+    ("there", "depth", "start", "layers"),
+    [
+        (12, 6, "spread", [0, 2, 4, 7, 9, 11]),  # DistilBERT
+        (12, 4, "blocks", [2, 5, 8, 11]),  # TinyBERT, counted from 0
+        (12, 6, "blocks", [1, 3, 5, 7, 9, 11]),
+        (6, 3, "spread", [0, 2, 5]),
+        (12, 6, "first", [0, 1, 2, 3, 4, 5]),
+        (12, 0.5, "spread", [0, 2, 4, 7, 9, 11]),
+        (6, 0.5, "spread", [0, 2, 5]),
+        (6, 1.0, "spread", [0, 1, 2, 3, 4, 5]),
+        (6, 1, "spread", [0]),
+        (6, 1, "blocks", [5]),
+        (6, 0.2, "first", [0]),
+    ],
+)
+def test_which_layers(there: int, depth: int | float, start: str, layers: list[int]) -> None:
+    assert choose_layers(there, depth, start) == layers
+
+
+@pytest.mark.parametrize("start", ["spread", "blocks", "first"])
+def test_layers_are_distinct_and_in_order_for_every_depth(start: str) -> None:
+    for there in range(1, 25):
+        for depth in range(1, there + 1):
+            chosen = choose_layers(there, depth, start)
+            assert len(chosen) == depth and chosen == sorted(set(chosen)) and 0 <= chosen[0] and chosen[-1] < there
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depth": 3}, "depth = 3 is not possible: the teacher has 2 layers; use 1 to 2"),
+        ({"depth": 0}, "depth = 0 is not possible"),
+        ({"depth": 0.1}, "depth = 0.1 is not possible"),
+        ({"start": "last"}, "start = 'last' is not known; use 'spread', 'blocks' or 'first'"),
+        ({"layers": [0, 2]}, r"layers = \[0, 2\] is not possible: the teacher has layers 0 to 1"),
+        ({"layers": [-1]}, r"layers = \[-1\] is not possible"),
+        ({"layers": []}, r"layers = \[\] is not possible"),
+        ({"hidden_size": 18}, "hidden_size = 18 is not possible: it must be a multiple of the teacher's 4 heads"),
+        ({"hidden_size": 64}, "at most its width 32"),
+        ({"hidden_size": -4}, "hidden_size = -4 is not possible"),
+        ({"ffn_size": 65}, "ffn_size = 65 is not possible: the teacher's is 64"),
+        ({"ffn_size": -1}, "ffn_size = -1 is not possible"),
+    ],
+)
+def test_shapes_that_a_teacher_cannot_give(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompressError, match=message):
+        build("transformer", classifier("bert"), **options)
+
+
+@pytest.mark.parametrize("teacher", [pruned, bilstm])
+def test_teachers_that_a_transformer_cannot_start_from(teacher: Callable[[], PreTrainedModel]) -> None:
+    with pytest.raises(CompressError, match="cannot start from a 'compress-.*or the student bilstm"):
+        build("transformer", teacher())
+
+
+def test_the_shape_of_an_encoder_that_is_not_known() -> None:
+    config = AutoConfig.for_model("gpt2", n_embd=32, n_layer=2, n_head=4, vocab_size=100)
+    with pytest.raises(CompressError, match="'gpt2' teacher"):
+        build("transformer", AutoModelForSequenceClassification.from_config(config))
+
+
+def test_a_width_at_which_electra_has_no_projection() -> None:
+    with pytest.raises(CompressError, match="hidden_size = 16 is not possible: it is the width of this teacher's emb"):
+        build("transformer", classifier("electra"), "electra", hidden_size=16)
+
+
+# BiLSTM
+
+
+def small(**options: Any) -> Any:
+    given = {"embedding_size": 16, "hidden_size": 8, "dense_size": 8, **options}
+    return build("bilstm", classifier("bert"), **given)
+
+
+def test_pieces_that_are_rare_share_the_row_of_the_unknown_token() -> None:
+    tokens = tokenizer()
+    texts = [Example("the film the plot")] * 2 + [Example("the ending")]
+    kept = kept_pieces(tokens, texts, 2)
+    assert set(kept) == {*tokens.all_special_ids, *tokens.convert_tokens_to_ids(["the", "film", "plot"])}
+    student = plugins.find("architectures", "bilstm").function(classifier("bert"), tokens, texts, minimum_count=2)
+    unknown = student.remap[tokens.unk_token_id]
+    for word in ("end", "good", "z"):
+        assert student.remap[tokens.convert_tokens_to_ids(word)] == unknown
+    known = student.remap[tokens.convert_tokens_to_ids(["the", "film", "plot"])].tolist()
+    assert len({*known, int(unknown)}) == 4
+
+
+def test_every_token_id_maps_into_the_smaller_vocabulary() -> None:
+    student = small()
+    assert len(student.remap) == student.config.tokenizer_size == len(tokenizer())
+    assert sorted(set(student.remap.tolist())) == list(range(student.config.vocab_size))
+    assert student.embedding.num_embeddings == student.config.vocab_size < len(tokenizer())
+
+
+def test_texts_that_differ_in_rare_pieces_only_look_the_same() -> None:
+    student = plugins.find("architectures", "bilstm").function(
+        classifier("bert"), tokenizer(), [Example("the film")] * 2, embedding_size=8, hidden_size=4
+    )
+    with torch.no_grad():
+        one, two, three = (
+            student.eval()(**tokenizer()(text, return_tensors="pt")).logits for text in ("the z", "the q", "the film")
+        )
+    assert torch.equal(one, two) and not torch.equal(one, three)
+
+
+def test_both_texts_of_a_pair_are_counted() -> None:
+    assert kept_pieces(tokenizer(), [Example("the", "film"), Example("film", "the")], 2) == kept_pieces(
+        tokenizer(), [Example("the film the film")], 2
+    )
+
+
+def test_embeddings_keep_the_distances_between_the_teachers_vectors() -> None:
+    """At full rank a projection is a rotation: all distances scale by one factor."""
+    vectors = torch.randn(50, 12, generator=torch.Generator().manual_seed(0))
+    kept = list(range(0, 50, 2))
+    projected = project(vectors, kept, 12)
+    ratios = torch.pdist(projected) / torch.pdist(vectors[kept])
+    torch.testing.assert_close(ratios, ratios[0].expand_as(ratios), atol=1e-4, rtol=1e-4)
+    assert projected.std().item() == pytest.approx(1, rel=1e-5)
+
+
+def test_a_narrower_projection_is_the_best_of_its_rank() -> None:
+    """Eckart and Young 1936: what is lost is the tail of the singular values."""
+    vectors = torch.randn(40, 10, generator=torch.Generator().manual_seed(0)) * torch.linspace(3, 0.1, 10)
+    kept = list(range(40))
+    projected = project(vectors, kept, 4)
+    singular = torch.linalg.svdvals(vectors - vectors.mean(dim=0))
+    ratio = (projected**2).sum() / projected.std() ** 2 * projected.std() ** 2
+    scaled = projected * ((singular[:4] ** 2).sum() / ratio).sqrt()
+    torch.testing.assert_close(torch.linalg.svdvals(scaled), singular[:4], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("asked", "width"), [(16, 16), (300, 32)])
+def test_embeddings_are_at_most_as_wide_as_the_teachers(asked: int, width: int) -> None:
+    assert small(embedding_size=asked).embedding.weight.shape[1] == width
+
+
+def test_electra_embeddings_are_as_wide_as_its_vectors() -> None:
+    assert build("bilstm", classifier("electra"), "electra", embedding_size=300).embedding.embedding_dim == 16
+
+
+def test_a_text_without_any_token_runs() -> None:
+    student = small()
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    mask = torch.tensor([[0, 0, 0], [1, 1, 0]])
+    with torch.no_grad():
+        assert torch.isfinite(student(ids, mask).logits).all()
+
+
+def test_the_order_of_words_counts() -> None:
+    student = small()
+    with torch.no_grad():
+        one, two = (
+            student(**tokenizer()(t, return_tensors="pt")).logits for t in ("the film is good", "good is film the")
+        )
+    assert not torch.allclose(one, two, atol=1e-4)
+
+
+def test_a_regression_stays_one() -> None:
+    student = build("bilstm", classifier("bert", labels=("score",)), hidden_size=4)
+    assert student.config.problem_type == "regression" and logits(student).shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"hidden_size": 0}, {"embedding_size": 0}, {"dense_size": -1}, {"dropout": 1.5}, {"minimum_count": -1}]
+)
+def test_widths_that_make_no_model(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(CompressError, match=f"{name} = "):
+        small(**options)

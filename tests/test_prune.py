@@ -1,0 +1,246 @@
+"""Pruning end to end: heads that go are gone from the weights, and the curve says what each step cost."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from study_parts import TRAINING, pool_file, state, train_rows, validation_rows
+from tiny import FAMILIES, bilstm, classifier, onnx_directory, write
+
+import compress
+from compress.artifact import ModelDir, load
+from compress.attention import head_gates, heads_per_layer, kept_heads
+from compress.data import Example
+from compress.errors import CompressError
+from compress.label import label
+from compress.predict import predictor
+from compress.prune import prune_heads
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+# A head of a model of width 32 with 4 heads: 8 rows of q, k and v with their biases, 8 columns of the output.
+PER_HEAD = 3 * (8 * 32 + 8) + 32 * 8
+
+
+def pruned(model: Path, output: Path, heads: str = "3", **options: Any) -> ModelDir:
+    given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), **options}
+    return prune_heads(model, heads, output, device="cpu", threads=1, **given)
+
+
+def curve(directory: Path) -> list[dict[str, str]]:
+    with (directory / "pruning_curve.csv").open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_weights_of_the_heads_are_gone(family: str, tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", classifier(family), family)
+    made = pruned(whole, tmp_path / "small")
+    assert made.manifest is not None
+    heads = made.manifest.architecture["heads_per_layer"]
+    assert sum(heads) == 5 and min(heads) >= 1
+    assert ModelDir.open(whole).parameters - made.parameters == 3 * PER_HEAD
+    stored = sum(tensor.numel() for tensor in state(made.path).values())
+    assert stored == made.parameters
+
+
+def test_uneven_heads_are_sliced_where_the_mask_was(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", "5")
+    small, tokenizer = load(made.path)
+    whole, _ = load(teacher)
+    kept = kept_heads(small)
+    assert heads_per_layer(small) == [len(heads) for heads in kept] and sum(map(len, kept)) == 3
+    inputs = tokenizer([row.text for row in train_rows()], padding=True, return_tensors="pt")
+    with torch.no_grad(), head_gates(whole) as gates:
+        gates.mask([[float(head in layer) for head in range(4)] for layer in kept])
+        assert (whole(**inputs).logits - small(**inputs).logits).abs().max() <= 1e-5
+
+
+def test_the_least_important_heads_go(teacher: Path, tmp_path: Path) -> None:
+    """In one step without normalisation: the lowest scores of all, by a reference outside of this stage."""
+    from compress.importance import head_importance
+
+    made = pruned(teacher, tmp_path / "small", "3", step=1.0, normalise=False)
+    model, tokenizer = load(teacher)
+    scores = head_importance(model, [(r.text, r.label or "") for r in train_rows()], tokenizer=tokenizer)
+    lowest = np.argsort(scores.flatten().numpy())[:3]
+    kept = kept_heads(load(made.path)[0])
+    assert {4 * layer + head for layer, heads in enumerate(kept) for head in heads} == set(range(8)) - set(lowest)
+
+
+def test_scores_are_computed_again_after_every_step(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compress.criteria import gradient
+
+    closed: list[int] = []
+    original = gradient.importance
+
+    def spied(model: Any, batches: Any, *, masks: Any) -> torch.Tensor:
+        closed.append(sum(int((mask == 0).sum()) for mask in masks))
+        return original(model, batches, masks=masks)
+
+    monkeypatch.setattr(gradient, "importance", spied)
+    pruned(teacher, tmp_path / "small", "5", step=0.25)
+    assert closed == [0, 2, 4]
+
+
+def test_the_curve_as_csv_and_picture(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", "60%", step=0.25)
+    rows = curve(made.path)
+    assert [int(row["heads_removed"]) for row in rows] == [0, 2, 4, 5]
+    assert [int(row["heads_kept"]) for row in rows] == [8, 6, 4, 3]
+    assert {row["split"] for row in rows} == {"validation"} and {row["rows"] for row in rows} == {"16"}
+    assert {row["metric"] for row in rows} == {"accuracy"} and {row["recovered"] for row in rows} == {"False"}
+
+    def accuracy(directory: Path) -> float:
+        answers = predictor(directory, device="cpu", threads=1)(validation_rows())
+        return sum(a["label"] == row.label for a, row in zip(answers, validation_rows(), strict=True)) / 16
+
+    assert float(rows[0]["value"]) == accuracy(teacher)
+    assert float(rows[-1]["value"]) == accuracy(made.path)
+    picture = ElementTree.parse(made.path / "pruning_curve.svg").getroot()
+    assert picture.tag.endswith("svg")
+
+
+def test_without_validation_the_curve_says_that_it_is_drawn_on_train(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", validation=[], examples=10)
+    assert {row["split"] for row in curve(made.path)} == {"train (the scoring rows)"}
+    assert {row["rows"] for row in curve(made.path)} == {"10"}
+    assert made.manifest is not None and made.manifest.metrics[0]["split"] == "train (the scoring rows)"
+
+
+def test_the_manifest(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", "60%", examples=20, seed=4)
+    manifest = made.manifest
+    assert manifest is not None
+    assert manifest.parents == ({"role": "unpruned", "name": "tiny-bert", "sha256": ModelDir.open(teacher).sha256},)
+    assert {"heads": "60%", "criterion": "gradient", "examples": 20, "step": 0.1, "normalise": True}.items() <= (
+        manifest.recipe.items()
+    )
+    assert manifest.notes["heads_removed"] == 5 and manifest.notes["heads_kept"] == 3
+    assert manifest.seeds == {"seed": 4} and manifest.labels == ("negative", "positive")
+    assert [(d["role"], d["rows"]) for d in manifest.data] == [("train", 40), ("validation", 16)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small"]
+    json.loads((made.path / "config.json").read_text())
+
+
+def test_recovery_changes_the_weights_but_not_the_heads(teacher: Path, tmp_path: Path) -> None:
+    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
+    plain = pruned(teacher, tmp_path / "plain")
+    made = pruned(teacher, tmp_path / "small", recover=2.0, labels=[labels], training=replace(TRAINING, epochs=9.0))
+    assert kept_heads(load(made.path)[0]) == kept_heads(load(plain.path)[0])
+    assert not torch.equal(state(made.path)["classifier.weight"], state(plain.path)["classifier.weight"])
+    rows = curve(made.path)
+    assert [row["recovered"] for row in rows[-2:]] == ["False", "True"]
+    assert made.manifest is not None
+    assert made.manifest.notes["recovery"]["planned_steps"] == 17  # 2 * (90 + 40) / 16
+    assert ("unlabeled", 90) in [(d["role"], d["rows"]) for d in made.manifest.data]
+    assert not {".work", "checkpoints"} & {path.name for path in made.path.iterdir()}
+
+
+def test_recovery_brings_the_pruned_model_nearer_to_the_whole_one(teacher: Path, tmp_path: Path) -> None:
+    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
+    plain = pruned(teacher, tmp_path / "plain", "4")
+    longer = replace(TRAINING, learning_rate=2e-3, evaluations=1)
+    made = pruned(teacher, tmp_path / "small", "4", recover=10.0, labels=[labels], training=longer)
+
+    def distance(directory: Path) -> float:
+        model, tokenizer = load(directory)
+        inputs = tokenizer([e.text for e, _ in labels], padding=True, return_tensors="pt")
+        with torch.no_grad():
+            return float((model(**inputs).logits - torch.tensor(np.stack([z for _, z in labels]))).pow(2).mean())
+
+    assert distance(made.path) < 0.7 * distance(plain.path)
+
+
+def test_a_pruned_model_can_be_pruned_again(teacher: Path, tmp_path: Path) -> None:
+    once = pruned(teacher, tmp_path / "once", "3")
+    twice = pruned(once.path, tmp_path / "twice", "2")
+    first, second = kept_heads(load(once.path)[0]), kept_heads(load(twice.path)[0])
+    assert all(set(later) <= set(earlier) for earlier, later in zip(first, second, strict=True))
+    assert sum(map(len, second)) == 3 and once.parameters - twice.parameters == 2 * PER_HEAD
+    assert twice.manifest is not None and twice.manifest.parents[0]["sha256"] == once.sha256
+
+
+def test_a_regression_can_be_pruned(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", classifier("bert", labels=("score",)))
+    rows = [replace(row, label=f"{index / 4:.2f}") for index, row in enumerate(train_rows())]
+    held = [replace(row, label=f"{index / 4:.2f}") for index, row in enumerate(validation_rows())]
+    made = pruned(whole, tmp_path / "small", train=rows, validation=held)
+    assert {row["metric"] for row in curve(made.path)} == {"pearson"} and made.task == "regression"
+
+
+def test_random_is_a_criterion(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", criterion="random")
+    assert made.manifest is not None and made.manifest.notes["criterion"] == "random"
+
+
+def test_a_stopped_recovery_keeps_the_decision(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = importlib.import_module("compress.prune")
+    options: dict[str, Any] = {"recover": 1.0, "training": TRAINING}
+
+    def stop(*given: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "fit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            pruned(teacher, tmp_path / "small", **options)
+    assert not (tmp_path / "small").exists()
+    monkeypatch.setattr(stage, "choose_heads", stop)  # would be scored again
+    assert pruned(teacher, tmp_path / "small", **options).manifest is not None
+
+
+@pytest.mark.parametrize(
+    ("heads", "options", "message"),
+    [
+        ("7", {}, "each of its 2 layers keeps at least one"),
+        ("160%", {}, "is not between 0% and 100%"),
+        ("abc", {}, "neither a share nor a count"),
+        ("2", {"criterion": "gradeint"}, "Did you mean 'gradient'"),
+        ("2", {"examples": 0}, "--examples 0 is not a number of rows"),
+        ("2", {"step": 0.0}, "--step 0.0 is not a share"),
+        ("2", {"step": 1.5}, "--step 1.5 is not a share"),
+        ("2", {"recover": -1.0}, "--recover -1.0 is below 0"),
+        ("2", {"recover": 1.0, "validation": []}, "--recover needs rows to select the checkpoint by"),
+        ("2", {"train": []}, "no rows to score the heads on"),
+        ("2", {"train": [Example("a b", None, "great")]}, "which the model does not know"),
+        ("2", {"validation": train_rows()[:4]}, "drop-overlap"),
+        ("2", {"metric": "pearson"}, "pearson"),
+    ],
+)
+def test_what_cannot_be_pruned(
+    heads: str, options: dict[str, Any], message: str, teacher: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(CompressError, match=message):
+        pruned(teacher, tmp_path / "out", heads, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_without_recovery_or_of_another_teacher(teacher: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", classifier("bert", seed=9))
+    labels = label(other, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
+    with pytest.raises(CompressError, match="--labels is for recovery"):
+        pruned(teacher, tmp_path / "out", labels=[labels])
+    with pytest.raises(CompressError, match="which is neither tiny-bert nor its teacher"):
+        pruned(teacher, tmp_path / "out", labels=[labels], recover=1.0)
+
+
+def test_a_model_without_heads_and_an_onnx_model(tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="has no attention heads to remove"):
+        pruned(write(tmp_path / "bilstm", bilstm()), tmp_path / "out")
+    with pytest.raises(CompressError, match="is an ONNX model"):
+        pruned(onnx_directory("bert").path, tmp_path / "out")
+
+
+def test_the_package_offers_it() -> None:
+    assert compress.prune_heads is prune_heads
