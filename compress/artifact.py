@@ -216,7 +216,7 @@ class ModelDir:
             )
         from transformers import AutoModelForSequenceClassification
 
-        import compress.architectures  # noqa: F401  registers the model types of this project
+        import compress.modeling.registration  # noqa: F401  registers the model types of this project
         from compress.progress import quiet_libraries
 
         quiet_libraries()

@@ -55,6 +55,8 @@ def finetune(
     checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
     train = checked.sets["train"]  # type: ignore[assignment]
     labels = infer_labels([*train, *validation])
+    if labels is not None and len(labels) < 2:
+        raise CompressError(f"train has only one class, {labels[0]!r}; give rows of two or more classes")
     task = "regression" if labels is None else "classification"
     names = labels or ("score",)
     chosen_metric = find_metric(metric, task=task, classes=len(names)).name
@@ -78,7 +80,12 @@ def finetune(
             label2id={name: index for index, name in enumerate(names)},
             problem_type="regression" if labels is None else "single_label_classification",
         )
-        model = AutoModelForSequenceClassification.from_pretrained(encoder.path, config=config, dtype="float32")
+        model = AutoModelForSequenceClassification.from_pretrained(
+            encoder.path,
+            config=config,
+            dtype="float32",
+            ignore_mismatched_sizes=True,  # a head of other classes
+        )
         tokenizer = encoder.load_tokenizer()
         selection = Selection(list(gold["validation"].rows()), "validation", chosen_metric)
         outcome = fit(

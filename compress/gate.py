@@ -11,7 +11,7 @@ import numpy as np
 
 from compress.errors import CompressError, did_you_mean
 from compress.metrics import find_metric, paired_difference
-from compress.results import Line, is_baseline, megabytes, points, read_results, rows_of, times
+from compress.results import Measurement, is_baseline, megabytes, points, read_results, rows_of, times
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 EXIT_CODES = {HOLDS: 0, BROKEN: 1, UNDECIDED: 3}
@@ -133,8 +133,8 @@ def _check_budgets(
 
 
 def _chosen(
-    lines: Sequence[Line], models: Sequence[str], runtimes: Sequence[str], batch_size: int | None
-) -> list[Line]:
+    lines: Sequence[Measurement], models: Sequence[str], runtimes: Sequence[str], batch_size: int | None
+) -> list[Measurement]:
     """Return one line for each configuration to judge, at the asked batch size."""
     for option, asked, key in (("--model", models, "model"), ("--runtime", runtimes, "runtime")):
         there = list(dict.fromkeys(str(line[key]) for line in lines))
@@ -157,7 +157,7 @@ def _chosen(
     return found
 
 
-def _subject(line: Line) -> str:
+def _subject(line: Measurement) -> str:
     threads = f" with {line['threads']} threads" if line["threads"] > 1 else ""
     return f"{line['model']} in {line['runtime']}{threads}{' on cuda' if line['device'] == 'cuda' else ''}"
 
@@ -170,7 +170,7 @@ def _side(low: float, high: float, limit: float) -> str:
 _VERBS = {HOLDS: "holds", BROKEN: "is broken", UNDECIDED: "cannot be decided"}
 
 
-def _judge_drop(line: Line, budget: float) -> Judgement:
+def _judge_drop(line: Measurement, budget: float) -> Judgement:
     drop = -line["difference_points"]
     low, high = -line["difference_high"], -line["difference_low"]
     outcome = _side(low, high, budget)
@@ -197,7 +197,7 @@ def _examples_needed(rows: int, margin: float, half_width: float) -> str:
     return f"; about {math.ceil(round(more / step, 6)) * step:,} more examples would decide"
 
 
-def _judge_speedup(line: Line, budget: float) -> Judgement:
+def _judge_speedup(line: Measurement, budget: float) -> Judgement:
     value, low, high = (line[key] for key in ("speedup", "speedup_low", "speedup_high"))
     outcome = HOLDS if low >= budget else BROKEN if high < budget else UNDECIDED
     sentence = (
@@ -208,7 +208,7 @@ def _judge_speedup(line: Line, budget: float) -> Judgement:
     return Judgement("min-speedup", _subject(line), outcome, sentence)
 
 
-def _judge_size(line: Line, budget: int) -> Judgement:
+def _judge_size(line: Measurement, budget: int) -> Judgement:
     outcome = HOLDS if line["size_bytes"] <= budget else BROKEN
     sentence = (
         f"{_subject(line)}: the size of at most {megabytes(budget)} {_VERBS[outcome]}: "
@@ -218,7 +218,12 @@ def _judge_size(line: Line, budget: int) -> Judgement:
 
 
 def _judge_baseline(
-    chosen: Iterable[Line], lines: Sequence[Line], old: Sequence[Line], drop: float, slowdown: float, notes: list[str]
+    chosen: Iterable[Measurement],
+    lines: Sequence[Measurement],
+    old: Sequence[Measurement],
+    drop: float,
+    slowdown: float,
+    notes: list[str],
 ) -> list[Judgement]:
     found = []
     for line in chosen:
@@ -238,11 +243,13 @@ def _judge_baseline(
     return found
 
 
-def _alike(first: Line, second: Line, keys: Sequence[str]) -> bool:
+def _alike(first: Measurement, second: Measurement, keys: Sequence[str]) -> bool:
     return all(first[key] == second[key] for key in keys)
 
 
-def _judge_old_metric(line: Line, before: Line, lines: Sequence[Line], old: Sequence[Line], budget: float) -> Judgement:
+def _judge_old_metric(
+    line: Measurement, before: Measurement, lines: Sequence[Measurement], old: Sequence[Measurement], budget: float
+) -> Judgement:
     drop = 100 * (before["metric"] - line["metric"])
     rows = _paired_rows(line, before, lines, old)
     if rows is not None and line["metric_name"] == before["metric_name"]:
@@ -263,7 +270,7 @@ def _judge_old_metric(line: Line, before: Line, lines: Sequence[Line], old: Sequ
 
 
 def _paired_rows(
-    line: Line, before: Line, lines: Sequence[Line], old: Sequence[Line]
+    line: Measurement, before: Measurement, lines: Sequence[Measurement], old: Sequence[Measurement]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Return the predictions now, the predictions then and the gold labels, where the files keep them."""
     now = _kept(lines, line, "predictions", SAME_MODEL)
@@ -274,13 +281,13 @@ def _paired_rows(
     return now, then, gold
 
 
-def _kept(lines: Sequence[Line], like: Line, key: str, same: Sequence[str]) -> np.ndarray | None:
+def _kept(lines: Sequence[Measurement], like: Measurement, key: str, same: Sequence[str]) -> np.ndarray | None:
     values = (x[key] for x in lines if key in x and _alike(x, like, same))
     found = next(values, None)
     return None if found is None else np.asarray(found)
 
 
-def _judge_old_speed(line: Line, before: Line, budget: float) -> Judgement:
+def _judge_old_speed(line: Measurement, before: Measurement, budget: float) -> Judgement:
     """Compare two speed-ups of separate runs: their intervals add up as independent errors of the logarithm."""
     ratio = line["speedup"] / before["speedup"]
     half = math.hypot(*(math.log(x["speedup_high"] / x["speedup_low"]) / 2 for x in (line, before)))

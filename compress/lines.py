@@ -11,7 +11,7 @@ import numpy as np
 from compress import metrics
 from compress.contenders import Contender, Entry
 from compress.data import Example
-from compress.results import Line, is_baseline
+from compress.results import Measurement, is_baseline
 from compress.timing import Ratio, noise, percentiles, speedup, throughput
 from compress.worker import Worker
 
@@ -52,7 +52,7 @@ class Rows:
 
 def accuracy_fields(
     runs: Sequence[Run], predicted: dict[str, np.ndarray], rows: Rows, metric: metrics.Metric
-) -> dict[str, Line]:
+) -> dict[str, Measurement]:
     """Return the accuracy fields of each entry, by its title, against the teacher in torch."""
     baseline = next(run.entry for run in runs if run.entry.is_baseline)
     reference = predicted[baseline.title]
@@ -77,7 +77,7 @@ def accuracy_fields(
     return found
 
 
-def keep_predictions(lines: Sequence[Line], predicted: dict[str, np.ndarray], gold: np.ndarray) -> None:
+def keep_predictions(lines: Sequence[Measurement], predicted: dict[str, np.ndarray], gold: np.ndarray) -> None:
     """Add what each row was predicted to be to the first line of every entry, and the gold to the baseline's."""
     done: set[str] = set()
     for line in lines:
@@ -89,7 +89,7 @@ def keep_predictions(lines: Sequence[Line], predicted: dict[str, np.ndarray], go
         done.add(title)
 
 
-def describe_run(run: Run, teacher: Contender) -> Line:
+def describe_run(run: Run, teacher: Contender) -> Measurement:
     """Return what a run is: names, architecture, sizes, memory."""
     contender, directory = run.entry.contender, run.entry.directory
     manifest = contender.model.manifest
@@ -113,7 +113,7 @@ def describe_run(run: Run, teacher: Contender) -> Line:
     }  # fmt: skip
 
 
-def speed_fields(run: Run, runs: Sequence[Run], batch_size: int, seed: int) -> Line:
+def speed_fields(run: Run, runs: Sequence[Run], batch_size: int, seed: int) -> Measurement:
     """Return the timing fields of a run at a batch size: alone, against the teacher in torch and in its own runtime."""
     peers = [r for r in runs if r.threads == run.threads and r.entry.contender.kind == "teacher"]
     baseline = next(r for r in peers if r.entry.is_baseline)

@@ -27,7 +27,7 @@ from compress.errors import CompressError
 from compress.host import describe_host, library_versions
 from compress.lines import Rows, Run, accuracy_fields, describe_run, keep_predictions, speed_fields
 from compress.progress import Progress, silent
-from compress.results import SCHEMA, Line, host_id, write_results
+from compress.results import SCHEMA, Measurement, host_id, write_results
 from compress.timing import batches_per_round, draw_batches
 from compress.worker import Worker
 
@@ -55,7 +55,7 @@ def benchmark(
     command: str = "",
     force: bool = False,
     progress: Progress = silent,
-) -> list[Line]:
+) -> list[Measurement]:
     """Measure speed, accuracy, size and memory of every model and return one line per configuration.
 
     Args:

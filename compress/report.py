@@ -15,7 +15,7 @@ from compress.curves import draw_curve, read_curve
 from compress.errors import CompressError
 from compress.pareto import Point, pareto_chart
 from compress.results import (
-    Line,
+    Measurement,
     Row,
     count,
     in_percent,
@@ -107,7 +107,9 @@ def report(
     return target / HTML_NAME
 
 
-def view(lines: Sequence[Line], curves: Sequence[tuple[str, str, list[dict[str, str]]]], title: str) -> dict[str, Any]:
+def view(
+    lines: Sequence[Measurement], curves: Sequence[tuple[str, str, list[dict[str, str]]]], title: str
+) -> dict[str, Any]:
     """Return everything that the templates show."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows_of(lines):
@@ -246,7 +248,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def _origins(lines: Sequence[Line]) -> list[Origin]:
+def _origins(lines: Sequence[Measurement]) -> list[Origin]:
     found: dict[tuple[Any, ...], Origin] = {}
     for line in lines:
         key = (line["created"], line["host_id"], line.get("command"), line["data_sha256"])
@@ -264,7 +266,7 @@ def _origins(lines: Sequence[Line]) -> list[Origin]:
     return list(found.values())
 
 
-def _models(lines: Sequence[Line]) -> list[tuple[str, str, str, str]]:
+def _models(lines: Sequence[Measurement]) -> list[tuple[str, str, str, str]]:
     found = {}
     for line in lines:
         heads = line.get("heads_per_layer")

@@ -16,7 +16,8 @@ from typing import Any
 from compress.artifact import write_atomically
 from compress.errors import CompressError
 
-Line = dict[str, Any]
+# One (model, runtime, device, threads, batch size): raw samples, metric with n, sizes, host. It is one line of JSON.
+Measurement = dict[str, Any]
 
 SCHEMA = 1
 REQUIRED = (
@@ -32,14 +33,14 @@ KEY = ("data_sha256", "host_id", "device", "threads", "model", "runtime")
 class Row:
     """The lines of one configuration, by rising batch size: latency is the first one's, throughput the last one's."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[Measurement, ...]
 
     @property
-    def head(self) -> Line:
+    def head(self) -> Measurement:
         return self.lines[0]
 
     @property
-    def bulk(self) -> Line:
+    def bulk(self) -> Measurement:
         return self.lines[-1]
 
     @property
@@ -47,9 +48,9 @@ class Row:
         return f"{self.head['model']} in {self.head['runtime']}"
 
 
-def rows_of(lines: Iterable[Line]) -> list[Row]:
+def rows_of(lines: Iterable[Measurement]) -> list[Row]:
     """Gather lines into rows in the order they come; of a configuration measured twice the newest run counts."""
-    newest: dict[tuple[Any, ...], dict[int, Line]] = {}
+    newest: dict[tuple[Any, ...], dict[int, Measurement]] = {}
     for line in lines:
         sizes = newest.setdefault(tuple(line[key] for key in KEY), {})
         made = {other["created"] for other in sizes.values()}
@@ -76,13 +77,13 @@ def write_results(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         raise CompressError(f"{path} cannot be written ({error.strerror}); choose another -o") from None
 
 
-def read_results(paths: Sequence[str | Path]) -> list[Line]:
+def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
     """Read the lines of all files in order.
 
     Raises:
         CompressError: a file is missing, empty, damaged or of another kind.
     """
-    lines: list[Line] = []
+    lines: list[Measurement] = []
     for path in map(Path, paths):
         try:
             text = path.read_text(encoding="utf-8")
@@ -97,7 +98,7 @@ def read_results(paths: Sequence[str | Path]) -> list[Line]:
     return lines
 
 
-def _parse(text: str, number: int, path: Path) -> Line:
+def _parse(text: str, number: int, path: Path) -> Measurement:
     try:
         line = json.loads(text)
     except json.JSONDecodeError as error:

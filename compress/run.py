@@ -200,9 +200,9 @@ class Study:
             make = partial(
                 distill, teacher, student, labels=labels, control=control, progress=self.progress, **self.fitting
             )
-            made.append(self.stages.make(f"{plan.recipe}-control" if control else plan.recipe, inputs, make))
+            made.append(self.stages.make(f"{student.name}-control" if control else student.name, inputs, make))
         if plan.quantize:
-            made.append(self.quantized(ModelDir.open(made[0]), f"{plan.recipe}-int8"))
+            made.append(self.quantized(ModelDir.open(made[0]), f"{student.name}-int8"))
         return made
 
     def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-import compress.architectures  # noqa: F401  makes save_pretrained copy the modelling file of our own types
+import compress.modeling.registration  # noqa: F401  makes save_pretrained copy the modelling file of our own types
 from compress.artifact import Manifest, finish
 from compress.attention import example_inputs, ffn_widths, heads_per_layer
 

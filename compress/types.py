@@ -1,10 +1,10 @@
-"""What passes between a model, its teacher, a loss and a measurement. Shapes: B batch, T tokens, C classes,
+"""What passes between a model, its teacher and a loss. Shapes: B batch, T tokens, C classes,
 D hidden width, L layers, H heads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,26 +48,3 @@ class TeacherSignal(Protocol):
     """The teacher's outputs for a batch. A loss cannot tell whether they were cached or computed just now."""
 
     def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs: ...
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One (model, runtime, device, threads, batch size): raw latency samples, metric with n, sizes, host.
-
-    ``latency_ms`` holds one list a round, each with one value per timed batch. It is written as one flat JSON line.
-    """
-
-    model: str
-    recipe: str
-    runtime: str
-    device: str
-    threads: int
-    batch_size: int
-    latency_ms: tuple[tuple[float, ...], ...]
-    metric_name: str
-    metric: float
-    metric_rows: int
-    parameters: int
-    size_bytes: int
-    peak_memory_bytes: int
-    host: dict[str, Any] = field(default_factory=dict)

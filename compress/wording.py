@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from compress.results import (
-    Line,
+    Measurement,
     Row,
     count,
     in_percent,
@@ -90,7 +90,7 @@ def metric_title(name: str) -> str:
     return f"{name} (%)" if in_percent(name) else name
 
 
-def results_table(lines: Sequence[Line]) -> Table:
+def results_table(lines: Sequence[Measurement]) -> Table:
     """Return results as a table for the terminal: one row a configuration, intervals in brackets."""
     from rich.markup import escape
     from rich.table import Table
@@ -124,5 +124,5 @@ def results_table(lines: Sequence[Line]) -> Table:
     return table
 
 
-def _bracketed(form: Callable[[float], str], line: Line, key: str, prefix: str) -> str:
+def _bracketed(form: Callable[[float], str], line: Measurement, key: str, prefix: str) -> str:
     return f"{form(line[key])} \\[{form(line[prefix + '_low'])}, {form(line[prefix + '_high'])}]"

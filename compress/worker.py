@@ -105,8 +105,6 @@ class Subject:
         from compress.examples import Example
         from compress.tokens import encode, maximum_length
 
-        # Any architecture registers the model types of this project; a tokenizer beside an unknown one asks for trust.
-        plugins.find("architectures", plugins.names("architectures")[0]).load()
         model = ModelDir.open(directory, verify=False)
         tokenizer = model.load_tokenizer()
         longest = maximum_length(tokenizer, model.config)

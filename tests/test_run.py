@@ -1,0 +1,285 @@
+"""A whole study: every stage from its own room, once, in one directory."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from study_parts import labelled_file, pool_file, train_rows, validation_rows
+from tiny import GOOD, classifier, write
+
+from compress import recipes
+from compress.artifact import ModelDir
+from compress.data import Example
+from compress.errors import CompressError
+from compress.labels import LabelDir
+from compress.run import run
+
+STUDENT = """
+description = "tiny"
+[architecture]
+name = "bilstm"
+embedding_size = 8
+hidden_size = 4
+dense_size = 4
+[[losses]]
+name = "logit-mse"
+[training]
+epochs = 1.0
+batch_size = 32
+evaluations = 1
+precision = "float32"
+"""
+STUDY = """
+title = "A tiny study"
+description = "of nothing"
+seed = 1
+[data]
+train = {{ set = "tiny", split = "train" }}
+validation = {{ set = "tiny", split = "validation" }}
+test = {{ set = "tiny", split = "test" }}
+unlabeled = [{{ set = "tiny", split = "unlabeled", rows = 60 }}]
+drop_overlap = true
+[teacher]
+model = "tiny-bert"
+quantize = false
+[[students]]
+recipe = "{student}"
+quantize = false
+training = {{ epochs = 2.0 }}
+[[prune]]
+heads = "50%"
+recover = 1.0
+quantize = false
+training = {{ max_steps = 2, batch_size = 32, precision = "float32" }}
+[benchmark]
+batch_sizes = [1]
+rounds = 3
+runtimes = ["torch"]
+"""
+
+
+class Case:
+    """A folder with data, a teacher and a study about them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data, self.models, self.out = folder, folder / "data", folder / "models", folder / "study"
+        (self.data / "tiny").mkdir(parents=True)
+        self.models.mkdir()
+        write(self.models / "tiny-bert", classifier("bert"))
+        labelled_file(self.data / "tiny" / "train.csv", train_rows())
+        labelled_file(self.data / "tiny" / "validation.csv", validation_rows())
+        tests = [Example(f"tests {word} {index}", None, ("negative", "positive")[index % 2]) for index, word in
+                 enumerate(GOOD * 3)]  # fmt: skip
+        labelled_file(self.data / "tiny" / "test.csv", tests)
+        pool_file(self.data / "tiny" / "unlabeled.txt")
+        (folder / "small.toml").write_text(STUDENT)
+        self.recipe = folder / "tiny.toml"
+        self.recipe.write_text(STUDY.format(student=folder / "small.toml"))
+
+    def run(self, **options: object) -> Path:
+        given = {"data_root": self.data, "model_root": self.models, "device": "cpu", "threads": 1, **options}
+        return run(str(self.recipe), self.out, **given)  # type: ignore[arg-type]
+
+    def rewrite(self, old: str, new: str) -> None:
+        text = self.recipe.read_text()
+        assert old in text
+        self.recipe.write_text(text.replace(old, new))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    case = Case(tmp_path_factory.mktemp("case"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            importlib.import_module("compress.label"), "choose_runtime", lambda model, device: ("torch", "cpu")
+        )
+        assert case.run() == case.out
+    return case
+
+
+@pytest.fixture
+def case(tmp_path: Path, on_torch: None) -> Case:
+    return Case(tmp_path)
+
+
+def stamps(directory: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
+def test_every_stage_has_its_directory_and_nothing_else_is_left(finished: Case) -> None:
+    assert {path.name for path in finished.out.iterdir()} == {
+        "study.json", "labels", "train-labels", "small", "small-control", "pruned-50", "results.jsonl", "report",
+    }  # fmt: skip
+    journal = json.loads((finished.out / "study.json").read_text())
+    assert set(journal) == {path.name for path in finished.out.iterdir()} - {"study.json"}
+
+
+def test_the_stages_are_made_from_each_other(finished: Case) -> None:
+    teacher = ModelDir.open(finished.models / "tiny-bert")
+    for name in ("small", "small-control", "pruned-50"):
+        manifest = ModelDir.open(finished.out / name).manifest
+        assert manifest is not None and manifest.parents[0]["sha256"] == teacher.sha256
+        assert manifest.seeds == {"seed": 1}
+    assert LabelDir.open(finished.out / "labels").rows == 60
+    assert LabelDir.open(finished.out / "train-labels").rows == 40
+
+
+def test_student_and_control_took_the_same_steps(finished: Case) -> None:
+    student, control = (ModelDir.open(finished.out / name).manifest for name in ("small", "small-control"))
+    assert student is not None and control is not None
+    assert student.notes["planned_steps"] == control.notes["planned_steps"] == 7  # 2 * 100 / 32
+    assert (student.notes["control"], control.notes["control"]) == (False, True)
+
+
+def test_the_study_replaces_values_of_the_recipes(finished: Case) -> None:
+    manifest = ModelDir.open(finished.out / "small").manifest
+    assert manifest is not None and manifest.recipe["training"]["epochs"] == 2.0
+    pruned = ModelDir.open(finished.out / "pruned-50").manifest
+    assert pruned is not None and pruned.notes["recovery"]["planned_steps"] == 2
+    assert pruned.notes["heads_removed"] == 4
+
+
+def test_every_model_is_measured_on_the_test_set(finished: Case) -> None:
+    lines = [json.loads(line) for line in (finished.out / "results.jsonl").read_text().splitlines()]
+    assert {"tiny-bert", "small", "small-control", "pruned-50"} <= {line["model"] for line in lines if "model" in line}
+    assert {line["metric_rows"] for line in lines if "metric_rows" in line} == {24}
+    assert not any(str(finished.folder) in line for line in map(json.dumps, lines))  # no paths of this host
+
+
+def test_the_report_is_there(finished: Case) -> None:
+    page = (finished.out / "report" / "report.html").read_text(encoding="utf-8")
+    assert "A tiny study" in page or "tiny" in page
+    assert "small-control" in page and "pruned-50" in page
+    with (finished.out / "pruned-50" / "pruning_curve.csv").open() as handle:
+        assert [row["recovered"] for row in csv.DictReader(handle)][-1] == "True"
+
+
+def test_a_second_call_does_nothing(finished: Case, on_torch: None) -> None:
+    before = stamps(finished.out)
+    finished.run()
+    assert stamps(finished.out) == before
+
+
+def test_a_changed_recipe_is_refused_and_changes_nothing(finished: Case, on_torch: None) -> None:
+    before, recipe = stamps(finished.out), finished.recipe.read_text()
+    try:
+        finished.rewrite("epochs = 2.0", "epochs = 3.0")
+        with pytest.raises(CompressError, match="small was made from other data or settings.*--force"):
+            finished.run()
+    finally:
+        finished.recipe.write_text(recipe)
+    assert stamps(finished.out) == before
+
+
+def test_changed_data_is_refused(finished: Case, on_torch: None) -> None:
+    file = finished.data / "tiny" / "train.csv"
+    text = file.read_text()
+    try:
+        file.write_text(text + "one more row,positive\n")
+        with pytest.raises(CompressError, match="was made from other data or settings"):
+            finished.run()
+    finally:
+        file.write_text(text)
+
+
+def test_a_stage_that_was_removed_is_made_again(finished: Case, on_torch: None) -> None:
+    file = finished.out / "report" / "report.html"
+    before = stamps(finished.out / "small")
+    for path in sorted((finished.out / "report").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    (finished.out / "report").rmdir()
+    finished.run()
+    assert file.is_file() and stamps(finished.out / "small") == before
+
+
+@pytest.mark.parametrize("stage", ["label", "distill", "prune_heads", "benchmark"])
+def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stages themselves are stubs: what counts is which of them are called the second time."""
+    module = importlib.import_module("compress.run")
+    called: list[str] = []
+    stops = {stage}
+
+    def stub(name: str) -> Callable[..., object]:
+        original = getattr(module, name)
+
+        def replacement(*given: object, **named: object) -> object:
+            called.append(name)
+            if name in stops:
+                raise KeyboardInterrupt
+            return original(*given, **named)
+
+        return replacement
+
+    for name in ("label", "distill", "prune_heads"):
+        monkeypatch.setattr(module, name, stub(name))
+    monkeypatch.setattr(module, "report", lambda results, path, **named: Path(path).mkdir())
+
+    def benchmark(*given: object, output: Path, **named: object) -> None:
+        called.append("benchmark")
+        if "benchmark" in stops:
+            raise KeyboardInterrupt
+        output.write_text("{}\n")
+
+    monkeypatch.setattr(module, "benchmark", benchmark)
+    with pytest.raises(KeyboardInterrupt):
+        case.run()
+    first, done = list(called), {path.name for path in case.out.iterdir()}
+    stops.clear()
+    called.clear()
+    case.run()
+    order = ["label", "label", "distill", "distill", "prune_heads", "benchmark"]
+    assert first[-1] == stage and called == order[len(first) - 1 :]
+    assert done < {path.name for path in case.out.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"{student}"', '"bilsm"', "Did you mean 'bilstm'"),
+        ("epochs = 2.0", "epoch = 2.0", "unknown key epoch. Did you mean 'epochs'"),
+        ("max_steps = 2", "max_step = 2", "unknown key max_step. Did you mean 'max_steps'"),
+        ('"50%"', '"160%"', "--heads 160% is not between 0% and 100%"),
+        ('["torch"]', '["toch"]', "unknown runtime 'toch'.*Did you mean 'torch'"),
+        (
+            'set = "tiny", split = "test"',
+            'set = "tinny", split = "test"',
+            "There is no set 'tinny'.*Did you mean 'tiny'",
+        ),
+        ('split = "test"', 'split = "train"', "train.csv|train and test|same file"),
+        ("drop_overlap = true", "drop_overlap = 1", "drop_overlap = 1 is not of type bool"),
+    ],
+)
+def test_a_fault_shows_before_anything_is_made(old: str, new: str, message: str, case: Case) -> None:
+    case.rewrite(
+        str(case.folder / "small.toml") if old == '"{student}"' else old, new.strip('"') if "stud" in old else new
+    )
+    with pytest.raises(CompressError, match=message):
+        case.run()
+    assert not case.out.exists() or {path.name for path in case.out.iterdir()} <= {"study.json"}
+
+
+def test_a_teacher_whose_place_is_not_known(case: Case) -> None:
+    with pytest.raises(CompressError, match="give --model-root or set COMPRESS_MODELS"):
+        case.run(model_root=None)
+
+
+def test_a_directory_that_is_not_a_study_is_left_alone(case: Case) -> None:
+    case.out.mkdir()
+    (case.out / "thesis.tex").write_text("years of work")
+    with pytest.raises(CompressError, match="is not empty and is not a study"):
+        case.run(force=True)
+    assert [path.name for path in case.out.iterdir()] == ["thesis.tex"]
+
+
+def test_validation_may_be_a_slice_of_train_in_whole_groups(case: Case) -> None:
+    module = importlib.import_module("compress.run")
+    case.rewrite('validation = { set = "tiny", split = "validation" }', "validation_slice = { share_of_train = 0.2 }")
+    recipe = recipes.load("benchmarks", str(case.recipe))
+    rows = module._rows(recipe, None, case.data)
+    assert len(rows.train) + len(rows.validation) == 40 and len(rows.validation) > 0
+    assert not {row.text for row in rows.train} & {row.text for row in rows.validation}

@@ -1,0 +1,155 @@
+"""Real data and the real teacher through the same commands. Skipped, saying why, where they are absent."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import classifier, tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from compress import plugins
+from compress.artifact import ModelDir, load
+from compress.cli import run
+from compress.data import Example, find_set, open_source, read_examples
+from compress.distill import distill
+from compress.finetune import finetune
+from compress.inference import logits_of, torch_run
+from compress.labels import LabelDir
+from compress.predict import predictor
+from compress.prune import prune_heads
+from compress.quantize import quantize
+from compress.recipes import Choice, StudentRecipe, Training
+
+pytestmark = pytest.mark.shared
+TRAINING = Training(
+    epochs=1.0, max_steps=12, batch_size=16, learning_rate=1e-3, evaluations=2, precision="float32", max_length=48
+)
+STUDENT = StudentRecipe(
+    description="tiny",
+    architecture=Choice("bilstm", options={"embedding_size": 16, "hidden_size": 8, "dense_size": 8}),
+    losses=(Choice("logit-mse"),),
+    training=TRAINING,
+)
+# Set -> training split, test split, task, classes, pairs.
+SETS: dict[str, tuple[str, str, str, int, bool]] = {
+    "banking77": ("train", "test", "classification", 77, False),
+    "glue/MRPC": ("train", "dev", "classification", 2, True),
+    "glue/STS-B": ("train", "dev", "regression", 1, True),
+}
+
+
+def read(root: Path, name: str, split: str) -> list[Example]:
+    role = "train" if split == "train" else "validation"
+    return read_examples(open_source(find_set(root, name, split), role=role, labelled=True))
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    """A tiny random encoder; it reads letters, so that no word is unknown to it."""
+    body: Any = classifier("bert").bert
+    body.save_pretrained(tmp_path / "encoder")
+    tokens: PreTrainedTokenizerFast = tokenizer()
+    tokens.save_pretrained(tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: Path, tmp_path: Path) -> None:
+    train_split, test_split, task, classes, pairs = SETS[name]
+    every = read(shared_data, name, train_split)
+    held = read(shared_data, name, test_split)
+    if classes == 77:  # two rows of each class, so that all are there
+        by_class = itertools.groupby(sorted(every, key=lambda e: e.label or ""), key=lambda e: e.label)
+        train = [row for _, group in by_class for row in itertools.islice(group, 2)]
+        held = sorted(held, key=lambda e: hash(e.text))[:80]
+    else:
+        train, held = every[:160], held[:80]
+    known = {row.label for row in train}
+    validation = [row for row in held if task == "regression" or row.label in known]
+    options: dict[str, Any] = {"drop_overlap": True, "device": "cpu", "threads": 1}
+    teacher = finetune(encoder, tmp_path / "teacher", train=train, validation=validation, training=TRAINING, **options)
+    assert teacher.task == task and len(teacher.labels) == classes
+    assert (train[0].text_pair is not None) == pairs
+
+    header = "sentence1\tsentence2\n" if pairs else "text\n"
+    pool = tmp_path / "pool.tsv"
+    lines = ["\t".join([row.text, *([row.text_pair] if row.text_pair else [])]) for row in every[200:300]]
+    pool.write_text(header + "".join(line.replace('"', "'") + "\n" for line in lines), encoding="utf-8")
+    assert (
+        run(["label", "--teacher", str(teacher.path), "--unlabeled", str(pool), "-o", str(tmp_path / "labels"), "-q"])
+        == 0
+    )
+    labels = LabelDir.open(tmp_path / "labels")
+    assert {logits.shape for _, logits in labels} == {(classes,)} and labels.rows == 100
+
+    student = distill(
+        teacher, STUDENT, tmp_path / "student", labels=[labels], train=train, validation=validation, **options
+    )
+    small = prune_heads(teacher, "50%", tmp_path / "small", train=train, validation=validation, examples=64, **options)
+    assert small.manifest is not None and small.manifest.notes["heads_kept"] == 4
+    int8 = quantize(small, tmp_path / "int8", threads=1)
+    for made in (student, small, int8):
+        assert made.task == task and made.labels == teacher.labels
+        answers = predictor(made, device="cpu", threads=1)(validation[:5])
+        assert all(set(a) == ({"score"} if task == "regression" else {"label", "probability"}) for a in answers)
+
+
+def test_the_real_teacher_reads_sst2_as_published(
+    shared_data: Path, shared_models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev = find_set(shared_data, "glue/SST-2", "dev")
+    gold = [row.label for row in read(shared_data, "glue/SST-2", "dev")]
+    model = shared_models / "minilm-l6-sst2"
+    assert run(["predict", "--model", str(model), "--data", str(dev), "-q"]) == 0
+    answers = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
+    labels = ModelDir.open(model).labels
+    assert len(answers) == 872
+    assert sum(answer == label or labels.index(answer) == _index(label) for answer, label in
+               zip(answers, gold, strict=True)) == 776  # fmt: skip
+
+
+def _index(label: str | None) -> int:
+    return int(label) if label is not None and label.isdigit() else -1
+
+
+def test_a_narrower_student_of_the_real_teacher_starts_nearer_than_a_random_one(
+    shared_data: Path, shared_models: Path
+) -> None:
+    """TinyBERT's width of the MiniLM teacher: before any training, by the correlation of its logits."""
+    from transformers import AutoModelForSequenceClassification
+
+    teacher, tokens = load(shared_models / "minilm-l6-sst2")
+    rows = read(shared_data, "glue/SST-2", "dev")[:100]
+    torch.manual_seed(0)
+    student = plugins.find("architectures", "transformer").function(
+        teacher, tokens, rows, depth=6, hidden_size=312, ffn_size=1200
+    )
+    fresh = AutoModelForSequenceClassification.from_config(student.config)
+
+    def margins(model: Any) -> np.ndarray:
+        logits = logits_of(rows, torch_run(model.eval()), tokens, max_length=64)
+        return logits[:, 1] - logits[:, 0]
+
+    expected = margins(teacher)
+    started, random = (abs(np.corrcoef(margins(model), expected)[0, 1]) for model in (student, fresh))
+    assert started > 0.5 > random
+
+
+def test_the_shallow_students_of_the_real_teacher_have_the_shapes_of_their_recipes(shared_models: Path) -> None:
+    from compress import recipes
+
+    teacher, tokens = load(shared_models / "minilm-l6-sst2")
+    for name, depth, width in (("minilm-3", 3, 384), ("tinybert-4", 4, 312), ("distilbert-half", 3, 384)):
+        recipe = recipes.load("students", name)
+        made = plugins.find("architectures", "transformer").function(
+            teacher, tokens, [Example("a film .")] * 400, **recipe.architecture.options
+        )
+        assert (made.config.num_hidden_layers, made.config.hidden_size) == (depth, width)
+        assert isinstance(made.config.id2label, dict) and made.config.id2label == teacher.config.id2label
