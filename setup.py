@@ -3,10 +3,23 @@
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 RECIPES = ("teachers", "students", "benchmarks")
 
+
+class BuildRecipesAsData(build_py):
+    """The recipe folders hold scripts too; only their recipes and READMEs are installed."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        if package.startswith("compress._recipes."):
+            return []
+        modules: list[tuple[str, str, str]] = super().find_package_modules(package, package_dir)
+        return modules
+
+
 setup(
+    cmdclass={"build_py": BuildRecipesAsData},
     name="compress",
     version="0.1.0",
     description="Distil, prune and quantize text classifiers, and prove on CPU and GPU what was lost and what was won.",

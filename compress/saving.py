@@ -10,7 +10,8 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 
 import compress.modeling.registration  # noqa: F401  makes save_pretrained copy the modelling file of our own types
 from compress.artifact import Manifest, finish
-from compress.attention import example_inputs, ffn_widths, heads_per_layer
+from compress.attention import example_inputs, ffn_widths, has_heads, heads_per_layer
+from compress.modeling.pruned import stock_type
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: str | Path) -> None:
@@ -24,9 +25,16 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, direc
 
 
 def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
-    """Return what a manifest says of a model: type, number of weights, heads and FFN width of each layer."""
+    """Return what a manifest says of a model: type, shape, number of weights, heads and FFN width of each layer."""
+    from optimum.utils import NormalizedConfigManager
+
+    shape = {}
+    if has_heads(model):
+        config = NormalizedConfigManager.get_normalized_config_class(stock_type(model.config))(model.config)
+        shape = {"layers": config.num_layers, "hidden_size": config.hidden_size}
     return {
         "model_type": model.config.model_type,
+        **shape,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "heads_per_layer": heads_per_layer(model),
         "ffn_per_layer": ffn_widths(model),

@@ -34,14 +34,14 @@ class Stages:
 
     @classmethod
     def open(cls, directory: Path, force: bool) -> Stages:
-        directory.mkdir(parents=True, exist_ok=True)
         journal = directory / JOURNAL_NAME
-        if not journal.is_file():
-            if any(directory.iterdir()):
-                raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
-            # Written before the first stage, so that a study stopped in it is known again.
-            write_atomically(journal, "{}\n")
-        return cls(directory, force, json.loads(journal.read_text(encoding="utf-8")))
+        if directory.exists() and not directory.is_dir():
+            raise CompressError(f"{directory} is a file; choose another -o")
+        if journal.is_file():
+            return cls(directory, force, json.loads(journal.read_text(encoding="utf-8")))
+        if directory.exists() and any(directory.iterdir()):
+            raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
+        return cls(directory, force)
 
     def make(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any]) -> Path:
         """Make ``directory/name`` by ``make(path)`` unless it was made from the same inputs before."""
@@ -64,8 +64,13 @@ class Stages:
             return path
         if path.is_dir():
             shutil.rmtree(path)
+        if self.force:
+            shutil.rmtree(path.with_name(f".{path.name}.partial"), ignore_errors=True)
         logger.info("%s: started", name)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.done:
+            # Written before the first stage, so that a study stopped in it is known again.
+            write_atomically(self.directory / JOURNAL_NAME, "{}\n")
         started = time.monotonic()
         make(path)
         self._remember(name, fingerprint, time.monotonic() - started)

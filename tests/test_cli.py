@@ -20,7 +20,8 @@ from tiny import classifier, write
 
 from compress import catalogue
 from compress.artifact import Manifest, finish
-from compress.cli import COMMANDS, run
+from compress.cli import COMMANDS
+from compress.cli import execute as run
 from compress.data import Example
 
 pytestmark = pytest.mark.usefixtures("on_torch")

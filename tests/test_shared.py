@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from compress import plugins
 from compress.artifact import ModelDir, load
-from compress.cli import run
+from compress.cli import execute as run
 from compress.data import Example, find_set, open_source, read_examples
 from compress.distill import distill
 from compress.finetune import finetune

@@ -28,7 +28,7 @@ class Commands(click.Group):
     """The commands in the order of the pipeline; each is imported when it is used."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
@@ -56,16 +56,20 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, an interruption is 130."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
 
 
-def run(arguments: list[str]) -> int:
+def execute(arguments: list[str]) -> int:
     """Run a command and return its exit code."""
+    # Not called run, and no builtin named list here: importing the commands of these names binds them in this module.
     try:
         result = cli.main(arguments, prog_name="compress", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except CompressError as error:
         return _fail(str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.ctx.get_help() if error.ctx else error.format_message(), file=sys.stderr)
+        return FAILED
     except click.UsageError as error:
         hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
         return _fail(error.format_message().rstrip(".") + hint)

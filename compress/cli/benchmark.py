@@ -10,6 +10,8 @@ import click
 
 from compress.cli import options
 
+WIDTH_IN_A_LOG = 180
+
 
 @click.command()
 @click.option("--teacher", required=True, metavar="DIR", help="The teacher, which every model is compared with.")
@@ -25,9 +27,24 @@ from compress.cli import options
 )  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Interleaved rounds.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where to compute; auto is cuda where there is one.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Processor threads of each model; 0 is one a core.",
+)
 @options.metric
 @options.columns
-@options.computing
+@options.seed
+@options.force
 @options.verbosity
 def command(
     teacher: str,
@@ -45,7 +62,9 @@ def command(
     pinned to its cores; rounds are interleaved.
     """
     from compress.data import open_source
+    from compress.label import available_cores
     from compress.measure import benchmark
+    from compress.training import resolve_device
 
     names = ("text_column", "text_pair_column", "label_column")
     source = open_source(
@@ -54,7 +73,7 @@ def command(
     options.forget_columns(settings)
     settings["runtimes"] = settings["runtimes"] or None
     lines = benchmark(
-        teacher, models, source, output=output, threads=threads or 1, device="cpu" if device == "auto" else device,
+        teacher, models, source, output=output, threads=threads or available_cores(), device=resolve_device(device),
         command=shlex.join(["compress", *sys.argv[1:]]), **settings,
     )  # fmt: skip
     if not quiet:
@@ -62,5 +81,7 @@ def command(
 
         from compress.wording import results_table
 
-        Console().print(results_table(lines))
+        # A pipe has no width: cut columns would make a log useless.
+        console = Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)
+        console.print(results_table(lines))
         click.echo(f"{output}: {len(lines)} lines")

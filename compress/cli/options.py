@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from compress.errors import CompressError
+
 if TYPE_CHECKING:
     from compress.artifact import ModelDir
     from compress.data import Example, TextSource
@@ -97,7 +99,8 @@ def open_pool(paths: Sequence[str], chosen: dict[str, Any], *, rows: int = 0) ->
     sources = []
     for path in paths:
         plain = path.removesuffix(".gz").endswith(".txt")
-        arguments = {} if plain else {k: v for k, v in _column_arguments(chosen).items() if k != "label_column"}
+        named = _column_arguments(chosen)
+        arguments = {} if plain else {k: v for k, v in named.items() if k != "label_column"}
         source = open_source(path, role="unlabeled", labelled=False, **arguments)
         logging.getLogger("compress").info("unlabeled: %s", source.describe())
         sources.append(source)
@@ -108,8 +111,13 @@ def open_pool(paths: Sequence[str], chosen: dict[str, Any], *, rows: int = 0) ->
 
 
 def _column_arguments(chosen: dict[str, Any]) -> dict[str, Any]:
+    from compress.readers import FORMATS
+
+    file_format = chosen.get("file_format")
+    if file_format is not None and file_format not in FORMATS:
+        raise CompressError(f"there is no format {file_format!r}; use one of {', '.join(FORMATS)}")
     names = ("text_column", "text_pair_column", "label_column")
-    return {**{name: chosen.get(name) for name in names}, "format": chosen.get("file_format")}
+    return {**{name: chosen.get(name) for name in names}, "format": file_format}
 
 
 def forget_columns(settings: dict[str, Any]) -> None:
