@@ -23,7 +23,7 @@ from compress.data import Example, open_source
 from compress.host import describe_host, library_versions
 from compress.inference import logits_of
 from compress.label import plan_for, start_runtime
-from compress.labels import write_shard
+from compress.labels import read_shard, write_shard
 from compress.progress import quiet_libraries
 from compress.timing import speedup, throughput
 
@@ -51,7 +51,11 @@ def main() -> None:
         contenders, startup_s = _contenders(model, Path(scratch))
         samples: dict[str, list[list[float]]] = {name: [] for name in contenders}
         for contender in contenders.values():
-            contender(pool[:256])  # warm-up
+            contender(pool[: arguments.rows])  # warm-up
+        exact, rounded = (read_shard(Path(scratch), number)[1] for number in (0, 1))
+        differs = float(abs(exact - rounded).max())
+        agrees = float((exact.argmax(axis=1) == rounded.argmax(axis=1)).mean())
+        print(f"bfloat16: logits differ by at most {differs:.3f}, the label agrees on {agrees:.2%}", flush=True)
         for number in range(arguments.rounds):
             rows = pool[number * arguments.rows : (number + 1) * arguments.rows]
             for name in generator.sample(sorted(contenders), len(contenders)):
@@ -66,7 +70,12 @@ def main() -> None:
         line = {
             "study": "label-throughput", "model": model.name, "recipe": name, "rows_per_round": arguments.rows,
             "rounds": arguments.rounds, "examples_per_second": throughput(rounds, arguments.rows),
-            "compress_label_is_faster_by": asdict(ratio), "startup_s": startup_s.get(name), "data": source.name,
+            "compress_label_is_faster_by": asdict(ratio),
+            "compress_label_bfloat16_is_faster_by": asdict(
+                speedup(rounds, samples["compress label, bfloat16"], seed=arguments.seed)
+            ),
+            "bfloat16_largest_logit_difference": differs, "bfloat16_agreement": agrees,
+            "startup_s": startup_s.get(name), "data": source.name,
             "host": describe_host(), "versions": library_versions(), "seed": arguments.seed,
         }  # fmt: skip
         lines.append(line)
@@ -90,10 +99,18 @@ def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Contender], d
     plan = plan_for(model, tokenizer, device="cpu", threads=0, max_length=0)
     run = start_runtime(plan, model, scratch)
     startup_s["compress label"] = time.perf_counter() - started
+    started = time.perf_counter()
+    in_bf16 = plan_for(model, tokenizer, device="cpu", threads=0, max_length=0, precision="bfloat16")
+    fast = start_runtime(in_bf16, model, scratch)
+    startup_s["compress label, bfloat16"] = time.perf_counter() - started
 
     def label_stage(rows: list[Example]) -> None:
         logits = logits_of(rows, run, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows)
         write_shard(scratch, 0, rows, logits, {})
+
+    def in_bfloat16(rows: list[Example]) -> None:
+        logits = logits_of(rows, fast, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows)
+        write_shard(scratch, 1, rows, logits, {})
 
     def stock_pipeline(batch_size: int) -> Contender:
         def label(rows: list[Example]) -> None:
@@ -101,7 +118,7 @@ def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Contender], d
 
         return label
 
-    contenders: dict[str, Contender] = {"compress label": label_stage}
+    contenders: dict[str, Contender] = {"compress label": label_stage, "compress label, bfloat16": in_bfloat16}
     for size in PIPELINE_BATCHES:
         contenders[f"pipeline, batch {size}" + (" (default)" if size == 1 else "")] = stock_pipeline(size)
     return contenders, startup_s

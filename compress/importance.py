@@ -14,7 +14,7 @@ from compress.heads import close_lowest, normalised, step_sizes
 from compress.inference import logits_of, torch_run
 from compress.metrics import evaluate
 from compress.progress import Progress
-from compress.tokens import encode, pad
+from compress.tokens import encode, maximum_length, pad
 from compress.transfer import Gold
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def head_importance(
     task = "regression" if len(names) == 1 else "classification"
     rows = [Example(text, None, str(label)) for text, label in examples]
     gold = encode_gold(rows, names, task=task, name="examples")
-    batches = scoring_batches(rows, gold, tokenizer, max_length=max_length, task=task, device=str(model.device))
+    limit = min(max_length, maximum_length(tokenizer, model.config.to_dict()))
+    batches = scoring_batches(rows, gold, tokenizer, max_length=limit, task=task, device=str(model.device))
     plugin = plugins.find("criteria", criterion)
     if faults := plugin.check(options):
         raise CompressError("; ".join(faults))

@@ -21,6 +21,7 @@ from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
 from compress.progress import Progress, silent
 from compress.recipes import Choice, Training
+from compress.tokens import maximum_length
 from compress.transfer import Gold, Pool, Selection, agreement_rows, fit, teaching_rows
 
 if TYPE_CHECKING:
@@ -125,13 +126,14 @@ def prune_heads(
     }  # fmt: skip
     logger.info("removing %d of %d heads, %d stay", count, sum(before), sum(before) - count)
     tokenizer = source.load_tokenizer()
-    judge = Judge.of(gold, tokenizer, task=source.task, metric=chosen_metric, max_length=training.max_length)
+    max_length = min(training.max_length, maximum_length(tokenizer, source.config))
+    judge = Judge.of(gold, tokenizer, task=source.task, metric=chosen_metric, max_length=max_length)
     with writing(output, request, force=force) as working:
         decided = working / WORK_FOLDER / DECISION_NAME
         if not decided.is_file():
             decision = choose_heads(
                 whole, tokenizer, gold["sample"], judge, count, criterion=criterion, normalise=normalise,
-                step=max(1, round(step * sum(before))), max_length=training.max_length, progress=progress,
+                step=max(1, round(step * sum(before))), max_length=max_length, progress=progress,
             )  # fmt: skip
             write_atomically(decided, json.dumps(decision, indent=1) + "\n")
         decision = json.loads(decided.read_text(encoding="utf-8"))

@@ -129,7 +129,10 @@ def train(
         eval_dataset=target.rows,
         data_collator=collator(padding_id, target.task),
         compute_metrics=lambda p: {
+            # Logits that are not numbers still have a largest one, and so an accuracy.
             "score": evaluate(p.predictions, p.label_ids, task=target.task, metric=target.metric)
+            if np.isfinite(p.predictions).all()
+            else -math.inf
         },
         callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)],
         losses=losses,

@@ -18,6 +18,7 @@ from compress.metrics import predictions
 from compress.recipes import Choice, Training
 from compress.rows import TrainingRow, write_rows
 from compress.signals import signal_for
+from compress.tokens import maximum_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -132,7 +133,8 @@ def fit(
     from compress.training import Target, steps_for, train
 
     work = working / WORK_FOLDER
-    options: dict[str, Any] = {"max_length": training.max_length, "task": task}
+    limit = maximum_length(tokenizer, model.config.to_dict())
+    options: dict[str, Any] = {"max_length": min(training.max_length, limit), "task": task}
     teaching = write_rows(work / TEACHING_FILE, rows, tokenizer, **options)
     selecting = write_rows(work / SELECTION_FILE, iter(selection.rows), tokenizer, **options)
     return train(

@@ -179,6 +179,12 @@ def test_a_regression_can_be_pruned(tmp_path: Path) -> None:
     assert {row["metric"] for row in curve(made.path)} == {"pearson"} and made.task == "regression"
 
 
+def test_texts_longer_than_the_model_can_read_are_cut(teacher: Path, tmp_path: Path) -> None:
+    rows = [replace(row, text=f"{row.text} " + "film " * 90) for row in train_rows()]
+    made = pruned(teacher, tmp_path / "small", train=rows, recover=1.0, training=replace(TRAINING, max_length=128))
+    assert made.manifest is not None and made.manifest.notes["heads_removed"] == 3
+
+
 def test_random_is_a_criterion(teacher: Path, tmp_path: Path) -> None:
     made = pruned(teacher, tmp_path / "small", criterion="random")
     assert made.manifest is not None and made.manifest.notes["criterion"] == "random"

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from compress import plugins
 from compress.artifact import ModelDir, load
-from compress.cli import execute as run
+from compress.cli import execute
 from compress.data import Example, find_set, open_source, read_examples
 from compress.distill import distill
 from compress.finetune import finetune
@@ -82,10 +82,8 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
     pool = tmp_path / "pool.tsv"
     lines = ["\t".join([row.text, *([row.text_pair] if row.text_pair else [])]) for row in every[200:300]]
     pool.write_text(header + "".join(line.replace('"', "'") + "\n" for line in lines), encoding="utf-8")
-    assert (
-        run(["label", "--teacher", str(teacher.path), "--unlabeled", str(pool), "-o", str(tmp_path / "labels"), "-q"])
-        == 0
-    )
+    command = ["label", "--teacher", str(teacher.path), "--unlabeled", str(pool), "-o", str(tmp_path / "labels"), "-q"]
+    assert execute(command) == 0
     labels = LabelDir.open(tmp_path / "labels")
     assert {logits.shape for _, logits in labels} == {(classes,)} and labels.rows == 100
 
@@ -107,7 +105,7 @@ def test_the_real_teacher_reads_sst2_as_published(
     dev = find_set(shared_data, "glue/SST-2", "dev")
     gold = [row.label for row in read(shared_data, "glue/SST-2", "dev")]
     model = shared_models / "minilm-l6-sst2"
-    assert run(["predict", "--model", str(model), "--data", str(dev), "-q"]) == 0
+    assert execute(["predict", "--model", str(model), "--data", str(dev), "-q"]) == 0
     answers = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
     labels = ModelDir.open(model).labels
     assert len(answers) == 872

@@ -85,6 +85,23 @@ def execute(arguments: list[str]) -> int:
             where = f" {error.filename}" if error.filename else ""
             return _fail(f"{_EXPLAINED[error.errno]}{where}; what was finished before stays. {_resumable(arguments)}")
         raise
+    except Exception as error:
+        if not _disk_is_full(error):
+            raise
+        return _fail(f"{_EXPLAINED[errno.ENOSPC]}; what was finished before stays. {_resumable(arguments)}")
+
+
+def _disk_is_full(error: BaseException | None) -> bool:
+    """Tell it from what libraries raise instead of an OSError.
+
+    safetensors repeats the system's words; torch's writer of checkpoints only says where it failed.
+    """
+    words = (os.strerror(errno.ENOSPC), "enforce fail at inline_container.cc")
+    while error is not None:
+        if any(word in str(error) for word in words):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 _EXPLAINED = {
@@ -93,6 +110,9 @@ _EXPLAINED = {
     errno.EACCES: "no permission to write or read",
     errno.EPERM: "no permission to write or read",
     errno.EROFS: "the file system is read-only:",
+    errno.ENOTDIR: "a part of the path is a file, not a directory:",
+    errno.EISDIR: "a file is needed, and this is a directory:",
+    errno.ENAMETOOLONG: "the name is too long:",
 }
 
 

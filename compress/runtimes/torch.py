@@ -1,4 +1,8 @@
-"""PyTorch, float32, scaled-dot-product attention: what a user of transformers runs today."""
+"""PyTorch, float32, scaled-dot-product attention: what a user of transformers runs today.
+
+With ``precision = "bfloat16"`` matrix products are in bfloat16: several times faster where the hardware multiplies it,
+and logits differ in the third digit.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,16 @@ OPENS = "torch"
 DEVICES = ("cpu", "cuda")
 
 
-def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+def start(
+    directory: Path, *, threads: int, device: str, precision: str = "float32"
+) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
 
     Args:
         directory: a torch model directory.
         threads: processor threads for one batch; this is a setting of the whole process in PyTorch.
         device: ``"cpu"`` or ``"cuda"``.
+        precision: ``"float32"``, or ``"bfloat16"`` for mixed precision.
     """
     if device not in DEVICES:
         raise CompressError(f"device {device!r} is not one that torch runs on here; use --device cpu or cuda")
@@ -36,7 +43,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: torch.from_numpy(inputs[name]).to(device) for name in names if name in inputs}
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
             logits: np.ndarray = model(**tensors).logits.float().cpu().numpy()
         return logits
 
