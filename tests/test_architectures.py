@@ -104,8 +104,8 @@ def test_a_narrower_student_starts_near_its_teacher_and_a_random_one_does_not(fa
         [float((one * two).sum(dim=-1).mean()) for one, two in zip(directions(model, family), expected, strict=True)]
         for model in (student, fresh)
     )
-    assert started[0] > 0.95 and min(started) > 0.6
-    assert max(map(abs, random)) < 0.5
+    assert started[0] > 0.95 and min(started) > 0.5
+    assert max(map(abs, random)) < 0.45
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -105,7 +105,8 @@ def test_the_manifest_says_how_and_from_what(teacher: Path, tmp_path: Path, smal
     assert made.rows == ROWS and made.teacher_sha256 == opened.sha256
     assert made.manifest.labels == opened.labels
     assert made.manifest.notes == {
-        "runtime": "torch", "device": "cpu", "threads": 1, "max_length": 16, "batch_rows": 64, "shard_rows": SHARD,
+        "runtime": "torch", "device": "cpu", "threads": 1, "max_length": 16, "precision": "float32",
+        "batch_rows": 64, "shard_rows": SHARD,
     }  # fmt: skip
     (data,) = made.manifest.data
     assert data == {"role": "unlabeled", "name": "pool.txt", "rows": ROWS, "sha256": content_sha256(source)}
@@ -140,6 +141,17 @@ def test_a_regression_has_one_logit(tmp_path: Path, small_shards: None) -> None:
     teacher = write(tmp_path / "teacher", classifier("bert", labels=("score",)))
     made = label(teacher, pool(text_file(tmp_path / "pool.txt", 10)), tmp_path / "labels")
     assert made.manifest.task == "regression" and [logits.shape for _, logits in made] == [(1,)] * 10
+
+
+def test_bfloat16_on_request_is_close_and_recorded(teacher: Path, tmp_path: Path, small_shards: None) -> None:
+    source = pool(text_file(tmp_path / "pool.txt", 20))
+    made = label(teacher, source, tmp_path / "half", precision="bfloat16", threads=1)
+    assert made.manifest.notes["precision"] == "bfloat16" and made.manifest.notes["runtime"] == "torch"
+    logits = np.stack([logits for _, logits in made])
+    difference = np.abs(logits - reference(teacher, [(e.text,) for e in made.examples()]))
+    assert 0 < difference.max() < 0.1 * np.abs(logits).max()
+    with pytest.raises(CompressError, match="needs a torch teacher, and .* is ONNX"):
+        label(onnx_directory("bert"), source, tmp_path / "onnx", precision="bfloat16")
 
 
 @pytest.mark.parametrize(("given", "used"), [(0, 64), (16, 16), (500, 64)])

@@ -124,7 +124,7 @@ def test_a_narrower_student_of_the_real_teacher_starts_nearer_than_a_random_one(
     from transformers import AutoModelForSequenceClassification
 
     teacher, tokens = load(shared_models / "minilm-l6-sst2")
-    rows = read(shared_data, "glue/SST-2", "dev")[:100]
+    rows = read(shared_data, "glue/SST-2", "dev")[:50]
     torch.manual_seed(0)
     student = plugins.find("architectures", "transformer").function(
         teacher, tokens, rows, depth=6, hidden_size=312, ffn_size=1200
@@ -144,10 +144,10 @@ def test_the_shallow_students_of_the_real_teacher_have_the_shapes_of_their_recip
     from compress import recipes
 
     teacher, tokens = load(shared_models / "minilm-l6-sst2")
-    for name, depth, width in (("minilm-3", 3, 384), ("tinybert-4", 4, 312), ("distilbert-half", 3, 384)):
+    for name, depth, width in (("minilm-3", 3, 384), ("tinybert-4", 4, 312)):
         recipe = recipes.load("students", name)
         made = plugins.find("architectures", "transformer").function(
-            teacher, tokens, [Example("a film .")] * 400, **recipe.architecture.options
+            teacher, tokens, [Example("a film .")] * 8, **recipe.architecture.options
         )
         assert (made.config.num_hidden_layers, made.config.hidden_size) == (depth, width)
         assert isinstance(made.config.id2label, dict) and made.config.id2label == teacher.config.id2label
