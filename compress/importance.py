@@ -124,7 +124,7 @@ def choose_heads(
     removed = 0
     with progress("Scoring heads", count) as advance:
         for size in step_sizes(count, step):
-            scores = score(model, batches, masks=masks)
+            scores = score(model, batches, masks)
             first = first or scores.tolist()
             masks = close_lowest(normalised(scores) if normalise else scores, masks, size)
             removed += size

@@ -274,6 +274,10 @@ def _student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentR
     for plan in recipe.students:
         student = recipes.load("students", plan.recipe)
         training = replace_training(student.training, plan.training, source=f"{recipe.name}: student {plan.recipe}")
+        if any(other.name == student.name for _, other in plans):
+            raise CompressError(
+                f"{recipe.name} names the student {student.name!r} twice; give the other a recipe file of its own"
+            )
         plans.append((plan, replace(student, training=training)))
     return plans
 

@@ -38,7 +38,7 @@ class Stages:
         if directory.exists() and not directory.is_dir():
             raise CompressError(f"{directory} is a file; choose another -o")
         if journal.is_file():
-            return cls(directory, force, json.loads(journal.read_text(encoding="utf-8")))
+            return cls(directory, force, _read_journal(journal))
         if directory.exists() and any(directory.iterdir()):
             raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
         return cls(directory, force)
@@ -48,7 +48,8 @@ class Stages:
         path = self.directory / name
         fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
         known = self.done.get(name)
-        if known and path.exists():
+        # A stage that ended just before the study was stopped has its manifest, but not yet its time.
+        if known and path.exists() and (known["seconds"] is not None or (path / MANIFEST_NAME).is_file()):
             if known["fingerprint"] == fingerprint:
                 logger.info("%s: done before", name)
                 return path
@@ -57,25 +58,28 @@ class Stages:
                     f"{path} was made from other data or settings than the study now names; make it again with --force "
                     "or choose another -o"
                 )
-        elif path.exists() and (path / MANIFEST_NAME).is_file():
-            # The stage ended, but the study was stopped before it could say so.
-            logger.info("%s: found whole", name)
-            self._remember(name, fingerprint, 0.0)
-            return path
         if path.is_dir():
             shutil.rmtree(path)
         if self.force:
             shutil.rmtree(path.with_name(f".{path.name}.partial"), ignore_errors=True)
         logger.info("%s: started", name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not self.done:
-            # Written before the first stage, so that a study stopped in it is known again.
-            write_atomically(self.directory / JOURNAL_NAME, "{}\n")
+        self._remember(name, fingerprint, None)
         started = time.monotonic()
         make(path)
-        self._remember(name, fingerprint, time.monotonic() - started)
+        self._remember(name, fingerprint, round(time.monotonic() - started, 1))
         return path
 
-    def _remember(self, name: str, fingerprint: str, seconds: float) -> None:
-        self.done[name] = {"fingerprint": fingerprint, "seconds": round(seconds, 1)}
+    def _remember(self, name: str, fingerprint: str, seconds: float | None) -> None:
+        self.done[name] = {"fingerprint": fingerprint, "seconds": seconds}
         write_atomically(self.directory / JOURNAL_NAME, json.dumps(self.done, indent=1) + "\n")
+
+
+def _read_journal(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        journal: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        if all({"fingerprint", "seconds"} <= set(entry) for entry in journal.values()):
+            return journal
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError):
+        pass
+    raise CompressError(f"{path} is damaged, so that nobody knows what its stages were made from; choose another -o")

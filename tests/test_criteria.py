@@ -188,7 +188,7 @@ def test_the_python_function_takes_texts_and_labels() -> None:
     ("arguments", "message"),
     [
         ({"criterion": "gradeint"}, "unknown criterion 'gradeint'"),
-        ({"criterion": "random", "sed": 1}, "has no option 'sed'; it has masks, seed"),
+        ({"criterion": "random", "sed": 1}, "has no option 'sed'; it has seed"),
         ({"examples": [("the film", "great")]}, "has the label 'great'"),
     ],
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def importance(model: PreTrainedModel, batches: Iterable[Batch], *, masks: Sequence[Tensor] | None = None) -> Tensor:
+def importance(model: PreTrainedModel, batches: Iterable[Batch], masks: Sequence[Tensor] | None = None) -> Tensor:
     """Return raw scores ``[L, H]``, H being the largest number of heads of a layer; missing heads score zero.
 
     The loss is cross-entropy with ``batch.labels`` ``[B]`` (squared error for regression); labels are required.

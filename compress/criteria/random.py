@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def importance(
-    model: PreTrainedModel, batches: Iterable[Batch], *, masks: Sequence[Tensor] | None = None, seed: int = 0
+    model: PreTrainedModel, batches: Iterable[Batch], masks: Sequence[Tensor] | None = None, *, seed: int = 0
 ) -> Tensor:
     """Return uniform scores ``[L, H]``; the same seed gives the same scores whatever the batches are."""
     heads = heads_per_layer(model)
