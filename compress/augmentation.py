@@ -18,11 +18,20 @@ LONGEST_NGRAM = 5
 class AugmentedSource:
     """A source with ``copies`` variants after each of its rows; the same seed gives the same variants."""
 
-    def __init__(self, source: TextSource, augmentation: Augmentation, mask_token: str, seed: int) -> None:
+    def __init__(
+        self,
+        source: TextSource,
+        augmentation: Augmentation,
+        mask_token: str,
+        seed: int,
+        held_out: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """Wrap a source; a variant that is one of the ``held_out`` rows (a short phrase can be) is left out."""
         self.source = source
         self.augmentation = augmentation
         self.mask_token = mask_token
         self.seed = seed
+        self.held_out = held_out
         self.name = source.name
         self.identity = source.identity
 
@@ -33,8 +42,9 @@ class AugmentedSource:
             generator = random.Random(row_key(example) + self.seed.to_bytes(8, "big"))
             for _ in range(self.augmentation.copies):
                 text = vary(example.text, self.augmentation, self.mask_token, generator)
-                if text != example.text:
-                    yield Example(text, example.text_pair)
+                variant = Example(text, example.text_pair)
+                if text != example.text and row_key(variant) not in self.held_out:
+                    yield variant
 
 
 def vary(text: str, augmentation: Augmentation, mask_token: str, generator: random.Random) -> str:

@@ -65,8 +65,8 @@ def distill(
             losses that read gold labels learn from these.
         validation: gold rows by which the best checkpoint is selected; without any it is selected by agreement with
             the teacher on held-out text of the pool.
-        control: train the control instead: the same student, from the same start, for the same number of steps, on
-            the gold labels of ``train`` alone (and selected on a slice of it when there is no ``validation``).
+        control: train the control instead: the same student, from the same start, planned for the same number of steps,
+            on the gold labels of ``train`` alone (and selected on a slice of it when there is no ``validation``).
         drop_overlap: leave out rows of the pool and of ``train`` that occur in ``validation`` instead of refusing.
 
     Raises:
@@ -102,7 +102,9 @@ def distill(
     }  # fmt: skip
     with writing(output, request, force=force) as working:
         if recipe.augmentation and unlabeled:
-            pool = AugmentedSource(pool, recipe.augmentation, tokenizer.mask_token or tokenizer.unk_token or "", seed)
+            mask = tokenizer.mask_token or tokenizer.unk_token or ""
+            held_out = frozenset(map(row_key, validation))
+            pool = AugmentedSource(pool, recipe.augmentation, mask, seed, held_out)
         if unlabeled and not control:
             folder = working / WORK_FOLDER / POOL_FOLDER
             made = LabelDir.open(folder) if folder.is_dir() else label(

@@ -88,6 +88,11 @@ class ContentFingerprint:
         return hashlib.sha256(f"{self.rows}:{self._total % 2**256:064x}".encode()).hexdigest()
 
 
+def without_label(example: Example) -> Example:
+    """Return the row as a pool holds it; pools are fingerprinted without labels."""
+    return Example(example.text, example.text_pair)
+
+
 def content_sha256(examples: Iterable[Example]) -> str:
     """Return the :class:`ContentFingerprint` of a set of rows."""
     fingerprint = ContentFingerprint()

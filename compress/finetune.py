@@ -80,12 +80,14 @@ def finetune(
             label2id={name: index for index, name in enumerate(names)},
             problem_type="regression" if labels is None else "single_label_classification",
         )
-        model = AutoModelForSequenceClassification.from_pretrained(
+        model, loaded = AutoModelForSequenceClassification.from_pretrained(
             encoder.path,
             config=config,
             dtype="float32",
             ignore_mismatched_sizes=True,  # a head of other classes
+            output_loading_info=True,
         )
+        _check_loaded(encoder, loaded)
         tokenizer = encoder.load_tokenizer()
         selection = Selection(list(gold["validation"].rows()), "validation", chosen_metric)
         outcome = fit(
@@ -108,6 +110,20 @@ def finetune(
         )
         write_model(model, tokenizer, manifest, working)
     return ModelDir.open(output)
+
+
+def _check_loaded(encoder: ModelDir, loaded: dict[str, Any]) -> None:
+    """Refuse an encoder of which more than the head would start at random."""
+    mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in loaded.get("mismatched_keys", ())]
+    fresh = [
+        key for key in (*loaded.get("missing_keys", ()), *mismatched)
+        if not set(key.split(".")) & {"classifier", "pre_classifier", "pooler"}
+    ]  # fmt: skip
+    if fresh:
+        raise CompressError(
+            f"{encoder.path} lacks weights of its own architecture ({len(fresh)}, such as {fresh[0]}), which would "
+            "start at random; save the encoder again with save_pretrained"
+        )
 
 
 def _recipe(teacher: TeacherRecipe | str | Path) -> TeacherRecipe | None:

@@ -17,7 +17,7 @@ HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 EXIT_CODES = {HOLDS: 0, BROKEN: 1, UNDECIDED: 3}
 BASELINE_DROP_POINTS = 1.0
 BASELINE_SLOWDOWN = 0.10
-SAME_MODEL = ("data_sha256", "model", "runtime", "device")
+SAME_MODEL = ("data_sha256", "metric_name", "model", "runtime", "device")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def check(
         if max_size_bytes is not None:
             judgements.append(_judge_size(line, max_size_bytes))
     if baseline is not None:
-        old = read_results([baseline])
+        old = [line for row in rows_of(read_results([baseline])) for line in row.lines]  # the newest of each
         compared = _judge_baseline(chosen, lines, old, max_baseline_drop, max_baseline_slowdown, notes)
         if not compared:
             raise CompressError(

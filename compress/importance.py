@@ -99,6 +99,7 @@ def choose_heads(
     normalise: bool,
     step: int,
     max_length: int,
+    seed: int,
     progress: Progress,
 ) -> dict[str, Any]:
     """Choose the heads to remove, step by step, and return the kept head numbers, first scores and curve."""
@@ -110,7 +111,8 @@ def choose_heads(
         raise CompressError(
             f"gates on the heads of a {model.config.model_type!r} model do not reach its logits; it cannot be pruned"
         )
-    score = plugins.find("criteria", criterion).function
+    plugin = plugins.find("criteria", criterion)
+    options = {"seed": seed} if "seed" in plugin.parameters else {}
     numbers = kept_heads(model)
     total = sum(map(len, numbers))
     masks = [torch.ones(len(heads)) for heads in numbers]
@@ -124,7 +126,7 @@ def choose_heads(
     removed = 0
     with progress("Scoring heads", count) as advance:
         for size in step_sizes(count, step):
-            scores = score(model, batches, masks)
+            scores = plugin.function(model, batches, masks, **options)
             first = first or scores.tolist()
             masks = close_lowest(normalised(scores) if normalise else scores, masks, size)
             removed += size

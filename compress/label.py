@@ -98,6 +98,9 @@ def label(
                         made_from,
                     )
                 advance(len(examples))
+        for stale in working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
+            if int(stale.stem.removeprefix("shard-")) * plan.shard_rows >= fingerprint.rows:
+                stale.unlink()
         if not fingerprint.rows:
             (working / WORK_FOLDER / PLAN_NAME).unlink()
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")

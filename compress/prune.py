@@ -133,7 +133,7 @@ def prune_heads(
         if not decided.is_file():
             decision = choose_heads(
                 whole, tokenizer, gold["sample"], judge, count, criterion=criterion, normalise=normalise,
-                step=max(1, round(step * sum(before))), max_length=max_length, progress=progress,
+                step=max(1, round(step * sum(before))), max_length=max_length, seed=seed, progress=progress,
             )  # fmt: skip
             write_atomically(decided, json.dumps(decision, indent=1) + "\n")
         decision = json.loads(decided.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ Without validation rows nothing can be said, and the int8 model is marked unchec
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from compress import plugins
 from compress.artifact import MANIFEST_NAME, ONNX_NAME, WORK_FOLDER, Manifest, ModelDir, finish, parent_entry, writing
 from compress.errors import CompressError
-from compress.examples import Example, describe_rows, encode_gold
+from compress.examples import Example, content_sha256, describe_rows, encode_gold, without_label
 from compress.export import write_onnx
 from compress.int8_check import Check, Judge, start
 from compress.label import available_cores
@@ -71,7 +71,7 @@ def quantize(
     rows = list(validation or ())
     gold = np.asarray(encode_gold(rows, source.labels, task=source.task, name="validation"))
     data = describe_rows({"validation": rows})
-    _check_roles(source, data)
+    _check_roles(source, {entry["sha256"] for entry in data} | {content_sha256(map(without_label, rows))})
     recipe = {
         "method": plugin.name,
         "options": dict(options or {}),
@@ -120,8 +120,7 @@ def _check_request(
             raise CompressError(f"{source.path} is int8 already; give the model that it was made from")
 
 
-def _check_roles(source: ModelDir, data: Sequence[Mapping[str, Any]]) -> None:
-    fingerprints = {entry["sha256"] for entry in data}
+def _check_roles(source: ModelDir, fingerprints: Set[str]) -> None:
     for entry in source.manifest.data if source.manifest else ():
         if entry.get("role") in _FITTING_ROLES and entry.get("sha256") in fingerprints:
             raise CompressError(

@@ -247,8 +247,6 @@ def parse(recipe_type: type[RecipeType], table: Mapping[str, Any], *, source: st
     """Turn a TOML table into a recipe; a :class:`CompressError` lists all faults."""
     faults: list[str] = []
     recipe = _build(recipe_type, table, "", faults)
-    if not faults:
-        faults += _cross_checks(recipe)
     if faults:
         raise CompressError(f"{source} has {len(faults)} fault{'s' * (len(faults) > 1)}: " + "; ".join(faults))
     return typing.cast(RecipeType, recipe)
@@ -312,12 +310,17 @@ def _dataclass(kind: type, table: Any, where: str, faults: list[str]) -> Any:
         if key not in known:
             faults.append(f"unknown key {prefix}{key!s}.{did_you_mean(key, known)}")
     values = {}
+    before = len(faults)
     for name, described in known.items():
         if name in table:
             values[name] = _build(hints[name], table[name], f"{prefix}{name}", faults)
         elif described.default is MISSING and described.default_factory is MISSING:
             faults.append(f"{prefix}{name} is missing")
-    return None if faults else kind(**values)
+    if len(faults) > before:
+        return None
+    built = kind(**values)
+    faults += _cross_checks(built)
+    return built
 
 
 def _choice(table: Any, where: str, faults: list[str]) -> Choice | None:
@@ -341,26 +344,33 @@ def _choice(table: Any, where: str, faults: list[str]) -> Choice | None:
 
 
 def _cross_checks(recipe: Any) -> list[str]:
-    """Rules between keys, in the user's words."""
+    """Rules on values and between keys of one table, in the user's words."""
     faults = []
-    for training in (recipe if isinstance(recipe, Training) else getattr(recipe, "training", None),):
-        if isinstance(training, Training):
-            for name in ("epochs", "batch_size", "learning_rate", "evaluations", "patience", "max_length"):
-                if not 0 < getattr(training, name) < math.inf:
-                    faults.append(f"training.{name} = {getattr(training, name)} must be above 0")
-            for name in ("max_steps", "weight_decay", "max_gradient_norm"):
-                if not 0 <= getattr(training, name) < math.inf:
-                    faults.append(f"training.{name} = {getattr(training, name)} must be at least 0")
-            if not 0 <= training.warmup_share < 1:
-                faults.append(f"training.warmup_share = {training.warmup_share} must be at least 0 and below 1")
+    if isinstance(recipe, Training):
+        for name in ("epochs", "batch_size", "learning_rate", "evaluations", "patience", "max_length"):
+            if not 0 < getattr(recipe, name) < math.inf:
+                faults.append(f"training.{name} = {getattr(recipe, name)} must be above 0")
+        for name in ("max_steps", "weight_decay", "max_gradient_norm"):
+            if not 0 <= getattr(recipe, name) < math.inf:
+                faults.append(f"training.{name} = {getattr(recipe, name)} must be at least 0")
+        if not 0 <= recipe.warmup_share < 1:
+            faults.append(f"training.warmup_share = {recipe.warmup_share} must be at least 0 and below 1")
+    if isinstance(recipe, Augmentation):
+        for name in ("mask", "ngram"):
+            if not 0 <= getattr(recipe, name) <= 1:
+                faults.append(f"augmentation.{name} = {getattr(recipe, name)} must be from 0 to 1")
+    if isinstance(recipe, Slice) and not 0 < recipe.share_of_train < 1:
+        faults.append(f"share_of_train = {recipe.share_of_train} must be above 0 and below 1")
+    if isinstance(recipe, StudyPrune) and (recipe.recover < 0 or recipe.examples < 1):
+        faults.append(f"prune {recipe.heads}: recover must be at least 0 and examples at least 1")
+    if isinstance(recipe, StudyBenchmark) and (
+        recipe.rounds < 3 or recipe.threads < 1 or not recipe.batch_sizes or min(recipe.batch_sizes) < 1
+    ):
+        faults.append("benchmark needs rounds of at least 3, threads of at least 1, and batch_sizes of at least 1")
     if isinstance(recipe, TeacherRecipe) and not (recipe.hub or recipe.package):
         faults.append("a teacher needs hub or package")
     if isinstance(recipe, StudentRecipe) and not recipe.losses:
         faults.append("losses is empty; a student needs at least one")
-    if isinstance(recipe, StudentRecipe) and recipe.augmentation:
-        for name in ("mask", "ngram"):
-            if not 0 <= getattr(recipe.augmentation, name) <= 1:
-                faults.append(f"augmentation.{name} = {getattr(recipe.augmentation, name)} must be from 0 to 1")
     if isinstance(recipe, BenchmarkRecipe):
         known = plugins.names("runtimes")
         faults += [

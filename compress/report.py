@@ -240,7 +240,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
     ]
     if any(row.head["kind"] == "control" for row in rows):
-        found.append("A control is the same student trained for the same steps on gold labels only.")
+        found.append("A control is the same student, planned for the same steps and stopped early by the same rule, "
+            "on gold labels only.")
     if len({row.head["created"] for row in rows}) > 1:
         found.append("The rows come from more than one run on this host; each speed-up is within its own run.")
     if not any(is_baseline(row.head) for row in rows):

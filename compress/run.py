@@ -17,6 +17,7 @@ from compress.data import (
     ExampleSource,
     TextSource,
     check_roles,
+    content_sha256,
     describe_rows,
     find_set,
     grouped_split,
@@ -94,7 +95,11 @@ def run(
     results = work.measured(opened, [ModelDir.open(path) for path in models])
     curves = [path / CURVE_NAME for path in models if (path / CURVE_NAME).is_file()]
     digest = hashlib.sha256(results.read_bytes()).hexdigest()
-    stages.make(REPORT_NAME, {"results": digest}, lambda path: report([results], path, curves=curves, force=True))
+    stages.make(
+        REPORT_NAME,
+        {"results": digest},
+        lambda path: report([results], path, curves=curves, title=recipe.title, force=True),
+    )
     return stages.directory
 
 
@@ -171,6 +176,7 @@ class Study:
         pool = {
             "sets": [asdict(part) for part in self.recipe.data.unlabeled],
             "dropped_for": describe_rows({"test": self.rows.test}),
+            "content": content_sha256(self.rows.unlabeled),
         }
         inputs = {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described()}
         make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, **self.compute)
@@ -234,8 +240,17 @@ class Study:
         return made
 
     def quantized(self, model: ModelDir, name: str) -> Path:
-        inputs = {"model": model.sha256, "validation": describe_rows({"validation": self.rows.validation})}
-        make = partial(quantize, model, validation=self.rows.validation, **self.compute)
+        # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
+        conditions: dict[str, Any] = {
+            "metric": self.recipe.benchmark.metric or None,
+            "threads": self.recipe.benchmark.threads,
+        }
+        inputs = {
+            "model": model.sha256,
+            "validation": describe_rows({"validation": self.rows.validation}),
+            **conditions,
+        }
+        make = partial(quantize, model, validation=self.rows.validation, **conditions)
         return self.stages.make(name, inputs, make)
 
     def measured(self, teacher: ModelDir, models: Sequence[ModelDir]) -> Path:
@@ -245,6 +260,7 @@ class Study:
             "teacher": teacher.sha256,
             "models": [model.sha256 for model in models],
             "benchmark": asdict(settings),
+            "device": self.compute["device"],
             "test": describe_rows({"test": self.rows.test}),
         }
         device = self.compute["device"]
@@ -270,13 +286,18 @@ class Study:
 
 
 def _student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentRecipe]]:
-    plans = []
+    plans: list[tuple[StudyStudent, StudentRecipe]] = []
     for plan in recipe.students:
         student = recipes.load("students", plan.recipe)
         training = replace_training(student.training, plan.training, source=f"{recipe.name}: student {plan.recipe}")
         if any(other.name == student.name for _, other in plans):
             raise CompressError(
                 f"{recipe.name} names the student {student.name!r} twice; give the other a recipe file of its own"
+            )
+        if student.augmentation:
+            raise CompressError(
+                f"{recipe.name}: the student {student.name!r} varies the text before it is labelled, and a study "
+                "labels it once for all students; train it with 'compress distill --unlabeled ...'"
             )
         plans.append((plan, replace(student, training=training)))
     return plans

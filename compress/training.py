@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,12 +201,31 @@ class DistillationTrainer(Trainer):
             logits = model(**batch.inputs()).logits
         return None, logits.float(), batch.labels
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> LengthGroupedSampler:
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
         lengths = np.asarray(rows.with_format("numpy")["length"]).tolist()
-        generator = torch.Generator()
-        generator.manual_seed(self.args.seed)
-        return LengthGroupedSampler(self.args.train_batch_size, lengths=lengths, generator=generator)
+        return EpochSampler(self.args.train_batch_size, lengths, seed=self.args.seed)
+
+
+class EpochSampler(LengthGroupedSampler):
+    """Batches of like length in an order that depends on seed and epoch only.
+
+    A run that is resumed in its third epoch then reads what an undisturbed one reads there; a generator that just
+    runs on would start again with the first epoch's order.
+    """
+
+    def __init__(self, batch_size: int, lengths: list[int], *, seed: int) -> None:
+        super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the training loop, through accelerate's data loader."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.generator.manual_seed(self.seed + self.epoch)
+        return super().__iter__()
 
 
 def _batch(inputs: dict[str, Tensor]) -> Batch:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from compress.metrics import METRICS, paired_difference
 from compress.results import (
     Measurement,
     Row,
@@ -49,7 +52,8 @@ def verdict(rows: Sequence[Row]) -> list[str]:
         f"{'No model keeps 99% of the teacher’s ' + name + '; the closest, ' if closest else ''}{best.title}"
         f"{',' if closest else ''} runs at {times(line['speedup'])} the speed of the teacher"
         + (f", is {times(line['size_ratio'])} smaller on disk" if (line["size_ratio"] or 0) > 1.05 else "")
-        + (f" and keeps {kept:.1f}% of its {name}." if kept is not None else f"; its {name} is {shown(line)}."),
+        + (f" and keeps {kept:.1f}% of its {name}." if kept is not None else f"; its {name} is {shown(line)}.")
+        + (" It is the fastest of the models that keep 99%, chosen on these rows." if not closest else ""),
         f"Its {name} is {shown(line)} against {shown(teacher.head)} on {line['metric_rows']:,} examples: "
         f"{points(line['difference_points'])} points, and the data allow {points(line['difference_low'])} to "
         f"{points(line['difference_high'])} (95% paired interval).",
@@ -57,9 +61,11 @@ def verdict(rows: Sequence[Row]) -> list[str]:
     control = control_of(best, rows)
     if control is not None:
         gain = 100 * (line["metric"] - control.head["metric"])
+        bounds = _gain_interval(line, control.head, teacher.head)
         sentences.append(
             f"The same student trained on gold labels only reaches {shown(control.head)}: "
-            f"distillation is worth {points(gain)} points."
+            f"distillation is worth {points(gain)} points"
+            + (f" ({points(bounds[0])} to {points(bounds[1])})." if bounds else ".")
         )
     noisy = [row for row in rows if row.head.get("noise", 0) > NOISY]
     if noisy:
@@ -69,6 +75,18 @@ def verdict(rows: Sequence[Row]) -> list[str]:
             "so read speeds by their intervals."
         )
     return sentences
+
+
+def _gain_interval(model: Measurement, control: Measurement, teacher: Measurement) -> tuple[float, float] | None:
+    """Return the paired 95% interval of a model against its control, where the lines keep their predictions."""
+    columns = (model.get("predictions"), control.get("predictions"), teacher.get("gold"))
+    if any(column is None for column in columns):
+        return None
+    predicted, reference, gold = (np.asarray(column) for column in columns)
+    classes = int(max(predicted.max(), reference.max(), gold.max())) + 1
+    metric = METRICS[model["metric_name"]]
+    found = paired_difference(predicted, reference, gold, metric=metric, classes=classes)
+    return found.low, found.high
 
 
 def control_of(row: Row, rows: Sequence[Row]) -> Row | None:

@@ -367,3 +367,36 @@ def test_training_that_diverges_says_so(teacher: Path, labels: LabelDir, tmp_pat
 
 def test_the_package_offers_it() -> None:
     assert compress.distill is distill
+
+
+def test_a_training_stopped_in_its_fourth_epoch_reads_the_same_batches(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compress.training import DistillationTrainer
+
+    options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
+    recipe = replace(BILSTM, training=replace(TRAINING, epochs=4.0, max_steps=0, evaluations=12, patience=100))
+    read: dict[int, list[int]] = {}
+    stop_at = [-1]
+    original = DistillationTrainer.compute_loss
+
+    def watching(self: Any, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+        step = self.state.global_step
+        if step == stop_at[0]:
+            raise KeyboardInterrupt
+        read[step] = inputs["input_ids"].sum(dim=1).tolist()
+        return original(self, model, inputs, *given, **named)
+
+    monkeypatch.setattr(DistillationTrainer, "compute_loss", watching)
+    taught(teacher, tmp_path / "whole", recipe, **options)
+    undisturbed = dict(read)
+    a_quarter = len(undisturbed) // 4
+    assert undisturbed[0] != undisturbed[a_quarter] != undisturbed[2 * a_quarter]  # epochs differ
+    stop_at[0] = len(undisturbed) - 2
+    with pytest.raises(KeyboardInterrupt):
+        taught(teacher, tmp_path / "student", recipe, **options)
+    read.clear()
+    stop_at[0] = -1
+    taught(teacher, tmp_path / "student", recipe, **options)
+    assert 3 * a_quarter < min(read) < len(undisturbed) - 2  # resumed within the fourth epoch
+    assert read == {step: rows for step, rows in undisturbed.items() if step in read}

@@ -84,7 +84,7 @@ def test_scores_are_computed_again_after_every_step(
     closed: list[int] = []
     original = gradient.importance
 
-    def spied(model: Any, batches: Any, *, masks: Any) -> torch.Tensor:
+    def spied(model: Any, batches: Any, masks: Any) -> torch.Tensor:
         closed.append(sum(int((mask == 0).sum()) for mask in masks))
         return original(model, batches, masks=masks)
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from compress import plugins
 from compress.artifact import ModelDir, load
 from compress.cli import execute
-from compress.data import Example, find_set, open_source, read_examples
+from compress.data import Example, find_set, open_source, read_examples, row_key
 from compress.distill import distill
 from compress.finetune import finetune
 from compress.inference import logits_of, torch_run
@@ -68,7 +68,7 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
     if classes == 77:  # two rows of each class, so that all are there
         by_class = itertools.groupby(sorted(every, key=lambda e: e.label or ""), key=lambda e: e.label)
         train = [row for _, group in by_class for row in itertools.islice(group, 2)]
-        held = sorted(held, key=lambda e: hash(e.text))[:80]
+        held = sorted(held, key=row_key)[:80]
     else:
         train, held = every[:160], held[:80]
     known = {row.label for row in train}

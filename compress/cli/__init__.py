@@ -123,8 +123,13 @@ def _fail(message: str) -> int:
 
 def _resumable(arguments: list[str]) -> str:
     """Say what a repetition of the command finds."""
-    for flag, value in zip(arguments, arguments[1:], strict=False):
-        if flag in {"-o", "--output"}:
+    for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        value = following if flag in {"-o", "--output"} else ""
+        if flag.startswith("--output="):
+            value = flag.removeprefix("--output=")
+        elif flag.startswith("-o") and len(flag) > 2:
+            value = flag[2:]
+        if value:
             target = Path(value)
             if target.with_name(f".{target.name}.partial").is_dir() or (target / "study.json").is_file():
                 return f"The same command goes on from what is finished of {target}."

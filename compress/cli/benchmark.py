@@ -19,6 +19,9 @@ WIDTH_IN_A_LOG = 180
 @click.option("--control", "controls", multiple=True, metavar="DIR", help="A control that does not say so itself.")
 @click.option("--data", required=True, metavar="FILE", help="Labelled rows that no model has seen.")
 @click.option(
+    "--train", "fitted", multiple=True, metavar="FILE", help="Rows that models were fitted on; shared rows are refused."
+)
+@click.option(
     "--runtime", "runtimes", multiple=True, metavar="NAME", help="See 'compress list runtimes'; may be repeated."
 )
 @click.option(
@@ -50,6 +53,7 @@ def command(
     teacher: str,
     models: tuple[str, ...],
     data: str,
+    fitted: tuple[str, ...],
     output: str,
     quiet: bool,
     threads: int,
@@ -70,6 +74,12 @@ def command(
     source = open_source(
         data, role="test", labelled=True, format=settings["file_format"], **{name: settings[name] for name in names}
     )
+    if fitted:
+        from compress.data import check_roles
+
+        train = options.open_pool(fitted, settings)
+        assert train is not None  # at least one file was given
+        check_roles({"train": train, "test": source}, drop_overlap=False)
     options.forget_columns(settings)
     settings["runtimes"] = settings["runtimes"] or None
     lines = benchmark(
