@@ -178,7 +178,7 @@ class StudyPrune:
 
 @dataclass(frozen=True)
 class StudyBenchmark:
-    """How the models of a study are measured."""
+    """How the models of a study are measured; no ``runtimes`` means each model in the one that opens it natively."""
 
     batch_sizes: tuple[int, ...] = (1, 32)
     rounds: int = 20

@@ -269,7 +269,7 @@ class Study:
             teacher,
             models,
             self.rows.test,
-            runtimes=settings.runtimes,
+            runtimes=settings.runtimes or None,
             device="cpu" if device == "auto" else device,
             threads=settings.threads,
             batch_sizes=settings.batch_sizes,

@@ -285,7 +285,13 @@ main()
 def test_ctrl_c_exits_130_and_says_what_can_be_resumed(desk: Desk) -> None:
     command = [sys.executable, "-c", INTERRUPTED, *desk.command("label")]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"SLOW": "1"}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"SLOW": "1"},
+        # A shell that runs the tests in the background has its children ignore SIGINT, and they inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None and process.stdout.readline() == "shard 0\n"
     time.sleep(0.2)

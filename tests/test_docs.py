@@ -40,9 +40,11 @@ def test_the_command_reference_holds_every_command() -> None:
 
 
 def test_an_outdated_reference_is_reported(tmp_path: Path) -> None:
-    script = tmp_path / "generate.py"
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("# No tables\n", encoding="utf-8")
+    script = tmp_path / "docs" / "generate.py"
     script.write_text((ROOT / "docs" / "generate.py").read_text(encoding="utf-8"), encoding="utf-8")
-    (tmp_path / "commands.md").write_text("# Commands\n", encoding="utf-8")
+    (tmp_path / "docs" / "commands.md").write_text("# Commands\n", encoding="utf-8")
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "out of date" in done.stderr
