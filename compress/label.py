@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress import plugins
-from compress.artifact import WORK_FOLDER, Manifest, ModelDir, finish, write_atomically, writing
+from compress.artifact import WORK_FOLDER, Manifest, ModelDir, finish, parent_entry, write_atomically, writing
 from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
 from compress.errors import CompressError
 from compress.inference import BATCH_ROWS, Run, logits_of
@@ -112,7 +112,7 @@ def label(
                 name=Path(output).name,
                 task=model.task,
                 labels=model.labels,
-                parents=({"role": "teacher", "name": model.name, "sha256": model.sha256},),
+                parents=(parent_entry("teacher", model),),
                 data=(data_entry("unlabeled", unlabeled.name, fingerprint),),
                 notes=asdict(plan),
             ),

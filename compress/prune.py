@@ -232,24 +232,16 @@ def _check_sliced(masked: np.ndarray, sliced: np.ndarray) -> None:
 
 
 def _write_curve(working: Path, curve: Sequence[dict[str, Any]], name: str) -> None:
-    from compress.plot import Series, line_chart
+    from compress.curves import draw_curve
 
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(curve[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(curve)
     write_atomically(working / CURVE_NAME, buffer.getvalue())
-    drawn = [
-        Series("by importance", [(100 * p["share_removed"], 100 * p["value"]) for p in curve if not p["recovered"]])
-    ]
-    recovered = [(100 * p["share_removed"], 100 * p["value"]) for p in curve if p["recovered"]]
-    if recovered:
-        drawn.append(Series("after recovery", recovered))
-    picture = line_chart(
-        drawn, title=f"{name}: {curve[0]['metric']} on {curve[0]['split']}", x_label="heads removed (%)",
-        y_label=f"{curve[0]['metric']} (%)",
-    )  # fmt: skip
-    write_atomically(working / PICTURE_NAME, picture)
+    rows = [{key: str(value) for key, value in point.items()} for point in curve]
+    wide, _ = draw_curve(name, curve[0]["metric"], rows)["pictures"]
+    write_atomically(working / PICTURE_NAME, wide)
 
 
 def _inherited(source: ModelDir) -> tuple[dict[str, Any], ...]:

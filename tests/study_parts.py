@@ -68,3 +68,19 @@ def state(directory: Path) -> dict[str, Any]:
 
     weights: dict[str, Any] = load_file(directory / "model.safetensors")
     return weights
+
+TINY_STUDENT = """
+description = "tiny"
+[architecture]
+name = "bilstm"
+embedding_size = 8
+hidden_size = 4
+dense_size = 4
+[[losses]]
+name = "logit-mse"
+[training]
+epochs = 1.0
+batch_size = 32
+evaluations = 1
+precision = "float32"
+"""

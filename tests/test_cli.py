@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_parts import labelled_file, pool_file, pool_rows, train_rows, validation_rows
+from study_parts import TINY_STUDENT, labelled_file, pool_file, pool_rows, train_rows, validation_rows
 from tiny import classifier, write
 
 from compress import catalogue
@@ -24,21 +24,6 @@ from compress.cli import COMMANDS, execute
 from compress.data import Example
 
 pytestmark = pytest.mark.usefixtures("on_torch")
-TINY_STUDENT = """
-description = "tiny"
-[architecture]
-name = "bilstm"
-embedding_size = 8
-hidden_size = 4
-dense_size = 4
-[[losses]]
-name = "logit-mse"
-[training]
-epochs = 1.0
-batch_size = 32
-evaluations = 1
-precision = "float32"
-"""
 
 
 class Desk:

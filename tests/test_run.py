@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from study_parts import labelled_file, pool_file, train_rows, validation_rows
+from study_parts import TINY_STUDENT, labelled_file, pool_file, train_rows, validation_rows
 from tiny import GOOD, classifier, write
 
 from compress import recipes
@@ -19,21 +19,6 @@ from compress.errors import CompressError
 from compress.labels import LabelDir
 from compress.run import run
 
-STUDENT = """
-description = "tiny"
-[architecture]
-name = "bilstm"
-embedding_size = 8
-hidden_size = 4
-dense_size = 4
-[[losses]]
-name = "logit-mse"
-[training]
-epochs = 1.0
-batch_size = 32
-evaluations = 1
-precision = "float32"
-"""
 STUDY = """
 title = "A tiny study"
 description = "of nothing"
@@ -77,7 +62,7 @@ class Case:
                  enumerate(GOOD * 3)]  # fmt: skip
         labelled_file(self.data / "tiny" / "test.csv", tests)
         pool_file(self.data / "tiny" / "unlabeled.txt")
-        (folder / "small.toml").write_text(STUDENT)
+        (folder / "small.toml").write_text(TINY_STUDENT)
         self.recipe = folder / "tiny.toml"
         self.recipe.write_text(STUDY.format(student=folder / "small.toml"))
 
