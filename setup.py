@@ -31,7 +31,7 @@ setup(
     packages=[*find_packages(include=["compress", "compress.*"]), *(f"compress._recipes.{name}" for name in RECIPES)],
     package_dir={f"compress._recipes.{name}": name for name in RECIPES},
     package_data={
-        "compress": ["py.typed", "templates/*.j2"],
+        "compress": ["py.typed", "reporting/templates/*.j2"],
         **{f"compress._recipes.{name}": ["*.toml", "*.md"] for name in RECIPES},
     },
     install_requires=[

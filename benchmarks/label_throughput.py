@@ -24,8 +24,8 @@ from compress.host import describe_host, library_versions
 from compress.inference import logits_of
 from compress.label import plan_for, start_runtime
 from compress.labels import read_shard, write_shard
+from compress.measuring.timing import speedup, throughput
 from compress.progress import quiet_libraries
-from compress.timing import speedup, throughput
 
 PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)
 Contender = Callable[[list[Example]], None]

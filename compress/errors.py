@@ -13,6 +13,10 @@ class CompressError(Exception):
     """
 
 
+class Unavailable(CompressError):
+    """Something optional that cannot be had here, such as a peer that is not installed; it is left out and named."""
+
+
 def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest allowed name, or an empty string."""
     close = difflib.get_close_matches(value, list(allowed), n=1, cutoff=0.5)

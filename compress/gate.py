@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from compress.errors import CompressError, did_you_mean
+from compress.measuring.results import Measurement, is_baseline, read_results, rows_of
 from compress.metrics import find_metric, paired_difference
-from compress.results import Measurement, is_baseline, megabytes, points, read_results, rows_of, times
+from compress.reporting.units import megabytes, points, times
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 EXIT_CODES = {HOLDS: 0, BROKEN: 1, UNDECIDED: 3}

@@ -18,8 +18,8 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.examples import Example
 from compress.inference import Run, logits_of
+from compress.measuring.timing import Ratio, draw_batches, speedup
 from compress.metrics import agreement, find_metric, predictions, score
-from compress.timing import Ratio, draw_batches, speedup
 from compress.tokens import encode, maximum_length, pad
 
 if TYPE_CHECKING:

@@ -21,15 +21,16 @@ import numpy as np
 
 from compress import metrics
 from compress.artifact import ModelDir
-from compress.contenders import Contender, Entry, Model, check_split_roles, open_contenders, plan_entries
 from compress.data import Example, TextSource, content_sha256, encode_labels, encode_scores, open_source, read_examples
 from compress.errors import CompressError
 from compress.host import describe_host, library_versions
-from compress.lines import Rows, Run, accuracy_fields, describe_run, keep_predictions, speed_fields
+from compress.measuring.contenders import Contender, Entry, Model, check_split_roles, open_contenders, plan_entries
+from compress.measuring.lines import Rows, Run, accuracy_fields, describe_run, keep_predictions, speed_fields
+from compress.measuring.results import Measurement, host_id, write_results
+from compress.measuring.schema import SCHEMA
+from compress.measuring.timing import batches_per_round, draw_batches
+from compress.measuring.worker import Worker
 from compress.progress import Progress, silent
-from compress.results import SCHEMA, Measurement, host_id, write_results
-from compress.timing import batches_per_round, draw_batches
-from compress.worker import Worker
 
 ROUNDS = 20
 PREDICTIONS_KEPT = 5000
@@ -73,7 +74,7 @@ def benchmark(
         command: what was typed, kept in every line.
 
     Raises:
-        CompressError: see :mod:`compress.contenders`; a model that ends its process; an output that exists.
+        CompressError: see :mod:`compress.measuring.contenders`; a model that ends its process; an output that exists.
     """
     counts = [threads] if isinstance(threads, int) else list(threads)
     _check_settings(counts, batch_sizes, rounds, device)

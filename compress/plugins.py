@@ -25,14 +25,16 @@ FOLDERS: Mapping[str, str] = {
     "architectures": "build",
     "criteria": "importance",
     "exporters": "export",
+    "floors": "fit",
     "losses": "loss",
+    "peers": "build",
     "quantizers": "quantize",
     "runtimes": "start",
 }
 
 SINGULAR: Mapping[str, str] = {
-    "architectures": "architecture", "criteria": "criterion", "exporters": "exporter", "losses": "loss",
-    "quantizers": "quantizer", "runtimes": "runtime",
+    "architectures": "architecture", "criteria": "criterion", "exporters": "exporter", "floors": "floor",
+    "losses": "loss", "peers": "peer", "quantizers": "quantizer", "runtimes": "runtime",
 }  # fmt: skip
 
 

@@ -232,7 +232,7 @@ def _check_sliced(masked: np.ndarray, sliced: np.ndarray) -> None:
 
 
 def _write_curve(working: Path, curve: Sequence[dict[str, Any]], name: str) -> None:
-    from compress.curves import draw_curve
+    from compress.reporting.curves import draw_curve
 
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(curve[0]), lineterminator="\n")

@@ -9,26 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compress import plot
 from compress.artifact import write_atomically
-from compress.curves import draw_curve, read_curve
 from compress.errors import CompressError
-from compress.pareto import Point, pareto_chart
-from compress.results import (
-    Measurement,
-    Row,
-    count,
-    in_percent,
-    is_baseline,
-    megabytes,
-    milliseconds,
-    points,
-    read_results,
-    rows_of,
-    shown,
-    times,
-)  # fmt: skip
-from compress.wording import best_row, control_of, metric_title, verdict
+from compress.measuring.results import Measurement, Row, is_baseline, read_results, rows_of
+from compress.reporting import plot
+from compress.reporting.curves import draw_curve, read_curve
+from compress.reporting.pareto import Point, pareto_chart
+from compress.reporting.units import count, in_percent, megabytes, milliseconds, points, shown, times
+from compress.reporting.wording import best_row, control_of, metric_title, verdict
 
 HTML_NAME, MARKDOWN_NAME = "report.html", "report.md"
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
@@ -282,7 +270,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("compress"), autoescape=template.endswith(".html.j2"), undefined=StrictUndefined,
+        loader=PackageLoader("compress.reporting"), autoescape=template.endswith(".html.j2"), undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters["plain"] = _plain

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from compress.cli import COMMANDS, cli
-from compress.results import read_results, rows_of
+from compress.measuring.results import read_results, rows_of
 
 TARGET = Path(__file__).with_name("commands.md")
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,9 @@ PACKAGE = Path(compress.__file__).parent
 STAGES = frozenset(
     ("finetune", "label", "distill", "prune", "quantize", "export", "measure", "report", "gate", "run", "predict")
 )
-PLUGINS = frozenset(("architectures", "losses", "criteria", "quantizers", "exporters", "runtimes"))
+PLUGINS = frozenset(
+    ("architectures", "losses", "criteria", "quantizers", "exporters", "runtimes", "floors", "peers")
+)
 GROUND = frozenset(("types", "errors"))
 LEVELS = {"ground": 0, "core": 1, "plug-in": 2, "stage": 3, "package": 4, "cli": 5}
 

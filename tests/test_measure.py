@@ -14,12 +14,12 @@ import pytest
 from tiny import bilstm, classifier, examples, onnx_directory, torch_directory, write
 
 from compress.artifact import MANIFEST_NAME, Manifest, ModelDir, describe_files
-from compress.contenders import open_contenders, plan_entries
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.measure import _to_onnx, benchmark
-from compress.results import read_results
-from compress.worker import Worker
+from compress.measuring.contenders import open_contenders, plan_entries
+from compress.measuring.results import read_results
+from compress.measuring.worker import Worker
 
 QUICK: dict[str, Any] = {"rounds": 3, "batch_sizes": (1, 8)}
 ROWS = [*examples(38), Example("good", None, "positive"), Example("bad " * 90, None, "negative")]

@@ -93,7 +93,7 @@ def test_the_wheel_holds_every_module_and_template(built: Built) -> None:
         for pattern in ("*.py", "*.j2", "py.typed")
         for path in (ROOT / "compress").rglob(pattern)
     ]
-    assert "compress/templates/report.html.j2" in files
+    assert "compress/reporting/templates/report.html.j2" in files
     assert [name for name in files if name not in inside] == []
 
 

@@ -21,8 +21,8 @@ from compress.examples import Example, describe_rows
 from compress.graph import operator_counts
 from compress.inference import logits_of
 from compress.int8_check import Judge
+from compress.measuring.timing import Ratio
 from compress.quantize import quantize
-from compress.timing import Ratio
 
 KINDS = ["bert", "distilbert", "mpnet", "pruned-bert", "pruned-electra", "pruned-xlm-roberta", "bilstm"]
 FASTER, SLOWER = Ratio(2.0, 1.9, 2.1), Ratio(0.8, 0.7, 0.9)

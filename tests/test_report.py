@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from lines import line, write_lines
 
-from compress import plot
 from compress.errors import CompressError
-from compress.pareto import Point, front, pareto_chart
+from compress.measuring.results import read_results, rows_of
 from compress.report import HTML_NAME, MARKDOWN_NAME, report
-from compress.results import megabytes, milliseconds, points, read_results, rows_of, times
-from compress.wording import results_table, verdict
+from compress.reporting import plot
+from compress.reporting.pareto import Point, front, pareto_chart
+from compress.reporting.units import megabytes, milliseconds, points, times
+from compress.reporting.wording import results_table, verdict
 
 CURVE = """heads_removed,heads_kept,share_removed,metric,value,split,rows,recovered
 0,72,0.0,accuracy,0.89,validation,800,False
@@ -233,7 +234,7 @@ def test_the_table_on_the_screen(made: Any) -> None:
 
 def test_reading_results_needs_no_torch() -> None:
     code = (
-        "import sys, compress.report, compress.gate, compress.measure, compress.metrics, compress.plot\n"
+        "import sys, compress.report, compress.gate, compress.measure, compress.metrics, compress.reporting.plot\n"
         "print({'torch', 'transformers', 'scipy', 'sklearn', 'onnxruntime'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from compress import timing
+from compress.measuring import timing
 
 
 def rounds(generator: np.random.Generator, disturbance: np.ndarray, factor: float = 1.0) -> list[list[float]]:

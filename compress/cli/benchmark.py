@@ -89,7 +89,7 @@ def command(
     if not quiet:
         from rich.console import Console
 
-        from compress.wording import results_table
+        from compress.reporting.wording import results_table
 
         # A pipe has no width: cut columns would make a log useless.
         console = Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)

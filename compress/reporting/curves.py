@@ -6,10 +6,10 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from compress import plot
 from compress.errors import CompressError
-from compress.results import in_percent
-from compress.wording import metric_title
+from compress.reporting import plot
+from compress.reporting.units import in_percent
+from compress.reporting.wording import metric_title
 
 
 def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:

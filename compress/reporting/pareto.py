@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from compress.plot import WIDE, Axis, Canvas, document, frame, horizontal_ticks, vertical_ticks
+from compress.reporting.plot import WIDE, Axis, Canvas, document, frame, horizontal_ticks, vertical_ticks
 
 STYLE = """
 .chart .point{transition:transform .35s}

@@ -1,4 +1,4 @@
-"""Result files: flat JSON lines, one for each (model, runtime, device, threads, batch size).
+"""Result files: flat JSON lines, one for each (model, runtime, device, threads, length, padding, batch size).
 
 ``compress benchmark`` writes them, ``report`` and ``check`` read them, ``benchmarks/results`` keeps them. Every line
 stands on its own. Examples are known by their row number only; no line holds a text.
@@ -15,18 +15,13 @@ from typing import Any
 
 from compress.artifact import write_atomically
 from compress.errors import CompressError
+from compress.measuring.schema import SCHEMA, faults
 
-# One (model, runtime, device, threads, batch size): raw samples, metric with n, sizes, host. It is one line of JSON.
+# Raw samples, metric with n, sizes and host of one configuration: one line of JSON, as compress.measuring.schema says.
 Measurement = dict[str, Any]
 
-SCHEMA = 1
-REQUIRED = (
-    "schema", "model", "recipe", "kind", "runtime", "device", "threads", "batch_size", "latency_ms", "speedup",
-    "speedup_low", "speedup_high", "metric_name", "metric", "metric_rows", "difference_points", "difference_low",
-    "difference_high", "parameters", "size_bytes", "host_id", "data", "data_sha256", "created",
-)  # fmt: skip
 # What makes two lines the same configuration, whatever the batch size and the time.
-KEY = ("data_sha256", "host_id", "device", "threads", "model", "runtime")
+KEY = ("data_sha256", "host_id", "device", "threads", "length", "padding", "model", "runtime", "model_sha256")
 
 
 @dataclass(frozen=True)
@@ -63,12 +58,20 @@ def rows_of(lines: Iterable[Measurement]) -> list[Row]:
 
 
 def is_baseline(line: Mapping[str, Any]) -> bool:
-    """Tell whether a line is the teacher in torch, against which every speed-up is."""
-    return line["kind"] == "teacher" and line["runtime"] == "torch"
+    """Tell whether a line is the teacher in torch, padded as little as can be, against which every speed-up is."""
+    return line["kind"] == "teacher" and line["runtime"] == "torch" and line["padding"] == "longest"
 
 
 def write_results(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write lines whole or not at all."""
+    """Write lines whole or not at all.
+
+    Raises:
+        ValueError: a line is not as :mod:`compress.measuring.schema` says.
+    """
+    lines = list(lines)
+    for line in lines:
+        if wrong := faults(line):
+            raise ValueError(f"a line of results is not as its schema says: {', '.join(wrong)}")
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,13 +106,15 @@ def _parse(text: str, number: int, path: Path) -> Measurement:
         line = json.loads(text)
     except json.JSONDecodeError as error:
         raise CompressError(f"{path}, line {number} is not valid JSON ({error.msg}); run the benchmark again") from None
-    missing = [key for key in REQUIRED if not isinstance(line, dict) or key not in line]
-    if missing:
+    if isinstance(line, dict) and line.get("schema", SCHEMA) != SCHEMA:
         raise CompressError(
-            f"{path}, line {number} is not a result of compress benchmark: it has no {', '.join(missing[:3])}"
+            f"{path}, line {number} has schema {line['schema']}; this compress reads {SCHEMA}: run the benchmark again"
         )
-    if line["schema"] != SCHEMA:
-        raise CompressError(f"{path}, line {number} has schema {line['schema']}; this compress reads {SCHEMA}")
+    if wrong := faults(line):
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise CompressError(
+            f"{path}, line {number} is not a result of compress benchmark: {', '.join(wrong[:3])}{more}"
+        )
     return dict(line)
 
 
@@ -117,41 +122,3 @@ def host_id(host: Mapping[str, Any]) -> str:
     """Return a short fingerprint of what decides speed: processor, instruction sets, cores, system, GPU."""
     deciding = {key: host.get(key) for key in ("cpu", "cpu_family_model", "cpu_flags", "cores", "system", "gpu")}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def shown(line: Mapping[str, Any], key: str = "metric", *, digits: int = 2) -> str:
-    """Return a metric as people write it: accuracy and F1 in percent, correlations as fractions."""
-    value = float(line[key])
-    return f"{100 * value:.{digits}f}%" if in_percent(line["metric_name"]) else f"{value:.{digits + 2}f}"
-
-
-def in_percent(metric: str) -> bool:
-    """Tell whether a metric is written in percent."""
-    return metric in {"accuracy", "f1", "macro-f1"}
-
-
-def points(value: float) -> str:
-    """Return a difference in points with its sign and a true minus: ``−0.57``."""
-    return f"{value:+.2f}".replace("-", "−").replace("+0.00", "0.00").replace("−0.00", "0.00")
-
-
-def megabytes(size_bytes: float) -> str:
-    """Return a size with two significant digits at least: ``4.4 MB``, ``91 MB``."""
-    size = size_bytes / 1e6
-    return f"{size:.2f} MB" if size < 1 else f"{size:.1f} MB" if size < 20 else f"{size:,.0f} MB"
-
-
-def times(value: float) -> str:
-    """Return a ratio as ``×0.97``, ``×4.2`` or ``×46``."""
-    return f"×{value:.2f}" if value < 9.995 else f"×{value:.1f}" if value < 99.95 else f"×{value:,.0f}"
-
-
-def milliseconds(value: float) -> str:
-    """Return a duration with three significant digits: ``0.185 ms``, ``9.02 ms``, ``237 ms``."""
-    digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
-    return f"{value:,.{digits}f} ms"
-
-
-def count(value: float) -> str:
-    """Return a large number in short: ``22.7 M``, ``1.1 M``, ``860 k``."""
-    return f"{value / 1e6:.1f} M" if value >= 1e6 else f"{value / 1e3:.0f} k" if value >= 1e4 else f"{value:,.0f}"

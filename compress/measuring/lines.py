@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from compress import metrics
-from compress.contenders import Contender, Entry
 from compress.data import Example
-from compress.results import Measurement, is_baseline
-from compress.timing import Ratio, noise, percentiles, speedup, throughput
-from compress.worker import Worker
+from compress.measuring.contenders import Contender, Entry
+from compress.measuring.results import Measurement, is_baseline
+from compress.measuring.timing import Ratio, noise, percentiles, speedup, throughput
+from compress.measuring.worker import Worker
 
 
 @dataclass

@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compress.measuring.results import Measurement, Row, is_baseline, rows_of
 from compress.metrics import METRICS, paired_difference
-from compress.results import (
-    Measurement,
-    Row,
-    count,
-    in_percent,
-    is_baseline,
-    megabytes,
-    milliseconds,
-    points,
-    rows_of,
-    shown,
-    times,
-)  # fmt: skip
+from compress.reporting.units import count, in_percent, megabytes, milliseconds, points, shown, times
 
 if TYPE_CHECKING:
     from rich.table import Table

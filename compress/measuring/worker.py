@@ -1,7 +1,7 @@
 """A process of its own for each measured model, so that models share no thread pool, no memory and no warm cache.
 
-``python -m compress.worker`` is the child: it answers one JSON line on standard output for each on standard input.
-:class:`Worker` is its handle. Arrays and texts travel as files of a directory that the parent owns.
+``python -m compress.measuring.worker`` is the child: it answers one JSON line on standard output for each on standard
+input. :class:`Worker` is its handle. Arrays and texts travel as files of a directory that the parent owns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from compress.errors import CompressError
-from compress.timing import is_stable
+from compress.measuring.timing import is_stable
 
 WARM_UP_SECONDS = 10.0
 PROBE_RUNS = 3
@@ -35,7 +35,7 @@ class Worker:
         """Start the child; ``scratch`` keeps what it prints. ``title`` names it in errors."""
         self.title = title
         self._log = scratch / f"{id(self)}.log"
-        package = str(Path(__file__).parent.parent)
+        package = str(Path(__file__).parent.parent.parent)
         environment = {
             **os.environ,
             **dict.fromkeys(_THREAD_VARIABLES, str(threads)),
@@ -46,7 +46,7 @@ class Worker:
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C reaches the parent only, which then ends its children in order.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "compress.worker"],
+                [sys.executable, "-P", "-m", "compress.measuring.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,0 +1,1 @@
+"""What a gate is made of: budgets, baselines, and how a verdict is handed to CI."""

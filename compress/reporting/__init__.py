@@ -1,0 +1,1 @@
+"""How results are shown: sentences, tables, pictures and the page that holds them."""
