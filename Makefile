@@ -2,6 +2,7 @@
 # make test    every test
 # make check   what CI runs: lint, types, generated docs, tests
 # make docs    the command reference, from the help of the commands
+# make ci-study   the small study that CI holds to budgets
 # make bench   how fast texts are labelled, beside transformers' own pipeline
 #
 # The environment is .venv, made once. Another interpreter: make test PYTHON=python3.12
@@ -16,10 +17,13 @@ BIN := $(VENV)/bin
 QUICKSTART := $(VENV)/.installed-quickstart
 DEVELOPMENT := $(VENV)/.installed-development
 
-.PHONY: demo test check lint types docs docs-check bench venv
+.PHONY: demo ci-study test check lint types docs docs-check bench venv
 
 demo: $(QUICKSTART)
 	$(BIN)/compress run quickstart -o $(STUDY_OUTPUT)
+
+ci-study: $(QUICKSTART)
+	$(BIN)/compress run ci -o runs/ci
 
 # Each worker computes on one thread, so that workers do not fight over the cores.
 test: $(DEVELOPMENT)

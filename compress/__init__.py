@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "ModelDir": "compress.artifact",
     "benchmark": "compress.measure",
+    "check": "compress.gate",
     "distill": "compress.distill",
     "export": "compress.export",
     "finetune": "compress.finetune",
@@ -25,6 +26,7 @@ _LAZY = {
     "load": "compress.artifact",
     "prune_heads": "compress.prune",
     "quantize": "compress.quantize",
+    "replay": "compress.replay",
     "report": "compress.report",
     "run": "compress.run",
 }
@@ -36,11 +38,13 @@ if TYPE_CHECKING:
     from compress.distill import distill
     from compress.export import export
     from compress.finetune import finetune
+    from compress.gate import check
     from compress.importance import head_importance
     from compress.label import label
     from compress.measure import benchmark
     from compress.prune import prune_heads
     from compress.quantize import quantize
+    from compress.replay import replay
     from compress.report import report
     from compress.run import run
 

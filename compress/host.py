@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,4 +78,17 @@ def _gpu_names() -> list[str]:
         for line in file.read_text(encoding="utf-8").splitlines():
             if line.startswith("Model:"):
                 names.append(line.split(":", 1)[1].strip())
-    return names
+    return names or _gpu_names_by_tool()
+
+
+def _gpu_names_by_tool() -> list[str]:
+    """Ask the driver's own tool: a container may show the cards without the driver's files."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    question = [tool, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(question, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()]

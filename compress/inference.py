@@ -1,13 +1,21 @@
-"""Logits for many rows with hardly any padding: rows of like length share a batch, whatever runs the model."""
+"""Logits for many rows with hardly any padding: rows of like length share a batch, whatever runs the model.
+
+A run function takes token arrays to logits. It may carry two things beside: ``device_ms``, the time of its last call on
+the card alone, and ``prepare_shapes(rows, length)``, which does beforehand what the first batches of so many rows, of
+up to so many tokens, would cost in addition.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from compress.artifact import ModelDir
 from compress.errors import CompressError
+from compress.modeling import input_names
 from compress.tokens import encode, pad
 
 if TYPE_CHECKING:
@@ -46,14 +54,94 @@ def logits_of(
     return logits
 
 
-def torch_run(model: PreTrainedModel) -> Run:
-    """Return a function that runs a torch model where it lies."""
+class TorchRun:
+    """A torch model as a run function, on the device where it lies.
+
+    ``device_ms`` is the time of the last forward pass on a card, by CUDA events and without transfers; None on a
+    processor. ``forward`` is what is called instead of the model, such as a compiled form of it.
+    """
+
+    device_ms: float | None = None
+
+    def __init__(self, model: PreTrainedModel, forward: Callable[..., Any] | None = None) -> None:
+        self.model = model
+        self.names = input_names(model)
+        self._forward = model if forward is None else forward
+
+    def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        import torch
+
+        device = self.model.device
+        inputs = {name: torch.from_numpy(arrays[name]).to(device) for name in self.names if name in arrays}
+        timer = DeviceTimer(device.type)
+        with torch.inference_mode(), timer:
+            logits = self._forward(**inputs).logits
+        answer: np.ndarray = logits.float().cpu().numpy()
+        self.device_ms = timer.milliseconds()
+        return answer
+
+
+class DeviceTimer:
+    """Times what is enqueued on a CUDA card within its ``with`` block; on a processor it does nothing."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device == "cuda" else []
+
+    def __enter__(self) -> None:
+        if self._events:
+            self._events[0].record()
+
+    def __exit__(self, *_: object) -> None:
+        if self._events:
+            self._events[1].record()
+
+    def milliseconds(self) -> float | None:
+        """Return the time between both ends once the card has passed them; None on a processor."""
+        if not self._events:
+            return None
+        self._events[1].synchronize()
+        return float(self._events[0].elapsed_time(self._events[1]))
+
+
+def open_torch(
+    directory: Path, *, threads: int, device: str, devices: Sequence[str], runtime: str, precision: str = "float32"
+) -> PreTrainedModel:
+    """Load a torch model directory for inference on a device.
+
+    float32 means float32: TF32 is off for matrix products, as PyTorch has it, and for an LSTM in cuDNN, where PyTorch
+    would allow it.
+
+    Args:
+        directory: a torch model directory.
+        threads: processor threads for one batch; this is a setting of the whole process in PyTorch.
+        device: where it shall run; one of ``devices``.
+        devices: where the runtime works.
+        runtime: its name, for errors.
+        precision: what weights and activations are cast to: ``float32``, ``bfloat16`` or ``float16``.
+
+    Raises:
+        CompressError: the runtime does not work on that device, or there is none.
+    """
     import torch
 
-    def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
-        with torch.inference_mode():
-            inputs = {key: torch.from_numpy(values).to(model.device) for key, values in arrays.items()}
-            logits: np.ndarray = model(**inputs).logits.float().cpu().numpy()
-            return logits
+    if device not in devices:
+        instead = "" if "cpu" in devices else ", or --runtime torch --device cpu"
+        raise CompressError(
+            f"device {device!r} is not one that {runtime} runs on here; use --device {' or '.join(devices)}{instead}"
+        )
+    if device == "cuda" and not torch.cuda.is_available():
+        instead = "" if "cpu" in devices else "--runtime torch "
+        raise CompressError(f"torch finds no CUDA device on this host; use {instead}--device cpu")
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    model: Any = ModelDir.open(directory, verify=False).load()
+    model.to(device=device, dtype=getattr(torch, precision))
+    return cast("PreTrainedModel", model)
 
-    return run
+
+def torch_run(model: PreTrainedModel) -> Run:
+    """Return a function that runs a torch model where it lies."""
+    return TorchRun(model)

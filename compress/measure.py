@@ -2,18 +2,14 @@
 
 Every (model, runtime, threads) is a process of its own, pinned to the same cores. All are alive together and one works
 at a time: in each round every one gets the same batches, in an order drawn anew. A speed-up is the median over rounds
-of the ratio to the teacher, with an interval; accuracy is compared row by row.
+of the ratio to the teacher, with an interval; quality is compared row by row.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import random
+import logging
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,32 +17,47 @@ import numpy as np
 
 from compress import metrics
 from compress.artifact import ModelDir
-from compress.data import Example, TextSource, content_sha256, encode_labels, encode_scores, open_source, read_examples
+from compress.data import Example, TextSource, check_roles, content_sha256, encode_gold, open_source, read_examples
 from compress.errors import CompressError
-from compress.host import describe_host, library_versions
+from compress.host import describe_host
+from compress.measuring import beside
+from compress.measuring.arithmetic import count_arithmetic
 from compress.measuring.contenders import Contender, Entry, Model, check_split_roles, open_contenders, plan_entries
-from compress.measuring.lines import Rows, Run, accuracy_fields, describe_run, keep_predictions, speed_fields
+from compress.measuring.cores import available_cores
+from compress.measuring.lines import Rows, describe_run, device_fields, keep_predictions, setting_fields, speed_fields
+from compress.measuring.lock import write_lock
+from compress.measuring.quality import quality_fields
 from compress.measuring.results import Measurement, host_id, write_results
+from compress.measuring.rounds import Files, Plan, started, take_turns
 from compress.measuring.schema import SCHEMA
-from compress.measuring.timing import batches_per_round, draw_batches
-from compress.measuring.worker import Worker
+from compress.peers import interpreter
 from compress.progress import Progress, silent
+
+logger = logging.getLogger("compress")
 
 ROUNDS = 20
 PREDICTIONS_KEPT = 5000
+Data = Sequence[Example] | TextSource | str | Path
 
 
 def benchmark(
     teacher: Model,
     models: Sequence[Model],
-    data: Sequence[Example] | TextSource | str | Path,
+    data: Data,
     *,
     output: str | Path | None = None,
     controls: Sequence[Model] = (),
+    train: Data | None = None,
+    floors: Sequence[str] | None = None,
+    peers: Sequence[str] = (),
+    peer_models: Sequence[str] = (),
+    bodies: Sequence[str] = (),
     runtimes: Sequence[str] | None = None,
     device: str = "cpu",
     threads: int | Sequence[int] = 1,
     batch_sizes: Sequence[int] = (1, 32),
+    lengths: Sequence[int] = (),
+    padded_teacher: bool = True,
     rounds: int = ROUNDS,
     seed: int = 0,
     metric: str | None = None,
@@ -57,17 +68,25 @@ def benchmark(
     force: bool = False,
     progress: Progress = silent,
 ) -> list[Measurement]:
-    """Measure speed, accuracy, size and memory of every model and return one line per configuration.
+    """Measure speed, quality, size and memory of every model and return one line per configuration.
 
     Args:
         teacher: a torch directory; it is measured in torch and in every other runtime that is used.
         models: torch or ONNX directories with the teacher's labels.
         data: labelled rows that no model has seen; latencies are taken on random rows of it.
-        output: a ``.jsonl`` to write, whole or not at all.
+        output: a ``.jsonl`` to write, whole or not at all, and its lock beside it.
         controls: models that only show what distillation added; those whose manifest says so need not be listed.
+        train: labelled rows that floors are fitted on, and that peers may calibrate with.
+        floors: cheap classifiers that need no teacher; default all of them where there is ``train``.
+        peers: other tools that run the torch models too, ``"all"`` for every one; what cannot be had here is left
+            out, and lines say so.
+        peer_models: names of the models that peers run; default all but controls.
+        bodies: published architectures with random weights, for scale: see :mod:`compress.measuring.bodies`.
         runtimes: where to run; torch models are exported where needed. Default: where each opens natively.
         threads: threads, and cores that a process is pinned to; several make a sweep.
-        batch_sizes: 1 measures latency, larger ones throughput.
+        batch_sizes: 1 measures latency, larger ones throughput; bodies are measured at the smallest only.
+        lengths: numbers of tokens to measure runtimes at, beside the data's own lengths.
+        padded_teacher: measure the teacher in torch also with every row padded to ``max_length``, or 128 tokens.
         rounds: how often every configuration is timed; at least 3.
         metric: see ``compress.metrics.METRICS``; default accuracy, or Pearson for regression.
         max_length: tokens a text is cut to; 0 for as many as each model can read.
@@ -76,86 +95,92 @@ def benchmark(
     Raises:
         CompressError: see :mod:`compress.measuring.contenders`; a model that ends its process; an output that exists.
     """
-    counts = [threads] if isinstance(threads, int) else list(threads)
-    _check_settings(counts, batch_sizes, rounds, device)
+    counts = (threads,) if isinstance(threads, int) else tuple(dict.fromkeys(threads))
+    plan = Plan(
+        device, counts, tuple(dict.fromkeys(batch_sizes)), tuple(dict.fromkeys(lengths)), rounds, seed, max_length,
+        padded_teacher,
+    )  # fmt: skip
+    _check(plan)
     target = Path(output) if output is not None else None
     if target is not None and target.exists() and not force:
         raise CompressError(f"{target} already exists; choose another -o or replace it with --force")
     contenders = open_contenders(teacher, models, controls)
-    rows = _read_rows(data, data_name, contenders)
-    chosen = metrics.find_metric(metric, task=contenders[0].model.task, classes=len(contenders[0].model.labels))
+    first = contenders[0].model
+    rows = _read_rows(data, data_name, "test", first)
+    _check_unseen(rows, contenders)
+    fitted = _read_fitted(train, rows, first)
+    chosen = metrics.find_metric(metric, task=first.task, classes=len(first.labels))
     with tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
         scratch = Path(folder)
-        entries = plan_entries(contenders, runtimes, lambda model: _to_onnx(model, scratch))
-        texts = scratch / "texts.json"
-        texts.write_text(_json_texts(rows.examples), encoding="utf-8")
-        with _workers(entries, counts, scratch) as runs:
-            predicted = _predict(runs, texts, device, max_length, chosen.task, progress)
-            _measure(runs, batch_sizes, rounds, len(rows.examples), seed, progress)
+        entries = plan_entries(contenders, runtimes, lambda model: _to_onnx(model, scratch), device)
+        entries += beside.plan_bodies(bodies, contenders, scratch, device)
+        entries += _floors(floors, fitted, contenders, scratch)
+        added, left_out = beside.plan_peers(
+            peers, beside.peer_models(contenders, peer_models), scratch,
+            device=device, has_train=fitted is not None, interpreter=interpreter,
+        )  # fmt: skip
+        files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
+        with started([*entries, *added], plan, files, left_out, progress) as (runs, logits):
+            settings = [plan.settings(run) for run in runs]
+            take_turns(runs, settings, rows=len(rows.examples), rounds=rounds, seed=seed, progress=progress)
             for run in runs:
                 run.memory = run.worker.ask("memory")
+            arithmetic = count_arithmetic(runs, device, progress)
+        baseline = next(run.entry.title for run in runs if run.is_baseline)
+        quality = quality_fields(
+            logits, rows.gold, baseline=baseline, metric=chosen, task=first.task, labels=first.labels
+        )
         common = {
             "schema": SCHEMA, "study": study, "data": rows.name, "data_sha256": rows.sha256, "split": "test",
-            "data_rows": len(rows.examples), "device": device, "rounds": rounds, "seed": seed, "command": command,
+            "data_rows": len(rows.examples), "rounds": rounds, "seed": seed, "command": command,
             "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
-            "host_id": host_id(describe_host()), "versions": library_versions(),
+            "host_id": host_id(describe_host()), "left_out": left_out,
         }  # fmt: skip
-        accuracy = accuracy_fields(runs, predicted, rows, chosen)
         lines = [
-            common | describe_run(run, contenders[0]) | speed_fields(run, runs, size, seed) | accuracy[run.entry.title]
-            for run in runs
-            for size in batch_sizes
-        ]
-        if len(rows.examples) <= PREDICTIONS_KEPT:
-            keep_predictions(lines, predicted, rows.gold)
+            {
+                **common, **describe_run(run, runs), **setting_fields(run, runs, setting),
+                **speed_fields(run, runs, setting, seed), **device_fields(run, setting, arithmetic),
+                **quality[run.entry.title],
+            }
+            for run, own in zip(runs, settings, strict=True)
+            for setting in own
+        ]  # fmt: skip
+    if len(rows.examples) <= PREDICTIONS_KEPT:
+        known = {title: values for title, values in logits.items() if values is not None}
+        keep_predictions(lines, {t: metrics.predictions(v, chosen.task) for t, v in known.items()}, rows.gold)
     if target is not None:
         write_results(target, lines)
+        arguments = {
+            "teacher": contenders[0].model, "models": list(models), "controls": list(controls),
+            "train": fitted.examples if fitted else None, "floors": None if floors is None else list(floors),
+            "peers": list(peers), "peer_models": list(peer_models), "bodies": list(bodies),
+            "runtimes": None if runtimes is None else list(runtimes), "device": device, "threads": list(counts),
+            "batch_sizes": list(plan.batch_sizes), "lengths": list(plan.lengths), "padded_teacher": padded_teacher,
+            "rounds": rounds, "seed": seed, "metric": metric, "max_length": max_length,
+        }  # fmt: skip
+        write_lock(target, lines, arguments)
     return lines
 
 
-def _check_settings(threads: Sequence[int], batch_sizes: Sequence[int], rounds: int, device: str) -> None:
-    cores = len(_cores())
-    if not threads or any(not 1 <= count <= cores for count in threads):
-        raise CompressError(f"--threads {_listed(threads)} is not possible here; use 1 to {cores}, the cores at hand")
-    if not batch_sizes or any(size < 1 for size in batch_sizes):
-        raise CompressError(f"--batch-size {_listed(batch_sizes)} must be 1 or more, such as 1,32")
-    if rounds < 3:
-        raise CompressError(f"--rounds {rounds} gives no interval; use 3 or more, {ROUNDS} for a result to keep")
-    if device not in {"cpu", "cuda"}:
-        raise CompressError(f"--device {device} is not known; use cpu or cuda")
+def _check(plan: Plan) -> None:
+    cores = len(available_cores())
+    if not plan.threads or any(not 1 <= count <= cores for count in plan.threads):
+        raise CompressError(
+            f"--threads {_listed(plan.threads)} is not possible here; use 1 to {cores}, the cores at hand"
+        )
+    if not plan.batch_sizes or any(size < 1 for size in plan.batch_sizes):
+        raise CompressError(f"--batch-size {_listed(plan.batch_sizes)} must be 1 or more, such as 1,32")
+    if any(length < 1 for length in plan.lengths) or plan.max_length < 0:
+        shown = f"--length {_listed(plan.lengths)} and --max-length {plan.max_length}"
+        raise CompressError(f"{shown} must be numbers of tokens above 0, such as 32,128")
+    if plan.rounds < 3:
+        raise CompressError(f"--rounds {plan.rounds} gives no interval; use 3 or more, {ROUNDS} for a result to keep")
+    if plan.device not in {"cpu", "cuda"}:
+        raise CompressError(f"--device {plan.device} is not known; use cpu or cuda")
 
 
 def _listed(values: Sequence[int]) -> str:
     return ",".join(map(str, values)) or "(none)"
-
-
-def _cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def _quietest_first(cores: Sequence[int]) -> list[int]:
-    """Order cores by how busy they are now, so that workers are not pinned beside somebody else's work."""
-    before = _busy_ticks()
-    time.sleep(0.3)
-    after = _busy_ticks()
-    # Of equals the last: the first cores serve the interrupts of the machine.
-    return sorted(cores, key=lambda core: (after.get(core, 0) - before.get(core, 0), -core))
-
-
-def _busy_ticks() -> dict[int, int]:
-    """Return what Linux counts of the time that each core was not idle; nothing elsewhere."""
-    try:
-        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-    except OSError:
-        return {}
-    # user, nice, system, idle, iowait, irq, softirq, steal
-    return {
-        int(line[0][3:]): sum(map(int, line[1:4])) + sum(map(int, line[6:9]))
-        for line in lines
-        if line[0].startswith("cpu") and line[0] != "cpu"
-    }
 
 
 def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
@@ -166,87 +191,45 @@ def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
     return ModelDir.open(target, verify=False) if target.is_dir() else export(model, target)
 
 
-def _read_rows(
-    data: Sequence[Example] | TextSource | str | Path, name: str, contenders: Sequence[Contender]
-) -> Rows:
+def _read_rows(data: Data, name: str, role: str, teacher: ModelDir) -> Rows:
     if isinstance(data, str | Path):
-        data = open_source(data, role="test", labelled=True)
+        data = open_source(data, role=role, labelled=True)
     if isinstance(data, TextSource):
         name, examples = name or data.name, read_examples(data)
     else:
-        name, examples = name or "data", list(data)
+        name, examples = name or ("data" if role == "test" else role), list(data)
     if len(examples) < 2:
         raise CompressError(f"{name} has {len(examples)} rows; a comparison needs two or more")
-    sha256 = content_sha256(examples)
+    gold = np.array(encode_gold(examples, teacher.labels, task=teacher.task, name=name))
+    return Rows(name, content_sha256(examples), examples, gold)
+
+
+def _check_unseen(rows: Rows, contenders: Sequence[Contender]) -> None:
     # A pool is fingerprinted without labels.
-    bare = content_sha256(Example(example.text, example.text_pair) for example in examples)
-    check_split_roles(contenders, (sha256, bare), name)
-    teacher = contenders[0].model
-    if teacher.task == "regression":
-        gold = np.array(encode_scores(examples, name=name), dtype=np.float64)
-    else:
-        gold = np.array(encode_labels(examples, teacher.labels, name=name), dtype=np.int64)
-    return Rows(name, sha256, examples, gold)
+    bare = content_sha256(Example(example.text, example.text_pair) for example in rows.examples)
+    check_split_roles(contenders, (rows.sha256, bare), rows.name)
 
 
-def _json_texts(examples: Sequence[Example]) -> str:
-    return json.dumps([[example.text, example.text_pair] for example in examples])
+def _read_fitted(train: Data | None, rows: Rows, teacher: ModelDir) -> Rows | None:
+    """Read the rows that floors and peers are fitted on; none of them may be a test row."""
+    if train is None:
+        return None
+    try:
+        fitted = _read_rows(train, "", "train", teacher)
+    except CompressError as error:
+        hint = "floors and peers learn from --train: with --no-floors and no --peer it may have any labels"
+        raise CompressError(f"{error} ({hint})") from None
+    check_roles({"train": fitted.examples, "test": rows.examples}, drop_overlap=False)
+    return fitted
 
 
-@contextmanager
-def _workers(entries: Sequence[Entry], counts: Sequence[int], scratch: Path) -> Iterator[list[Run]]:
-    """Start a process for each entry and thread count; all are ended on the way out, whatever happens."""
-    with ExitStack() as stack:
-        runs = []
-        for entry in entries:
-            for count in counts:
-                worker = Worker(entry.title, threads=count, scratch=scratch)
-                stack.callback(worker.close)
-                runs.append(Run(entry, count, worker))
-        yield runs
-
-
-def _predict(
-    runs: Sequence[Run], texts: Path, device: str, max_length: int, task: str, progress: Progress
-) -> dict[str, np.ndarray]:
-    """Load every model, one after the other, and return what each entry predicts ``[N]``."""
-    predicted: dict[str, np.ndarray] = {}
-    cores = _quietest_first(_cores())
-    with progress("Loading and predicting", len(runs)) as advance:
-        for run in runs:
-            run.loaded = run.worker.ask(
-                "load",
-                directory=str(run.entry.directory.path.resolve()),
-                runtime=run.entry.runtime,
-                device=device,
-                threads=run.threads,
-                cores=sorted(cores[: run.threads]) if hasattr(os, "sched_setaffinity") else [],
-                texts=str(texts),
-                max_length=max_length,
-            )
-            logits = texts.with_name("logits.npy")
-            run.worker.ask("predict", logits=str(logits))
-            predicted.setdefault(run.entry.title, metrics.predictions(np.load(logits), task))
-            advance(1)
-    return predicted
-
-
-def _measure(
-    runs: Sequence[Run], batch_sizes: Sequence[int], rounds: int, rows: int, seed: int, progress: Progress
-) -> None:
-    """Warm up, then take turns: within a round and a batch size, models follow each other in a random order."""
-    generator = random.Random(seed)
-    probes = {size: draw_batches(generator, rows, size, 1)[0] for size in batch_sizes}
-    with progress("Warming up", len(runs) * len(batch_sizes)) as advance:
-        for run in runs:
-            for size in batch_sizes:
-                run.warm[size] = run.worker.ask("warm_up", probe=probes[size])["stable"]
-                run.turns[size] = []
-                advance(1)
-    with progress("Measuring", rounds * len(runs) * len(batch_sizes)) as advance:
-        for _ in range(rounds):
-            for size in generator.sample(list(batch_sizes), len(batch_sizes)):
-                batches = draw_batches(generator, rows, size, batches_per_round(size))
-                for run in generator.sample(list(runs), len(runs)):
-                    run.turns[size].append(run.worker.ask("measure", probe=probes[size], batches=batches))
-                    advance(1)
+def _floors(
+    names: Sequence[str] | None, fitted: Rows | None, contenders: Sequence[Contender], scratch: Path
+) -> list[Entry]:
+    if fitted is not None:
+        return beside.plan_floors(names, contenders, scratch)
+    if names:
+        raise CompressError(f"the floors {', '.join(names)} are fitted on training rows; give them with --train FILE")
+    if names is None:
+        logger.info("no floors: they are fitted on labelled training rows, which --train FILE gives")
+    return []

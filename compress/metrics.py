@@ -183,25 +183,32 @@ def paired_difference(
     """Return the difference of two models on the same rows, in points, with its 95% interval.
 
     Rows are resampled together for both models. For accuracy the interval is never narrower than that of
-    Bonett and Price (2012): when two models hardly ever differ, resampling their few differences pretends a
-    certainty that N rows cannot give.
+    Bonett and Price (2012, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired
+    data"): when two models hardly ever differ, resampling their few differences pretends a certainty that N rows cannot
+    give.
     """
     model, gold_rows = _rows(predicted, gold)
     other, _ = _rows(reference, gold)
+    p = None
+    if metric.task == "classification":
+        won, lost = discordant(model, other, gold_rows)
+        p = mcnemar_p(won, lost)
+        if metric.name == "accuracy":
+            low, high = _accuracy_difference(won, lost, len(gold_rows), seed)
+            return Difference(100 * (won - lost) / len(gold_rows), 100 * low, 100 * high, p)
 
     def statistic(p: Array, r: Array, g: Array) -> Array:
         return np.asarray(metric.statistic(p, g, classes) - metric.statistic(r, g, classes))
 
+    low, high = bootstrap((model, other, gold_rows), statistic, seed=seed)
     points = 100 * float(statistic(model, other, gold_rows))
-    low, high = (100 * value for value in bootstrap((model, other, gold_rows), statistic, seed=seed))
-    if metric.task == "regression":
-        return Difference(points, low, high, None)
-    won = int(((model == gold_rows) & (other != gold_rows)).sum())
-    lost = int(((model != gold_rows) & (other == gold_rows)).sum())
-    if metric.name == "accuracy":
-        adjusted = _bonett_price(won, lost, len(gold_rows))
-        low, high = min(low, 100 * adjusted[0]), max(high, 100 * adjusted[1])
-    return Difference(points, low, high, mcnemar_p(won, lost))
+    return Difference(points, 100 * low, 100 * high, p)
+
+
+def discordant(predicted: Array, reference: Array, gold: Array) -> tuple[int, int]:
+    """Return how many rows only the model has right (won), and how many only the reference (lost)."""
+    right, reference_right = predicted == gold, reference == gold
+    return int((right & ~reference_right).sum()), int((~right & reference_right).sum())
 
 
 def mcnemar_p(won: int, lost: int) -> float:
@@ -240,12 +247,20 @@ def bootstrap(
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
-def _bonett_price(won: int, lost: int, rows: int) -> tuple[float, float]:
+def _accuracy_difference(won: int, lost: int, rows: int, seed: int) -> tuple[float, float]:
+    """Return the wider of bootstrap and Bonett-Price on either side, as fractions.
+
+    A resample of rows holds a multinomial number of won and lost ones, so the counts are drawn instead of the rows.
+    """
     from scipy.stats import norm
 
+    shares = [won / rows, lost / rows, (rows - won - lost) / rows]
+    drawn = np.random.default_rng(seed).multinomial(rows, shares, RESAMPLES)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / rows, [tail, 1 - tail])
     p_won, p_lost = (won + 1) / (rows + 2), (lost + 1) / (rows + 2)
-    half = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt((p_won + p_lost - (p_won - p_lost) ** 2) / (rows + 2))
-    return float(p_won - p_lost - half), float(p_won - p_lost + half)
+    half = norm.ppf(1 - tail) * np.sqrt((p_won + p_lost - (p_won - p_lost) ** 2) / (rows + 2))
+    return float(min(low, p_won - p_lost - half)), float(max(high, p_won - p_lost + half))
 
 
 def _rows(first: ArrayLike, second: ArrayLike) -> tuple[Array, Array]:

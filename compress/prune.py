@@ -240,8 +240,8 @@ def _write_curve(working: Path, curve: Sequence[dict[str, Any]], name: str) -> N
     writer.writerows(curve)
     write_atomically(working / CURVE_NAME, buffer.getvalue())
     rows = [{key: str(value) for key, value in point.items()} for point in curve]
-    wide, _ = draw_curve(name, curve[0]["metric"], rows)["pictures"]
-    write_atomically(working / PICTURE_NAME, wide)
+    picture = draw_curve(name, curve[0]["metric"], rows).picture
+    write_atomically(working / PICTURE_NAME, picture.wide)
 
 
 def _inherited(source: ModelDir) -> tuple[dict[str, Any], ...]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from compress import plugins
 from compress.errors import CompressError, did_you_mean
+from compress.measuring.bodies import BODIES
 from compress.plugins import fits
 
 Kind = Literal["teachers", "students", "benchmarks"]
@@ -157,12 +158,17 @@ class StudyTeacher:
 
 @dataclass(frozen=True)
 class StudyStudent:
-    """A student of a study; ``training`` replaces values of its recipe's."""
+    """A student of a study; ``training`` replaces values of its recipe's.
+
+    It and its control are trained once for each of ``seeds``, by default once with the study's; the first one also
+    becomes int8.
+    """
 
     recipe: str
     control: bool = True
     quantize: bool = True
     training: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,13 +184,43 @@ class StudyPrune:
 
 @dataclass(frozen=True)
 class StudyBenchmark:
-    """How the models of a study are measured; no ``runtimes`` means each model in the one that opens it natively."""
+    """How the models of a study are measured; no ``runtimes`` means each model in the one that opens it natively.
+
+    ``threads`` is a number or several; int8 is judged at the first. ``lengths`` are tokens to measure at beside the
+    data's own lengths. ``floors`` are fitted on the study's training rows.
+    """
 
     batch_sizes: tuple[int, ...] = (1, 32)
     rounds: int = 20
-    threads: int = 1
+    threads: int | tuple[int, ...] = 1
+    lengths: tuple[int, ...] = ()
     runtimes: tuple[str, ...] = ("torch", "onnxruntime")
+    floors: bool = True
+    peers: tuple[str, ...] = ()
+    bodies: tuple[str, ...] = ()
     metric: str = ""
+
+    @property
+    def thread_counts(self) -> tuple[int, ...]:
+        return (self.threads,) if isinstance(self.threads, int) else self.threads
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = []
+        counts = (*self.thread_counts, *self.batch_sizes, *self.lengths)
+        if self.rounds < 3 or not self.thread_counts or not self.batch_sizes or min(counts) < 1:
+            found.append("needs rounds of at least 3, and threads, batch_sizes and lengths of at least 1")
+        for kind, names, known in (
+            ("runtime", self.runtimes, plugins.names("runtimes")),
+            ("peer", self.peers, (*plugins.names("peers"), "all")),
+            ("body", self.bodies, tuple(BODIES)),
+        ):
+            found += [
+                f"unknown {kind} {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
+                for name in names
+                if name.replace("_", "-") not in known
+            ]
+        return found
 
 
 @dataclass(frozen=True)
@@ -279,7 +315,15 @@ def _build(kind: Any, value: Any, where: str, faults: list[str]) -> Any:
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         inner = [k for k in typing.get_args(kind) if k is not type(None)]
-        return None if value is None else _build(inner[0], value, where, faults)
+        lists = [k for k in inner if typing.get_origin(k) is tuple]
+        if lists and isinstance(value, list | tuple):
+            return _build(lists[0], value, where, faults)
+        inner = [k for k in inner if k not in lists]
+        if value is None or len(inner) == 1:
+            return None if value is None else _build(inner[0], value, where, faults)
+        if not fits(value, " | ".join(k.__name__ for k in inner)):
+            faults.append(f"{where} = {value!r} is not of type {' or '.join(k.__name__ for k in inner)}")
+        return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
             faults.append(f"{where} = {value!r} is not a list")
@@ -320,6 +364,8 @@ def _dataclass(kind: type, table: Any, where: str, faults: list[str]) -> Any:
         return None
     built = kind(**values)
     faults += _cross_checks(built)
+    if hasattr(built, "faults"):  # a dataclass that lives elsewhere brings its own rules
+        faults += [f"{where}: {fault}" if where else fault for fault in built.faults()]
     return built
 
 
@@ -363,21 +409,13 @@ def _cross_checks(recipe: Any) -> list[str]:
         faults.append(f"share_of_train = {recipe.share_of_train} must be above 0 and below 1")
     if isinstance(recipe, StudyPrune) and (recipe.recover < 0 or recipe.examples < 1):
         faults.append(f"prune {recipe.heads}: recover must be at least 0 and examples at least 1")
-    if isinstance(recipe, StudyBenchmark) and (
-        recipe.rounds < 3 or recipe.threads < 1 or not recipe.batch_sizes or min(recipe.batch_sizes) < 1
-    ):
-        faults.append("benchmark needs rounds of at least 3, threads of at least 1, and batch_sizes of at least 1")
+    if isinstance(recipe, StudyStudent) and len(set(recipe.seeds)) < len(recipe.seeds):
+        faults.append(f"student {recipe.recipe}: seeds names one twice")
     if isinstance(recipe, TeacherRecipe) and not (recipe.hub or recipe.package):
         faults.append("a teacher needs hub or package")
     if isinstance(recipe, StudentRecipe) and not recipe.losses:
         faults.append("losses is empty; a student needs at least one")
     if isinstance(recipe, BenchmarkRecipe):
-        known = plugins.names("runtimes")
-        faults += [
-            f"unknown runtime {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
-            for name in recipe.benchmark.runtimes
-            if name not in known
-        ]
         if (recipe.data.validation is None) == (recipe.data.validation_slice is None):
             faults.append("data needs either validation or validation_slice")
         if not (recipe.teacher.recipe or recipe.teacher.model):

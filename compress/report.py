@@ -1,57 +1,33 @@
-"""Stage: turn results into one page for people (HTML, no network) and its twin for pull requests (Markdown)."""
+"""Stage: turn results into a page for people (HTML, no network), one for pull requests and one for programs (JSON)."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from compress.artifact import write_atomically
 from compress.errors import CompressError
-from compress.measuring.results import Measurement, Row, is_baseline, read_results, rows_of
-from compress.reporting import plot
-from compress.reporting.curves import draw_curve, read_curve
-from compress.reporting.pareto import Point, pareto_chart
-from compress.reporting.units import count, in_percent, megabytes, milliseconds, points, shown, times
-from compress.reporting.wording import best_row, control_of, metric_title, verdict
+from compress.measuring.results import Measurement, read_results
+from compress.reporting import kinds, repeats
+from compress.reporting.cells import in_one_line
+from compress.reporting.cost import parse_prices
+from compress.reporting.curves import read_curve
+from compress.reporting.machine import machine
+from compress.reporting.markdown import plain, table
+from compress.reporting.page import Options, Page, view
+from compress.reporting.provenance import locks_beside, short
+from compress.reporting.tables import as_markdown
+from compress.reporting.units import exact, plural, points, times
 
-HTML_NAME, MARKDOWN_NAME = "report.html", "report.md"
+if TYPE_CHECKING:
+    from compress.data import TextSource
+
+HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
-_LIBRARIES_SHOWN = ("compress", "torch", "transformers", "onnxruntime", "openvino", "python")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of the table: what it shows, what it is sorted by, and a smaller second line."""
-
-    text: str
-    value: float | str
-    small: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """What may be compared: the rows of one data set on one host, device and thread count."""
-
-    title: str
-    sentences: list[str]
-    tiles: list[tuple[str, str]]
-    pictures: tuple[str, str]  # for a wide screen and for a narrow one
-    logarithmic: bool
-    headings: list[str]
-    table: list[tuple[str, list[Cell]]]
-    notes: list[str]
-
-
-@dataclass(frozen=True)
-class Origin:
-    """One run of the benchmark: what was typed, when, on what."""
-
-    facts: list[tuple[str, str]]
-    command: str
 
 
 def report(
@@ -60,9 +36,13 @@ def report(
     *,
     curves: Sequence[str | Path] = (),
     title: str = "",
+    max_accuracy_drop: float = 1.0,
+    prices: Sequence[str] = (),
+    currency: str = "",
+    texts: Sequence[TextSource | str | Path] = (),
     force: bool = False,
 ) -> Path:
-    """Write ``report.html`` and ``report.md`` into ``output`` and return the page's path.
+    """Write ``report.html``, ``report.md`` and ``report.json`` into ``output`` and return the page's path.
 
     Appends the Markdown to ``$GITHUB_STEP_SUMMARY`` where that is set.
 
@@ -70,216 +50,84 @@ def report(
         results: ``.jsonl`` files of ``compress benchmark``; hosts may differ, but are never compared.
         curves: ``pruning_curve.csv`` files of ``compress prune``, or the model directories that hold one.
         title: heading; default the study's name, else the data's.
+        max_accuracy_drop: the budget that verdicts are about, in points.
+        prices: what an hour of a machine costs, such as ``cpu=0.34``, ``cpu:8=0.34`` or ``cuda=2.5``.
+        currency: what to write behind amounts.
+        texts: the test data (files, or sources of :func:`compress.data.open_source`), whose texts the page then shows
+            beside the rows that changed. They are written to the page only.
 
     Raises:
         CompressError: a file is missing or not what it should be, or the output exists.
     """
     target = Path(output)
+    names = (HTML_NAME, MARKDOWN_NAME, JSON_NAME)
     if target.is_file():
-        raise CompressError(f"{target} is a file; -o names a directory for {HTML_NAME} and {MARKDOWN_NAME}")
-    if not force and any((target / name).exists() for name in (HTML_NAME, MARKDOWN_NAME)):
+        raise CompressError(f"{target} is a file; -o names a directory for {', '.join(names)}")
+    if not force and any((target / name).exists() for name in names):
         raise CompressError(f"{target} already holds a report; choose another -o or replace it with --force")
+    if not math.isfinite(max_accuracy_drop) or max_accuracy_drop < 0:
+        raise CompressError(
+            f"--max-accuracy-drop {max_accuracy_drop:g} is not a number of points; type 0 or more, such as 1.0"
+        )
     lines = read_results(results)
-    page = view(lines, [read_curve(Path(path)) for path in curves], title)
-    html, markdown = _render("report.html.j2", page), _render("report.md.j2", page)
+    page = view(
+        lines,
+        [read_curve(Path(path)) for path in curves],
+        locks_beside(results),
+        Options(max_accuracy_drop, parse_prices(prices), currency, title, _read_texts(texts, lines)),
+    )
+    written = {
+        HTML_NAME: _render("report.html.j2", page),
+        MARKDOWN_NAME: _render("report.md.j2", page),
+        JSON_NAME: json.dumps(machine(page), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+    }
     try:
         target.mkdir(parents=True, exist_ok=True)
-        write_atomically(target / HTML_NAME, html)
-        write_atomically(target / MARKDOWN_NAME, markdown)
+        for name, text in written.items():
+            write_atomically(target / name, text)
         if os.environ.get(SUMMARY_VARIABLE):
             with Path(os.environ[SUMMARY_VARIABLE]).open("a", encoding="utf-8") as summary:
-                summary.write(markdown + "\n")
+                summary.write(written[MARKDOWN_NAME] + "\n")
     except OSError as error:
         where = error.filename or target
         raise CompressError(f"{where} cannot be written ({error.strerror}); choose another -o") from None
     return target / HTML_NAME
 
 
-def view(
-    lines: Sequence[Measurement], curves: Sequence[tuple[str, str, list[dict[str, str]]]], title: str
-) -> dict[str, Any]:
-    """Return everything that the templates show."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows_of(lines):
-        line = row.head
-        groups.setdefault((line["data_sha256"], line["host_id"], line["device"], line["threads"]), []).append(row)
-    sections = [_section(rows, only=len(groups) == 1) for rows in groups.values()]
-    hosts = {line["host_id"] for line in lines}
-    studies = {str(line["study"]) for line in lines if line.get("study")}
-    return {
-        "title": title or ", ".join(sorted(studies)) or f"Compression on {lines[0]['data']}",
-        "sections": sections,
-        "hosts_differ": len(hosts) > 1,
-        "hosts": len(hosts),
-        "curves": [draw_curve(*curve) for curve in curves],
-        "origins": _origins(lines),
-        "models": _models(lines),
-    }
+def _read_texts(given: Sequence[TextSource | str | Path], lines: Sequence[Measurement]) -> dict[str, list[str]]:
+    """Return the texts of every set by its content hash; a set that was not measured is refused."""
+    if not given:
+        return {}
+    from compress.data import content_sha256, open_source, read_examples
 
-
-def _section(rows: list[Row], *, only: bool) -> Section:
-    rows = sorted(rows, key=lambda r: (r.head["kind"] != "teacher", not is_baseline(r.head), -r.head["speedup"]))
-    first = rows[0].head
-    host, threads = first.get("host", {}), first["threads"]
-    place = host.get("gpu", ["GPU"])[0] if first["device"] == "cuda" and host.get("gpu") else host.get("cpu", "unknown")
-    speeds = [row.head["speedup"] for row in rows]
-    runtimes = Counter(row.head["model"] for row in rows)
-    marks = [_point(row, alone=runtimes[row.head["model"]] == 1) for row in rows]
-    y_label = metric_title(first["metric_name"])
-    size = first["batch_size"]
-    title = f"{first['metric_name']} against speed-up at batch {size}"
-    wide, narrow = (pareto_chart(marks, title=title, y_label=y_label, canvas=c) for c in (plot.WIDE, plot.NARROW))
-    best = best_row(rows)
-    return Section(
-        title=f"{first['data']} ({first['data_rows']:,} rows) on {place}, {threads} thread{'s' * (threads > 1)}",
-        sentences=verdict(rows),
-        tiles=_tiles(best, rows) if best else [],
-        pictures=(wide, narrow),
-        logarithmic=max(speeds) / min(speeds) > 6,
-        headings=_headings(rows),
-        table=[(row.head["kind"], _cells(row)) for row in rows],
-        notes=_notes(rows),
-    )
-
-
-def _point(row: Row, *, alone: bool) -> Point:
-    line = row.head
-    name = "teacher" if line["kind"] == "teacher" else line["model"]
-    scale = 100.0 if in_percent(line["metric_name"]) else 1.0
-    caption = (
-        f"{row.title}: {times(line['speedup'])} ({times(line['speedup_low'])} to {times(line['speedup_high'])}), "
-        f"{line['metric_name']} {shown(line)}, {points(line['difference_points'])} points, "
-        f"{count(line['parameters'])} parameters, {megabytes(line['size_bytes'])}"
-        + {"control": ", control without distillation", "teacher": ", teacher"}.get(line["kind"], "")
-    )
-    low, high = (float(line.get(key) or line["metric"]) for key in ("metric_low", "metric_high"))
-    return Point(
-        name=name if alone or is_baseline(line) else f"{name} ({line['runtime']})",
-        kind=line["kind"], speedup=line["speedup"], speedup_low=line["speedup_low"], speedup_high=line["speedup_high"],
-        metric=scale * line["metric"], metric_low=scale * low, metric_high=scale * high, caption=caption,
-    )  # fmt: skip
-
-
-def _tiles(best: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
-    line = best.head
-    found = [(times(line["speedup"]), f"speed, {times(line['speedup_low'])} to {times(line['speedup_high'])}")]
-    if line["metric_kept_percent"] is not None:
-        found.append((f"{line['metric_kept_percent']:.1f}%", f"of the teacher’s {line['metric_name']} kept"))
-    if (line["size_ratio"] or 0) > 1.05:
-        found.append((times(line["size_ratio"]), f"smaller on disk, {megabytes(line['size_bytes'])}"))
-    control = control_of(best, rows)
-    if control is not None:
-        gain = points(100 * (line["metric"] - control.head["metric"]))
-        found.append((gain, "points above the same student undistilled"))
-    return found
-
-
-def _headings(rows: Sequence[Row]) -> list[str]:
-    head, bulk = rows[0].head, rows[0].bulk
-    return [
-        "Model", head["metric_name"].capitalize(), "Kept", "Points lost or won", "Speed-up",
-        "In the same runtime", f"Latency, batch {head['batch_size']}", f"Rows/s, batch {bulk['batch_size']}",
-        "Parameters", "Disk", "Memory", "Noise",
-    ]  # fmt: skip
-
-
-def _cells(row: Row) -> list[Cell]:
-    line, bulk = row.head, row.bulk
-    kept, same = line["metric_kept_percent"], line.get("speedup_same_runtime")
-    note = {"teacher": "teacher, ", "control": "control, "}.get(line["kind"], "")
-    base = is_baseline(line)
-    metric_range = ""
-    if line.get("metric_low") is not None:
-        metric_range = _range(shown(line, "metric_low", digits=1), shown(line, "metric_high", digits=1))
-    return [
-        Cell(line["model"], line["model"], f"{note}{line['runtime']}"),
-        Cell(shown(line), line["metric"], metric_range),
-        Cell(f"{kept:.1f}%" if kept is not None else "–", kept or 0),
-        Cell("–" if base else points(line["difference_points"]), line["difference_points"],
-             "" if base else _range(points(line["difference_low"]), points(line["difference_high"]))),
-        Cell(times(line["speedup"]), line["speedup"],
-             "" if base else _range(times(line["speedup_low"]), times(line["speedup_high"]))),
-        Cell(times(same) if same else "–", same or 0),
-        Cell(milliseconds(line["latency_p50_ms"]), line["latency_p50_ms"],
-             f"p95 {milliseconds(line['latency_p95_ms'])}"),
-        Cell(f"{bulk['throughput_rows_per_second']:,.0f}", bulk["throughput_rows_per_second"],
-             times(bulk["speedup"])),
-        Cell(count(line["parameters"]) if line["parameters"] else "–", line["parameters"],
-             f"÷{line['parameters_ratio']:.1f}" if line.get("parameters_ratio") else ""),
-        Cell(megabytes(line["size_bytes"]), line["size_bytes"],
-             f"÷{line['size_ratio']:.1f}" if line.get("size_ratio") else ""),
-        Cell(megabytes(line["model_memory_bytes"]), line["model_memory_bytes"]),
-        Cell(f"{line['noise']:.1%}", line["noise"]),
-    ]  # fmt: skip
-
-
-def _range(low: str, high: str) -> str:
-    return f"{low} to {high}"
-
-
-def _notes(rows: Sequence[Row]) -> list[str]:
-    line = rows[0].head
-    found = [
-        f"Speed-ups are at batch {line['batch_size']}, against the teacher in torch fp32 on the same rows in the same "
-        f"rounds ({line.get('rounds', '?')} interleaved rounds, median of per-round ratios, 95% bootstrap interval); "
-        "tokenisation is not in them.",
-        f"Texts have {line.get('tokens_median', 0):.0f} tokens in the median, {line.get('tokens_p95', 0):.0f} at the "
-        "95th percentile; batches are padded to their own longest row.",
-        "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
-    ]
-    if any(row.head["kind"] == "control" for row in rows):
-        found.append("A control is the same student, planned for the same steps and stopped early by the same rule, "
-            "on gold labels only.")
-    if len({row.head["created"] for row in rows}) > 1:
-        found.append("The rows come from more than one run on this host; each speed-up is within its own run.")
-    if not any(is_baseline(row.head) for row in rows):
-        found.append("The teacher's own line is not among these results.")
-    return found
-
-
-def _origins(lines: Sequence[Measurement]) -> list[Origin]:
-    found: dict[tuple[Any, ...], Origin] = {}
-    for line in lines:
-        key = (line["created"], line["host_id"], line.get("command"), line["data_sha256"])
-        host, versions = line.get("host", {}), line.get("versions", {})
-        flags = ", ".join(host.get("cpu_flags", [])) or "none of note"
-        facts = [
-            ("When", line["created"]),
-            ("Data", f"{line['data']}, {line['data_rows']:,} rows, sha256 {line['data_sha256'][:12]}"),
-            ("Host", f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores, instruction sets: {flags}"),
-            ("GPU", ", ".join(host.get("gpu") or []) or "none"),
-            ("Versions", ", ".join(f"{name} {versions[name]}" for name in _LIBRARIES_SHOWN if name in versions)),
-            ("Rounds and seed", f"{line.get('rounds', '?')} rounds, seed {line.get('seed', '?')}"),
-        ]
-        found.setdefault(key, Origin(facts, line.get("command") or ""))
-    return list(found.values())
-
-
-def _models(lines: Sequence[Measurement]) -> list[tuple[str, str, str, str]]:
+    measured = {line["data_sha256"]: line["data"] for line in lines}
     found = {}
-    for line in lines:
-        heads = line.get("heads_per_layer")
-        found[line["model"], line.get("model_sha256", "")] = (
-            line["model"], line["recipe"] or "–", "/".join(map(str, heads)) if heads else "–",
-            line.get("model_sha256", "")[:12],
-        )  # fmt: skip
-    return list(found.values())
+    for one in given:
+        source = open_source(one, role="test", labelled=True) if isinstance(one, str | Path) else one
+        examples = read_examples(source)
+        sha256 = content_sha256(examples)
+        if sha256 not in measured:
+            known = ", ".join(f"{name} ({short(known)})" for known, name in measured.items())
+            raise CompressError(
+                f"{source.name} holds other rows (sha256 {short(sha256)}) than were measured: {known}; give --texts "
+                "the test file of the benchmark, with the same columns"
+            )
+        found[sha256] = [e.text if e.text_pair is None else f"{e.text} / {e.text_pair}" for e in examples]
+    return found
 
 
-def _render(template: str, page: dict[str, Any]) -> str:
+def _render(template: str, page: Page) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("compress.reporting"), autoescape=template.endswith(".html.j2"), undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters["plain"] = _plain
-    return environment.get_template(template).render(page)
-
-
-def _plain(text: object) -> str:
-    """Make text safe inside a Markdown table: one line, no column marks, no HTML, no emphasis or links."""
-    flat = " ".join(str(text).split()).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
-    for mark in "|*_`[]":
-        flat = flat.replace(mark, "\\" + mark)
-    return flat
+    environment.filters.update(
+        plain=plain, plural=plural, points=points, times=times, exact=exact, short=short, as_markdown=as_markdown
+    )
+    environment.globals.update(
+        kinds=kinds.KINDS, symbol=kinds.symbol, repeat_headings=repeats.HEADINGS, markdown_table=table,
+        lines_of=lambda rows: [[in_one_line(cell) for cell in row] for row in rows],
+    )  # fmt: skip
+    return environment.get_template(template).render(page=page)

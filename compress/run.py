@@ -192,24 +192,38 @@ class Study:
     def student(
         self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyStudent, student: StudentRecipe
     ) -> list[Path]:
-        """Train a student, its control and its int8 model."""
+        """Train a student and its control, once for each seed, and make the first one int8."""
         made = []
-        for control in (False, True) if plan.control else (False,):
-            inputs = {
-                "teacher": teacher.sha256,
-                "recipe": resolved(student),
-                "data": self.rows.described(),
-                "labels": [directory.manifest.files for directory in labels],
-                "control": control,
-                "seed": self.recipe.seed,
-            }
-            make = partial(
-                distill, teacher, student, labels=labels, control=control, progress=self.progress, **self.fitting
-            )
-            made.append(self.stages.make(f"{student.name}-control" if control else student.name, inputs, make))
+        for number, seed in enumerate(plan.seeds or (self.recipe.seed,)):
+            name = f"{student.name}-seed-{seed}" if number else student.name
+            made.append(self._trained(teacher, labels, student, name, seed=seed, control=False))
+            if plan.control:
+                made.append(self._trained(teacher, labels, student, f"{name}-control", seed=seed, control=True))
         if plan.quantize:
             made.append(self.quantized(ModelDir.open(made[0]), f"{student.name}-int8"))
         return made
+
+    def _trained(
+        self,
+        teacher: ModelDir,
+        labels: Sequence[LabelDir],
+        student: StudentRecipe,
+        name: str,
+        *,
+        seed: int,
+        control: bool,
+    ) -> Path:
+        inputs = {
+            "teacher": teacher.sha256,
+            "recipe": resolved(student),
+            "data": self.rows.described(),
+            "labels": [directory.manifest.files for directory in labels],
+            "control": control,
+            "seed": seed,
+        }
+        fitting = {**self.fitting, "seed": seed}
+        make = partial(distill, teacher, student, labels=labels, control=control, progress=self.progress, **fitting)
+        return self.stages.make(name, inputs, make)
 
     def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> list[Path]:
         """Remove heads of the teacher, recover, and quantize."""
@@ -243,7 +257,7 @@ class Study:
         # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
         conditions: dict[str, Any] = {
             "metric": self.recipe.benchmark.metric or None,
-            "threads": self.recipe.benchmark.threads,
+            "threads": self.recipe.benchmark.thread_counts[0],
         }
         inputs = {
             "model": model.sha256,
@@ -262,6 +276,7 @@ class Study:
             "benchmark": asdict(settings),
             "device": self.compute["device"],
             "test": describe_rows({"test": self.rows.test}),
+            "train": describe_rows({"train": self.rows.train}),
         }
         device = self.compute["device"]
         make = partial(
@@ -271,8 +286,13 @@ class Study:
             self.rows.test,
             runtimes=settings.runtimes or None,
             device="cpu" if device == "auto" else device,
+            train=self.rows.train,
+            floors=None if settings.floors else (),
+            peers=settings.peers,
+            bodies=settings.bodies,
             threads=settings.threads,
             batch_sizes=settings.batch_sizes,
+            lengths=settings.lengths,
             rounds=settings.rounds,
             seed=self.recipe.seed,
             metric=settings.metric or None,

@@ -21,12 +21,17 @@ OFFSET_POSITIONS = ("roberta", "xlm-roberta", "mpnet")
 
 def maximum_length(tokenizer: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> int:
     """Return how many tokens a model can read: what its tokenizer says, bounded by its position table."""
+    return min(int(tokenizer.model_max_length), position_limit(config) or 512)
+
+
+def position_limit(config: Mapping[str, Any]) -> int | None:
+    """Return for how many tokens a model has positions; None if it does not count them."""
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int):
-        return min(int(tokenizer.model_max_length), 512)
+        return None
     if str(config.get("model_type", "")).removeprefix("compress-pruned-") in OFFSET_POSITIONS:
         positions -= int(config.get("pad_token_id", 1)) + 1
-    return min(int(tokenizer.model_max_length), positions)
+    return positions
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], max_length: int) -> TokenLists:

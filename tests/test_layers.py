@@ -12,7 +12,8 @@ import compress
 
 PACKAGE = Path(compress.__file__).parent
 STAGES = frozenset(
-    ("finetune", "label", "distill", "prune", "quantize", "export", "measure", "report", "gate", "run", "predict")
+    ("finetune", "label", "distill", "prune", "quantize", "export", "measure", "report", "gate", "replay", "run",
+     "predict")
 )
 PLUGINS = frozenset(
     ("architectures", "losses", "criteria", "quantizers", "exporters", "runtimes", "floors", "peers")

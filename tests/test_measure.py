@@ -18,7 +18,8 @@ from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.measure import _to_onnx, benchmark
 from compress.measuring.contenders import open_contenders, plan_entries
-from compress.measuring.results import read_results
+from compress.measuring.lock import lock_path, read_lock
+from compress.measuring.results import is_baseline, read_results, rows_of
 from compress.measuring.worker import Worker
 
 QUICK: dict[str, Any] = {"rounds": 3, "batch_sizes": (1, 8)}
@@ -37,7 +38,9 @@ def with_manifest(directory: Path, **fields: Any) -> Path:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """A teacher in torch and ONNX Runtime, its own export and a control."""
     folder = tmp_path_factory.mktemp("models")
-    control = with_manifest(write(folder / "control", bilstm()), recipe={"name": "bilstm"}, notes={"control": True})
+    control = with_manifest(
+        write(folder / "control", bilstm()), recipe={"name": "bilstm"}, notes={"control": True}, seeds={"seed": 7}
+    )
     output = folder / "results.jsonl"
     lines = benchmark(
         torch_directory("bert"), [onnx_directory("bert"), control], ROWS, output=output,
@@ -47,6 +50,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
 
 
 def find(lines: list[dict[str, Any]], runtime: str, batch_size: int = 1, **fields: Any) -> dict[str, Any]:
+    fields = {"padding": "longest", **fields}
     (line,) = [
         x for x in lines
         if x["runtime"] == runtime and x["batch_size"] == batch_size and all(x[k] == v for k, v in fields.items())
@@ -57,22 +61,67 @@ def find(lines: list[dict[str, Any]], runtime: str, batch_size: int = 1, **field
 def test_one_line_for_each_configuration(measured: tuple[Path, list[dict[str, Any]]]) -> None:
     output, lines = measured
     assert read_results([output]) == lines
-    assert len(lines) == 2 * (2 + 1 + 1)  # the teacher also runs in its export's runtime
+    # The teacher also runs in its export's runtime, and in torch with all rows padded.
+    assert len(lines) == 2 * (2 + 1 + 1 + 1)
     assert {(x["kind"], x["runtime"]) for x in lines} == {
         ("teacher", "torch"), ("teacher", "onnxruntime"), ("model", "onnxruntime"), ("control", "torch"),
     }  # fmt: skip
+    assert [(x["batch_size"], x["padding"]) for x in lines if x["kind"] == "teacher" and x["runtime"] == "torch"] == [
+        (1, "longest"), (8, "longest"), (1, "max_length"), (8, "max_length"),
+    ]  # fmt: skip
+    assert len(rows_of(lines)) == 5 and sum(is_baseline(x) for x in lines) == 2
+
+
+def test_a_lock_lies_beside_the_results(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    lock = read_lock(lock_path(measured[0]))
+    assert [m.kind for m in lock.models] == ["teacher", "model", "control"]
+    assert lock.settings["batch_sizes"] == [1, 8] and lock.settings["padded_teacher"] is True
+    assert len(lock.figures) == len(measured[1])
+
+
+def test_padding_is_never_faster(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    line = find(measured[1], "torch", 8, kind="teacher", padding="max_length")
+    dynamic = find(measured[1], "torch", 8, kind="teacher")
+    assert line["max_length"] == 64  # 128 is more than this model reads
+    assert line["flops_per_row"] > 1.5 * dynamic["flops_per_row"]
+    assert line["speedup"] < 1 and (dynamic["speedup"], dynamic["speedup_low"]) == (1.0, 1.0)
+    assert line["metric"] == dynamic["metric"] and "predictions" not in line
+
+
+def test_a_line_says_where_a_model_comes_from(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    teacher, export = find(measured[1], "torch", kind="teacher"), find(measured[1], "onnxruntime", kind="model")
+    assert teacher["parents"] == [] and export["parents"] == [teacher["model_sha256"]]
+    assert export["stage"] == "export" and export["model_sha256"] != teacher["model_sha256"]
+    assert len(teacher["tokenizer_sha256"]) == 64 and teacher["training_seed"] is None
+    control = find(measured[1], "torch", kind="control")
+    assert control["training_seed"] == 7 and control["tokenizer_sha256"] == teacher["tokenizer_sha256"]
+
+
+def test_operations_are_counted_where_torch_can(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    small, large = (find(measured[1], "torch", size, kind="teacher")["flops_per_row"] for size in (1, 8))
+    assert 0 < small < large  # a batch pads its rows
+    # The teacher's graph does what the teacher does; of a graph that came as one nobody knows.
+    assert find(measured[1], "onnxruntime", kind="teacher")["flops_per_row"] == small
+    assert find(measured[1], "onnxruntime", kind="model")["flops_per_row"] is None
+    assert find(measured[1], "torch", kind="control")["flops_per_row"] > 0
+    assert {x["matmul_peak_tflops"] for x in measured[1]} == {None}  # measured on a card only
+    assert {x["device_p50_ms"] for x in measured[1]} == {None}
 
 
 def test_a_line_holds_samples_sizes_and_origin(measured: tuple[Path, list[dict[str, Any]]]) -> None:
     line = find(measured[1], "torch", kind="teacher")
     assert [len(samples) for samples in line["latency_ms"]] == [20] * 3
-    assert 0 < line["latency_p50_ms"] <= line["latency_p95_ms"] <= line["latency_p99_ms"]
+    assert 0 < line["latency_p50_ms"] <= line["latency_p90_ms"] <= line["latency_p95_ms"] <= line["latency_p99_ms"]
+    assert line["latency_p95_low_ms"] <= line["latency_p95_ms"] <= line["latency_p95_high_ms"]
+    assert line["throughput_tokens_per_second"] > 3 * line["throughput_rows_per_second"]
+    assert line["tokenizer_inside"] is False and line["labels"] == ["negative", "positive"] and line["left_out"] == []
     assert line["throughput_rows_per_second"] > line["throughput_with_tokenizer_rows_per_second"] > 0
     assert (line["speedup"], line["speedup_low"], line["speedup_high"]) == (1.0, 1.0, 1.0)
     teacher = torch_directory("bert")
     assert line["parameters"] == teacher.parameters and line["size_bytes"] == teacher.size_bytes
     assert line["directory_bytes"] > line["size_bytes"]
-    assert line["peak_memory_bytes"] > line["model_memory_bytes"] > 0
+    # Some 500 MB of libraries are no part of a model of 0.1 MB.
+    assert line["peak_memory_bytes"] > 10 * line["model_memory_bytes"] > 0
     assert line["data_rows"] == 40 and line["data_sha256"] == content_sha256(ROWS)
     assert line["host"]["cores"] == os.cpu_count() and line["versions"]["torch"] and len(line["host_id"]) == 12
     assert line["study"] == "tiny" and line["threads"] == 1 and line["tokens_max"] >= line["tokens_median"] > 0
@@ -108,6 +157,20 @@ def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[dict[str,
     control = with_manifest(write(tmp_path / "c", bilstm()), recipe={"name": "bilstm"}, notes={"control": True})
     found = open_contenders(torch_directory("bert"), [control, student], [])
     assert [(c.kind, c.control_of) for c in found] == [("teacher", ""), ("control", "student"), ("model", "")]
+
+
+def test_a_control_belongs_to_the_student_of_its_seed(tmp_path: Path) -> None:
+    made = {
+        name: with_manifest(
+            write(tmp_path / name, bilstm()), recipe={"name": "bilstm"}, notes={"control": "control" in name},
+            seeds={"seed": int(name[-1])},
+        )
+        for name in ("bilstm-0", "bilstm-1", "control-1", "control-0", "control-2")
+    }  # fmt: skip
+    found = open_contenders(torch_directory("bert"), list(made.values()), [])
+    assert {c.name: c.control_of for c in found if c.kind == "control"} == {
+        "control-0": "bilstm-0", "control-1": "bilstm-1", "control-2": "bilstm-0",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("control", [False, True])
@@ -151,7 +214,9 @@ def test_pairs_and_regression(tmp_path: Path) -> None:
 def test_two_threads_are_compared_with_two_threads() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core")
-    lines = benchmark(torch_directory("bert"), [], examples(), rounds=3, batch_sizes=(1,), threads=(1, 2))
+    lines = benchmark(
+        torch_directory("bert"), [], examples(), rounds=3, batch_sizes=(1,), threads=(1, 2), padded_teacher=False
+    )
     assert [(line["threads"], line["speedup"]) for line in lines] == [(1, 1.0), (2, 1.0)]
 
 
@@ -164,6 +229,13 @@ def test_two_threads_are_compared_with_two_threads() -> None:
         ({"device": "tpu"}, "--device tpu"),
         ({"metric": "pearson"}, "does not fit classification"),
         ({"runtimes": ["torhc"]}, "Did you mean 'torch'"),
+        ({"lengths": (0,)}, "--length 0"),
+        ({"bodies": ["bert-bass"]}, "Did you mean 'bert-base'"),
+        ({"peers": ["torch-dynamic-int4"]}, "Did you mean 'torch-dynamic-int8'"),
+        ({"peers": ["torch-dynamic-int8"], "peer_models": ["bort"]}, "--peer-model bort.*Did you mean 'bert'"),
+        ({"floors": ["tfidf"]}, "the floors tfidf are fitted on training rows; give them with --train"),
+        ({"train": [Example("new", None, "neither")] * 2}, "'neither'.*with --no-floors"),
+        ({"train": examples()}, "also occur in test"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -245,8 +317,8 @@ def test_a_damaged_graph_is_one_sentence(tmp_path: Path) -> None:
     try:
         with pytest.raises(CompressError, match="broken in onnxruntime: .*cannot open"):
             worker.ask(
-                "load", directory=str(broken), runtime="onnxruntime", device="cpu", threads=1, cores=[],
-                texts=str(texts), max_length=0,
+                "load", folder="runtimes", plugin="onnxruntime", directory=str(broken), device="cpu", threads=1,
+                cores=[], texts=str(texts),
             )  # fmt: skip
     finally:
         worker.close()

@@ -118,6 +118,42 @@ def test_mcnemar_closed_form() -> None:
     assert metrics.mcnemar_p(5, 5) == 1.0
 
 
+@pytest.mark.parametrize(("won", "lost"), [(0, 5), (3, 12), (40, 61)])
+def test_mcnemar_is_the_binomial_tail(won: int, lost: int) -> None:
+    from scipy.stats import binom
+
+    assert metrics.mcnemar_p(won, lost) == pytest.approx(min(1.0, 2 * binom.cdf(min(won, lost), won + lost, 0.5)))
+
+
+def test_discordant_rows() -> None:
+    gold = np.array([0, 0, 0, 1, 1, 1])
+    assert metrics.discordant(np.array([0, 1, 1, 1, 0, 0]), np.array([0, 0, 0, 0, 1, 0]), gold) == (1, 3)
+
+
+def test_drawing_counts_is_drawing_rows() -> None:
+    """Accuracy's interval comes from multinomial counts; resampling the rows themselves gives the same one."""
+    generator = np.random.default_rng(9)
+    gold = np.zeros(2000, int)
+    reference, predicted = (generator.random((2, 2000)) > 0.9).astype(int)
+    found = metrics.paired_difference(predicted, reference, gold, metric=METRICS["accuracy"], classes=2)
+    low, high = metrics.bootstrap(
+        (predicted, reference), lambda p, r: (p == 0).mean(axis=-1) - (r == 0).mean(axis=-1)
+    )
+    assert (found.low, found.high) == pytest.approx((100 * low, 100 * high), abs=0.12)
+
+
+def test_bonett_price_closed_form() -> None:
+    # 2 won and 8 lost of 98: shares (2 + 1) / 100 and (8 + 1) / 100; the bootstrap is narrower here.
+    gold = np.zeros(98, int)
+    predicted, reference = gold.copy(), gold.copy()
+    reference[:2], predicted[2:10] = 1, 1
+    found = metrics.paired_difference(predicted, reference, gold, metric=METRICS["accuracy"], classes=2)
+    half = 1.959963984540054 * np.sqrt((0.12 - 0.06**2) / 100)
+    assert found.points == pytest.approx(100 * -6 / 98)
+    assert found.high == pytest.approx(100 * (-0.06 + half))
+    assert found.low == pytest.approx(100 * (-0.06 - half), abs=0.7)
+
+
 def test_paired_difference_is_tighter_than_two_separate_intervals() -> None:
     reference, gold = columns(1000, 2, seed=4)
     predicted = reference.copy()

@@ -17,7 +17,11 @@ from compress.artifact import ModelDir
 from compress.data import Example
 from compress.errors import CompressError
 from compress.labels import LabelDir
+from compress.measuring.lock import read_lock
+from compress.measuring.results import read_results
+from compress.progress import silent
 from compress.run import run
+from compress.stages import Stages
 
 STUDY = """
 title = "A tiny study"
@@ -36,6 +40,7 @@ quantize = false
 recipe = "{student}"
 quantize = false
 training = {{ epochs = 2.0 }}
+seeds = [1, 5]
 [[prune]]
 heads = "50%"
 recover = 1.0
@@ -98,10 +103,11 @@ def stamps(directory: Path) -> dict[str, int]:
 
 def test_every_stage_has_its_directory_and_nothing_else_is_left(finished: Case) -> None:
     assert {path.name for path in finished.out.iterdir()} == {
-        "study.json", "labels", "train-labels", "small", "small-control", "pruned-50", "results.jsonl", "report",
+        "study.json", "labels", "train-labels", "small", "small-control", "small-seed-5", "small-seed-5-control",
+        "pruned-50", "results.jsonl", "results.lock.json", "report",
     }  # fmt: skip
     journal = json.loads((finished.out / "study.json").read_text())
-    assert set(journal) == {path.name for path in finished.out.iterdir()} - {"study.json"}
+    assert set(journal) == {path.name for path in finished.out.iterdir()} - {"study.json", "results.lock.json"}
 
 
 def test_the_stages_are_made_from_each_other(finished: Case) -> None:
@@ -119,6 +125,27 @@ def test_student_and_control_took_the_same_steps(finished: Case) -> None:
     assert student is not None and control is not None
     assert student.notes["planned_steps"] == control.notes["planned_steps"] == 7  # 2 * 100 / 32
     assert (student.notes["control"], control.notes["control"]) == (False, True)
+
+
+def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
+    names = {"small": 1, "small-control": 1, "small-seed-5": 5, "small-seed-5-control": 5}
+    manifests = {name: ModelDir.open(finished.out / name).manifest for name in names}
+    assert {name: m.seeds["seed"] for name, m in manifests.items() if m} == names
+    assert ModelDir.open(finished.out / "small").sha256 != ModelDir.open(finished.out / "small-seed-5").sha256
+    lines = read_results([finished.out / "results.jsonl"])
+    seeds = {line["model"]: (line["training_seed"], line["control_of"]) for line in lines if line["model"] in names}
+    assert seeds == {
+        "small": (1, ""), "small-control": (1, "small"), "small-seed-5": (5, ""),
+        "small-seed-5-control": (5, "small-seed-5"),
+    }  # fmt: skip
+
+
+def test_a_study_measures_floors_fitted_on_its_training_rows(finished: Case) -> None:
+    lines = read_results([finished.out / "results.jsonl"])
+    floors = {line["model"] for line in lines if line["kind"] == "floor"}
+    assert {"majority", "tfidf"} <= floors
+    lock = read_lock(finished.out / "results.lock.json")
+    assert lock.train is not None and lock.train.rows == 40 and lock.settings["floors"] is None
 
 
 def test_the_study_replaces_values_of_the_recipes(finished: Case) -> None:
@@ -217,7 +244,7 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
     stops.clear()
     called.clear()
     case.run()
-    order = ["label", "label", "distill", "distill", "prune_heads", "benchmark"]
+    order = ["label", "label", "distill", "distill", "distill", "distill", "prune_heads", "benchmark"]
     assert first[-1] == stage and called == order[len(first) - 1 :]
     assert done < {path.name for path in case.out.iterdir()}
 
@@ -236,6 +263,12 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
             "There is no set 'tinny'.*Did you mean 'tiny'",
         ),
         ('split = "test"', 'split = "train"', "All 40 rows of train also occur in test"),
+        ("seeds = [1, 5]", "seeds = [1, 1]", "seeds names one twice"),
+        ("rounds = 3", 'peers = ["torch-dynamic-int4"]', "unknown peer.*Did you mean 'torch-dynamic-int8'"),
+        ("rounds = 3", 'bodies = ["bert-bas"]', "unknown body 'bert-bas'.*Did you mean 'bert-base'"),
+        ("rounds = 3", "threads = [1, 0]", "threads, batch_sizes and lengths of at least 1"),
+        ("rounds = 3", 'threads = "all"', "benchmark.threads = 'all' is not of type int"),
+        ("rounds = 3", 'floors = ["majority"]', r"benchmark.floors = \['majority'\] is not of type bool"),
         ("drop_overlap = true", "drop_overlap = 1", "drop_overlap = 1 is not of type bool"),
     ],
 )
@@ -259,6 +292,26 @@ def test_a_directory_that_is_not_a_study_is_left_alone(case: Case) -> None:
     with pytest.raises(CompressError, match="is not empty and is not a study"):
         case.run(force=True)
     assert [path.name for path in case.out.iterdir()] == ["thesis.tex"]
+
+
+def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("compress.run")
+    case.rewrite("rounds = 3", 'rounds = 3\nthreads = [2, 1]\nlengths = [16]\nfloors = false\nbodies = ["bert-base"]')
+    recipe = recipes.load("benchmarks", str(case.recipe))
+    assert recipe.benchmark.thread_counts == (2, 1)
+    given: dict[str, object] = {}
+
+    def benchmark(teacher: object, models: object, data: object, *, output: Path, **settings: object) -> None:
+        given.update(settings)
+        output.write_text("{}\n")
+
+    monkeypatch.setattr(module, "benchmark", benchmark)
+    stages = Stages.open(case.out, force=False)
+    rows = module._rows(recipe, stages, case.data)
+    study = module.Study(recipe, stages, rows, {"device": "cpu", "threads": 1}, True, silent)
+    study.measured(ModelDir.open(case.models / "tiny-bert"), [])
+    assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["bodies"] == ("bert-base",)
+    assert given["floors"] == () and given["train"] is rows.train
 
 
 def test_validation_may_be_a_slice_of_train_in_whole_groups(case: Case) -> None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from compress.cli import options
+from compress.errors import CompressError
+
+if TYPE_CHECKING:
+    from compress.data import Example
+
+logger = logging.getLogger("compress")
 
 WIDTH_IN_A_LOG = 180
+
+
+def _thread_counts(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[int, ...]:
+    """Read thread counts; 0, alone, is one a core."""
+    return (0,) if tuple(values) == ("0",) else options.numbers(context, parameter, values)
 
 
 @click.command()
@@ -19,14 +32,37 @@ WIDTH_IN_A_LOG = 180
 @click.option("--control", "controls", multiple=True, metavar="DIR", help="A control that does not say so itself.")
 @click.option("--data", required=True, metavar="FILE", help="Labelled rows that no model has seen.")
 @click.option(
-    "--train", "fitted", multiple=True, metavar="FILE", help="Rows that models were fitted on; shared rows are refused."
-)
+    "--train", "fitted", multiple=True, metavar="FILE",
+    help="Rows that models were fitted on; shared rows are refused, and floors are fitted on the labelled ones.",
+)  # fmt: skip
+@click.option("--no-floors", is_flag=True, help="Do not measure floors, cheap classifiers without a teacher.")
+@click.option(
+    "--peer", "peers", multiple=True, metavar="NAME",
+    help="Run the torch models in another tool too; see 'compress list peers'; 'all' for every one; may be repeated.",
+)  # fmt: skip
+@click.option("--peer-model", "peer_models", multiple=True, metavar="NAME", help="A model for peers; default all.")
+@click.option(
+    "--body", "bodies", multiple=True, metavar="NAME",
+    help="Measure the speed of bert-base, bert-large or distilbert with random weights, for scale; may be repeated.",
+)  # fmt: skip
 @click.option(
     "--runtime", "runtimes", multiple=True, metavar="NAME", help="See 'compress list runtimes'; may be repeated."
 )
 @click.option(
     "--batch-size", "batch_sizes", multiple=True, default=("1", "32"), show_default=True, callback=options.numbers,
     metavar="N", help="1 measures latency, larger ones throughput; repeated, or separated by commas.",
+)  # fmt: skip
+@click.option(
+    "--length", "lengths", multiple=True, callback=options.numbers, metavar="N",
+    help="Measure rows of exactly so many tokens too, beside the data's own lengths; several as above.",
+)  # fmt: skip
+@click.option(
+    "--max-length", type=click.IntRange(min=0), default=0, metavar="N",
+    help="Tokens a text is cut to. Default: as many as each model can read.",
+)  # fmt: skip
+@click.option(
+    "--padded-teacher/--no-padded-teacher", default=True, show_default=True,
+    help="Measure the teacher in torch also with all rows padded to --max-length, or 128 tokens.",
 )  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Interleaved rounds.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")
@@ -38,12 +74,9 @@ WIDTH_IN_A_LOG = 180
     help="Where to compute; auto is cuda where there is one.",
 )
 @click.option(
-    "--threads",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    help="Processor threads of each model; 0 is one a core.",
-)
+    "--threads", multiple=True, default=("1",), show_default=True, callback=_thread_counts, metavar="N",
+    help="Processor threads of each model; several as above; 0 is one a core.",
+)  # fmt: skip
 @options.metric
 @options.columns
 @options.seed
@@ -54,15 +87,16 @@ def command(
     models: tuple[str, ...],
     data: str,
     fitted: tuple[str, ...],
+    no_floors: bool,
     output: str,
     quiet: bool,
-    threads: int,
+    threads: tuple[int, ...],
     device: str,
     **settings: Any,
 ) -> None:
     """Measure models against their teacher, in one run.
 
-    Speed, accuracy, size and memory, each with its interval. Every model and runtime is a process of its own,
+    Speed, quality, size and memory, each with its interval. Every model and runtime is a process of its own,
     pinned to its cores; rounds are interleaved.
     """
     from compress.data import open_source
@@ -74,17 +108,21 @@ def command(
     source = open_source(
         data, role="test", labelled=True, format=settings["file_format"], **{name: settings[name] for name in names}
     )
+    train = None
     if fitted:
         from compress.data import check_roles
 
-        train = options.open_pool(fitted, settings)
-        assert train is not None  # at least one file was given
-        check_roles({"train": train, "test": source}, drop_overlap=False)
+        pool = options.open_pool(fitted, settings)
+        assert pool is not None  # at least one file was given
+        check_roles({"train": pool, "test": source}, drop_overlap=False)
+        if settings["peers"] or not no_floors:
+            train = _labelled_rows(fitted, settings)
     options.forget_columns(settings)
     settings["runtimes"] = settings["runtimes"] or None
+    settings["floors"] = () if no_floors else None
     lines = benchmark(
-        teacher, models, source, output=output, threads=threads or available_cores(), device=resolve_device(device),
-        command=shlex.join(["compress", *sys.argv[1:]]), **settings,
+        teacher, models, source, output=output, train=train, threads=threads if any(threads) else available_cores(),
+        device=resolve_device(device), command=shlex.join(["compress", *sys.argv[1:]]), **settings,
     )  # fmt: skip
     if not quiet:
         from rich.console import Console
@@ -95,3 +133,14 @@ def command(
         console = Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)
         console.print(results_table(lines))
         click.echo(f"{output}: {len(lines)} lines")
+
+
+def _labelled_rows(paths: Sequence[str], settings: dict[str, Any]) -> list[Example] | None:
+    """Read the rows that floors and peers learn from; a file without labels, such as a pool, gives none."""
+    rows: list[Example] = []
+    for path in paths:
+        try:
+            rows += options.read_labelled(path, "train", settings)
+        except CompressError as error:
+            logger.warning("no floor is fitted on %s: %s", path, error)
+    return rows or None

@@ -3,33 +3,129 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from compress.errors import CompressError
+
+if TYPE_CHECKING:
+    from compress.gating.budgets import Budget, Tolerance
+    from compress.gating.judgement import Verdict
 
 
 @click.command()
 @click.argument("results", nargs=-1, required=True, metavar="RESULTS...")
+@click.option("--budgets", metavar="FILE", help="Budgets in a TOML file; limits given as options come on top.")
 @click.option("--max-accuracy-drop", type=float, metavar="POINTS", help="Points of the metric a model may lose.")
+@click.option("--over-seeds", is_flag=True, help="Judge --max-accuracy-drop by the mean over training seeds.")
+@click.option("--min-metric", type=float, metavar="SHARE", help="The metric itself, at least; 0.88 is 88%.")
+@click.option("--max-calibration-error", type=float, metavar="SHARE", help="Expected calibration error, at most.")
 @click.option("--min-speedup", type=float, metavar="X", help="Times faster than the teacher in torch, at least.")
-@click.option("--max-size", "max_size_bytes", type=int, metavar="BYTES", help="Size of the weights on disk, at most.")
-@click.option("--baseline", metavar="FILE", help="Older results that the new ones must not fall behind.")
-@click.option("--max-baseline-drop", type=float, default=1.0, show_default=True, help="Points below the baseline.")
-@click.option("--max-baseline-slowdown", type=float, default=0.1, show_default=True, help="Share of its speed-up.")
-@click.option("--model", "models", multiple=True, metavar="NAME", help="Judge only this model; may be repeated.")
+@click.option("--min-speedup-with-tokenizer", type=float, metavar="X", help="The same with tokenisation on both sides.")
+@click.option("--max-p95-ms", type=float, metavar="MS", help="95th percentile of latency, at most.")
+@click.option("--max-size", metavar="SIZE", help="Weights on disk, at most: bytes, or such as 30MB.")
+@click.option("--max-memory", metavar="SIZE", help="Memory of the model above its libraries', at most.")
+@click.option("--model", "models", multiple=True, metavar="NAME", help="Judge only this one; may be repeated.")
 @click.option("--runtime", "runtimes", multiple=True, metavar="NAME", help="Judge only this runtime; may be repeated.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Of the speed-up; default the smallest measured.")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Of the speed; default the smallest measured.")
+@click.option("--baseline", metavar="PATH", help="Older results: a file, or a directory with a file for each host.")
+@click.option("--against", metavar="REF:PATH", help="Older results as they are at a git reference.")
+@click.option("--max-baseline-drop", type=float, metavar="POINTS", help="Below the older results; default 1.")
+@click.option("--max-baseline-slowdown", type=float, metavar="SHARE", help="Of the older speed-up; default 0.1.")
+@click.option("--update-baseline", metavar="DIR", help="If all budgets hold, make the results this host's baseline.")
+@click.option("--junit", metavar="FILE", help="Write the verdict as JUnit XML.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON.")
 @click.pass_context
-def command(context: click.Context, results: tuple[str, ...], **budgets: object) -> None:
-    """Judge results against budgets. Exit code 0: holds, 1: broken, 3: the interval straddles a budget."""
-    from compress.gate import check
+def command(
+    context: click.Context,
+    results: tuple[str, ...],
+    budgets: str | None,
+    baseline: str | None,
+    against: str | None,
+    update_baseline: str | None,
+    junit: str | None,
+    json_file: str | None,
+    **options: Any,
+) -> None:
+    """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
+    from compress.gate import HOLDS, Verdict, check, read_budgets, store_baseline
 
-    verdict = check(results, **budgets)  # type: ignore[arg-type]
-    for judgement in verdict.judgements:
-        click.echo(f"{judgement.outcome}: {judgement.sentence}")
-    for note in verdict.notes:
-        click.echo(f"note: {note}")
-    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(verdict.markdown() + "\n")
+    file = read_budgets(budgets) if budgets else None
+    asked, tolerances = _from_options(options, file.baseline if file else None, baseline or against)
+    every = [*(file.budget if file else ()), *asked]
+    if every or baseline or against or not update_baseline:
+        verdict = check(results, every, baseline=baseline, against=against, tolerances=tolerances)
+    else:
+        verdict = Verdict()
+    _show(verdict)
+    _write(junit, json_file, verdict)
+    if update_baseline and verdict.outcome == HOLDS:
+        for path in store_baseline(results, update_baseline):
+            click.echo(f"baseline: wrote {path}")
+    elif update_baseline:
+        click.echo(f"note: {update_baseline} is left as it is, because the verdict is {verdict.outcome}")
     context.exit(verdict.exit_code)
+
+
+def _from_options(
+    options: dict[str, Any], default: Tolerance | None, older: str | None
+) -> tuple[list[Budget], list[Tolerance]]:
+    """Return budgets and tolerances of options: one for each pair of a chosen model and runtime."""
+    from dataclasses import replace
+
+    from compress.gate import Budget, Tolerance
+    from compress.gating.budgets import LIMITS
+
+    selectors: list[dict[str, Any]] = [
+        {"model": model, "runtime": runtime, "batch_size": options["batch_size"]}
+        for model in options["models"] or ("*",)
+        for runtime in options["runtimes"] or ("*",)
+    ]
+    limits = {name: options[name] for name in LIMITS if options[name] is not None}
+    selecting = any(options[name] for name in ("models", "runtimes", "batch_size"))
+    if selecting and not limits and not older:
+        raise CompressError(
+            "--model, --runtime and --batch-size are for limits that are options too, such as --max-accuracy-drop; "
+            "in a file of budgets they are keys of a [[budget]]"
+        )
+    if options["over_seeds"] and not limits:
+        raise CompressError("--over-seeds is for --max-accuracy-drop; in a file of budgets it is a key of a [[budget]]")
+    budgets = [Budget(**selector, **limits, over_seeds=options["over_seeds"]) for selector in selectors]
+    changes = {"max_drop": options["max_baseline_drop"], "max_slowdown": options["max_baseline_slowdown"]}
+    if not older and any(value is not None for value in changes.values()):
+        raise CompressError("--max-baseline-drop and --max-baseline-slowdown need --baseline or --against")
+    tolerance = replace(default or Tolerance(), **{key: value for key, value in changes.items() if value is not None})
+    tolerances = [replace(tolerance, **selector) for selector in selectors] if selecting else [tolerance]
+    return budgets if limits else [], tolerances
+
+
+def _show(verdict: Verdict) -> None:
+    """Print the verdict; on GitHub annotate the job and add to its summary."""
+    from compress.gating.outputs import github_annotations, to_markdown, to_text
+
+    text = to_text(verdict)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        # Names of models come from files: no line of the verdict may be taken for a command of the workflow.
+        token = secrets.token_hex(16)
+        text = "\n".join([f"::stop-commands::{token}", text, f"::{token}::", *github_annotations(verdict)])
+    if verdict.judgements:
+        click.echo(text)
+    if verdict.judgements and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(to_markdown(verdict) + "\n")
+
+
+def _write(junit: str | None, json_file: str | None, verdict: Verdict) -> None:
+    from compress.artifact import write_atomically
+    from compress.gating.outputs import to_json, to_junit
+
+    for option, path, form in (("--junit", junit, to_junit), ("--json", json_file, to_json)):
+        if path:
+            try:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(Path(path), form(verdict))
+            except OSError as error:
+                raise CompressError(f"{option} {path} cannot be written ({error.strerror}); choose another") from None

@@ -15,15 +15,43 @@ from compress.cli import options
     "--curve", "curves", multiple=True, metavar="FILE", help="A pruning curve, or a pruned model's directory."
 )
 @click.option("--title", default="", metavar="TEXT", help="Heading; default the study's name.")
+@click.option(
+    "--max-accuracy-drop", type=float, default=1.0, show_default=True, metavar="POINTS",
+    help="Budget that verdicts are about, in points.",
+)  # fmt: skip
+@click.option(
+    "--price", "prices", multiple=True, metavar="MACHINE=AMOUNT",
+    help="What an hour of a whole machine costs: cpu=0.34, cpu:8=0.34 (with 8 threads), cuda=2.5; may be repeated.",
+)  # fmt: skip
+@click.option("--currency", default="", metavar="TEXT", help="What to write behind amounts.")
+@click.option(
+    "--texts", multiple=True, metavar="FILE",
+    help="The test data: the page then shows the texts of rows that changed. May be repeated.",
+)  # fmt: skip
+@options.columns
 @options.output
 @options.force
 @options.verbosity
 def command(
-    results: tuple[str, ...], curves: tuple[str, ...], output: str, quiet: bool, progress: Any, **settings: Any
+    results: tuple[str, ...],
+    curves: tuple[str, ...],
+    output: str,
+    texts: tuple[str, ...],
+    quiet: bool,
+    progress: Any,
+    **settings: Any,
 ) -> None:
-    """Turn results into an HTML page and its Markdown twin."""
+    """Turn results into an HTML page, its Markdown twin and a JSON file."""
     from compress.report import report
 
-    page = report(results, output, curves=curves, **settings)
+    names = ("text_column", "text_pair_column", "label_column")
+    columns = {**{name: settings[name] for name in names}, "format": settings["file_format"]}
+    options.forget_columns(settings)
+    sources = []
+    if texts:
+        from compress.data import open_source
+
+        sources = [open_source(path, role="test", labelled=True, **columns) for path in texts]
+    page = report(results, output, curves=curves, texts=sources, **settings)
     if not quiet:
         click.echo(str(page))

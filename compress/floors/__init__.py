@@ -1,1 +1,16 @@
-"""What needs no teacher: each module fits one cheap classifier on the training rows, to be measured beside models."""
+"""What needs no teacher: each module fits one cheap classifier on the training rows, to be measured beside models.
+
+A floor states ``RUNTIME``, the library that runs it. ``fit(directory, train, gold, task, classes, teacher)`` writes a
+directory of safetensors and JSON; ``start(directory, threads=, device=)`` opens it as a ``compress.runner.Runner`` that
+gives log-probabilities ``[B, C]``, or scores ``[B, 1]`` for regression. Floors run on the processor.
+"""
+
+from __future__ import annotations
+
+from compress.errors import Unavailable
+
+
+def need_processor(device: str) -> None:
+    """Refuse any device but the processor."""
+    if device != "cpu":
+        raise Unavailable(f"a floor runs on the processor, not on {device!r}; use --device cpu")

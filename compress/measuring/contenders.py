@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compress import plugins
-from compress.artifact import ModelDir
+from compress.artifact import VOCABULARIES, ModelDir, file_sha256
 from compress.errors import CompressError
 
 Model = ModelDir | str | Path
@@ -19,7 +21,10 @@ TRAINING_ROLES = ("train", "validation", "unlabeled")
 
 @dataclass(frozen=True)
 class Contender:
-    """A model in a benchmark. ``kind`` is ``teacher``, ``model`` or ``control``; ``recipe`` is what trained it."""
+    """What is measured. ``kind`` is ``teacher``, ``model``, ``control``, ``floor`` or ``body``; ``recipe`` trained it.
+
+    ``model`` is its directory; that of a floor or a body is empty until it is built.
+    """
 
     model: ModelDir
     name: str
@@ -29,20 +34,43 @@ class Contender:
 
 
 @dataclass(frozen=True)
+class Build:
+    """How a directory comes to be: by a plug-in of ``floors`` or ``peers``, or a name of ``bodies``, from a model."""
+
+    folder: str
+    plugin: str
+    source: ModelDir
+
+
+@dataclass(frozen=True)
 class Entry:
-    """A contender in a runtime: ``directory`` is what runs there, the model's own or an ONNX export of it."""
+    """A contender and what runs it.
+
+    ``runtime`` is what lines call it, ``plugin`` of ``folder`` is what starts ``directory``: the model's own, an ONNX
+    export of it, or what ``build`` makes. ``python`` is the interpreter of a peer that lives in an environment of its
+    own.
+    """
 
     contender: Contender
     runtime: str
     directory: ModelDir
+    plugin: str
+    device: str
+    folder: str = "runtimes"
+    build: Build | None = None
+    python: Path | None = None
 
     @property
     def title(self) -> str:
         return f"{self.contender.name} in {self.runtime}"
 
     @property
+    def kind(self) -> str:
+        return "peer" if self.folder == "peers" else self.contender.kind
+
+    @property
     def is_baseline(self) -> bool:
-        return self.contender.kind == "teacher" and self.runtime == BASELINE_RUNTIME
+        return self.kind == "teacher" and self.runtime == BASELINE_RUNTIME
 
 
 def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[Model]) -> list[Contender]:
@@ -87,6 +115,26 @@ def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
     return list(one) == list(other) or list(one) in numbered or list(other) in numbered
 
 
+def training_seed(model: ModelDir) -> int | None:
+    """Return the seed that a model was trained with, where its manifest says so; derived models keep it."""
+    seed = model.manifest.seeds.get("seed") if model.manifest else None
+    return None if seed is None else int(seed)
+
+
+def vocabulary_sha256(model: ModelDir) -> str:
+    """Return a fingerprint of a directory's tokenizer files; empty where it has none."""
+    files = {name: file_sha256(model.path / name) for name in VOCABULARIES if (model.path / name).is_file()}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() if files else ""
+
+
+def precision_of(entry: Entry) -> str | None:
+    """Return what a runtime multiplies in, as torch calls it: what it says itself, or float32 for torch models."""
+    if entry.folder != "runtimes":
+        return None
+    module = plugins.find("runtimes", entry.plugin).load()
+    return getattr(module, "PRECISION", "float32" if module.OPENS == "torch" else None)
+
+
 def check_split_roles(contenders: Sequence[Contender], fingerprints: Sequence[str], data_name: str) -> None:
     """Refuse to report on rows that a model was trained, tuned or distilled on (DESIGN, decision 8)."""
     for contender in contenders:
@@ -100,7 +148,10 @@ def check_split_roles(contenders: Sequence[Contender], fingerprints: Sequence[st
 
 
 def plan_entries(
-    contenders: Sequence[Contender], runtimes: Sequence[str] | None, to_onnx: Callable[[ModelDir], ModelDir]
+    contenders: Sequence[Contender],
+    runtimes: Sequence[str] | None,
+    to_onnx: Callable[[ModelDir], ModelDir],
+    device: str = "cpu",
 ) -> list[Entry]:
     """Give every contender its runtimes; a torch model goes through ``to_onnx`` where a runtime opens ONNX only.
 
@@ -122,7 +173,7 @@ def plan_entries(
             )
         for name in wanted:
             directory = to_onnx(model) if opens[name] == "onnx" and kind == "torch" else model
-            entries.append(Entry(contender, name, directory))
+            entries.append(Entry(contender, name, directory, name, device))
     teacher = contenders[0]
     used = dict.fromkeys([BASELINE_RUNTIME, *(entry.runtime for entry in entries), *(runtimes or ())])
     own: list[Entry] = []
@@ -133,7 +184,7 @@ def plan_entries(
             if name in (runtimes or ()):
                 raise
             continue  # this teacher cannot be exported: its line in that runtime stays away
-        own.append(Entry(teacher, name, directory))
+        own.append(Entry(teacher, name, directory, name, device))
     return own + entries
 
 
@@ -168,7 +219,8 @@ def _with_student(control: Contender, contenders: Sequence[Contender]) -> Conten
     if control.kind != "control" or control.control_of:
         return control
     same = [c for c in contenders if c.kind == "model" and c.recipe == control.recipe and c.recipe]
-    same.sort(key=lambda c: c.model.is_onnx != control.model.is_onnx)
+    seed, is_onnx = training_seed(control.model), control.model.is_onnx
+    same.sort(key=lambda c: (training_seed(c.model) != seed, c.model.is_onnx != is_onnx))
     return replace(control, control_of=same[0].name) if same else control
 
 

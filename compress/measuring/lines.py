@@ -1,48 +1,35 @@
-"""What was measured becomes result lines: speed, accuracy, sizes and memory of every run, as flat fields."""
+"""What was measured becomes result lines: speed, quality, sizes and memory of every run, as flat fields."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from compress import metrics
+from compress.artifact import VOCABULARIES, ModelDir
 from compress.data import Example
-from compress.measuring.contenders import Contender, Entry
+from compress.host import library_versions
+from compress.measuring.contenders import Contender, precision_of, training_seed, vocabulary_sha256
 from compress.measuring.results import Measurement, is_baseline
-from compress.measuring.timing import Ratio, noise, percentiles, speedup, throughput
-from compress.measuring.worker import Worker
+from compress.measuring.rounds import Run, Setting
+from compress.measuring.timing import (
+    Ratio,
+    is_noisy,
+    noise,
+    percentile_interval,
+    percentiles,
+    rate,
+    speedup,
+    throughput,
+)
 
-
-@dataclass
-class Run:
-    """An entry with a thread count, its process, and what was measured so far."""
-
-    entry: Entry
-    threads: int
-    worker: Worker
-    loaded: dict[str, Any] = field(default_factory=dict)
-    memory: dict[str, int] = field(default_factory=dict)
-    warm: dict[int, bool] = field(default_factory=dict)
-    turns: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-
-    def latency_ms(self, batch_size: int) -> list[list[float]]:
-        return [turn["latency_ms"] for turn in self.turns[batch_size]]
-
-    def tokenize_ms(self, batch_size: int) -> list[list[float]]:
-        return [turn["tokenize_ms"] for turn in self.turns[batch_size]]
-
-    def total_ms(self, batch_size: int) -> list[list[float]]:
-        """Tokenisation and model together, batch by batch."""
-        pairs = zip(self.latency_ms(batch_size), self.tokenize_ms(batch_size), strict=True)
-        return [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]
+ONE = Ratio(1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The test rows: what they are called, their fingerprint and their gold labels ``[N]``."""
+    """Labelled rows: what they are called, their fingerprint and their gold labels ``[N]``."""
 
     name: str
     sha256: str
@@ -50,95 +37,180 @@ class Rows:
     gold: np.ndarray
 
 
-def accuracy_fields(
-    runs: Sequence[Run], predicted: dict[str, np.ndarray], rows: Rows, metric: metrics.Metric
-) -> dict[str, Measurement]:
-    """Return the accuracy fields of each entry, by its title, against the teacher in torch."""
-    baseline = next(run.entry for run in runs if run.entry.is_baseline)
-    reference = predicted[baseline.title]
-    classes = len(baseline.contender.model.labels)
-    teacher_value = metrics.score(reference, rows.gold, metric=metric, classes=classes)
-    found = {}
-    for title, mine in predicted.items():
-        value = metrics.score(mine, rows.gold, metric=metric, classes=classes)
-        low, high = metrics.interval(mine, rows.gold, metric=metric, classes=classes)
-        if title == baseline.title:
-            difference = metrics.Difference(0.0, 0.0, 0.0, None)
-        else:
-            difference = metrics.paired_difference(mine, reference, rows.gold, metric=metric, classes=classes)
-        found[title] = {
-            "metric_name": metric.name, "metric": value, "metric_low": low, "metric_high": high,
-            "metric_rows": len(rows.gold),
-            "metric_kept_percent": 100 * value / teacher_value if teacher_value else None,
-            "difference_points": difference.points, "difference_low": difference.low,
-            "difference_high": difference.high, "mcnemar_p": difference.mcnemar_p,
-            "agreement": metrics.agreement(mine, reference),
-        }  # fmt: skip
-    return found
+@dataclass(frozen=True)
+class Arithmetic:
+    """Operations of a row by title of the entry and setting, and the fastest the device can do by precision."""
+
+    flops: Mapping[tuple[str, Setting], float]
+    peak_tflops: Mapping[str, float]
 
 
-def keep_predictions(lines: Sequence[Measurement], predicted: dict[str, np.ndarray], gold: np.ndarray) -> None:
+def keep_predictions(lines: Sequence[Measurement], predicted: Mapping[str, np.ndarray], gold: np.ndarray) -> None:
     """Add what each row was predicted to be to the first line of every entry, and the gold to the baseline's."""
     done: set[str] = set()
     for line in lines:
         title = f"{line['model']} in {line['runtime']}"
-        if title not in done:
+        if title not in done and title in predicted:
             line["predictions"] = [round(value, 5) for value in predicted[title].tolist()]
             if is_baseline(line):
                 line["gold"] = gold.tolist()
         done.add(title)
 
 
-def describe_run(run: Run, teacher: Contender) -> Measurement:
-    """Return what a run is: names, architecture, sizes, memory."""
-    contender, directory = run.entry.contender, run.entry.directory
+def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
+    """Return what a run is: names, origin, architecture, sizes, memory."""
+    entry, contender = run.entry, run.entry.contender
+    teacher = next(other.entry.contender for other in runs if other.is_baseline)
     manifest = contender.model.manifest
     architecture = manifest.architecture if manifest else {}
-    size, parameters = directory.size_bytes, contender.model.parameters
-    lengths = run.loaded["lengths"]
+    size, parameters = _size_bytes(run), _parameters(run)
     return {
-        "model": contender.name, "recipe": contender.recipe, "kind": contender.kind, "control_of": contender.control_of,
-        "stage": manifest.stage if manifest else "", "model_sha256": contender.model.sha256,
-        "runtime": run.entry.runtime, "threads": run.threads,
+        "model": contender.name, "recipe": contender.recipe, "kind": entry.kind, "control_of": contender.control_of,
+        "stage": manifest.stage if manifest else "", "parents": _parents(contender, runs),
+        "training_seed": training_seed(contender.model), "model_sha256": contender.model.sha256,
+        "tokenizer_sha256": vocabulary_sha256(contender.model),
+        "runtime": entry.runtime, "device": entry.device, "threads": run.threads,
+        "tokenizer_inside": run.loaded["tokenizer_inside"],
         "parameters": parameters, "size_bytes": size,
-        "directory_bytes": sum(f.stat().st_size for f in directory.path.rglob("*") if f.is_file()),
+        "directory_bytes": sum(f.stat().st_size for f in entry.directory.path.rglob("*") if f.is_file()),
         "parameters_ratio": teacher.model.parameters / parameters if parameters else None,
         "size_ratio": teacher.model.size_bytes / size if size else None,
         "heads_per_layer": architecture.get("heads_per_layer"), "ffn_per_layer": architecture.get("ffn_per_layer"),
         "peak_memory_bytes": run.memory["peak_memory_bytes"],
         "model_memory_bytes": run.memory["peak_memory_bytes"] - run.memory["memory_before_bytes"],
-        "peak_gpu_memory_bytes": run.memory.get("peak_gpu_memory_bytes"), "load_ms": run.loaded["load_ms"],
-        "max_length": run.loaded["max_length"], "tokens_median": float(np.median(lengths)),
-        "tokens_p95": float(np.percentile(lengths, 95)), "tokens_max": max(lengths),
+        "peak_gpu_memory_bytes": run.memory["peak_gpu_memory_bytes"], "load_ms": run.loaded["load_ms"],
+        "labels": list(teacher.model.labels), "versions": _versions(run),
     }  # fmt: skip
 
 
-def speed_fields(run: Run, runs: Sequence[Run], batch_size: int, seed: int) -> Measurement:
-    """Return the timing fields of a run at a batch size: alone, against the teacher in torch and in its own runtime."""
-    peers = [r for r in runs if r.threads == run.threads and r.entry.contender.kind == "teacher"]
-    baseline = next(r for r in peers if r.entry.is_baseline)
-    same = next((r for r in peers if r.entry.runtime == run.entry.runtime), None)
-    mine = run.latency_ms(batch_size)
-    spread = percentiles(mine)
-    total = _ratio(run.total_ms(batch_size), baseline.total_ms(batch_size), seed)
-    headline = _ratio(mine, baseline.latency_ms(batch_size), seed)
-    beside = _ratio(mine, same.latency_ms(batch_size), seed) if same else None
+def setting_fields(run: Run, runs: Sequence[Run], setting: Setting) -> Measurement:
+    """Return what a run was measured at, and how many tokens its rows have: those of floors as the teacher counts."""
+    lengths = [setting.length] if setting.length else token_lengths(run, runs)
     return {
-        "batch_size": batch_size, "warm_up_stable": run.warm[batch_size],
-        **{f"latency_p{p}_ms": value for p, value in spread.items()},
-        "tokenize_p50_ms": percentiles(run.tokenize_ms(batch_size))[50],
-        "throughput_rows_per_second": throughput(mine, batch_size),
-        "throughput_with_tokenizer_rows_per_second": throughput(run.total_ms(batch_size), batch_size),
-        "speedup": headline.value, "speedup_low": headline.low, "speedup_high": headline.high,
-        "speedup_with_tokenizer": total.value, "speedup_with_tokenizer_low": total.low,
-        "speedup_with_tokenizer_high": total.high,
-        "speedup_same_runtime": beside.value if beside else None,
-        "speedup_same_runtime_low": beside.low if beside else None,
-        "speedup_same_runtime_high": beside.high if beside else None,
-        "noise": noise([turn["probe_ms"] for turn in run.turns[batch_size]]),
-        "latency_ms": mine,
+        "batch_size": setting.batch_size, "length": setting.length, "padding": setting.padding,
+        "max_length": setting.width or run.loaded["max_length"],
+        "tokens_median": float(np.median(lengths)), "tokens_p95": float(np.percentile(lengths, 95)),
+        "tokens_max": max(lengths),
     }  # fmt: skip
 
 
-def _ratio(mine: list[list[float]], reference: list[list[float]], seed: int) -> Ratio:
-    return Ratio(1.0, 1.0, 1.0) if mine == reference else speedup(reference, mine, seed=seed)
+def speed_fields(run: Run, runs: Sequence[Run], setting: Setting, seed: int) -> Measurement:
+    """Return the timing fields of a run at a setting: alone, against the teacher in torch and in its own runtime.
+
+    Both are compared at the same threads, batch size and length; neither teacher is padded more than it must be.
+    """
+    teachers = [r for r in runs if r.threads == run.threads and r.entry.contender.kind == "teacher"]
+    baseline = next(r for r in teachers if r.is_baseline)
+    same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and setting.plain in r.turns), None)
+    mine, reference = run.latency_ms(setting), baseline.latency_ms(setting.plain)
+    spread = percentiles(mine)
+    low, high = percentile_interval(mine, 95, seed=seed)
+    own_noise = _noise(run, setting)
+    headline = total = ONE
+    if run is not baseline or setting != setting.plain:
+        headline = speedup(reference, mine, seed=seed)
+        total = speedup(baseline.total_ms(setting.plain), run.total_ms(setting), seed=seed)
+    if run.loaded["tokenizer_inside"]:
+        headline = total  # its time with tokenisation, against the teacher's without, would compare unlike things
+    return {
+        "warm_up_stable": run.warm[setting], "latency_ms": mine,
+        **{f"latency_p{p}_ms": value for p, value in spread.items()},
+        "latency_p95_low_ms": low, "latency_p95_high_ms": high,
+        "tokenize_p50_ms": percentiles(run.tokenize_ms(setting))[50],
+        "throughput_rows_per_second": throughput(mine, setting.batch_size),
+        "throughput_with_tokenizer_rows_per_second": throughput(run.total_ms(setting), setting.batch_size),
+        "throughput_tokens_per_second": _tokens_per_second(run, runs, setting),
+        **_ratio_fields("speedup", headline), **_ratio_fields("speedup_with_tokenizer", total),
+        **_ratio_fields("speedup_same_runtime", _against(same, run, setting, seed)),
+        "noise": own_noise, "noisy": is_noisy(headline, own_noise, _noise(baseline, setting.plain)),
+    }  # fmt: skip
+
+
+def device_fields(run: Run, setting: Setting, arithmetic: Arithmetic) -> Measurement:
+    """Return what the hardware says beside time: its own clock, energy, and the share of its peak."""
+    turns = run.turns[setting]
+    device_ms = [turn["device_ms"] for turn in turns]
+    joules = [turn["joules"] for turn in turns]
+    energy = [j / (turn["runs"] * setting.batch_size) for j, turn in zip(joules, turns, strict=True) if j is not None]
+    flops = arithmetic.flops.get((run.entry.title, setting))
+    peak = arithmetic.peak_tflops.get(precision_of(run.entry) or "")
+    rows_per_second = throughput(run.latency_ms(setting), setting.batch_size)
+    return {
+        "device_p50_ms": None if None in device_ms else percentiles(device_ms)[50],
+        "energy_joules_per_row": float(np.median(energy)) if energy else None,
+        "flops_per_row": flops, "matmul_peak_tflops": peak,
+        "matmul_peak_share": flops * rows_per_second / (1e12 * peak) if flops and peak else None,
+    }  # fmt: skip
+
+
+def token_lengths(run: Run, runs: Sequence[Run]) -> list[int]:
+    """Return the tokens of each row: as the run counts them, or as its model does in a runtime, or as the teacher."""
+    mine = [r for r in runs if r.entry.contender is run.entry.contender]
+    lengths = next(r.loaded["lengths"] for r in [run, *mine, *runs] if r.loaded["lengths"] is not None)
+    return list(lengths)
+
+
+def _tokens_per_second(run: Run, runs: Sequence[Run], setting: Setting) -> float | None:
+    if run.entry.kind == "floor":
+        return None
+    if setting.length:
+        return throughput(run.latency_ms(setting), setting.batch_size) * setting.length
+    lengths = token_lengths(run, runs)
+    amounts = [sum(lengths[row] for batch in turn["batches"] for row in batch) for turn in run.turns[setting]]
+    return rate(run.latency_ms(setting), amounts)
+
+
+def _against(teacher: Run | None, run: Run, setting: Setting, seed: int) -> Ratio | None:
+    if teacher is None:
+        return None
+    if teacher is run and setting == setting.plain:
+        return ONE
+    return speedup(teacher.latency_ms(setting.plain), run.latency_ms(setting), seed=seed)
+
+
+def _ratio_fields(name: str, ratio: Ratio | None) -> dict[str, float | None]:
+    values = (ratio.value, ratio.low, ratio.high) if ratio else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+def _noise(run: Run, setting: Setting) -> float:
+    return noise([turn["probe_ms"] for turn in run.turns[setting]])
+
+
+def _parents(contender: Contender, runs: Sequence[Run]) -> list[str]:
+    """Follow the manifests from model to model, as far as they are in this benchmark."""
+    known: dict[str, ModelDir] = {}
+    for run in runs:
+        if run.entry.contender.model.manifest:
+            known[run.entry.contender.model.sha256] = run.entry.contender.model
+    found: list[str] = []
+    waiting = [contender.model]
+    while waiting:
+        manifest = waiting.pop(0).manifest
+        for parent in manifest.parents if manifest else ():
+            sha256 = str(parent.get("sha256", ""))
+            if sha256 and sha256 not in found:
+                found.append(sha256)
+                waiting += [known[sha256]] if sha256 in known else []
+    return found
+
+
+def _parameters(run: Run) -> int:
+    """Return the number of weights: floors and peers count theirs themselves."""
+    own = run.entry.folder != "runtimes"
+    return int(run.loaded["parameters"]) if own else run.entry.contender.model.parameters
+
+
+def _size_bytes(run: Run) -> int:
+    """Return the bytes of the weights: of floors and peers, all files that are not their tokenizer's."""
+    directory = run.entry.directory
+    if run.entry.folder == "runtimes":
+        return directory.size_bytes
+    files = (file for file in directory.path.rglob("*") if file.is_file() and file.name not in VOCABULARIES)
+    return sum(file.stat().st_size for file in files)
+
+
+def _versions(run: Run) -> dict[str, str]:
+    """Return the libraries of a run's process; the environment of a peer has this package from ours."""
+    own = {name: version for name, version in library_versions().items() if name == "compress"}
+    return {**own, **run.loaded["versions"]}

@@ -94,14 +94,23 @@ def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
             raise CompressError(f"{path} does not exist; make it with 'compress benchmark ... -o {path}'") from None
         except (OSError, UnicodeDecodeError) as error:
             raise CompressError(f"{path} cannot be read as results ({error}); give a .jsonl of benchmark") from None
-        found = [_parse(line, number, path) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        if not found:
-            raise CompressError(f"{path} holds no results; make it with 'compress benchmark ... -o {path}'")
-        lines += found
+        lines += parse_results(text, str(path))
     return lines
 
 
-def _parse(text: str, number: int, path: Path) -> Measurement:
+def parse_results(text: str, path: str) -> list[Measurement]:
+    """Read the lines of a file's text; ``path`` is what the file is called when something is wrong with it.
+
+    Raises:
+        CompressError: it is empty, damaged or of another kind.
+    """
+    found = [_parse(line, number, path) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not found:
+        raise CompressError(f"{path} holds no results; make it with 'compress benchmark ... -o {path}'")
+    return found
+
+
+def _parse(text: str, number: int, path: str) -> Measurement:
     try:
         line = json.loads(text)
     except json.JSONDecodeError as error:

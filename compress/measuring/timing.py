@@ -19,6 +19,9 @@ from compress.metrics import bootstrap
 Rounds = Sequence[Sequence[float]]
 
 PERCENTILES = (50, 90, 95, 99)
+# Above these a host is too noisy for a speed to decide anything; see is_noisy.
+NOISE_LIMIT = 0.10
+INTERVAL_LIMIT = 1.25
 STABLE_WITHIN = 0.05
 STABLE_WINDOW = 5
 # Two processes of the same model differ by about 0.5% for as long as they live (standard deviation over ten pairs of
@@ -67,9 +70,32 @@ def percentiles(rounds: Rounds) -> dict[int, float]:
     return {p: float(np.percentile(samples, p)) for p in PERCENTILES}
 
 
+def percentile_interval(rounds: Rounds, percentile: int, *, seed: int = 0) -> tuple[float, float]:
+    """Return the 95% interval of a percentile of all samples, in milliseconds: bootstrap over whole rounds.
+
+    A slow minute makes many samples of one round slow, so that single samples are no independent draws.
+
+    Raises:
+        ValueError: rounds of different lengths, or fewer than two.
+    """
+    samples = np.array(rounds, dtype=float)
+
+    def statistic(drawn: np.ndarray) -> np.ndarray:
+        chosen = samples[drawn.astype(int)]
+        return np.asarray(np.percentile(chosen.reshape(*drawn.shape[:-1], -1), percentile, axis=-1))
+
+    return bootstrap((np.arange(len(samples)),), statistic, seed=seed)
+
+
+def rate(rounds: Rounds, amounts: Sequence[float]) -> float:
+    """Return how much is done in a second: the median over rounds of a round's amount by all its time."""
+    pairs = zip(amounts, rounds, strict=True)
+    return float(np.median([1000 * amount / sum(samples) for amount, samples in pairs]))
+
+
 def throughput(rounds: Rounds, batch_size: int) -> float:
-    """Return rows per second: the median over rounds of all rows of a round by all its time."""
-    return float(np.median([1000 * batch_size * len(samples) / sum(samples) for samples in rounds]))
+    """Return rows per second; see :func:`rate`."""
+    return rate(rounds, [batch_size * len(samples) for samples in rounds])
 
 
 def noise(probe_ms: Sequence[float]) -> float:
@@ -80,6 +106,15 @@ def noise(probe_ms: Sequence[float]) -> float:
     samples = np.asarray(probe_ms, dtype=float)
     middle = np.median(samples)
     return float(1.4826 * np.median(np.abs(samples - middle)) / middle)
+
+
+def is_noisy(ratio: Ratio, *noises: float) -> bool:
+    """Tell whether a host was too noisy for a speed-up to decide anything.
+
+    It was if the probe of either side spread by more than 10%, so that the latencies themselves say little; or if the
+    interval of the speed-up spans more than a factor of 1.25, so that its first digits are not known.
+    """
+    return max(noises) > NOISE_LIMIT or ratio.high > INTERVAL_LIMIT * ratio.low
 
 
 def is_stable(samples_ms: Sequence[float]) -> bool:

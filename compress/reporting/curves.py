@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from compress.errors import CompressError
 from compress.reporting import plot
-from compress.reporting.units import in_percent
-from compress.reporting.wording import metric_title
+from compress.reporting.plot import Picture
+from compress.reporting.units import in_percent, metric_title
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A step of pruning: ``line`` says whether it was recovered, ``value`` is on the scale of the metric's title."""
+
+    line: str
+    heads_removed_percent: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What pruning cost a model, step by step."""
+
+    name: str
+    metric: str
+    picture: Picture
+    points: list[CurvePoint]
 
 
 def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
@@ -34,8 +53,8 @@ def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
     return file.resolve().parent.name, rows[0].get("metric", "metric"), rows
 
 
-def draw_curve(name: str, metric: str, rows: list[dict[str, str]]) -> dict[str, Any]:
-    """Return what the templates show of a curve: pictures for wide and narrow screens, and the points as a table."""
+def draw_curve(name: str, metric: str, rows: list[dict[str, str]]) -> Curve:
+    """Return what is shown of a curve as :func:`read_curve` reads it."""
     scale = 100 if in_percent(metric) else 1
     series = []
     for title, flag in (("by importance", False), ("after recovery", True)):
@@ -45,9 +64,11 @@ def draw_curve(name: str, metric: str, rows: list[dict[str, str]]) -> dict[str, 
             series.append(plot.Series(title, placed))
     split = rows[0].get("split", "")
     title = f"{name}: {metric}{' on ' + split if split else ''}"
-    pictures = [
-        plot.line_chart(series, title=title, x_label="heads removed (%)", y_label=metric_title(metric), canvas=canvas)
-        for canvas in (plot.WIDE, plot.NARROW)
-    ]
-    table = [(one.name, *point) for one in series for point in one.points]
-    return {"name": name, "metric": metric_title(metric), "pictures": pictures, "table": table}
+    picture = Picture.both(
+        lambda canvas: plot.line_chart(
+            series, title=title, x_label="heads removed (%)", y_label=metric_title(metric), canvas=canvas
+        )
+    )
+    return Curve(
+        name, metric_title(metric), picture, [CurvePoint(one.name, *point) for one in series for point in one.points]
+    )

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 
 # Okabe and Ito's colours, told apart by colour-blind readers; the dark set is lighter for the same contrast.
 STYLE = """
-.chart{--ink:#1f2933;--faint:#66717d;--grid:#e3e7eb;--paper:#fff;--c0:#0067a5;--c1:#b35900;--c2:#007a5a;--c3:#a23b7a;
+.chart{--ink:#1f2933;--faint:#66717d;--grid:#e3e7eb;--paper:#fff;--c0:#0067a5;--c1:#b35900;--c2:#007a5a;--c3:#a23b7a;--c4:#6b5f00;
 font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-size:13px}
 @media (prefers-color-scheme:dark){.chart{--ink:#e6eaee;--faint:#9aa5b1;--grid:#343d47;--paper:#171c22;--c0:#5cb3ec;
---c1:#f0a03c;--c2:#3fc79a;--c3:#e08abf}}
+--c1:#f0a03c;--c2:#3fc79a;--c3:#e08abf;--c4:#d8cc4a}}
 @media print{.chart{--ink:#000;--faint:#444;--grid:#ddd;--paper:#fff;--c0:#0067a5;--c1:#b35900;--c2:#007a5a;
---c3:#a23b7a}}
+--c3:#a23b7a;--c4:#6b5f00}}
 .chart text{fill:var(--ink)}.chart .faint{fill:var(--faint)}.chart .title{font-weight:600;font-size:15px}
 .chart .grid{stroke:var(--grid);stroke-width:1}.chart .axis{stroke:var(--faint);stroke-width:1}
 .chart .line{fill:none;stroke-width:2.5;stroke-linejoin:round}.chart .paper{fill:var(--paper)}
 .chart .s0{stroke:var(--c0);--own:var(--c0)}.chart .s1{stroke:var(--c1);--own:var(--c1)}
 .chart .s2{stroke:var(--c2);--own:var(--c2)}.chart .s3{stroke:var(--c3);--own:var(--c3)}
+.chart .s1.line{stroke-dasharray:9 4}.chart .s2.line{stroke-dasharray:2 4}.chart .s3.line{stroke-dasharray:10 3 2 3}
 .chart .dot{fill:var(--own);stroke:var(--paper);stroke-width:1.5}.chart .key{fill:var(--own);stroke:none}
 """
 
@@ -45,6 +46,19 @@ class Canvas:
 
 
 WIDE, NARROW = Canvas(760, 410), Canvas(380, 330)
+LEGEND_STEP = 20
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The same chart for a wide and for a narrow screen."""
+
+    wide: str
+    narrow: str
+
+    @classmethod
+    def both(cls, draw: Callable[[Canvas], str]) -> Picture:
+        return cls(draw(WIDE), draw(NARROW))
 
 
 @dataclass(frozen=True)
@@ -107,9 +121,14 @@ def number(value: float) -> str:
 
 
 def line_chart(
-    series: Sequence[Series], *, title: str, x_label: str, y_label: str, canvas: Canvas = WIDE
+    series: Sequence[Series], *, title: str, x_label: str, y_label: str, canvas: Canvas = WIDE, log: bool = False
 ) -> str:
     """Return a line chart as a standalone SVG document; a series of one point is a single dot.
+
+    Lines are told apart by their dashes and by the legend above them, not by colour only.
+
+    Args:
+        log: both axes are logarithmic, and few values are their own ticks; all values are above 0.
 
     Raises:
         ValueError: there is no point to draw.
@@ -117,9 +136,17 @@ def line_chart(
     points = [point for one in series for point in one.points]
     if not points:
         raise ValueError(f"the chart {title!r} has no points")
-    x = Axis.over([p[0] for p in points], canvas.left, canvas.right, margin=0.03)
-    y = Axis.over([p[1] for p in points], canvas.bottom, canvas.top, margin=0.08)
-    parts = [*frame(canvas, title, x_label, y_label), *horizontal_ticks(canvas, y), *vertical_ticks(canvas, x)]
+    legend = _legend(canvas, [one.name for one in series]) if len(series) > 1 else []
+    room = LEGEND_STEP * len(legend)
+    canvas = replace(canvas, top=canvas.top + room, height=canvas.height + room)
+    y = Axis.over([p[1] for p in points], canvas.bottom, canvas.top, margin=0.08, log=log)
+    widest = max(len(number(tick)) for tick in y.ticks(7))
+    canvas = replace(canvas, left=max(canvas.left, 26 + 8 * widest))
+    x = Axis.over([p[0] for p in points], canvas.left, canvas.right, margin=0.03, log=log)
+    parts = [*frame(canvas, title, x_label, y_label), *legend]
+    measured = sorted({p[0] for p in points})
+    at = measured if log and len(measured) <= 8 else None
+    parts += [*horizontal_ticks(canvas, y), *vertical_ticks(canvas, x, at=at)]
     for index, one in enumerate(series):
         style = f"s{index % 4}"
         placed = [(x.place(a), y.place(b)) for a, b in one.points]
@@ -129,8 +156,6 @@ def line_chart(
         for (a, b), (value, result) in zip(placed, one.points, strict=True):
             says = escape(f"{one.name}: {number(round(value, 2))} → {number(round(result, 2))}")
             parts.append(f'<circle class="dot {style}" cx="{a}" cy="{b}" r="4.5"><title>{says}</title></circle>')
-    if len(series) > 1:
-        parts += _legend(canvas, [one.name for one in series])
     return document(canvas, title, parts, description=_in_words(series, x_label, y_label))
 
 
@@ -166,26 +191,30 @@ def horizontal_ticks(canvas: Canvas, y: Axis) -> list[str]:
     ]
 
 
-def vertical_ticks(canvas: Canvas, x: Axis, *, prefix: str = "", group: str = "") -> list[str]:
-    """Return the labels and marks of the horizontal axis, in a group of their own."""
+def vertical_ticks(
+    canvas: Canvas, x: Axis, *, prefix: str = "", group: str = "", at: Sequence[float] | None = None
+) -> list[str]:
+    """Return the labels and marks of the horizontal axis in a group of their own, at round values or those given."""
     marks = [
         f'<line class="grid" x1="{x.place(v)}" x2="{x.place(v)}" y1="{canvas.top}" y2="{canvas.bottom}"/>'
         f'<text class="faint" x="{x.place(v)}" y="{canvas.bottom + 18}" text-anchor="middle">'
         f"{prefix}{number(v)}</text>"
-        for v in x.ticks(8 if canvas.width > 500 else 5)
+        for v in (at or x.ticks(8 if canvas.width > 500 else 5))
     ]
     ends = f'x1="{canvas.left}" x2="{canvas.right}" y1="{canvas.bottom}" y2="{canvas.bottom}"'
     return [f'<g class="{group}">', *marks, f'<line class="axis" {ends}/>', "</g>"]
 
 
 def _legend(canvas: Canvas, names: Sequence[str]) -> list[str]:
-    # Inside the plot, at its lower left: curves of what pruning costs fall to the right. SVG cannot measure text.
-    parts = []
-    for index, name in enumerate(names):
-        height = canvas.bottom - 14 - 20 * (len(names) - 1 - index)
-        parts.append(f'<circle class="key s{index % 4}" cx="{canvas.left + 16}" cy="{height - 4}" r="5"/>')
-        parts.append(f'<text x="{canvas.left + 28}" y="{height}">{escape(name)}</text>')
-    return parts
+    """Return one line of the legend for every series, between the title and the plot."""
+    left = canvas.left if canvas.width > 500 else 12
+    return [
+        f'<g><line class="line s{index % 4}" x1="{left}" x2="{left + 34}" y1="{y - 4}" y2="{y - 4}"/>'
+        f'<circle class="dot s{index % 4}" cx="{left + 17}" cy="{y - 4}" r="4.5"/>'
+        f'<text x="{left + 42}" y="{y}">{escape(name)}</text></g>'
+        for index, name in enumerate(names)
+        for y in [44 + LEGEND_STEP * index]
+    ]
 
 
 def _in_words(series: Sequence[Series], x_label: str, y_label: str) -> str:

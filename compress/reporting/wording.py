@@ -9,61 +9,156 @@ import numpy as np
 
 from compress.measuring.results import Measurement, Row, is_baseline, rows_of
 from compress.metrics import METRICS, paired_difference
-from compress.reporting.units import count, in_percent, megabytes, milliseconds, points, shown, times
+from compress.reporting.choosing import baseline_of, best_row, control_pair, faster_row, judged_floors
+from compress.reporting.judging import UNDECIDED, WITHIN, Judged, budget_words, judge
+from compress.reporting.units import (
+    NONE,
+    count,
+    megabytes,
+    metric_title,
+    milliseconds,
+    plural,
+    points,
+    shown,
+    span,
+    speed_or_noise,
+    times,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-KEPT_ENOUGH_PERCENT = 99.0
-NOISY = 0.10
 
+def verdict(rows: Sequence[Row], budget_points: float = 1.0) -> list[str]:
+    """Return the sentences a reader needs if they read nothing else; the first one is the result.
 
-def best_row(rows: Sequence[Row]) -> Row | None:
-    """Return the fastest model that keeps 99% of the teacher's metric; without any, the one that keeps most."""
-    models = [row for row in rows if row.head["kind"] == "model"]
-    good = [row for row in models if (row.head["metric_kept_percent"] or 0) >= KEPT_ENOUGH_PERCENT]
-    if good:
-        return max(good, key=lambda row: float(row.head["speedup"]))
-    return max(models, key=lambda row: float(row.head["metric"]), default=None)
-
-
-def verdict(rows: Sequence[Row]) -> list[str]:
-    """Return the sentences a reader needs if they read nothing else; the first one is the result."""
-    best = best_row(rows)
-    teacher = next((row for row in rows if is_baseline(row.head)), None)
-    if best is None or teacher is None:
-        return ["Only the teacher was measured; there is no compressed model to judge."]
-    line = best.head
-    kept = line["metric_kept_percent"]
-    closest = kept is None or kept < KEPT_ENOUGH_PERCENT
-    name = line["metric_name"]
+    A floor that is within the budget comes before every model: whoever reads no further should know of it.
+    """
+    best, teacher = best_row(rows, budget_points), baseline_of(rows)
+    faster = faster_row(best, rows, budget_points)
+    if teacher is None:
+        return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
+    floors = [_floor_sentence(row, teacher, budget_points) for row in judged_floors(rows, budget_points, WITHIN)]
+    if best is None:
+        return [*floors, "No compressed model was measured here, so there is none to judge."]
+    judged = judge(best.head, budget_points)
+    assert judged is not None  # the best row has a metric
     sentences = [
-        f"{'No model keeps 99% of the teacher’s ' + name + '; the closest, ' if closest else ''}{best.title}"
-        f"{',' if closest else ''} runs at {times(line['speedup'])} the speed of the teacher"
-        + (f", is {times(line['size_ratio'])} smaller on disk" if (line["size_ratio"] or 0) > 1.05 else "")
-        + (f" and keeps {kept:.1f}% of its {name}." if kept is not None else f"; its {name} is {shown(line)}.")
-        + (" It is the fastest of the models that keep 99%, chosen on these rows." if not closest else ""),
-        f"Its {name} is {shown(line)} against {shown(teacher.head)} on {line['metric_rows']:,} examples: "
-        f"{points(line['difference_points'])} points, and the data allow {points(line['difference_low'])} to "
-        f"{points(line['difference_high'])} (95% paired interval).",
+        *floors,
+        _best_sentence(best, judged, budget_points),
+        _accuracy_sentence(best, teacher, judged),
+        *_control_sentence(best, teacher, rows),
+        *([_faster_sentence(faster, budget_points), *_control_sentence(faster, teacher, rows)] if faster else []),
+        *([] if floors else _other_floors(rows, budget_points)),
+        *_faster_peer(best, rows, budget_points),
+        *noise_sentences(rows),
     ]
-    control = control_of(best, rows)
-    if control is not None:
-        gain = 100 * (line["metric"] - control.head["metric"])
-        bounds = _gain_interval(line, control.head, teacher.head)
-        sentences.append(
-            f"The same student trained on gold labels only reaches {shown(control.head)}: "
-            f"distillation is worth {points(gain)} points"
-            + (f" ({points(bounds[0])} to {points(bounds[1])})." if bounds else ".")
-        )
-    noisy = [row for row in rows if row.head.get("noise", 0) > NOISY]
-    if noisy:
-        worst = max(noisy, key=lambda row: float(row.head["noise"]))
-        sentences.append(
-            f"The machine was busy: the same work varied by up to {worst.head['noise']:.0%} ({worst.title}), "
-            "so read speeds by their intervals."
-        )
-    return sentences
+    return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
+
+
+def _floor_sentence(floor: Row, teacher: Row, budget_points: float) -> str:
+    line = floor.head
+    return (
+        f"{line['model']} alone is within {budget_words(budget_points)} of the teacher: {shown(line)} against "
+        f"{shown(teacher.head)}, {_interval(line)}."
+    )
+
+
+def _best_sentence(best: Row, judged: Judged, budget_points: float) -> str:
+    line, budget = best.head, budget_words(budget_points)
+    speed = (
+        f"was measured on too noisy a host to say how fast it is ({line['noise']:.0%})"
+        if line["noisy"]
+        else f"runs at {times(line['speedup'])} {'its' if judged.outcome == WITHIN else 'the teacher’s'} speed"
+    )
+    smaller = f", is {times(line['size_ratio'])} smaller on disk" if (line["size_ratio"] or 0) > 1.05 else ""
+    kept = line["metric_kept_percent"]
+    keeps = f" and keeps {kept:.1f}% of the {line['metric_name']}" if kept is not None else ""
+    if judged.outcome == WITHIN:
+        return f"{best.title} is within {budget} of the teacher: it {speed}{smaller}{keeps}."
+    if judged.outcome == UNDECIDED:
+        return f"{best.title} {speed}{smaller}{keeps}; whether that is within {budget} is undecided."
+    return f"No model is within {budget} of the teacher; the closest, {best.title}, {speed}{smaller}{keeps}."
+
+
+def _accuracy_sentence(best: Row, teacher: Row, judged: Judged) -> str:
+    line = best.head
+    return (
+        f"Its {line['metric_name']} is {shown(line)} against {shown(teacher.head)} on "
+        f"{line['metric_rows']:,} examples: {points(line['difference_points'])} points, and the data allow "
+        f"{span(points(line['difference_low']), points(line['difference_high']))} (95% paired interval)"
+        + (f"; {judged.more}." if judged.more else ".")
+    )
+
+
+def _faster_sentence(row: Row, budget_points: float) -> str:
+    line, judged = row.head, judge(row.head, budget_points)
+    assert judged is not None  # it was chosen by its verdict
+    return (
+        f"{row.title} is faster still, {times(line['speedup'])}, at {_interval(line)}: whether that is within "
+        f"{budget_words(budget_points)} is undecided; {judged.more}."
+    )
+
+
+def _control_sentence(row: Row, teacher: Row, rows: Sequence[Row]) -> list[str]:
+    pair = control_pair(row, rows)
+    if pair is None:
+        return []
+    student, control = (one.head for one in pair)
+    sentence = (
+        f"{student['model']} trained on gold labels only reaches {shown(control)} instead of {shown(student)}: "
+        f"distillation is worth {points(100 * (student['metric'] - control['metric']))} points"
+    )
+    bounds = _gain_interval(student, control, teacher.head)
+    if bounds is None:
+        return [sentence + "."]
+    doubt = ", so these rows do not show that it helped" if bounds[0] <= 0 <= bounds[1] else ""
+    return [f"{sentence} ({span(points(bounds[0]), points(bounds[1]))}){doubt}."]
+
+
+def _other_floors(rows: Sequence[Row], budget_points: float) -> list[str]:
+    """Say of the best floor that is not within the budget how far it is."""
+    floors = [row for row in rows if row.head["kind"] == "floor" and row.head["difference_points"] is not None]
+    best = max(floors, key=lambda row: float(row.head["metric"]), default=None)
+    if best is None:
+        return []
+    judged = judge(best.head, budget_points)
+    if judged is not None and judged.outcome == UNDECIDED:
+        return [f"{best.head['model']} alone may be enough, at {_interval(best.head)}: undecided; {judged.more}."]
+    budget = budget_words(budget_points)
+    return [f"No floor is within {budget}: the best, {best.head['model']}, is at {_interval(best.head)}."]
+
+
+def _faster_peer(best: Row, rows: Sequence[Row], budget_points: float) -> list[str]:
+    """Name a peer that is surely faster than the best model and not surely worse than the budget."""
+    if best.head["noisy"]:
+        return []
+    faster = [
+        row
+        for row in rows
+        if row.head["kind"] == "peer" and not row.head["noisy"] and row.head["speedup_low"] > best.head["speedup_high"]
+        and (judged := judge(row.head, budget_points)) and judged.outcome in (WITHIN, UNDECIDED)
+    ]  # fmt: skip
+    first = max(faster, key=lambda row: float(row.head["speedup"]), default=None)
+    return [] if first is None else [f"A peer is faster: {first.title} at {times(first.head['speedup'])}."]
+
+
+def noise_sentences(rows: Sequence[Row]) -> list[str]:
+    """Say which speeds the host was too noisy for, if any."""
+    noisy = [row for row in rows if any(line["noisy"] for line in row.lines)]
+    if not noisy:
+        return []
+    worst = max(noisy, key=lambda row: max(float(line["noise"]) for line in row.lines))
+    noise = max(line["noise"] for line in worst.lines)
+    return [
+        f"The host was too noisy to tell {plural(len(noisy), 'speed')} of {len(rows)}: the same work varied by up to "
+        f"{noise:.0%} ({worst.title}). Those speeds are not shown; measure them again on a quieter host."
+    ]
+
+
+def _interval(line: Measurement) -> str:
+    low, high = points(line["difference_low"]), points(line["difference_high"])
+    return f"{points(line['difference_points'])} points ({span(low, high)})"
 
 
 def _gain_interval(model: Measurement, control: Measurement, teacher: Measurement) -> tuple[float, float] | None:
@@ -78,39 +173,19 @@ def _gain_interval(model: Measurement, control: Measurement, teacher: Measuremen
     return found.low, found.high
 
 
-def control_of(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the control of a model: named after it, else of the same recipe; in the same runtime if there is one."""
-    controls = [
-        other
-        for other in rows
-        if other.head["kind"] == "control"
-        and (other.head.get("control_of") == row.head["model"] or other.head["recipe"] == row.head["recipe"] != "")
-    ]
-    controls.sort(
-        key=lambda o: (o.head.get("control_of") != row.head["model"], o.head["runtime"] != row.head["runtime"])
-    )
-    return controls[0] if controls else None
-
-
-def metric_title(name: str) -> str:
-    """Return a metric's name for a heading, with its unit."""
-    return f"{name} (%)" if in_percent(name) else name
-
-
 def results_table(lines: Sequence[Measurement]) -> Table:
     """Return results as a table for the terminal: one row a configuration, intervals in brackets."""
     from rich.markup import escape
     from rich.table import Table
 
     rows = rows_of(lines)
-    head, bulk = rows[0].head, rows[0].bulk
+    head, bulk = (baseline_of(rows) or rows[0]).head, rows[0].bulk
+    settings = [key for key in ("threads", "length", "padding") if len({row.head[key] for row in rows}) > 1]
     table = Table(title=f"{head['metric_name']} on {escape(head['data'])}, {head['data_rows']:,} rows")
     table.add_column("model", overflow="fold")
     table.add_column("runtime")
-    if len({row.head["threads"] for row in rows}) > 1:
-        table.add_column("threads", justify="right")
     for name in (
-        metric_title(head["metric_name"]), "points to teacher", f"speed-up, batch {head['batch_size']}",
+        *settings, metric_title(head["metric_name"]), "points to teacher", f"speed-up, batch {head['batch_size']}",
         f"p50, batch {head['batch_size']}", f"rows/s, batch {bulk['batch_size']}",
         "parameters", "disk", "memory", "noise",
     ):  # fmt: skip
@@ -119,17 +194,20 @@ def results_table(lines: Sequence[Measurement]) -> Table:
         line, base = row.head, is_baseline(row.head)
         cells = [
             escape(line["model"]) + (f" ({line['kind']})" if line["kind"] != "model" else ""), line["runtime"],
-            *([str(line["threads"])] if len(table.columns) == 12 else []),
+            *(str(line[key] if line[key] is not None else "own") for key in settings),
             shown(line).removesuffix("%"),
             "" if base else _bracketed(points, line, "difference_points", "difference"),
-            "×1" if base else _bracketed(times, line, "speedup", "speedup"),
-            milliseconds(line["latency_p50_ms"]), f"{row.bulk['throughput_rows_per_second']:,.0f}",
+            "×1" if base else speed_or_noise(line, _bracketed(times, line, "speedup", "speedup")),
+            speed_or_noise(line, milliseconds(line["latency_p50_ms"])),
+            speed_or_noise(row.bulk, f"{row.bulk['throughput_rows_per_second']:,.0f}"),
             count(line["parameters"]), megabytes(line["size_bytes"]), megabytes(line["model_memory_bytes"]),
             f"{line['noise']:.1%}",
         ]  # fmt: skip
-        table.add_row(*cells, style="dim" if line["kind"] == "control" else None)
+        table.add_row(*cells, style="dim" if line["kind"] in {"control", "floor", "body"} else None)
     return table
 
 
 def _bracketed(form: Callable[[float], str], line: Measurement, key: str, prefix: str) -> str:
+    if line[key] is None:
+        return NONE
     return f"{form(line[key])} \\[{form(line[prefix + '_low'])}, {form(line[prefix + '_high'])}]"

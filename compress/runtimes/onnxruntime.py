@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from compress.artifact import ONNX_NAME
-from compress.errors import CompressError
+from compress.errors import CompressError, Unavailable
 
 OPENS = "onnx"
 DEVICES = ("cpu", "cuda")
@@ -30,7 +30,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     if device not in DEVICES:
         raise CompressError(f"device {device!r} is not one that ONNX Runtime runs on here; use --device cpu or cuda")
     if _PROVIDERS[device][0] not in onnxruntime.get_available_providers():
-        raise CompressError(
+        raise Unavailable(
             "this ONNX Runtime has no CUDA; install it with 'pip install onnxruntime-gpu' or use --device cpu"
         )
     options = onnxruntime.SessionOptions()
@@ -45,7 +45,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     except Exception as error:  # its exception classes are private and share no base but this one
         raise CompressError(f"ONNX Runtime cannot open {directory / ONNX_NAME}: {str(error).splitlines()[0]}") from None
     if device == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
-        raise CompressError("ONNX Runtime could not start CUDA on this host (see its log); use --device cpu")
+        raise Unavailable("ONNX Runtime could not start CUDA on this host (see its log); use --device cpu")
     names = [argument.name for argument in session.get_inputs()]
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:

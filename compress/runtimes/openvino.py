@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from compress.artifact import ONNX_NAME
-from compress.errors import CompressError
+from compress.errors import CompressError, Unavailable
 
 OPENS = "onnx"
 DEVICES = ("cpu",)
@@ -29,7 +29,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     try:
         import openvino
     except ImportError:
-        raise CompressError("the runtime openvino is not installed; type pip install 'compress[openvino]'") from None
+        raise Unavailable("the runtime openvino is not installed; type pip install 'compress[openvino]'") from None
     if device not in DEVICES:
         raise CompressError(f"device {device!r} is not one that openvino runs on here; use --device cpu")
     settings = {

@@ -1,7 +1,7 @@
 """PyTorch, float32, scaled-dot-product attention: what a user of transformers runs today.
 
-With ``precision = "bfloat16"`` matrix products are in bfloat16: several times faster where the hardware multiplies it,
-and logits differ in the third digit.
+On a card float32 is without TF32. With ``precision = "bfloat16"`` matrix products are in bfloat16: several times faster
+where the hardware multiplies it, and logits differ in the third digit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from compress.artifact import ModelDir
-from compress.errors import CompressError
-from compress.modeling import input_names
+from compress.inference import TorchRun, open_torch
 
 OPENS = "torch"
 DEVICES = ("cpu", "cuda")
+PRECISION = "float32"
 
 
 def start(
@@ -32,19 +31,10 @@ def start(
         device: ``"cpu"`` or ``"cuda"``.
         precision: ``"float32"``, or ``"bfloat16"`` for mixed precision.
     """
-    if device not in DEVICES:
-        raise CompressError(f"device {device!r} is not one that torch runs on here; use --device cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CompressError("torch finds no CUDA device on this host; use --device cpu")
-    torch.set_num_threads(threads)
-    model: Any = ModelDir.open(directory, verify=False).load()
-    model.to(device)
-    names = input_names(model)
+    model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch")
 
-    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        tensors = {name: torch.from_numpy(inputs[name]).to(device) for name in names if name in inputs}
-        with torch.inference_mode(), torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
-            logits: np.ndarray = model(**tensors).logits.float().cpu().numpy()
-        return logits
+    def mixed(**inputs: torch.Tensor) -> Any:
+        with torch.autocast(device, torch.bfloat16):
+            return model(**inputs)
 
-    return run
+    return TorchRun(model, mixed if precision == "bfloat16" else None)

@@ -1,0 +1,109 @@
+"""compress replay"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compress.cli import options
+
+if TYPE_CHECKING:
+    from compress.measuring.agreement import Comparison
+    from compress.replay import Replay
+
+WIDTH_IN_A_LOG = 160
+
+
+@click.command()
+@click.argument("lock", metavar="LOCK")
+@click.option("--data", required=True, metavar="FILE", help="The test rows that the lock names.")
+@click.option("--train", multiple=True, metavar="FILE", help="The training rows that the lock names, if it does.")
+@click.option(
+    "--root", "roots", multiple=True, metavar="DIR",
+    help="Where models are looked for; default where the lock lies, and the current directory.",
+)  # fmt: skip
+@click.option("-o", "--output", required=True, metavar="FILE", help="New results to write: JSON lines.")
+@options.columns
+@options.force
+@options.verbosity
+@click.pass_context
+def command(
+    context: click.Context,
+    lock: str,
+    data: str,
+    train: tuple[str, ...],
+    roots: tuple[str, ...],
+    quiet: bool,
+    **settings: Any,
+) -> None:
+    """Run a benchmark again from its lock and compare every figure.
+
+    LOCK is the .lock.json beside a result file. Models are found by their hashes, and data must be the same rows.
+    Exit code 0: the figures agree, 1: one differs, 3: undecided, on another or a noisy host.
+    """
+    from compress.replay import replay
+
+    rows = options.read_labelled(data, "test", settings)
+    fitted = [row for path in train for row in options.read_labelled(path, "train", settings)]
+    options.forget_columns(settings)
+    command = shlex.join(["compress", *sys.argv[1:]])
+    made = replay(lock, rows, roots=roots, train=fitted or None, command=command, **settings)
+    if not quiet:
+        _show(made)
+    click.echo(f"{made.agreement.verdict}: {_reason(made)}")
+    context.exit(made.agreement.exit_code)
+
+
+def _show(made: Replay) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for heading, side in (
+        ("model", "left"), ("runtime", "left"), ("setting", "left"), ("figure", "left"), ("lock", "right"),
+        ("interval", "right"), ("now", "right"), ("", "left"),
+    ):  # fmt: skip
+        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    for row in made.agreement.comparisons:
+        low, high = _number(row, row.before_low), _number(row, row.before_high)
+        cells = (row.model, row.runtime, row.setting, row.what, _number(row, row.before), f"{low} to {high}",
+                 _number(row, row.after), row.outcome)  # fmt: skip
+        table.add_row(*(Text(_plain(cell)) for cell in cells))
+    # A pipe has no width: cut columns would make a log useless.
+    (Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)).print(table)
+    for missing in made.agreement.missing:
+        click.echo(f"not measured again: {_plain(missing)}")
+    for name, (before, after) in made.agreement.versions.items():
+        click.echo(f"version of {_plain(name)}: {_plain(before)} then, {_plain(after)} now")
+
+
+def _number(row: Comparison, value: float) -> str:
+    if row.what == "size":
+        return f"{value / 1e6:,.2f} MB"
+    return f"x{value:.2f}" if row.what == "speed-up" else f"{value:.4f}"
+
+
+def _plain(text: str) -> str:
+    """Take the control characters out of a text of somebody else, which a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _reason(made: Replay) -> str:
+    from compress.measuring.agreement import DIFFERS, NOISY, OTHER_HOST
+
+    outcomes = [comparison.outcome for comparison in made.agreement.comparisons]
+    if made.agreement.verdict == "differs":
+        return f"{outcomes.count(DIFFERS)} of {len(outcomes)} figures are outside their intervals"
+    reasons = []
+    if OTHER_HOST in outcomes:
+        reasons.append(f"{outcomes.count(OTHER_HOST)} speed-ups are of another host")
+    if NOISY in outcomes:
+        reasons.append(f"{outcomes.count(NOISY)} speed-ups were measured on a host too noisy to decide")
+    if made.agreement.missing:
+        reasons.append(f"{len(made.agreement.missing)} configurations were not measured again")
+    rest = f"{sum(o not in (OTHER_HOST, NOISY) for o in outcomes)} figures hold"
+    return "; ".join([*reasons, rest])

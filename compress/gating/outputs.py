@@ -1,0 +1,129 @@
+"""A verdict for machines and for CI: Markdown, JUnit XML, GitHub annotations, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+from xml.etree import ElementTree
+
+from compress.gating.judgement import BROKEN, HOLDS, UNDECIDED, Change, Judgement, Verdict
+from compress.reporting.markdown import plain, table
+from compress.reporting.units import megabytes, points, shown, times
+
+JSON_SCHEMA = 1
+_MARKS = {HOLDS: "✅", BROKEN: "❌", UNDECIDED: "❔"}
+_HEADINGS = {HOLDS: "the budgets hold", BROKEN: "a budget is broken", UNDECIDED: "cannot decide"}
+
+
+def to_markdown(verdict: Verdict) -> str:
+    """Return the verdict for a pull request or ``$GITHUB_STEP_SUMMARY``: notes, judgements, then what changed."""
+    parts = [f"## compress check: {_HEADINGS[verdict.outcome]}", ""]
+    parts += [f"* ℹ️ {plain(note)}" for note in verdict.notes]
+    parts += [f"* {_MARKS[j.outcome]} {plain(j.sentence)}" for j in verdict.judgements]
+    if verdict.changes:
+        parts += ["", f"### Since {plain(verdict.older)}", "", change_table(verdict.changes)]
+    return "\n".join([*parts, ""])
+
+
+def to_text(verdict: Verdict) -> str:
+    """Return the verdict for a terminal or a log: notes, judgements, then what changed; a line each."""
+    lines = [f"note: {note}" for note in verdict.notes]
+    lines += [f"{judgement.outcome}: {judgement.sentence}" for judgement in verdict.judgements]
+    lines += [f"since {verdict.older}: {_change_sentence(change)}" for change in verdict.changes]
+    return "\n".join(lines)
+
+
+def _change_sentence(change: Change) -> str:
+    subject, then, now, lost, fast, faster, ratio, large, larger = _change_row(change)
+    return (
+        f"{subject}: metric {then} then, {now} now, {lost} points; speed-up {fast} then, {faster} now, ratio {ratio}; "
+        f"weights {large} then, {larger} now."
+    )
+
+
+def change_table(changes: Sequence[Change]) -> str:
+    """Return then, now and difference of each model as a Markdown table; intervals in brackets, ``–`` for unknown."""
+    headings = ["Model", "metric then", "now", "points", "speed-up then", "now", "ratio", "weights then", "now"]
+    return table(headings, [_change_row(change) for change in changes])
+
+
+def _change_row(change: Change) -> list[str]:
+    then, now = change.then, change.now
+    metric = [shown(line) if line and line["metric"] is not None else "–" for line in (then, now)]
+    speed = [times(line["speedup"]) if line else "–" for line in (then, now)]
+    size = [megabytes(line["size_bytes"]) if line else "–" for line in (then, now)]
+    lost = "–" if change.points is None else "{} ({} to {})".format(*map(points, change.points))
+    ratio = "–" if change.speed_ratio is None else "{:.2f} ({:.2f} to {:.2f})".format(*change.speed_ratio)
+    return [change.subject, *metric, lost, *speed, ratio, *size]
+
+
+def to_junit(verdict: Verdict) -> str:
+    """Return JUnit XML: one suite, one test case a judgement. Broken is a failure, undecided is skipped."""
+    counts = {
+        "tests": len(verdict.judgements),
+        "failures": sum(j.outcome == BROKEN for j in verdict.judgements),
+        "errors": 0,
+        "skipped": sum(j.outcome == UNDECIDED for j in verdict.judgements),
+    }
+    numbers = {key: str(value) for key, value in counts.items()}
+    root = ElementTree.Element("testsuites", {"name": "compress check", **numbers})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "compress check", **numbers})
+    for judgement in verdict.judgements:
+        _test_case(suite, judgement)
+    if verdict.notes:
+        ElementTree.SubElement(suite, "system-out").text = "\n".join(verdict.notes)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _test_case(suite: ElementTree.Element, judgement: Judgement) -> None:
+    name = f"{judgement.gate} {judgement.limit:.10g}"
+    case = ElementTree.SubElement(suite, "testcase", {"classname": judgement.subject, "name": name, "time": "0"})
+    if judgement.outcome == BROKEN:
+        failure = ElementTree.SubElement(case, "failure", {"message": judgement.sentence, "type": judgement.gate})
+        failure.text = judgement.sentence
+    elif judgement.outcome == UNDECIDED:
+        ElementTree.SubElement(case, "skipped", {"message": judgement.sentence})
+    else:
+        ElementTree.SubElement(case, "system-out").text = judgement.sentence
+
+
+def github_annotations(verdict: Verdict) -> list[str]:
+    """Return workflow commands: an error for each broken limit, a warning for an undecided one, a notice for a note."""
+    levels = {BROKEN: "error", UNDECIDED: "warning"}
+    lines = [
+        f"::{levels[j.outcome]} title={_property(f'{j.gate}: {j.subject}')}::{_message(j.sentence)}"
+        for j in verdict.judgements
+        if j.outcome in levels
+    ]
+    return lines + [f"::notice title=compress check::{_message(note)}" for note in verdict.notes]
+
+
+def _message(text: str) -> str:
+    """Escape as GitHub's own toolkit does; what is not escaped would start another command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def to_json(verdict: Verdict) -> str:
+    """Return the verdict for programs: outcome, exit code, and every judgement with its figures."""
+    found: dict[str, Any] = {
+        "schema": JSON_SCHEMA,
+        "outcome": verdict.outcome,
+        "exit_code": verdict.exit_code,
+        "judgements": [
+            {key: _finite(value) for key, value in asdict(judgement).items()} for judgement in verdict.judgements
+        ],
+        "notes": list(verdict.notes),
+    }
+    return json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,102 @@
+"""Which measured lines a budget is about: glob patterns on names, exact numbers on settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+
+from compress.errors import CompressError, did_you_mean
+from compress.measuring.results import Measurement, Row
+
+_PATTERNS = ("model", "runtime", "device", "data")
+_NUMBERS = ("threads", "batch_size", "length")
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Which lines are meant: patterns such as ``bilstm*`` on names; a number that is not given is not asked for.
+
+    A pattern for ``model`` finds models only; a teacher, control, floor, peer or body is meant where ``model`` is its
+    whole name. Without ``batch_size`` it is the smallest that was measured, which stands for latency; without
+    ``length`` it is the data's own rows.
+    """
+
+    model: str = "*"
+    runtime: str = "*"
+    device: str = "*"
+    data: str = "*"
+    threads: int | None = None
+    batch_size: int | None = None
+    length: int | None = None
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = [f"{name} is empty; leave it out to mean every one" for name in _PATTERNS if not getattr(self, name)]
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return found + [f"{name} = {n} must be at least 1" for name, n in numbers.items() if n is not None and n < 1]
+
+    def describe(self) -> str:
+        """Return the selectors that are not left open, as they are written in a file."""
+        default = Selector()
+        given = {f.name: getattr(self, f.name) for f in fields(Selector)}
+        asked = [f"{name} = {value!r}" for name, value in given.items() if value != getattr(default, name)]
+        return ", ".join(asked) or "no selector"
+
+
+def select(selector: Selector, rows: Sequence[Row], *, source: str) -> list[Measurement]:
+    """Return one line for each configuration that is meant.
+
+    Raises:
+        CompressError: nothing is meant; the message says by which selector, and what there is.
+    """
+    left = list(rows)
+    for name in _PATTERNS:
+        left = _narrowed(left, name, selector, _matcher(name, getattr(selector, name)), source)
+    if selector.threads is not None:
+        left = _narrowed(left, "threads", selector, lambda row: row.head["threads"] == selector.threads, source)
+    left = _narrowed(left, "length", selector, lambda row: row.head["length"] == selector.length, source)
+    if selector.batch_size is None:
+        return [row.head for row in left]
+    lines = [line for row in left for line in row.lines if line["batch_size"] == selector.batch_size]
+    if not lines:
+        sizes = {line["batch_size"] for row in left for line in row.lines}
+        raise _nothing(selector, "batch_size", sorted(map(str, sizes), key=int), source)
+    return lines
+
+
+def _matcher(name: str, pattern: str) -> Callable[[Row], bool]:
+    def matches(row: Row) -> bool:
+        value = str(row.head[name])
+        if value == pattern:
+            return True
+        return fnmatchcase(value, pattern) and (name != "model" or row.head["kind"] == "model")
+
+    return matches
+
+
+def _narrowed(
+    rows: Sequence[Row], name: str, selector: Selector, keep: Callable[[Row], bool], source: str
+) -> list[Row]:
+    kept = [row for row in rows if keep(row)]
+    if not kept:
+        there = dict.fromkeys(_shown(row, name) for row in rows)
+        raise _nothing(selector, name, list(there), source)
+    return kept
+
+
+def _shown(row: Row, name: str) -> str:
+    """Return a value for a list of what there is; of a model its kind too, as patterns find models only."""
+    value = row.head[name]
+    if name == "length" and value is None:
+        return "the data's own rows"
+    return f"{value} ({row.head['kind']})" if name == "model" and row.head["kind"] != "model" else str(value)
+
+
+def _nothing(selector: Selector, name: str, there: Sequence[str], source: str) -> CompressError:
+    asked = getattr(selector, name)
+    wanted = f"no line with {name} {asked!r}" if asked not in (None, "*") else f"no line to judge by {name}"
+    return CompressError(
+        f"{source}: the results hold {wanted} ({selector.describe()}); there is {', '.join(there)}."
+        f"{did_you_mean(str(asked), there)}"
+    )

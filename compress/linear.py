@@ -1,0 +1,109 @@
+"""A linear classifier or regressor over features of any kind: what floors and static models end in.
+
+scikit-learn fits it; it is kept as safetensors and runs in NumPy, so that nothing pickled is read back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.errors import CompressError
+
+STRENGTHS = (1.0, 10.0, 100.0)  # C of logistic regression: the larger, the weaker its regularisation
+SEARCH_ROWS = 20_000
+FOLDS = 3
+# Logit of a class that has no training row: it is never chosen, and its probability stays above zero.
+UNSEEN = -50.0
+HEAD_NAME = "head.safetensors"
+
+
+@dataclass(frozen=True)
+class Head:
+    """``weights`` ``[D, C]`` and ``bias`` ``[C]``, float32; regression has one column and no softmax."""
+
+    weights: np.ndarray
+    bias: np.ndarray
+
+    @property
+    def parameters(self) -> int:
+        return self.weights.size + self.bias.size
+
+    def __call__(self, features: Any) -> np.ndarray:
+        """Return log-probabilities ``[B, C]``, or scores ``[B, 1]``, of dense or sparse features ``[B, D]``."""
+        logits: np.ndarray = features @ self.weights + self.bias
+        if logits.shape[1] == 1:
+            return logits
+        logits = logits - logits.max(axis=1, keepdims=True)
+        answer: np.ndarray = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return answer
+
+    def save(self, directory: Path) -> None:
+        from safetensors.numpy import save_file
+
+        # safetensors writes the memory of an array as it lies, whatever its order.
+        save_file({"weights": np.ascontiguousarray(self.weights), "bias": self.bias}, directory / HEAD_NAME)
+
+    @classmethod
+    def load(cls, directory: Path) -> Head:
+        from safetensors.numpy import load_file
+
+        return cls(**load_file(directory / HEAD_NAME))
+
+
+def fit(features: Any, gold: np.ndarray, task: str, classes: int) -> Head:
+    """Fit logistic regression, or ridge regression, whose strength is chosen by cross-validation.
+
+    The search uses three folds over three strengths, on at most 20,000 rows drawn with a fixed seed; the result is
+    fitted on all rows.
+
+    Args:
+        features: dense or sparse, ``[N, D]``.
+        gold: class indices ``[N]``, or scores for regression.
+        task: ``"classification"`` or ``"regression"``.
+        classes: number of classes, those without a training row included.
+    """
+    if features.shape[0] < FOLDS:
+        raise CompressError(f"{features.shape[0]} training rows are too few for a linear model; give {FOLDS} or more")
+    if task == "regression":
+        model = _search(features, gold)
+        return Head(_column(model.coef_), np.atleast_1d(np.float32(model.intercept_)))
+    seen = np.unique(gold).astype(int)
+    weights = np.zeros((features.shape[1], classes), dtype=np.float32)
+    bias = np.full(classes, UNSEEN, dtype=np.float32)
+    if len(seen) == 1:
+        bias[seen] = 0.0
+        return Head(weights, bias)
+    model = _search(features, gold.astype(int), classify=True)
+    if len(seen) == 2:  # one column for both: half of it up, half of it down gives the same probabilities
+        weights[:, seen] = _column(model.coef_) * np.array([-0.5, 0.5], dtype=np.float32)
+        bias[seen] = np.float32(model.intercept_[0]) * np.array([-0.5, 0.5], dtype=np.float32)
+    else:
+        weights[:, seen] = model.coef_.T
+        bias[seen] = model.intercept_
+    return Head(weights, bias)
+
+
+def _column(coefficients: np.ndarray) -> np.ndarray:
+    return np.asarray(coefficients, dtype=np.float32).reshape(-1, 1)
+
+
+def _search(features: Any, gold: np.ndarray, *, classify: bool = False) -> Any:
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.model_selection import KFold, cross_val_score
+
+    def make(strength: float) -> Any:
+        return LogisticRegression(C=strength, max_iter=1000) if classify else Ridge(alpha=1 / strength)
+
+    rows = np.arange(len(gold))
+    if len(rows) > SEARCH_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, SEARCH_ROWS, replace=False))
+    some, answers = features[rows], gold[rows]
+    folds = list(KFold(FOLDS, shuffle=True, random_state=0).split(rows))
+    if classify and any(len(np.unique(answers[train])) < 2 for train, _ in folds):
+        return make(1.0).fit(features, gold)  # a fold without a second class cannot be fitted
+    scores = [cross_val_score(make(strength), some, answers, cv=folds).mean() for strength in STRENGTHS]
+    return make(STRENGTHS[int(np.argmax(scores))]).fit(features, gold)

@@ -1,0 +1,68 @@
+"""Bodies: published architectures with random weights, for scale.
+
+Published speed-ups are against BERT-base or BERT-large, and a model is as fast with random weights as with trained
+ones. A body has the teacher's vocabulary and labels, so that it reads the same rows; it has no quality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compress.errors import CompressError, did_you_mean
+
+if TYPE_CHECKING:
+    from compress.artifact import ModelDir
+
+# Name -> model type and what differs from the defaults of its config.
+# Devlin et al. (2019), section 3; Sanh et al. (2019), section 2.
+BODIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bert-base": (
+        "bert",
+        {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    ),
+    "bert-large": (
+        "bert",
+        {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+    ),
+    "distilbert": ("distilbert", {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072}),
+}
+POSITIONS = 512
+SEED = 0
+
+
+def check_body(name: str) -> str:
+    """Return a body's name as a line shows it; ``-`` and ``_`` are the same.
+
+    Raises:
+        CompressError: there is none of that name.
+    """
+    key = name.replace("_", "-")
+    if key not in BODIES:
+        raise CompressError(f"unknown body {name!r}; there is {', '.join(BODIES)}.{did_you_mean(key, BODIES)}")
+    return key
+
+
+def build_body(name: str, directory: Path, teacher: ModelDir) -> None:
+    """Write a body with the tokenizer and labels of a teacher; the same weights every time."""
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    from compress.saving import save_model
+    from compress.tokens import maximum_length
+
+    tokenizer = teacher.load_tokenizer()
+    model_type, shape = BODIES[name]
+    config = AutoConfig.for_model(
+        model_type,
+        vocab_size=max(len(tokenizer), int(teacher.config.get("vocab_size", 0))),
+        max_position_embeddings=max(POSITIONS, maximum_length(tokenizer, teacher.config)),
+        pad_token_id=tokenizer.pad_token_id,
+        id2label=dict(enumerate(teacher.labels)),
+        label2id={label: index for index, label in enumerate(teacher.labels)},
+        problem_type="regression" if teacher.task == "regression" else "single_label_classification",
+        **shape,
+    )
+    torch.manual_seed(SEED)
+    save_model(AutoModelForSequenceClassification.from_config(config), tokenizer, directory)

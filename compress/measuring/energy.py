@@ -1,0 +1,120 @@
+"""Energy as the hardware counts it: RAPL for processors, NVML for NVIDIA cards. Without a counter there is no figure.
+
+RAPL counts all cores of a package and whatever else runs on them, but neither memory modules nor the mains adapter;
+NVML counts the whole card. A reading is therefore that of the machine while the model ran, not of the model alone.
+
+Source: Linux, Documentation/power/powercap/powercap.rst; NVML reference, nvmlDeviceGetTotalEnergyConsumption.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+@dataclass
+class _Counter:
+    """A counter that only rises, in joules; one that has a ``range_joules`` starts again at 0 when it reaches it."""
+
+    read: Callable[[], float]
+    range_joules: float | None
+    last: float
+    total: float = 0.0
+
+    def joules(self) -> float:
+        now = self.read()
+        step = now - self.last
+        if step < 0 and self.range_joules is not None:
+            step += self.range_joules
+        self.last = now
+        self.total += step
+        return self.total
+
+
+@dataclass
+class EnergyMeter:
+    """What a device used since the meter was opened. Make one with :meth:`open`.
+
+    ``resolution_s`` is how often its counter is renewed: what takes hardly longer than that cannot be told apart.
+    """
+
+    source: str
+    resolution_s: float
+    _counters: list[_Counter] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def open(cls, device: str, *, powercap: Path = POWERCAP) -> EnergyMeter | None:
+        """Return a meter of ``"cpu"`` (all packages) or ``"cuda"`` (the first visible card), or None without a counter.
+
+        Most systems let only root read RAPL, and virtual machines seldom have it.
+        """
+        if device == "cpu":
+            counters = _packages(powercap)
+            return cls("RAPL", 0.001, counters) if counters else None
+        if device == "cuda":
+            card = _card()
+            return cls("NVML", 0.1, [card]) if card else None
+        return None
+
+    def joules(self) -> float:
+        """Return the energy since opening, in joules.
+
+        RAPL counters wrap after some 260 kJ: ask at least once in that time (40 minutes at 100 W).
+        """
+        return sum(counter.joules() for counter in self._counters)
+
+
+def _packages(powercap: Path) -> list[_Counter]:
+    """Open every package; domains within one (core, uncore) and the platform's (psys) would count twice."""
+    try:
+        zones = [zone for zone in sorted(powercap.glob("intel-rapl:*")) if _text(zone / "name").startswith("package")]
+        return [_package(zone) for zone in zones]
+    except (OSError, ValueError):
+        return []
+
+
+def _package(zone: Path) -> _Counter:
+    def read() -> float:
+        return int(_text(zone / "energy_uj")) / 1e6
+
+    return _Counter(read, int(_text(zone / "max_energy_range_uj")) / 1e6, last=read())
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="ascii").strip()
+
+
+def _card() -> _Counter | None:
+    """Open the first card that CUDA sees, if ``nvidia-ml-py`` is installed and the card counts energy (since Volta)."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+        handle = _handle(nvml)
+        if handle is None:
+            return None
+
+        def read() -> float:
+            return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # it counts millijoules
+
+        return _Counter(read, None, last=read())
+    except nvml.NVMLError:
+        return None
+
+
+def _handle(nvml: Any) -> Any:
+    """Find the card that CUDA calls 0; NVML numbers them by bus, CUDA by speed and environment."""
+    if nvml.nvmlDeviceGetCount() == 1:
+        return nvml.nvmlDeviceGetHandleByIndex(0)
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")

@@ -1,0 +1,195 @@
+"""How well every measured model answers: the quality fields of its result lines, against the teacher row by row.
+
+N rows, C classes. What each field means is said in :mod:`compress.measuring.schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compress import metrics
+from compress.errors import CompressError
+from compress.measuring.calibration import calibration_error, calibration_interval
+from compress.measuring.results import Measurement
+from compress.metrics import METRICS, Array, Difference, Metric
+
+FLIPS_KEPT = 100
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says about every row: ``predicted [N]`` and, of a classifier, ``probabilities [N, C]``."""
+
+    predicted: Array
+    probabilities: Array | None
+
+
+def quality_fields(
+    logits: Mapping[str, np.ndarray | None],
+    gold: np.ndarray,
+    *,
+    baseline: str,
+    metric: Metric,
+    task: str,
+    labels: Sequence[str],
+) -> dict[str, Measurement]:
+    """Return all quality fields but ``predictions`` and ``gold`` of every model, by its title.
+
+    Args:
+        logits: logits or log-probabilities ``[N, C]`` by title, ``[N, 1]`` for regression; None for a body with random
+            weights, whose fields are null and whose lists are empty.
+        gold: class indices, or scores, ``[N]``.
+        baseline: title of the teacher that the others are compared with.
+        metric: what to measure.
+        task: ``classification`` or ``regression``.
+        labels: names of the classes in order.
+
+    Raises:
+        CompressError: there are fewer than two rows, or a model's output is not a number.
+        ValueError: the baseline has no logits, or shapes differ.
+    """
+    teacher_logits = logits.get(baseline)
+    if teacher_logits is None:
+        raise ValueError(f"the baseline {baseline} has no logits")
+    if len(gold) < 2:
+        raise CompressError(f"the test data have {len(gold)} row, and an interval needs two or more; give more --data")
+    teacher = read_answers(baseline, teacher_logits, len(gold), task=task, labels=labels)
+    found: dict[str, Measurement] = {}
+    for title, values in logits.items():
+        if values is None:
+            found[title] = _of_a_body()
+            continue
+        model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
+        found[title] = {
+            **_metric_fields(model, teacher, gold, metric, len(labels)),
+            **_calibration_fields(model, gold),
+            "classes": _class_fields(model, teacher, gold, labels) if task == "classification" else [],
+            **_flip_fields(model, teacher, gold),
+        }
+    return found
+
+
+def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels: Sequence[str]) -> Answers:
+    """Turn logits into predictions and probabilities.
+
+    Raises:
+        CompressError: one of them is not a number.
+        ValueError: their shape is not ``[rows, C]``.
+    """
+    from scipy.special import softmax
+
+    values = np.asarray(logits, dtype=np.float64)
+    width = len(labels) if task == "classification" else 1
+    if values.shape != (rows, width):
+        raise ValueError(f"{title} has logits of shape {values.shape}, not {(rows, width)}")
+    # A log-probability may be minus infinity; its softmax is a number all the same.
+    with np.errstate(invalid="ignore"):
+        probabilities = softmax(values, axis=1) if task == "classification" else None
+    broken = ~np.isfinite(values if probabilities is None else probabilities).all(axis=1)
+    if broken.any():
+        raise CompressError(
+            f"{title} answers row {int(broken.argmax())} and {int(broken.sum()) - 1} others with something that is "
+            "not a number; leave this model out, or make it again"
+        )
+    return Answers(metrics.predictions(values, task), probabilities)
+
+
+def _of_a_body() -> Measurement:
+    numbers = (
+        "metric_name", "metric", "metric_low", "metric_high", "metric_kept_percent", "difference_points",
+        "difference_low", "difference_high", "mcnemar_p", "agreement", "calibration_error", "calibration_error_low",
+        "calibration_error_high", "flips_lost_rows", "flips_won_rows",
+    )  # fmt: skip
+    return {**dict.fromkeys(numbers), "metric_rows": 0, "classes": [], "flips_lost": [], "flips_won": []}
+
+
+def _metric_fields(model: Answers, teacher: Answers, gold: Array, metric: Metric, classes: int) -> Measurement:
+    mine, reference = model.predicted, teacher.predicted
+    value = metrics.score(mine, gold, metric=metric, classes=classes)
+    reached = metrics.score(reference, gold, metric=metric, classes=classes)
+    low, high = metrics.interval(mine, gold, metric=metric, classes=classes)
+    if model is teacher:
+        difference = Difference(0.0, 0.0, 0.0, None)
+    else:
+        difference = metrics.paired_difference(mine, reference, gold, metric=metric, classes=classes)
+    return {
+        "metric_name": metric.name, "metric": value, "metric_low": low, "metric_high": high, "metric_rows": len(gold),
+        "metric_kept_percent": 100 * value / reached if reached > 0 else None,
+        "difference_points": difference.points, "difference_low": difference.low, "difference_high": difference.high,
+        "mcnemar_p": difference.mcnemar_p, "agreement": metrics.agreement(mine, reference),
+    }  # fmt: skip
+
+
+def _calibration_fields(model: Answers, gold: Array) -> Measurement:
+    """Of the probability of the predicted class; a regression has none."""
+    names = ("calibration_error", "calibration_error_low", "calibration_error_high")
+    if model.probabilities is None:
+        return dict.fromkeys(names)
+    confidence, correct = model.probabilities.max(axis=1), model.predicted == gold
+    return dict(
+        zip(names, (calibration_error(confidence, correct), *calibration_interval(confidence, correct)), strict=True)
+    )
+
+
+def _class_fields(model: Answers, teacher: Answers, gold: Array, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Compare recall class by class: recall is the accuracy on the rows of a class, and so is its paired interval.
+
+    A class without rows has no recall, and one row no interval: null.
+    """
+    found = []
+    for index, label in enumerate(labels):
+        held = gold == index
+        mine, reference, rows = model.predicted[held], teacher.predicted[held], int(held.sum())
+        right, before = (mine == index).mean() if rows else None, (reference == index).mean() if rows else None
+        one: dict[str, Any] = {"label": label, "rows": rows, "recall": None, "teacher_recall": None}
+        one |= {"difference_points": None, "low": None, "high": None}
+        if right is not None and before is not None:
+            one |= {"recall": float(right), "teacher_recall": float(before)}
+            one["difference_points"] = float(100 * (right - before))
+        if rows > 1 and model is teacher:
+            one |= {"low": 0.0, "high": 0.0}
+        elif rows > 1:
+            paired = metrics.paired_difference(
+                mine, reference, gold[held], metric=METRICS["accuracy"], classes=len(labels)
+            )
+            one |= {"low": paired.low, "high": paired.high}
+        found.append(one)
+    return found
+
+
+def _flip_fields(model: Answers, teacher: Answers, gold: Array) -> Measurement:
+    """List the rows that the model spoils and those that it mends, largest change first.
+
+    Of a classifier, a row is lost that the teacher has right and the model wrong, and ``change`` is how the probability
+    of the gold label changed, in points. Of a regression, a row is lost when its absolute error grew, and ``change`` is
+    how much smaller the error became, in units of the score; a change of 0 in four digits counts on neither side.
+    Either way a change below 0 is for the worse.
+    """
+    mine, reference = model.predicted, teacher.predicted
+    if model.probabilities is None or teacher.probabilities is None:
+        change = np.round(np.abs(reference - gold) - np.abs(mine - gold), 4)
+        lost, won = change < 0, change > 0
+    else:
+        rows = np.arange(len(gold))
+        change = np.round(100 * (model.probabilities[rows, gold] - teacher.probabilities[rows, gold]), 4)
+        lost, won = (reference == gold) & (mine != gold), (reference != gold) & (mine == gold)
+
+    def listed(chosen: Array, rank: Array) -> list[dict[str, Any]]:
+        rows = np.flatnonzero(chosen)
+        first = rows[np.argsort(rank[rows], kind="stable")][:FLIPS_KEPT]
+        return [
+            {
+                "row": int(row), "gold": gold[row].item(), "predicted": round(mine[row].item(), 5),
+                "change": change[row].item(),
+            }
+            for row in first
+        ]  # fmt: skip
+
+    return {
+        "flips_lost": listed(lost, change), "flips_won": listed(won, -change),
+        "flips_lost_rows": int(lost.sum()), "flips_won_rows": int(won.sum()),
+    }  # fmt: skip

@@ -1,0 +1,67 @@
+"""optimum-onnx as its documentation has it, inside an environment of its own with transformers 4.
+
+This module runs there: of this package it needs only what imports no library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.errors import Unavailable
+
+REQUIRES: Mapping[str, str] = {
+    "optimum.onnxruntime": "optimum-onnx[onnxruntime]==0.1.0",
+    "transformers.models.auto.tokenization_auto": "transformers==4.57.6",
+    "torch": "torch==2.13.0",
+}
+ENVIRONMENT = "optimum"
+
+
+def fit_transformers_4(directory: Path) -> None:
+    """Change what transformers 5 writes into a tokenizer's settings and transformers 4 does not read.
+
+    The class TokenizersBackend is unknown there, and a list of special tokens had another name.
+    """
+    path = directory / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if settings.get("tokenizer_class") in {None, "TokenizersBackend"}:
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+    path.write_text(json.dumps(settings), encoding="utf-8")
+
+
+def export(source: Path, directory: Path) -> None:
+    """Export a torch model to ``directory/model.onnx``: ``from_pretrained(..., export=True)``."""
+    from optimum.onnxruntime import ORTModelForSequenceClassification
+
+    try:
+        model: Any = ORTModelForSequenceClassification.from_pretrained(source, export=True)
+    except (ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise Unavailable(f"optimum cannot export this model: {str(error).strip().splitlines()[0]}") from None
+    model.save_pretrained(directory)
+
+
+def start(
+    directory: Path, file_name: str, *, threads: int
+) -> tuple[Callable[[dict[str, np.ndarray]], np.ndarray], list[str]]:
+    """Open an exported model; return a function from arrays ``[B, T]`` to logits ``[B, C]``, and its input names."""
+    from onnxruntime import SessionOptions
+    from optimum.onnxruntime import ORTModelForSequenceClassification
+
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    model: Any = ORTModelForSequenceClassification.from_pretrained(
+        directory, file_name=file_name, provider="CPUExecutionProvider", session_options=options
+    )
+
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        logits: np.ndarray = model(**inputs).logits
+        return logits
+
+    return run, list(model.input_names)

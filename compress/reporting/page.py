@@ -1,0 +1,79 @@
+"""The whole report as one view: the page, its Markdown twin and its machine file show this and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compress.measuring.results import Measurement, rows_of
+from compress.reporting.cells import Cell
+from compress.reporting.choosing import leaders
+from compress.reporting.cost import Costs, Prices, costs_of
+from compress.reporting.curves import Curve, draw_curve
+from compress.reporting.provenance import Known, Lock, Origin, known_models, left_out, origins
+from compress.reporting.repeats import repeats
+from compress.reporting.sections import Section, gather, section
+
+# A model's name, a metric and the points, as compress.reporting.curves.read_curve reads them.
+ReadCurve = tuple[str, str, list[dict[str, str]]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What whoever makes the report may choose: the budget of the verdict, prices and their currency, a title.
+
+    ``texts`` are the rows of a data set by its content hash; they are shown on the page and nowhere else.
+    """
+
+    budget_points: float = 1.0
+    prices: Prices = field(default_factory=dict)
+    currency: str = ""
+    title: str = ""
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that is shown."""
+
+    title: str
+    budget_points: float
+    hosts: int
+    sections: list[Section]
+    curves: list[Curve]
+    costs: Costs | None
+    repeats: list[list[Cell]]
+    origins: list[Origin]
+    models: list[Known]
+    left_out: list[tuple[str, str]]
+    locks: list[Lock]
+
+
+def view(
+    lines: Sequence[Measurement],
+    curves: Sequence[ReadCurve] = (),
+    locks: Sequence[Lock] = (),
+    options: Options | None = None,
+) -> Page:
+    """Return the report of result lines.
+
+    Raises:
+        CompressError: a price is for a machine that was not measured.
+    """
+    chosen = options or Options()
+    measured = gather(lines)
+    best = [row for part in measured for row in leaders(part.rows, chosen.budget_points)]
+    studies = sorted({line["study"] for line in lines if line["study"]})
+    return Page(
+        title=chosen.title or ", ".join(studies) or f"Compression on {lines[0]['data']}",
+        budget_points=chosen.budget_points,
+        hosts=len({line["host_id"] for line in lines}),
+        sections=[section(part, chosen.budget_points, chosen.texts) for part in measured],
+        curves=[draw_curve(*curve) for curve in curves],
+        costs=costs_of(rows_of(lines), best, chosen.prices, chosen.currency),
+        repeats=repeats(lines),
+        origins=origins(lines),
+        models=known_models(lines),
+        left_out=left_out(lines),
+        locks=list(locks),
+    )

@@ -1,0 +1,207 @@
+"""A section of the report: what may be compared, the rows of one data set on one host and device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from compress.errors import CompressError
+from compress.measuring.results import Measurement, Row, is_baseline, rows_of
+from compress.reporting import tables
+from compress.reporting.choosing import best_row, control_pair, leaders
+from compress.reporting.cost import DEVICES
+from compress.reporting.flips import Flips, flips_of
+from compress.reporting.judging import judge
+from compress.reporting.kinds import ORDER
+from compress.reporting.marks import Published, marks, published_figures
+from compress.reporting.pareto import pareto_chart
+from compress.reporting.plot import Picture
+from compress.reporting.sweeps import Sweep, length_sweep, thread_sweep
+from compress.reporting.tables import Table
+from compress.reporting.units import in_percent, megabytes, metric_title, plural, points, span, times
+from compress.reporting.waterfall import Waterfall, waterfalls
+from compress.reporting.wording import verdict
+
+LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows well
+
+
+@dataclass(frozen=True)
+class AtLength:
+    """The table of rows that were all made this many tokens long."""
+
+    length: int
+    table: Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """Everything about one data set on one host and device; the table is that of the fewest threads measured."""
+
+    title: str
+    data: str
+    data_sha256: str
+    host_id: str
+    device: str
+    threads: int
+    length: int | None
+    verdict: list[str]
+    outcome: str
+    tiles: list[tuple[str, str]]
+    picture: Picture | None
+    kinds: list[str]
+    logarithmic: bool
+    table: Table
+    notes: list[str]
+    published: list[Published]
+    waterfalls: list[Waterfall]
+    threads_sweep: Sweep | None
+    lengths_sweep: Sweep | None
+    at_lengths: list[AtLength]
+    flips: list[Flips]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The rows of a section: ``rows`` of the table, ``swept`` with more threads, ``fixed`` of fixed lengths."""
+
+    rows: list[Row]
+    swept: list[Row]
+    fixed: list[Row]
+    lines: list[Measurement]
+
+
+def gather(lines: Sequence[Measurement]) -> list[Measured]:
+    """Part lines into sections: what was measured of one data set on one host and device.
+
+    The rows of the table are those as long as the data's own (or, without any, of the shortest length measured), with
+    the fewest threads.
+
+    Raises:
+        CompressError: a line is of a kind or device that is not known here.
+    """
+    groups: dict[tuple[str, ...], list[Measurement]] = {}
+    for line in lines:
+        if line["kind"] not in ORDER or line["device"] not in DEVICES:
+            raise CompressError(
+                f"{line['model']} is a {line['kind']!r} on {line['device']!r}, which this compress does not know; "
+                f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"
+            )
+        groups.setdefault((line["data_sha256"], line["host_id"], line["device"]), []).append(line)
+    return [_measured(group) for group in groups.values()]
+
+
+def _measured(lines: list[Measurement]) -> Measured:
+    everything = rows_of(lines)
+    lengths = {row.head["length"] for row in everything}
+    main = None if None in lengths else min(lengths)
+    swept = [row for row in everything if row.head["length"] == main]
+    threads = min(row.head["threads"] for row in swept)
+    rows = [row for row in swept if row.head["threads"] == threads]
+    fixed = [row for row in everything if row.head["length"] is not None and row.head["threads"] == threads]
+    rows.sort(key=lambda row: (not is_baseline(row.head), ORDER[row.head["kind"]] > 0, -row.head["speedup"]))
+    return Measured(rows, swept, fixed, lines)
+
+
+def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequence[str]]) -> Section:
+    """Return everything that is shown of what was measured."""
+    rows = measured.rows
+    first, best = rows[0].head, best_row(rows, budget_points)
+    judged = judge(best.head, budget_points) if best else None
+    published = published_figures(rows)
+    speeds = [row.head["speedup"] for row in rows if not row.head["noisy"]]
+    kinds = [kind for kind in ORDER if any(row.head["kind"] == kind for row in rows)]
+    lengths = sorted({row.head["length"] for row in measured.fixed} - {first["length"]})
+    return Section(
+        title=_title(first),
+        data=first["data"],
+        data_sha256=first["data_sha256"],
+        host_id=first["host_id"],
+        device=first["device"],
+        threads=first["threads"],
+        length=first["length"],
+        verdict=verdict(rows, budget_points),
+        outcome=judged.outcome if judged else "",
+        tiles=_tiles(best, rows) if best else [],
+        picture=_picture(rows, published),
+        kinds=kinds + (["published"] if published else []),
+        logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
+        table=tables.results(rows, budget_points),
+        notes=_notes(rows),
+        published=published,
+        waterfalls=[fall for row in leaders(rows, budget_points) for fall in waterfalls(row, measured.lines)],
+        threads_sweep=thread_sweep(measured.swept, best),
+        lengths_sweep=length_sweep(measured.fixed, best),
+        at_lengths=[
+            AtLength(length, tables.results([r for r in measured.fixed if r.head["length"] == length], budget_points))
+            for length in lengths
+        ],
+        flips=flips_of(rows, texts),
+    )
+
+
+def _title(line: Measurement) -> str:
+    host = line["host"]
+    gpus = host.get("gpu") or []
+    machine = str(gpus[0]) if line["device"] == "cuda" and gpus else str(host.get("cpu", "unknown processor"))
+    place = f"{machine}, {plural(line['threads'], 'thread')}"
+    length = "" if line["length"] is None else f", every row {line['length']} tokens long"
+    return f"{line['data']} ({plural(line['data_rows'], 'row')}) on {place}{length}"
+
+
+def _picture(rows: Sequence[Row], published: Sequence[Published]) -> Picture | None:
+    drawn = marks(rows, published)
+    if not any(mark.metric is not None and mark.speedup is not None for mark in drawn):
+        return None
+    first = rows[0].head
+    name = first["metric_name"] or "metric"
+    title = f"{name} against speed-up at batch {first['batch_size']}"
+    scale = 100.0 if in_percent(name) else 1.0
+    return Picture.both(
+        lambda canvas: pareto_chart(drawn, title=title, y_label=metric_title(name), scale=scale, canvas=canvas)
+    )
+
+
+def _tiles(best: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the figures of the best model that are read from afar."""
+    line = best.head
+    found = []
+    if not line["noisy"]:
+        interval = span(times(line["speedup_low"]), times(line["speedup_high"]))
+        found.append((times(line["speedup"]), f"speed, {interval}"))
+    if line["metric_kept_percent"] is not None:
+        found.append((f"{line['metric_kept_percent']:.1f}%", f"of the teacher’s {line['metric_name']} kept"))
+    if (line["size_ratio"] or 0) > 1.05:
+        found.append((times(line["size_ratio"]), f"smaller on disk, {megabytes(line['size_bytes'])}"))
+    pair = control_pair(best, rows)
+    if pair is not None:
+        gain = points(100 * (pair[0].head["metric"] - pair[1].head["metric"]))
+        found.append((gain, "points above the same student undistilled"))
+    return found
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    line = rows[0].head
+    kinds = {row.head["kind"] for row in rows}
+    found = [
+        f"Speed-ups are at batch {line['batch_size']}, against the teacher in torch fp32 on the same rows in the same "
+        f"rounds ({line['rounds']} interleaved rounds, median of per-round ratios, 95% bootstrap interval); "
+        "tokenisation is not in them unless a column says so.",
+        f"Texts have {line['tokens_median']:.0f} tokens in the median, {line['tokens_p95']:.0f} at the "
+        "95th percentile; batches are padded to their own longest row.",
+        "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
+    ]
+    if "control" in kinds:
+        found.append("A control is the same student, planned for the same steps and stopped early by the same rule, "
+            "on gold labels only.")
+    if "floor" in kinds:
+        found.append("A floor is a cheap classifier that needs no teacher: if it is good enough, so is it.")
+    if "peer" in kinds:
+        found.append("A peer is the same model in the tool that a user would otherwise pick.")
+    if "body" in kinds:
+        found.append("A body has random weights: it is there to compare speeds with published ones, and has no metric.")
+    if any(row.head["tokenizer_inside"] for row in rows):
+        inside = ", ".join(sorted({row.head["model"] for row in rows if row.head["tokenizer_inside"]}))
+        found.append(f"Of {inside} the tokenisation cannot be told from the rest; it is in every speed of theirs.")
+    if len({row.head["created"] for row in rows}) > 1:
+        found.append("The rows come from more than one run on this host; each speed-up is within its own run.")
+    return found

@@ -1,0 +1,212 @@
+"""Where a speed-up comes from: stock use to the best model, each step by its own measured factor.
+
+A step is the ratio of two lines of one run, taken round by round like every speed-up. What was not measured is left
+out and named, never guessed; the product of the steps is held against the ratio of the two ends, measured directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from compress.measuring.results import Measurement, Row
+from compress.measuring.timing import Ratio, speedup
+from compress.reporting.plot import Picture
+from compress.reporting.units import span, times
+from compress.reporting.waterfall_chart import Bar, waterfall_chart
+
+BASELINE_RUNTIME = "torch"
+_WORDS = {
+    "distill": "distillation", "prune": "pruning", "quantize": "int8", "finetune": "fine-tuning", "export": "export",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change and how many times faster it made things, with its 95% interval."""
+
+    name: str
+    before: str
+    after: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """The steps at one batch size, their product, and the whole measured directly; ``missing`` are steps left out."""
+
+    batch_size: int
+    model: str
+    steps: list[Step]
+    product: float
+    total: Step
+    missing: list[str]
+    picture: Picture
+
+    @property
+    def sentence(self) -> str:
+        """How well the steps explain the whole."""
+        off = 100 * (self.product / self.total.value - 1)
+        told = f"The steps multiply to {times(self.product)}; measured directly it is {times(self.total.value)}"
+        interval = span(times(self.total.low), times(self.total.high))
+        return f"{told} ({interval}), a difference of {abs(off):.1f}%."
+
+
+def waterfalls(best: Row, lines: Iterable[Measurement]) -> list[Waterfall]:
+    """Return how the best row's speed came about, at its smallest and its largest batch size.
+
+    ``lines`` are all that were measured; only those of the best row's own run, device, length and batch size are used.
+    """
+    lines, sizes = list(lines), dict.fromkeys((best.head["batch_size"], best.bulk["batch_size"]))
+    found = [_waterfall(_Run(best.head, lines, size)) for size in sizes]
+    return [one for one in found if one is not None]
+
+
+class _Run:
+    """The lines of one run that may be compared, found by model, runtime, padding and threads."""
+
+    def __init__(self, best: Measurement, lines: Iterable[Measurement], batch_size: int) -> None:
+        same = ("created", "data_sha256", "host_id", "device", "length")
+        self.best = best
+        self.batch_size = batch_size
+        self.lines = [
+            line for line in lines if line["batch_size"] == batch_size and all(line[k] == best[k] for k in same)
+        ]
+        teachers = [line for line in self.lines if line["kind"] == "teacher"]
+        self.teacher = teachers[0]["model_sha256"] if teachers else ""
+
+    def find(
+        self, model: str, runtime: str, *, padding: str = "longest", threads: int | None = None
+    ) -> Measurement | None:
+        wanted = (model, runtime, padding, self.best["threads"] if threads is None else threads)
+        keys = ("model_sha256", "runtime", "padding", "threads")
+        return next((line for line in self.lines if tuple(line[key] for key in keys) == wanted), None)
+
+    @property
+    def itself(self) -> Measurement | None:
+        """The best model at this batch size."""
+        return self.find(self.best["model_sha256"], self.best["runtime"])
+
+    def knows(self, model: str) -> bool:
+        return any(line["model_sha256"] == model for line in self.lines)
+
+
+def _waterfall(run: _Run) -> Waterfall | None:
+    missing: list[str] = []
+    pairs = [*_padding(run, missing), *_made(run, missing), *_threads(run, missing)]
+    steps = []
+    for name, before, after in pairs:
+        if before["noisy"] or after["noisy"]:
+            missing.append(f"{name} (the host was too noisy)")
+        else:
+            steps.append(_step(name, before, after))
+    first = run.find(run.teacher, BASELINE_RUNTIME, padding="max_length") or run.find(run.teacher, BASELINE_RUNTIME)
+    last = pairs[-1][2] if pairs and pairs[-1][0].startswith("threads") else run.itself
+    if not steps or first is None or last is None or first["noisy"] or last["noisy"]:
+        return None
+    total = _step("all together", first, last)
+    start = "stock use" if first["padding"] == "max_length" else "the teacher in torch"
+    title = f"From {start} to {run.best['model']}, batch {run.batch_size}"
+    product = 1.0
+    for step in steps:
+        product *= step.value
+    return Waterfall(run.batch_size, run.best["model"], steps, product, total, missing, _picture(title, steps, total))
+
+
+Pair = tuple[str, Measurement, Measurement]
+
+
+def _padding(run: _Run, missing: list[str]) -> list[Pair]:
+    """Stock use pads every row to the model's maximum; the first step is not to."""
+    stock = run.find(run.teacher, BASELINE_RUNTIME, padding="max_length")
+    base = run.find(run.teacher, BASELINE_RUNTIME)
+    if stock is not None and base is not None:
+        return [("dynamic padding", stock, base)]
+    missing.append("dynamic padding")
+    return []
+
+
+def _made(run: _Run, missing: list[str]) -> list[Pair]:
+    """Return the steps from the teacher in torch to the best model in its runtime.
+
+    The runtime changes at the first model of the chain that was measured in both: at the teacher, if there is a choice.
+    """
+    runtime, chain = run.best["runtime"], _chain(run)
+    both = [i for i, (_, model) in enumerate(chain) if run.find(model, BASELINE_RUNTIME) and run.find(model, runtime)]
+    switch = both[0] if both else 0
+    found: list[Pair] = []
+    for index, (name, model) in enumerate(chain):
+        if index:
+            where = BASELINE_RUNTIME if index <= switch else runtime
+            found += _pair(name, run.find(chain[index - 1][1], where), run.find(model, where), missing)
+        if index == switch and runtime != BASELINE_RUNTIME:
+            name = f"runtime: {BASELINE_RUNTIME} → {runtime}"
+            found += _pair(name, run.find(model, BASELINE_RUNTIME), run.find(model, runtime), missing)
+    return found
+
+
+def _chain(run: _Run) -> list[tuple[str, str]]:
+    """Return the teacher and what was made of it in turn, down to the best model: step names and hashes.
+
+    A parent that was not measured is stepped over; its child's step is then said to hold what came before it too.
+    """
+    chain: list[tuple[str, str]] = []
+    line = run.best
+    while line["model_sha256"] != run.teacher:
+        parents = line["parents"]
+        known = next((p for p in parents if p != line["model_sha256"] and run.knows(p)), None)
+        word = _WORDS.get(line["stage"], "another model")
+        is_direct = known is not None and known == parents[0]
+        name = word if is_direct or line["stage"] not in _WORDS else f"{word} and what came before"
+        chain.append((name, line["model_sha256"]))
+        if known is None or known in {sha for _, sha in chain}:
+            break
+        line = next(other for other in run.lines if other["model_sha256"] == known)
+    return [("", run.teacher), *reversed(chain)]
+
+
+def _threads(run: _Run, missing: list[str]) -> list[Pair]:
+    """Return the step from the fewest threads to the number at which the best model is fastest."""
+    best = run.best
+    one = run.itself
+    more = [
+        line
+        for line in run.lines
+        if line["threads"] > best["threads"] and line["padding"] == "longest"
+        and (line["model_sha256"], line["runtime"]) == (best["model_sha256"], best["runtime"])
+    ]  # fmt: skip
+    if one is None or not more:
+        missing.append("threads")
+        return []
+    fastest = min(more, key=lambda line: float(line["latency_p50_ms"]))
+    return [(f"threads: {one['threads']} → {fastest['threads']}", one, fastest)]
+
+
+def _pair(name: str, before: Measurement | None, after: Measurement | None, missing: list[str]) -> list[Pair]:
+    if before is None or after is None:
+        missing.append(name)
+        return []
+    return [(name, before, after)]
+
+
+def _step(name: str, before: Measurement, after: Measurement) -> Step:
+    ratio: Ratio = speedup(before["latency_ms"], after["latency_ms"])
+    return Step(name, _told(before), _told(after), ratio.value, ratio.low, ratio.high)
+
+
+def _told(line: Measurement) -> str:
+    padded = f", padded to {line['max_length']}" if line["padding"] == "max_length" else ""
+    threads = f", {line['threads']} threads" if line["threads"] > 1 else ""
+    return f"{line['model']} in {line['runtime']}{padded}{threads}"
+
+
+def _picture(title: str, steps: Sequence[Step], total: Step) -> Picture:
+    bars, reached = [], 1.0
+    for step in steps:
+        start, reached = reached, reached * step.value
+        bars.append(Bar(step.name, start, reached, f"{times(step.value)} ({span(times(step.low), times(step.high))})"))
+    interval = span(times(total.low), times(total.high))
+    bars.append(Bar("measured directly", 1.0, total.value, f"{times(total.value)} ({interval})", is_total=True))
+    return Picture.both(lambda canvas: waterfall_chart(bars, title=title, canvas=canvas))

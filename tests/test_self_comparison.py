@@ -1,0 +1,89 @@
+"""The script that compares a model with itself; what it finds on a quiet machine is committed, not tested."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from study_parts import pool_file
+from tiny import examples, torch_directory
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "self_comparison.py"
+SEED = 71829  # of this test's own disturber
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("self_comparison", SCRIPT)
+    assert spec and spec.loader
+    module = sys.modules["self_comparison"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_shares_of_the_repeats(script: ModuleType) -> None:
+    found = [
+        script.Comparison(0.91, 0.89, 0.93, 0.02, False),
+        script.Comparison(0.97, 0.90, 1.02, 0.08, False),
+        script.Comparison(0.80, 0.60, 0.90, 0.20, True),
+        script.Comparison(0.92, 0.91, 0.94, 0.04, False),
+    ]
+    summary = script.summary(found, 1 / 1.1)
+    assert (summary["holds_one_share"], summary["holds_truth_share"]) == (0.25, 0.5)
+    assert (summary["slower_share"], summary["noisy_share"], summary["noise_median"]) == (0.75, 0.25, 0.08)
+    assert len(summary["comparisons"]) == 4
+
+
+def test_the_disturber_works_and_ends(script: ModuleType) -> None:
+    if not Path("/proc/self/stat").is_file():
+        pytest.skip("no /proc")
+    with script.disturber(SEED):
+        time.sleep(0.5)
+        running = disturbers()
+        assert len(running) == script.os.cpu_count()
+    deadline = time.monotonic() + 10
+    while disturbers() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not disturbers()
+
+
+def disturbers() -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command, state = (process / "cmdline").read_text(), (process / "stat").read_text()
+        except OSError:
+            continue  # it ended just now
+        if f"\0{SEED}\0" in command and state.rpartition(")")[2].split()[0] != "Z":
+            found.append(int(process.name))
+    return found
+
+
+def test_a_model_beside_itself_made_twice_as_slow(script: ModuleType, tmp_path: Path) -> None:
+    condition = script.Condition("slower", handicap=1.0)
+    found = script.repeat(
+        torch_directory("bert"), "torch", examples(20), condition, batch_size=8, rounds=5, seed=0
+    )
+    assert condition.true_ratio == 0.5
+    assert found.low <= found.value <= found.high < 0.9
+
+
+def test_the_script_writes_a_line_for_each_condition(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool_file(tmp_path / "texts.txt")
+    monkeypatch.setattr(script, "repeat", lambda *given, **named: script.Comparison(1.0, 0.98, 1.02, 0.01, False))
+    monkeypatch.setattr(sys, "argv", [
+        "self_comparison.py", "--model", str(torch_directory("bert").path), "--data", str(tmp_path / "texts.txt"),
+        "--repeats", "2", "-o", str(tmp_path / "out.jsonl"),
+    ])  # fmt: skip
+    script.main()
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in lines] == ["quiet", "disturbed", "slower"]
+    assert [line["holds_truth_share"] for line in lines] == [1.0, 1.0, 0.0]
+    assert all(line["repeats"] == 2 and line["runtime"] == "torch" and line["versions"] for line in lines)
