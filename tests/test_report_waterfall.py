@@ -63,7 +63,7 @@ def test_a_runtime_that_the_teacher_was_not_measured_in() -> None:
     found = fall(BASE, STUDENT, INT8)
     assert factors(found) == [("int8", 2.5)]
     assert found.missing == ["dynamic padding", "runtime: torch → onnxruntime", "distillation", "threads"]
-    assert found.total.value == pytest.approx(25) and "a difference of 90.0%" in found.sentence
+    assert found.total.value == pytest.approx(25) and "the rest lies in steps" in found.sentence
 
 
 def test_a_parent_that_was_not_measured_is_said_to_be_inside() -> None:
@@ -84,6 +84,14 @@ def test_lines_of_another_run_length_or_device_do_not_count() -> None:
     for change in ({"created": "2026-01-01T00:00:00+00:00"}, {"length": 16}, {"device": "cuda"}):
         found = fall({**STOCK, **change}, BASE, {**FAST, **change}, {**THREADS, **change}, STUDENT, INT8)
         assert "dynamic padding" in found.missing and "threads" in found.missing
+
+
+def test_a_model_that_was_not_measured_where_its_neighbours_were_is_stepped_over() -> None:
+    student_in_torch = made("s", "torch", 2.0, stage="distill", parent="t")
+    found = fall(BASE, FAST, student_in_torch, INT8)
+    assert [name for name, _ in factors(found)] == ["runtime: torch → onnxruntime", "distillation and int8"]
+    assert found.product == pytest.approx(found.total.value) and "difference of 0.0%" in found.sentence
+    assert "not measured" in fall(BASE, STUDENT, INT8).sentence
 
 
 def test_a_noisy_step_is_left_out_with_its_reason() -> None:

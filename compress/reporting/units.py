@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from compress.measuring.timing import NOISE_LIMIT
+
 NONE = "–"
 
 
@@ -93,4 +95,9 @@ def plural(number: int, noun: str) -> str:
 
 def speed_or_noise(line: Mapping[str, Any], text: str) -> str:
     """Return a speed as written, or, where the host was too noisy for it, that it was."""
-    return f"too noisy ({line['noise']:.0%})" if line["noisy"] else text
+    return f"too noisy{noise_note(line)}" if line["noisy"] else text
+
+
+def noise_note(line: Mapping[str, Any]) -> str:
+    """Return a line's noise in brackets where it is what was too much, not the teacher's noise or the interval."""
+    return f" ({line['noise']:.0%})" if line["noise"] > NOISE_LIMIT else ""

@@ -51,6 +51,8 @@ class Waterfall:
         off = 100 * (self.product / self.total.value - 1)
         told = f"The steps multiply to {times(self.product)}; measured directly it is {times(self.total.value)}"
         interval = span(times(self.total.low), times(self.total.high))
+        if set(self.missing) - {"dynamic padding", "threads"}:  # these two are then in no total either
+            return f"{told} ({interval}): the rest lies in steps that were not measured."
         return f"{told} ({interval}), a difference of {abs(off):.1f}%."
 
 
@@ -132,18 +134,27 @@ def _made(run: _Run, missing: list[str]) -> list[Pair]:
     """Return the steps from the teacher in torch to the best model in its runtime.
 
     The runtime changes at the first model of the chain that was measured in both: at the teacher, if there is a choice.
+    A model that was not measured where its neighbours were is stepped over: its step and the next one are told as one.
     """
     runtime, chain = run.best["runtime"], _chain(run)
     both = [i for i, (_, model) in enumerate(chain) if run.find(model, BASELINE_RUNTIME) and run.find(model, runtime)]
     switch = both[0] if both else 0
     found: list[Pair] = []
+    before, names = run.find(run.teacher, BASELINE_RUNTIME), list[str]()
     for index, (name, model) in enumerate(chain):
-        if index:
-            where = BASELINE_RUNTIME if index <= switch else runtime
-            found += _pair(name, run.find(chain[index - 1][1], where), run.find(model, where), missing)
+        after = run.find(model, BASELINE_RUNTIME if index <= switch else runtime)
+        names += [name] if index else []
+        if index and before and after:
+            found.append((" and ".join(names), before, after))
+        elif after:
+            missing += names
+        if after:
+            before, names = after, []
         if index == switch and runtime != BASELINE_RUNTIME:
             name = f"runtime: {BASELINE_RUNTIME} → {runtime}"
-            found += _pair(name, run.find(model, BASELINE_RUNTIME), run.find(model, runtime), missing)
+            before = run.find(model, runtime)
+            found += _pair(name, run.find(model, BASELINE_RUNTIME), before, missing)
+    missing += names
     return found
 
 

@@ -17,6 +17,7 @@ from compress.reporting.units import (
     megabytes,
     metric_title,
     milliseconds,
+    noise_note,
     plural,
     points,
     shown,
@@ -67,7 +68,7 @@ def _floor_sentence(floor: Row, teacher: Row, budget_points: float) -> str:
 def _best_sentence(best: Row, judged: Judged, budget_points: float) -> str:
     line, budget = best.head, budget_words(budget_points)
     speed = (
-        f"was measured on too noisy a host to say how fast it is ({line['noise']:.0%})"
+        f"was measured on too noisy a host to say how fast it is{noise_note(line)}"
         if line["noisy"]
         else f"runs at {times(line['speedup'])} {'its' if judged.outcome == WITHIN else 'the teacher’s'} speed"
     )
