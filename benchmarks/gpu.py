@@ -33,7 +33,7 @@ from compress import plugins
 from compress.artifact import ModelDir
 from compress.data import Example, open_source, read_examples
 from compress.errors import CompressError
-from compress.host import describe_host, library_versions
+from compress.host import describe_host, library_versions, without_home
 from compress.inference import TorchRun, open_torch
 from compress.measure import benchmark
 from compress.measuring.contenders import BASELINE_RUNTIME
@@ -177,7 +177,8 @@ def check_model(
                 timed = {size: arrays(size, size)[0] for size in sizes}
                 _check(check, model, batches, expected, timed, options, scratch)
             except Exception as error:  # whatever it is, the other runtimes are still worth measuring
-                check.problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'}"
+                said = str(error).splitlines()[0] if str(error) else "no reason"
+                check.problem = f"{type(error).__name__}: {without_home(said.replace(str(model.path), model.name))}"
         _forget(options.device)
         times = ", ".join(f"{size}: {ms:.2f} ms" for size, ms in check.latency_ms.items())
         print(
@@ -292,7 +293,7 @@ def measure(
                 options.teacher, options.models, rows, output=options.output, force=True, runtimes=runtimes,
                 device=options.device, threads=options.threads, batch_sizes=sizes, rounds=rounds,
                 padded_teacher=False, study=options.output.stem, data_name=Path(options.data).name,
-                command=shlex.join([Path(sys.executable).name, *sys.argv]),
+                command=without_home(shlex.join([Path(sys.executable).name, *sys.argv])),
             )  # fmt: skip
             break
         except CompressError as error:
@@ -300,7 +301,7 @@ def measure(
             if failed is None or failed == BASELINE_RUNTIME:
                 raise
             print(f"left out: {error}", flush=True)
-            left_out.append({"name": failed, "reason": str(error)})
+            left_out.append({"name": failed, "reason": without_home(str(error))})
             runtimes.remove(failed)
     if left_out:
         said = [entry for entry in left_out if entry not in lines[0]["left_out"]]

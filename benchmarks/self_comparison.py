@@ -32,7 +32,7 @@ from typing import Any
 
 from compress.artifact import ModelDir, write_atomically
 from compress.data import Example, open_source, read_examples
-from compress.host import describe_host, library_versions
+from compress.host import describe_host, library_versions, without_home
 from compress.measuring.contenders import Contender, Entry
 from compress.measuring.cores import available_cores, quietest_first
 from compress.measuring.results import host_id
@@ -88,6 +88,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", required=True, help="JSON lines to write")
     arguments = parser.parse_args()
+    output = Path(arguments.output)
+    output.parent.mkdir(parents=True, exist_ok=True)
     model = ModelDir.open(arguments.model)
     runtime = arguments.runtime or ("onnxruntime" if model.is_onnx else "torch")
     source = open_source(arguments.data, role="test", labelled=False)
@@ -95,7 +97,7 @@ def main() -> None:
     common = {
         "model": model.name, "model_sha256": model.sha256, "runtime": runtime, "data": source.name,
         "batch_size": arguments.batch_size, "rounds": arguments.rounds, "repeats": arguments.repeats,
-        "seed": arguments.seed, "command": shlex.join(["python", *sys.argv]),
+        "seed": arguments.seed, "command": without_home(shlex.join(["python", *sys.argv])),
         "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
         "host_id": host_id(describe_host()), "versions": library_versions(),
     }  # fmt: skip
@@ -111,7 +113,6 @@ def main() -> None:
             )  # fmt: skip
             print(f"{condition.name}: {found[-1]}", flush=True)
         lines.append({**asdict(condition), **summary(found, condition.true_ratio), **common})
-    output = Path(arguments.output)
     write_atomically(output, "".join(json.dumps(line) + "\n" for line in lines))
     for line in lines:
         print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -55,6 +56,12 @@ def describe_host() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "gpu": _gpu_names(),
     }
+
+
+def without_home(text: str) -> str:
+    """Return a text that is to be shared, with ``~`` for the home directory of this user."""
+    home = os.path.expanduser("~").rstrip("/")
+    return re.sub(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])", "~", text) if home else text
 
 
 def has_fast_bfloat16() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from compress.data import ContentFingerprint, Example, TextSource, content_sha25
 from compress.errors import CompressError
 from compress.inference import BATCH_ROWS, Run, logits_of
 from compress.labels import SHARD_ROWS, LabelDir, shard_is_done, write_shard
+from compress.measuring.cores import available_cores
 from compress.progress import Progress, silent
 from compress.tokens import maximum_length, tokenizer_sha256
 
@@ -194,7 +194,7 @@ def plan_for(
             raise CompressError(f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32")
         runtime = "torch"
     limit = maximum_length(tokenizer, model.config)
-    return Plan(runtime, chosen_device, threads or available_cores(), min(max_length or limit, limit), precision)
+    return Plan(runtime, chosen_device, threads or len(available_cores()), min(max_length or limit, limit), precision)
 
 
 def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
@@ -219,10 +219,6 @@ def _kept_plan(scratch: Path, plan: Plan) -> Plan:
         return Plan(**json.loads(path.read_text(encoding="utf-8")))
     write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")
     return plan
-
-
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _shards(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:

@@ -25,7 +25,7 @@ from compress.measuring.arithmetic import count_arithmetic
 from compress.measuring.contenders import Contender, Entry, Model, check_split_roles, open_contenders, plan_entries
 from compress.measuring.cores import available_cores
 from compress.measuring.lines import Rows, describe_run, device_fields, keep_predictions, setting_fields, speed_fields
-from compress.measuring.lock import write_lock
+from compress.measuring.lock import lock_path, write_lock
 from compress.measuring.quality import quality_fields
 from compress.measuring.results import Measurement, host_id, write_results
 from compress.measuring.rounds import Files, Plan, started, take_turns
@@ -102,8 +102,8 @@ def benchmark(
     )  # fmt: skip
     _check(plan)
     target = Path(output) if output is not None else None
-    if target is not None and target.exists() and not force:
-        raise CompressError(f"{target} already exists; choose another -o or replace it with --force")
+    if target is not None:
+        _check_target(target, force)
     contenders = open_contenders(teacher, models, controls)
     first = contenders[0].model
     rows = _read_rows(data, data_name, "test", first)
@@ -177,6 +177,15 @@ def _check(plan: Plan) -> None:
         raise CompressError(f"--rounds {plan.rounds} gives no interval; use 3 or more, {ROUNDS} for a result to keep")
     if plan.device not in {"cpu", "cuda"}:
         raise CompressError(f"--device {plan.device} is not known; use cpu or cuda")
+
+
+def _check_target(target: Path, force: bool) -> None:
+    """Refuse before anything is measured what could not, or must not, be written after it."""
+    if target.is_dir():
+        raise CompressError(f"-o {target} is a directory; give a file in it, such as {target}/results.jsonl")
+    taken = next((path for path in (target, lock_path(target)) if path.exists()), None)
+    if taken is not None and not force:
+        raise CompressError(f"{taken} already exists; choose another -o or replace it with --force")
 
 
 def _listed(values: Sequence[int]) -> str:

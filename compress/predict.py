@@ -12,7 +12,7 @@ from compress import plugins
 from compress.artifact import ModelDir
 from compress.data import Example
 from compress.inference import logits_of
-from compress.label import available_cores
+from compress.measuring.cores import available_cores
 from compress.tokens import maximum_length
 
 Answer = dict[str, Any]
@@ -26,7 +26,7 @@ def predictor(
 
     opened = model if isinstance(model, ModelDir) else ModelDir.open(model)
     start = plugins.find("runtimes", "onnxruntime" if opened.is_onnx else "torch").function
-    run = start(opened.path, threads=threads or available_cores(), device=resolve_device(device))
+    run = start(opened.path, threads=threads or len(available_cores()), device=resolve_device(device))
     tokenizer = opened.load_tokenizer()
     limit = maximum_length(tokenizer, opened.config)
 

@@ -28,7 +28,7 @@ from compress.errors import CompressError
 from compress.examples import Example, content_sha256, describe_rows, encode_gold, without_label
 from compress.export import write_onnx
 from compress.int8_check import Check, Judge, start
-from compress.label import available_cores
+from compress.measuring.cores import available_cores
 from compress.metrics import find_metric
 from compress.progress import Progress, silent
 
@@ -86,7 +86,7 @@ def quantize(
             plugin.function(fp32 / ONNX_NAME, working / ONNX_NAME, **(options or {}))
         check = None
         if rows:
-            judge = Judge(fp32, working, source.load_tokenizer(), source.config, threads or available_cores())
+            judge = Judge(fp32, working, source.load_tokenizer(), source.config, threads or len(available_cores()))
             with progress("check int8", None):
                 check = judge.check(rows, gold, source.task, chosen.name, max_accuracy_drop, min_agreement)
             if check.reasons:

@@ -14,6 +14,7 @@ from tiny import bilstm, examples, onnx_directory, torch_directory, write
 from compress.artifact import ModelDir
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
+from compress.host import without_home
 from compress.measure import benchmark
 from compress.measuring import beside, bodies, rounds
 from compress.measuring.contenders import Build, Entry, open_contenders
@@ -178,6 +179,22 @@ def test_a_peer_that_cannot_run_here_is_left_out(
     else:
         assert left_out == [] and [entry.title for entry in entries] == ["bert in mine"]
         assert entries[0].kind == "peer" and entries[0].python is None
+
+
+@pytest.mark.parametrize(
+    ("home", "text", "shared"),
+    [
+        ("/home/ann", "compress benchmark --data /home/ann/x.csv", "compress benchmark --data ~/x.csv"),
+        ("/home/ann/", "--teacher=/home/ann", "--teacher=~"),
+        ("/home/ann", "/home/anna/x /data/home/ann.csv", "/home/anna/x /data/home/ann.csv"),
+        ("/", "/data/x", "/data/x"),
+    ],
+)
+def test_what_is_shared_has_a_tilde_for_the_home_directory(
+    home: str, text: str, shared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", home)
+    assert without_home(text) == shared
 
 
 def test_a_reason_names_no_folder_of_this_host(tmp_path: Path) -> None:

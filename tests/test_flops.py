@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import HEADS, LAYERS, UNEVEN, bilstm, classifier, onnx_directory, torch_directory
+from tiny import HEADS, LAYERS, UNEVEN, bilstm, classifier, torch_directory
 from torch import nn
 
 from compress.measuring import flops
-from compress.measuring.flops import count_flops, flops_per_row, matmul_peak_tflops
+from compress.measuring.flops import count_flops, matmul_peak_tflops
 
 WIDTH, INNER, CLASSES = 32, 64, 2
 
@@ -33,14 +33,14 @@ def transformer(tokens: int, heads: list[int]) -> int:
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("tokens", [5, 40])
 def test_a_bert_has_the_operations_of_its_formula(rows: int, tokens: int) -> None:
-    found = flops_per_row(torch_directory("bert").path, arrays(rows, tokens, padding=2))
+    found = count_flops(torch_directory("bert").load(), arrays(rows, tokens, padding=2))
     assert found == transformer(tokens, [HEADS] * LAYERS)
 
 
 @pytest.mark.parametrize("kind", ["pruned-roberta", "pruned-mpnet"])
 def test_pruned_heads_are_not_counted(kind: str) -> None:
     heads = [HEADS - len(UNEVEN[layer]) for layer in range(LAYERS)]
-    assert flops_per_row(torch_directory(kind).path, arrays(2, 9)) == transformer(9, heads)
+    assert count_flops(torch_directory(kind).load(), arrays(2, 9)) == transformer(9, heads)
 
 
 def test_attention_is_left_as_it_was() -> None:
@@ -56,7 +56,7 @@ def lstm_operations(tokens: int, width: int, state: int) -> int:
 
 def test_an_lstm_has_the_operations_of_its_formula_without_padding() -> None:
     # Two rows of 9 tokens and one of 5; then the ReLU layer and the classifier of each row.
-    found = flops_per_row(torch_directory("bilstm").path, arrays(3, 9, padding=4))
+    found = count_flops(torch_directory("bilstm").load(), arrays(3, 9, padding=4))
     assert found == pytest.approx(lstm_operations(23, 48, 32) / 3 + 2 * (64 * 24 + 24 * 2))
 
 
@@ -99,10 +99,6 @@ def test_what_the_counter_does_not_know_has_no_count(monkeypatch: pytest.MonkeyP
     assert count_flops(model, arrays(1, 5)) is None
     handle.remove()
     assert count_flops(model, arrays(1, 5)) is not None
-
-
-def test_an_onnx_graph_has_no_count() -> None:
-    assert flops_per_row(onnx_directory("bert").path, arrays(1, 5)) is None
 
 
 def test_the_peak_is_the_fastest_of_the_products(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,22 @@ def test_a_baseline_is_compared_row_by_row_where_predictions_are_kept(results: R
     assert outcomes(gate.check([results(unpaired)], baseline=old))["baseline_drop"] == "undecided"
 
 
+def test_predictions_are_those_of_the_compared_run(results: Results) -> None:
+    early = student(created="2026-01-01T00:00:00+00:00", predictions=predicted(1000), metric=0.5)
+    late = student(created="2026-02-01T00:00:00+00:00", predictions=predicted(1800), metric=0.9)
+    old = results(early, late, name="old.jsonl")
+    change = gate.check([results(student(metric=0.9, predictions=predicted(1800)))], baseline=old).changes[0]
+    assert change.points is not None and change.points[0] == 0.0
+
+
+def test_rows_are_not_paired_where_labels_have_another_order(results: Results) -> None:
+    """The second teacher counts its labels the other way round: predictions of 1 are not the same."""
+    swapped = {"labels": ["positive", "negative"], "predictions": [1 - one for one in predicted(1800)]}
+    old = results(student(predictions=predicted(1800)), name="old.jsonl")
+    change = gate.check([results(student(**swapped))], baseline=old).changes[0]
+    assert change.points is not None and change.points[0] == 0.0
+
+
 @pytest.mark.parametrize("rubbish", [["a", "b"], [[1], [2]], [], [1], [None] * 2000])
 def test_damaged_predictions_are_not_paired(results: Results, rubbish: list[Any]) -> None:
     old = results(student(predictions=predicted(1800)), name="old.jsonl")

@@ -127,6 +127,17 @@ def test_the_tolerance_of_a_file_and_of_options(results: Results, tmp_path: Path
     assert execute(asked) == 0 and execute([*asked, "--max-baseline-slowdown", "0.1"]) == 1
 
 
+def test_options_narrow_the_tolerance_of_a_file(results: Results, tmp_path: Path, capsys: Any) -> None:
+    budgets = tmp_path / "budgets.toml"
+    budgets.write_text('[baseline]\nmodel = "student"\n')
+    lines = student(), student(model="other")
+    path, old = str(results(*lines)), str(results(*lines, name="old.jsonl"))
+    asked = ["check", path, "--baseline", old, "--budgets", str(budgets)]
+    assert execute([*asked, "--runtime", "onnxruntime"]) in (0, 3)
+    shown = capsys.readouterr().out
+    assert "student in onnxruntime" in shown and "other" not in shown
+
+
 def test_a_noisy_host_cannot_decide(results: Results, capsys: Any) -> None:
     assert execute(["check", str(results(student(noisy=True, noise=0.4))), *options(BREAKS)]) == 3
     assert "too noisy (40%)" in capsys.readouterr().out

@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 from tiny import bilstm, classifier, examples, onnx_directory, torch_directory, write
 
+from compress import measure
 from compress.artifact import MANIFEST_NAME, Manifest, ModelDir, describe_files
+from compress.cli import execute
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.measure import _to_onnx, benchmark
+from compress.measuring import cores
 from compress.measuring.contenders import open_contenders, plan_entries
 from compress.measuring.lock import lock_path, read_lock
 from compress.measuring.results import is_baseline, read_results, rows_of
@@ -252,6 +255,15 @@ def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
     assert output.read_text() == "precious"
 
 
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "results.lock.json").write_text("precious")
+    with pytest.raises(CompressError, match="results.lock.json already exists.*--force"):
+        benchmark(torch_directory("bert"), [], examples(), output=tmp_path / "results.jsonl", **QUICK)
+    with pytest.raises(CompressError, match="is a directory; give a file in it"):
+        benchmark(torch_directory("bert"), [], examples(), output=tmp_path, force=True, **QUICK)
+    assert (tmp_path / "results.lock.json").read_text() == "precious"
+
+
 @pytest.mark.parametrize("role", ["train", "validation", "unlabeled"])
 def test_rows_that_a_model_has_seen_are_refused(role: str, tmp_path: Path) -> None:
     rows = [Example(x.text) for x in examples()] if role == "unlabeled" else examples()
@@ -345,3 +357,17 @@ def test_the_directory_that_is_opened_again_is_the_one_given() -> None:
     teacher = ModelDir.open(torch_directory("bert").path)
     (contender,) = open_contenders(teacher, [teacher.path], [])
     assert contender.kind == "teacher"
+
+
+def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(measure, "benchmark", lambda *given, **named: asked.append(named) or [])
+    monkeypatch.setattr(cores, "available_cores", lambda: [3, 5])
+    monkeypatch.setenv("HOME", "/home/ann")
+    data = tmp_path / "test.csv"
+    data.write_text("text,label\nfine,good\npoor,bad\n")
+    words = ["benchmark", "--teacher", "/home/ann/big", "--model", "small", "--data", str(data), "-o", "x.jsonl", "-q"]
+    monkeypatch.setattr("sys.argv", ["compress", *words])
+    assert execute([*words, "--threads", "0"]) == 0 and execute([*words, "--threads", "1,2"]) == 0
+    assert [one["threads"] for one in asked] == [2, (1, 2)]
+    assert asked[0]["command"].startswith("compress benchmark --teacher ~/big --model small")

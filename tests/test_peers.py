@@ -276,3 +276,11 @@ def test_the_tokenizer_of_transformers_5_is_rewritten_for_4(tmp_path: Path) -> N
     path.write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
     fit_transformers_4(tmp_path)
     assert json.loads(path.read_text()) == {"tokenizer_class": "BertTokenizer"}
+
+
+@pytest.mark.parametrize(("rows", "picked"), [(2, [0, 1]), (450, [0, 1, 3, 4]), (67_349, [0, 224, 448, 673])])
+def test_calibration_texts_come_from_everywhere(rows: int, picked: list[int]) -> None:
+    from compress.peers.openvino_int8 import CALIBRATION_ROWS, spread
+
+    found = [int(example.text) for example in spread([Example(str(row)) for row in range(rows)])]
+    assert found[:4] == picked and len(found) == min(rows, CALIBRATION_ROWS) and found[-1] >= rows * 0.99 - 1

@@ -85,7 +85,10 @@ class Page(HTMLParser):
 
 def test_the_verdict_comes_first(made: Any) -> None:
     html, markdown = made(usual())
-    sentence = "bilstm in onnxruntime is within 1 point of the teacher: it runs at ×46.2 its speed, is ×20.7 smaller on"
+    sentence = (
+        "bilstm in onnxruntime is within 1 point of the teacher: it runs at ×46.2 the speed of the teacher in torch "
+        "(×3.00 that of the teacher in onnxruntime), is ×20.7 smaller on"
+    )
     assert sentence in html and sentence in markdown
     assert html.index(sentence) < html.index("<table") and html.index(sentence) < html.index("<svg")
     assert "distillation is worth +4.50 points" in html and "−0.50 points" in html
@@ -121,7 +124,13 @@ def test_every_name_is_escaped(made: Any, tmp_path: Path) -> None:
     Page(html)
     table = [row for row in markdown.splitlines() if row.startswith("| ")]
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table[:3]}) == 1
-    assert not re.search(r"<script", "\n".join(row for row in markdown.splitlines() if not row.startswith("    ")))
+    assert "<script" not in markdown
+
+
+def test_a_second_command_in_markdown_is_no_part_of_the_list_before_it(made: Any) -> None:
+    later = line("s", created="2026-11-21T12:00:00+00:00", command="compress benchmark <b>@someone</b>")
+    _, markdown = made([*usual(), later])
+    assert "\n<pre>compress benchmark &lt;b&gt;@someone&lt;/b&gt;</pre>\n" in markdown
 
 
 def test_hosts_are_never_compared(made: Any) -> None:
@@ -153,6 +162,9 @@ def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text("a,b\n1,2\n")
     with pytest.raises(CompressError, match="is not a pruning curve"):
+        report([results], tmp_path / "out", curves=[bad])
+    bad.write_text(CURVE.replace("0.80", "nan"))
+    with pytest.raises(CompressError, match="not both finite"):
         report([results], tmp_path / "out", curves=[bad])
     assert not (tmp_path / "out").exists()
     with pytest.raises(CompressError, match="is a file"):
@@ -278,8 +290,10 @@ def test_locks_and_what_was_left_out_are_shown(made: Any, tmp_path: Path) -> Non
 def test_several_seeds_are_taken_together(made: Any) -> None:
     lines = [line("teacher", kind="teacher")]
     lines += [line(f"s{seed}", recipe="bilstm", training_seed=seed, model_sha256=f"{seed}" * 64) for seed in (0, 1, 2)]
-    html, markdown = made(lines)
+    int8 = [{**one, "model": f"{one['model']}-int8", "stage": "quantize"} for one in lines[1:]]
+    html, markdown = made([*lines, *int8])
     assert "Over seeds and data sets" in html and "Over seeds and data sets" in markdown
+    assert "| bilstm (torch) |" in markdown and "| bilstm (quantize, torch) |" in markdown
     assert "Over seeds and data sets" not in made(lines[:2])[0]
 
 
@@ -296,3 +310,14 @@ def test_reading_results_needs_no_torch() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_columns_without_texts_are_refused(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from compress.cli.report import command
+
+    results = write_lines(tmp_path / "r.jsonl", usual())
+    found = CliRunner().invoke(command, [str(results), "-o", str(tmp_path / "out"), "--text-column", "sentence"])
+    assert isinstance(found.exception, CompressError) and "--texts" in str(found.exception)
+    assert not (tmp_path / "out").exists()

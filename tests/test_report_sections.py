@@ -73,3 +73,16 @@ def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
     assert body.sections[0].picture is None and body.sections[0].flips == []
     with pytest.raises(CompressError, match="does not exist"):
         read_results([tmp_path / "nothing.jsonl"])
+
+
+def test_what_distillation_is_worth_is_read_from_afar_with_its_doubt() -> None:
+    gold = [0, 1] * 50
+    teacher = {**TEACHER, "gold": gold, "predictions": gold}
+    made = student(predictions=[1, *gold[1:]], metric=0.99)
+    fields = {"kind": "control", "control_of": "s", "runtime": "onnxruntime", "metric": 0.98}
+    control = line("c", predictions=[1, 0, *gold[2:]], **fields)
+    (found,) = gather([teacher, made, control])
+    (tile,) = [meaning for value, meaning in section(found, 1.0, {}).tiles if value == "+1.00"]
+    assert tile.startswith("points over the same student undistilled, −") and " to +" in tile
+    (found,) = gather([TEACHER, made, control])
+    assert section(found, 1.0, {}).tiles[-1][1].endswith("without an interval")

@@ -32,14 +32,15 @@ def test_a_model_that_is_surely_within_comes_before_a_faster_one_that_may_be() -
     assert best is not None and best.head["model"] == "sure"
     faster = faster_row(best, rows)
     assert faster is not None and faster.head["model"] == "open"
+    assert faster_row(best, rows_of([TEACHER, model("open", 5.1, -1.6, 2.0)])) is None  # not surely faster
     first, _, second = said(*(row.head for row in rows[1:]))[:3]
-    assert first.startswith("sure in torch is within 1 point of the teacher: it runs at ×5.00 its speed")
+    assert first.startswith("sure in torch is within 1 point of the teacher: it runs at ×5.00 the speed of")
     assert second.startswith("open in torch is faster still, ×40.0") and "more examples would decide" in second
 
 
 def test_without_a_sure_one_the_doubt_is_in_the_first_sentence() -> None:
     sentences = said(model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7))
-    assert sentences[0].startswith("open in torch runs at ×40.0 the teacher’s speed")
+    assert sentences[0].startswith("open in torch runs at ×40.0 the speed of the teacher in torch")
     assert sentences[0].endswith("whether that is within 1 point is undecided.")
     assert "more examples would decide" in sentences[1]
 
@@ -48,6 +49,22 @@ def test_no_model_within_the_budget_is_said() -> None:
     first = said(model("bad", 90, -9, -7))[0]
     assert first.startswith("No model is within 1 point of the teacher; the closest, bad in torch,")
     assert said(model("bad", 90, -9, -7), budget=10.0)[0].startswith("bad in torch is within 10 points")
+
+
+def test_noise_in_speed_does_not_hide_that_a_model_is_within_the_budget() -> None:
+    first = said(model("loud", 5, noisy=True), model("bad", 90, -9, -7))[0]
+    assert first.startswith("loud in torch is within 1 point of the teacher: it was measured on too noisy a host")
+
+
+def test_a_model_that_may_be_within_comes_before_a_better_one_that_is_not() -> None:
+    first = said(model("worse", 5, -1.9, -1.1), model("wide", 4, -3.0, -0.2))[0]
+    assert first.startswith("wide in torch") and first.endswith("whether that is within 1 point is undecided.")
+
+
+def test_a_model_is_held_against_the_teacher_of_its_own_run() -> None:
+    other = line("other teacher", kind="teacher", metric=0.5, created="2026-01-01T00:00:00+00:00")
+    sentences = verdict(rows_of([other, TEACHER, model("m", 5)]))
+    assert "against 90.00%" in sentences[1]
 
 
 def test_only_the_teacher_or_none_at_all() -> None:
@@ -66,6 +83,8 @@ def test_a_floor_within_the_budget_comes_first() -> None:
 def test_other_floors_are_told_after_the_model() -> None:
     open_floor = model("static", 300, -1.4, 0.8, kind="floor")
     assert any(s.startswith("static alone may be enough") and "undecided" in s for s in said(model("m", 4), open_floor))
+    wide = (model("narrow", 300, -1.8, -1.1, kind="floor"), model("wide", 300, -3.2, -0.1, kind="floor"))
+    assert any(s.startswith("wide alone may be enough") for s in said(model("m", 4), *wide))
     bad_floors = (model("majority", 9e3, -40, -38, kind="floor"), model("static", 300, -8, -6, kind="floor"))
     assert "No floor is within 1 point: the best, static, is at −7.00 points (−8.00 to −6.00)." in said(
         model("m", 4), *bad_floors
@@ -74,9 +93,22 @@ def test_other_floors_are_told_after_the_model() -> None:
 
 def test_a_faster_peer_is_named() -> None:
     peer = model("int8-elsewhere", 60, kind="peer", runtime="elsewhere")
-    assert "A peer is faster: int8-elsewhere in elsewhere at ×60.0." in said(model("m", 40), peer)
+    assert (
+        "A peer is faster: int8-elsewhere in elsewhere at ×60.0, at −0.50 points (−0.90 to −0.10): within 1 point."
+        in said(model("m", 40), peer)
+    )
+    wide = model("wide", 60, -1.6, 1.0, kind="peer")
+    assert any("A peer is faster" in s and s.endswith("is undecided.") for s in said(model("m", 40), wide))
     assert not any("peer" in s for s in said(model("m", 59.9), peer))  # not surely
     assert not any("peer" in s for s in said(model("m", 40), {**peer, "noisy": True}))
+
+
+def test_a_peer_that_tokenises_inside_is_held_against_speed_with_the_tokenizer() -> None:
+    peer = model("pipeline", 50, kind="peer", tokenizer_inside=True, speedup_with_tokenizer_low=49.0)
+    slow = model("m", 60, speedup_with_tokenizer_high=20.0)
+    assert any("A peer is faster: pipeline in torch at ×50.0, tokenisation included" in s for s in said(slow, peer))
+    fast = model("m", 40, speedup_with_tokenizer_high=49.5)
+    assert not any("peer" in s for s in said(fast, peer))
 
 
 def test_a_noisy_speed_is_not_written_and_does_not_win() -> None:
@@ -94,7 +126,9 @@ def test_what_distillation_is_worth_leaves_int8_out() -> None:
     rows = rows_of([TEACHER, student, int8, control])
     pair = control_pair(rows[2], rows)
     assert pair is not None and [row.head["model"] for row in pair] == ["bilstm", "bilstm-control"]
-    assert any("distillation is worth +6.00 points" in s for s in said(student, int8, control))
+    assert any("worth +6.00 points; without predictions" in s for s in said(student, int8, control))
+    rows = rows_of([TEACHER, {**int8, "stage": "quantize"}, control])
+    assert control_pair(rows[1], rows) is None
 
 
 def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:

@@ -47,7 +47,14 @@ def test_every_step_is_its_own_factor_and_the_product_is_the_whole() -> None:
         ("threads: 1 → 4", 1.6),
     ]  # fmt: skip
     assert found.product == pytest.approx(160) and found.total.value == pytest.approx(160) and found.missing == []
+    assert "from t in torch, padded to 128, 1 thread to s-int8 in onnxruntime, 4 threads, it is ×160" in found.sentence
     assert "a difference of 0.0%" in found.sentence and found.total.low < 160 < found.total.high
+
+
+def test_more_threads_that_are_slower_are_no_step() -> None:
+    found = fall(BASE, FAST, STUDENT, INT8, {**THREADS, "latency_p50_ms": 0.5})
+    assert factors(found)[-1][0] == "int8" and "threads" not in found.missing
+    assert found.total.value == pytest.approx(25)
 
 
 def test_what_was_not_measured_is_left_out_and_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -100,8 +99,8 @@ def command(
     pinned to its cores; rounds are interleaved.
     """
     from compress.data import open_source
-    from compress.label import available_cores
     from compress.measure import benchmark
+    from compress.measuring.cores import available_cores
     from compress.training import resolve_device
 
     names = ("text_column", "text_pair_column", "label_column")
@@ -120,9 +119,10 @@ def command(
     options.forget_columns(settings)
     settings["runtimes"] = settings["runtimes"] or None
     settings["floors"] = () if no_floors else None
+    counts = threads if any(threads) else len(available_cores())
     lines = benchmark(
-        teacher, models, source, output=output, train=train, threads=threads if any(threads) else available_cores(),
-        device=resolve_device(device), command=shlex.join(["compress", *sys.argv[1:]]), **settings,
+        teacher, models, source, output=output, train=train, threads=counts, device=resolve_device(device),
+        command=options.typed(), **settings,
     )  # fmt: skip
     if not quiet:
         from rich.console import Console

@@ -98,7 +98,9 @@ def _from_options(
     if not older and any(value is not None for value in changes.values()):
         raise CompressError("--max-baseline-drop and --max-baseline-slowdown need --baseline or --against")
     tolerance = replace(default or Tolerance(), **{key: value for key, value in changes.items() if value is not None})
-    tolerances = [replace(tolerance, **selector) for selector in selectors] if selecting else [tolerance]
+    # What is not chosen stays as the file's [baseline] has it.
+    chosen = [{key: value for key, value in selector.items() if value not in ("*", None)} for selector in selectors]
+    tolerances = [replace(tolerance, **one) for one in chosen] if selecting else [tolerance]
     return budgets if limits else [], tolerances
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -143,6 +144,13 @@ def numbers(context: click.Context, parameter: click.Parameter, values: Sequence
             raise click.BadParameter(f"{part!r} is not a whole number above 0, such as 1 or 32", context, parameter)
         read.append(int(part))
     return tuple(read)
+
+
+def typed() -> str:
+    """Return what was typed, as results keep it: they are shared, and say nothing of this user's home directory."""
+    from compress.host import without_home
+
+    return without_home(shlex.join(["compress", *sys.argv[1:]]))
 
 
 def _apply(function: Function, options: Sequence[Callable[[Any], Any]]) -> Function:

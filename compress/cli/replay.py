@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +48,7 @@ def command(
     rows = options.read_labelled(data, "test", settings)
     fitted = [row for path in train for row in options.read_labelled(path, "train", settings)]
     options.forget_columns(settings)
-    command = shlex.join(["compress", *sys.argv[1:]])
-    made = replay(lock, rows, roots=roots, train=fitted or None, command=command, **settings)
+    made = replay(lock, rows, roots=roots, train=fitted or None, command=options.typed(), **settings)
     if not quiet:
         _show(made)
     click.echo(f"{made.agreement.verdict}: {_reason(made)}")
@@ -62,6 +60,8 @@ def _show(made: Replay) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from compress.gating.wording import printable
+
     table = Table()
     for heading, side in (
         ("model", "left"), ("runtime", "left"), ("setting", "left"), ("figure", "left"), ("lock", "right"),
@@ -72,24 +72,19 @@ def _show(made: Replay) -> None:
         low, high = _number(row, row.before_low), _number(row, row.before_high)
         cells = (row.model, row.runtime, row.setting, row.what, _number(row, row.before), f"{low} to {high}",
                  _number(row, row.after), row.outcome)  # fmt: skip
-        table.add_row(*(Text(_plain(cell)) for cell in cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     # A pipe has no width: cut columns would make a log useless.
     (Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)).print(table)
     for missing in made.agreement.missing:
-        click.echo(f"not measured again: {_plain(missing)}")
+        click.echo(f"not measured again: {printable(missing)}")
     for name, (before, after) in made.agreement.versions.items():
-        click.echo(f"version of {_plain(name)}: {_plain(before)} then, {_plain(after)} now")
+        click.echo(f"version of {printable(name)}: {printable(before)} then, {printable(after)} now")
 
 
 def _number(row: Comparison, value: float) -> str:
     if row.what == "size":
         return f"{value / 1e6:,.2f} MB"
     return f"x{value:.2f}" if row.what == "speed-up" else f"{value:.4f}"
-
-
-def _plain(text: str) -> str:
-    """Take the control characters out of a text of somebody else, which a terminal would obey."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _reason(made: Replay) -> str:

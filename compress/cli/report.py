@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.errors import CompressError
 
 
 @click.command()
@@ -48,6 +49,8 @@ def command(
     columns = {**{name: settings[name] for name in names}, "format": settings["file_format"]}
     options.forget_columns(settings)
     sources = []
+    if not texts and any(columns.values()):
+        raise CompressError("columns and formats are those of the test data; give its file too, with --texts FILE")
     if texts:
         from compress.data import open_source
 

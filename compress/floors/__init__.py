@@ -1,4 +1,4 @@
-"""What needs no teacher: each module fits one cheap classifier on the training rows, to be measured beside models.
+"""What needs no distillation: each module fits one cheap classifier on gold labels, to be measured beside models.
 
 A floor states ``RUNTIME``, the library that runs it. ``fit(directory, train, gold, task, classes, teacher)`` writes a
 directory of safetensors and JSON; ``start(directory, threads=, device=)`` opens it as a ``compress.runner.Runner`` that

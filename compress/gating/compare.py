@@ -12,14 +12,14 @@ import numpy as np
 from compress.gating.budgets import Tolerance
 from compress.gating.judgement import UNDECIDED, VERBS, Change, Figures, Judgement
 from compress.gating.limits import first_of_its_model, judged, with_worst_noise
-from compress.gating.wording import in_points, lost, subjects
+from compress.gating.wording import lost, subjects
 from compress.measuring import verdict
 from compress.measuring.results import Measurement
 from compress.metrics import METRICS, paired_difference
-from compress.reporting.units import times
+from compress.reporting.units import in_points, times
 
 _SAME_MODEL = ("metric_name", "model", "runtime", "device")
-_SAME_ROWS = (*_SAME_MODEL, "data_sha256", "model_sha256", "host_id")
+_SAME_ROWS = (*_SAME_MODEL, "data_sha256", "model_sha256", "created")
 _SAME_SPEED = ("host_id", "threads", "batch_size", "length", "padding", "max_length")
 
 
@@ -77,11 +77,12 @@ class Comparison:
         """Return now minus then in points: row by row where both keep their predictions, else from two intervals."""
         now_rows = _kept(self.lines, line, "predictions", _SAME_ROWS)
         then_rows = _kept(self.older, then, "predictions", _SAME_ROWS)
-        gold = _kept([*self.lines, *self.older], line, "gold", ("data_sha256",))
+        gold = _kept([*self.lines, *self.older], line, "gold", ("data_sha256", "labels"))
         metric = METRICS.get(line["metric_name"])
-        if metric and now_rows is not None and then_rows is not None and gold is not None:
+        is_paired = line["labels"] == then["labels"]  # a prediction is the number of a label
+        if metric and is_paired and now_rows is not None and then_rows is not None and gold is not None:
             if len(now_rows) == len(then_rows) == len(gold):
-                classes = int(max(now_rows.max(), then_rows.max(), gold.max())) + 1
+                classes = len(line["labels"])
                 found = paired_difference(now_rows, then_rows, gold, metric=metric, classes=classes)
                 return found.points, found.low, found.high
         # Rows that cannot be paired: two separate intervals are wider.

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from compress.gating.budgets import Budget
 from compress.gating.limits import figures_of
-from compress.gating.wording import in_points, interval, lost
+from compress.gating.wording import interval, lost
 from compress.measuring import verdict
 from compress.measuring.results import Measurement, rows_of
+from compress.reporting.units import in_points
 
 
 def floors_within(lines: Sequence[Measurement], budgets: Sequence[Budget]) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from compress.gating.judgement import BROKEN, HOLDS, UNDECIDED, VERBS, Figures, Judgement
-from compress.gating.wording import in_points, interval, lost
+from compress.gating.wording import interval, lost
 from compress.measuring import verdict
 from compress.measuring.results import Measurement, is_baseline
-from compress.reporting.units import in_percent, megabytes, milliseconds, times
+from compress.reporting.units import in_percent, in_points, megabytes, milliseconds, times
 
 OUTCOMES = {verdict.WITHIN: HOLDS, verdict.WORSE: BROKEN, verdict.UNDECIDED: UNDECIDED}
 # Relative to the teacher in torch: of that line itself there is nothing to judge.

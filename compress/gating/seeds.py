@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from compress.gating.judgement import UNDECIDED, VERBS, Judgement
 from compress.gating.limits import judged, unknown
-from compress.gating.wording import in_points, lost, subjects
+from compress.gating.wording import lost, subjects
 from compress.measuring import verdict
 from compress.measuring.aggregate import Aggregate, aggregate
 from compress.measuring.results import Measurement, is_baseline
+from compress.reporting.units import in_points
 
 _GATE = "max_accuracy_drop"
 

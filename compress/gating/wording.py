@@ -36,10 +36,6 @@ def lost(drop: float) -> str:
     return f"{points(drop).lstrip('+−')} {'lost' if drop >= 0 else 'won'}"
 
 
-def in_points(budget: float) -> str:
-    return f"{budget:g} point{'' if budget == 1 else 's'}"
-
-
 def printable(text: str) -> str:
     """Return text on one line without control characters: names come from files and must not steer a terminal or CI."""
     return "".join(char if char.isprintable() else "�" for char in " ".join(text.split()))

@@ -13,6 +13,7 @@ from types import ModuleType
 from compress import plugins
 from compress.artifact import ModelDir
 from compress.errors import CompressError, Unavailable, did_you_mean
+from compress.host import without_home
 from compress.measuring.bodies import check_body
 from compress.measuring.contenders import BASELINE_RUNTIME, Build, Contender, Entry
 
@@ -115,7 +116,7 @@ def left_out_entry(name: str, error: CompressError, directory: Path | None = Non
     logger.warning("%s is left out: %s", name, reason)
     for path in filter(None, (directory, directory and directory.resolve())):
         reason = reason.replace(str(path), name)
-    return {"name": name, "reason": reason.replace(str(Path.home()), "~")}
+    return {"name": name, "reason": without_home(reason)}
 
 
 def _free(name: str, kind: str, contenders: Sequence[Contender]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from pathlib import Path
 from compress import plugins
 from compress.artifact import VOCABULARIES, ModelDir, file_sha256
 from compress.errors import CompressError
+
+logger = logging.getLogger("compress")
 
 Model = ModelDir | str | Path
 
@@ -77,7 +80,7 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
     """Open the teacher, the models and the controls, in this order, each under a name of its own.
 
     Raises:
-        CompressError: nothing to measure, the teacher is not a torch directory, or labels differ from the teacher's.
+        CompressError: the teacher is not a torch directory, labels differ from the teacher's, or a model comes twice.
     """
     first = _open(teacher)
     if first.is_onnx:
@@ -180,10 +183,11 @@ def plan_entries(
     for name in used:
         try:
             directory = to_onnx(teacher.model) if opens.get(name) == "onnx" else teacher.model
-        except CompressError:
+        except CompressError as error:
             if name in (runtimes or ()):
                 raise
-            continue  # this teacher cannot be exported: its line in that runtime stays away
+            logger.warning("the teacher is not measured in %s: %s", name, error)
+            continue
         own.append(Entry(teacher, name, directory, name, device))
     return own + entries
 

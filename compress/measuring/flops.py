@@ -11,12 +11,9 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from compress.artifact import ModelDir
 
 PEAK_PRECISIONS = ("float32", "bfloat16", "float16")
 # Large enough to fill the device, small enough for a few seconds in all.
@@ -28,23 +25,17 @@ PEAK_SECONDS = 0.5
 _HEAVY = re.compile(r"mm|matmul|linear|conv|attention|einsum|lstm|gru|rnn|cdist|\bdot")
 
 
-def flops_per_row(directory: Path, arrays: dict[str, np.ndarray]) -> float | None:
+def count_flops(model: Any, arrays: dict[str, np.ndarray]) -> float | None:
     """Return the operations of one row of a batch, padding included.
 
     Args:
-        directory: a torch model directory.
+        model: a torch model, on the processor.
         arrays: int64 token arrays ``[B, T]`` by input name, as a runtime takes them.
 
     Returns:
-        Multiplications and additions of a row, on average; an LSTM reads no padding and is counted without. None for
-        an ONNX directory, or where the model does something that cannot be counted.
+        Multiplications and additions of a row, on average; an LSTM reads no padding and is counted without. None
+        where the model does something that cannot be counted.
     """
-    model = ModelDir.open(directory, verify=False)
-    return None if model.is_onnx else count_flops(model.load(), arrays)
-
-
-def count_flops(model: Any, arrays: dict[str, np.ndarray]) -> float | None:
-    """Return the operations of one row for a model that is loaded on the processor; see :func:`flops_per_row`."""
     import torch
     from torch import nn
     from torch.utils.flop_counter import FlopCounterMode

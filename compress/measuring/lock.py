@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from compress.artifact import ModelDir, write_atomically
-from compress.data import TextSource, content_sha256, open_source, read_examples
+from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.measuring.results import Measurement
 from compress.plugins import fits
@@ -110,8 +110,8 @@ def write_lock(results: Path, lines: Sequence[Measurement], arguments: Mapping[s
         results: the result file; see :func:`lock_path`.
         lines: what the benchmark returned; at least one.
         arguments: what ``compress.measure.benchmark`` was called with, by name. ``teacher``, ``models`` and
-            ``controls`` say how directories are called, ``train`` is hashed, settings are kept, and what changes no
-            figure (:data:`NOT_KEPT`) is left out.
+            ``controls`` say how directories are called, ``train`` are rows and hashed, settings are kept, and what
+            changes no figure (:data:`NOT_KEPT`) is left out.
 
     Raises:
         ValueError: an argument that this module does not know, which a replay would silently miss.
@@ -138,13 +138,8 @@ def write_lock(results: Path, lines: Sequence[Measurement], arguments: Mapping[s
     return target
 
 
-def _train(data: Any) -> dict[str, Any] | None:
-    if data is None:
-        return None
-    if isinstance(data, str | Path):
-        data = open_source(data, role="train", labelled=True)
-    rows = read_examples(data) if isinstance(data, TextSource) else list(data)
-    return asdict(LockedData(getattr(data, "name", "train"), content_sha256(rows), len(rows)))
+def _train(rows: Sequence[Example] | None) -> dict[str, Any] | None:
+    return None if rows is None else asdict(LockedData("train", content_sha256(rows), len(rows)))
 
 
 def _models(lines: Sequence[Measurement], arguments: Mapping[str, Any]) -> list[dict[str, Any]]:

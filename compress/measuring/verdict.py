@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compress.metrics import CONFIDENCE
-from compress.reporting.units import milliseconds, points, times
+from compress.reporting.units import in_points, milliseconds, points, times
 
 WITHIN, WORSE, UNDECIDED = "within", "worse", "undecided"
 POWER = 0.80  # how often the examples asked for decide, if the true difference is the observed one
@@ -59,9 +59,9 @@ def judge_drop(
             interval follows from these counts; for other metrics the needed rows follow from the interval's width.
     """
     if high < -budget_points:
-        return DropVerdict(WORSE, f"worse than {_in_points(budget_points)}")
+        return DropVerdict(WORSE, f"worse than {in_points(budget_points)}")
     if low >= -budget_points:
-        return DropVerdict(WITHIN, f"within {_in_points(budget_points)}")
+        return DropVerdict(WITHIN, f"within {in_points(budget_points)}")
     needed = rows_to_decide(difference_points, low, high, budget_points, rows, won=won, lost=lost)
     if needed is None:
         return DropVerdict(UNDECIDED, "undecided: the loss is the budget; more examples will hardly decide")
@@ -188,10 +188,6 @@ def judge_latency_p95(
 
 def _too_noisy(noise: float) -> Verdict:
     return Verdict(UNDECIDED, f"undecided: the host is too noisy ({noise:.0%})")
-
-
-def _in_points(budget: float) -> str:
-    return f"{budget:g} point{'' if budget == 1 else 's'}"
 
 
 def _rounded_up(value: float) -> int:

@@ -43,13 +43,18 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
         raise Unavailable(f"OpenVINO reads the padding of an LSTM as text, so that it cannot run {model.name}")
     inputs = input_names(loaded)
     runner = token_runner(directory, lambda _: np.empty(0), inputs)
-    step = max(1, len(train) // CALIBRATION_ROWS)
-    rows = [runner.prepare([example]) for example in train[::step][:CALIBRATION_ROWS]]
+    rows = [runner.prepare([example]) for example in spread(train)]
     graph = _convert(openvino, loaded, inputs)
     quantized = nncf.quantize(
         graph, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows)
     )
     openvino.save_model(quantized, directory / GRAPH_NAME)
+
+
+def spread(train: Sequence[Example]) -> list[Example]:
+    """Return the calibration texts, from the first to the last of the training rows in even steps."""
+    count = min(CALIBRATION_ROWS, len(train))
+    return [train[index * len(train) // count] for index in range(count)]
 
 
 def _convert(openvino: Any, model: Any, inputs: Sequence[str]) -> Any:

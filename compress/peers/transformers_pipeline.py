@@ -1,7 +1,7 @@
-"""The stock pipeline of transformers: what most people run, texts in and labels out.
+"""The stock pipeline of transformers: texts in and labels out.
 
 ``pipeline("text-classification")`` with all rows in one batch and every class returned. It is asked for logits
-(``function_to_apply="none"``) instead of probabilities, which costs the same and loses no digits.
+(``function_to_apply="none"``) instead of probabilities, which loses no digits.
 
 Source: https://huggingface.co/docs/transformers/main_classes/pipelines
 """

@@ -5,35 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compress.measuring.results import Measurement, Row, is_baseline
-from compress.reporting.judging import UNDECIDED, WITHIN, judge
+from compress.reporting.judging import UNDECIDED, WITHIN, WORSE, judge
 
 
 def best_row(rows: Sequence[Row], budget_points: float = 1.0) -> Row | None:
     """Return the fastest model that is within the budget.
 
     Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
-    loses least. A model whose speed was too noisy to say comes after all others.
+    loses least, of those that may be within the budget if there are any. Among models judged alike, one whose speed
+    was too noisy to say comes last: noise in speed says nothing about quality.
     """
     models = [row for row in rows if row.head["kind"] == "model" and row.head["metric"] is not None]
-    models = [row for row in models if not row.head["noisy"]] or models
     for outcome in (WITHIN, UNDECIDED):
         good = [row for row in models if _holds(row.head, outcome, budget_points)]
+        if quiet := [row for row in good if not row.head["noisy"]]:
+            return max(quiet, key=lambda row: float(row.head["speedup"]))
         if good:
-            return max(good, key=lambda row: float(row.head["speedup"]))
-    return max(models, key=lambda row: float(row.head["metric"]), default=None)
+            return max(good, key=lambda row: float(row.head["metric"]))
+    return max(models, key=lambda row: (not _is_worse(row.head, budget_points), row.head["metric"]), default=None)
 
 
 def faster_row(best: Row | None, rows: Sequence[Row], budget_points: float = 1.0) -> Row | None:
-    """Return the fastest model that may be within the budget too, where it is faster than one that surely is."""
+    """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
     judged = judge(best.head, budget_points) if best else None
-    if best is None or judged is None or judged.outcome != WITHIN:
+    if best is None or best.head["noisy"] or judged is None or judged.outcome != WITHIN:
         return None
     open_ones = [
         row
         for row in rows
         if row.head["kind"] == "model"
         and not row.head["noisy"]
-        and row.head["speedup"] > best.head["speedup"]
+        and row.head["speedup_low"] > best.head["speedup_high"]
         and _holds(row.head, UNDECIDED, budget_points)
     ]
     return max(open_ones, key=lambda row: float(row.head["speedup"]), default=None)
@@ -45,9 +47,10 @@ def leaders(rows: Sequence[Row], budget_points: float = 1.0) -> list[Row]:
     return [row for row in (best, faster_row(best, rows, budget_points)) if row is not None]
 
 
-def baseline_of(rows: Sequence[Row]) -> Row | None:
-    """Return the teacher in torch, where it is among the rows."""
-    return next((row for row in rows if is_baseline(row.head)), None)
+def baseline_of(rows: Sequence[Row], of: Row | None = None) -> Row | None:
+    """Return the teacher in torch, where it is among the rows; of several that of the same run as ``of``."""
+    found = [row for row in rows if is_baseline(row.head)]
+    return next((row for row in found if of and row.head["created"] == of.head["created"]), found[0] if found else None)
 
 
 def control_pair(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
@@ -68,9 +71,11 @@ def control_pair(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
     if not controls:
         return None
     control = controls[0]
-    alike = (control.head["control_of"], control.head["runtime"])
-    student = next((other for other in rows if (other.head["model"], other.head["runtime"]) == alike), row)
-    return student, control
+    students = [other for other in rows if other.head["model"] == control.head["control_of"]]
+    students.sort(key=lambda other: other.head["runtime"] != control.head["runtime"])
+    if not students and row.head["stage"] == "quantize":
+        return None  # the student before int8 was not measured, and int8 would be in the difference
+    return (students or [row])[0], control
 
 
 def judged_floors(rows: Sequence[Row], budget_points: float, outcome: str) -> list[Row]:
@@ -78,6 +83,11 @@ def judged_floors(rows: Sequence[Row], budget_points: float, outcome: str) -> li
     floors = [row for row in rows if row.head["kind"] == "floor" and row.head["metric"] is not None]
     found = [row for row in floors if (told := judge(row.head, budget_points)) and told.outcome == outcome]
     return sorted(found, key=lambda row: -float(row.head["metric"]))
+
+
+def _is_worse(line: Measurement, budget_points: float) -> bool:
+    judged = judge(line, budget_points)
+    return judged is not None and judged.outcome == WORSE
 
 
 def _holds(line: Measurement, outcome: str, budget_points: float) -> bool:

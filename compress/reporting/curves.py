@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
         with file.open(encoding="utf-8", newline="") as handle:
             rows = list(csv.DictReader(handle))
         for row in rows:
-            float(row["share_removed"]), float(row["value"])
+            if not (math.isfinite(float(row["share_removed"])) and math.isfinite(float(row["value"]))):
+                raise ValueError(f"{row['share_removed']} and {row['value']} are not both finite numbers")
     except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError) as error:
         raise CompressError(
             f"{file} is not a pruning curve ({type(error).__name__}: {error}); "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from compress.measuring.results import Measurement
 from compress.measuring.verdict import UNDECIDED, WITHIN, WORSE, judge_drop_of
 
-__all__ = ["UNDECIDED", "WITHIN", "WORSE", "Judged", "budget_words", "judge"]
+__all__ = ["UNDECIDED", "WITHIN", "WORSE", "Judged", "judge"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,3 @@ def judge(line: Measurement, budget_points: float) -> Judged | None:
     found = judge_drop_of(line, budget_points)
     more = found.sentence.removeprefix(f"{UNDECIDED}: ") if found.outcome == UNDECIDED else ""
     return Judged(found.outcome, more)
-
-
-def budget_words(budget_points: float) -> str:
-    """Return a budget as people say it: ``1 point``, ``0.5 points``."""
-    return f"{budget_points:g} point{'' if budget_points == 1 else 's'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,8 @@ def marks(rows: Sequence[Row], published: Sequence[Published]) -> list[Point]:
     teacher = next((row.head for row in rows if row.head["kind"] == "teacher"), None)
     found = [_mark(row, alone=runtimes[row.head["model"]] == 1) for row in drawn]
     if teacher is not None and teacher["metric"] is not None:
-        found += [_published_mark(one, 100 * teacher["metric"]) for one in published]
+        scale = 100.0 if in_percent(teacher["metric_name"]) else 1.0
+        found += [_published_mark(one, scale * teacher["metric"]) for one in published]
     return found
 
 
@@ -56,7 +58,7 @@ def published_figures(rows: Sequence[Row]) -> list[Published]:
     for recipe, line in best.items():
         for one in _figures(recipe):
             name = one.dataset.rpartition(" ")[0] or one.dataset
-            if name.casefold() in line["data"].casefold() and one.metric == line["metric_name"]:
+            if _names(line["data"], name) and one.metric == line["metric_name"]:
                 kept = 100 * one.value / one.teacher
                 found.append(
                     Published(
@@ -65,6 +67,11 @@ def published_figures(rows: Sequence[Row]) -> list[Published]:
                     )
                 )  # fmt: skip
     return found
+
+
+def _names(data: str, name: str) -> bool:
+    """Tell whether the name of data holds another as a word: RTE is in ``glue/RTE dev``, not in ``forte``."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", data, re.IGNORECASE) is not None
 
 
 def _figures(recipe: str) -> Sequence[recipes.Published]:

@@ -30,7 +30,8 @@ def repeats(lines: Sequence[Measurement]) -> list[list[Cell]]:
 def _row(one: Aggregate) -> list[Cell]:
     scale, unit = (100.0, "%") if in_percent(one.metric_name) else (1.0, "")
     spread = NONE if one.metric_spread is None else f"{scale * one.metric_spread:.2f}"
-    where = one.runtime if one.kind == "model" else f"{one.kind}, {one.runtime}"
+    device = "" if one.device == "cpu" else one.device
+    where = ", ".join(filter(None, ("" if one.kind == "model" else one.kind, one.stage, one.runtime, device)))
     return [
         Cell(one.name, where, one.name),
         Cell(str(one.seeds), "", one.seeds),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from compress.errors import CompressError
 from compress.measuring.results import Measurement, Row, is_baseline, rows_of
 from compress.reporting import tables
-from compress.reporting.choosing import best_row, control_pair, leaders
+from compress.reporting.choosing import baseline_of, best_row, control_pair, leaders
 from compress.reporting.cost import DEVICES
 from compress.reporting.flips import Flips, flips_of
 from compress.reporting.judging import judge
@@ -20,7 +20,7 @@ from compress.reporting.sweeps import Sweep, length_sweep, thread_sweep
 from compress.reporting.tables import Table
 from compress.reporting.units import in_percent, megabytes, metric_title, plural, points, span, times
 from compress.reporting.waterfall import Waterfall, waterfalls
-from compress.reporting.wording import verdict
+from compress.reporting.wording import gain_interval, verdict
 
 LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows well
 
@@ -175,7 +175,9 @@ def _tiles(best: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
     pair = control_pair(best, rows)
     if pair is not None:
         gain = points(100 * (pair[0].head["metric"] - pair[1].head["metric"]))
-        found.append((gain, "points above the same student undistilled"))
+        bounds = gain_interval(pair[0].head, pair[1].head, teacher.head) if (teacher := baseline_of(rows)) else None
+        interval = f", {span(*map(points, bounds))}" if bounds else ", without an interval"
+        found.append((gain, f"points over the same student undistilled{interval}"))
     return found
 
 
@@ -194,7 +196,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         found.append("A control is the same student, planned for the same steps and stopped early by the same rule, "
             "on gold labels only.")
     if "floor" in kinds:
-        found.append("A floor is a cheap classifier that needs no teacher: if it is good enough, so is it.")
+        found.append("A floor is a cheap classifier fitted on gold labels only: where it is good enough, no compressed "
+            "model is needed.")
     if "peer" in kinds:
         found.append("A peer is the same model in the tool that a user would otherwise pick.")
     if "body" in kinds:

@@ -34,6 +34,11 @@ def points(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−").replace("+0.00", "0.00").replace("−0.00", "0.00")
 
 
+def in_points(budget: float) -> str:
+    """Return a budget as it was given: ``1 point``, ``0.5 points``."""
+    return f"{budget:g} point{'' if budget == 1 else 's'}"
+
+
 def megabytes(size_bytes: float) -> str:
     """Return a size with two significant digits at least: ``1.2 kB``, ``4.4 MB``, ``91 MB``."""
     if size_bytes < 1e4:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from compress.measuring.contenders import BASELINE_RUNTIME
 from compress.measuring.results import Measurement, Row
 from compress.measuring.timing import Ratio, speedup
 from compress.reporting.plot import Picture
-from compress.reporting.units import span, times
+from compress.reporting.units import plural, span, times
 from compress.reporting.waterfall_chart import Bar, waterfall_chart
 
-BASELINE_RUNTIME = "torch"
 _WORDS = {
     "distill": "distillation", "prune": "pruning", "quantize": "int8", "finetune": "fine-tuning", "export": "export",
 }  # fmt: skip
@@ -49,7 +49,9 @@ class Waterfall:
     def sentence(self) -> str:
         """How well the steps explain the whole."""
         off = 100 * (self.product / self.total.value - 1)
-        told = f"The steps multiply to {times(self.product)}; measured directly it is {times(self.total.value)}"
+        ends = f"from {self.total.before} to {self.total.after}"
+        value = times(self.total.value)
+        told = f"The steps multiply to {times(self.product)}; measured directly, {ends}, it is {value}"
         interval = span(times(self.total.low), times(self.total.high))
         if set(self.missing) - {"dynamic padding", "threads"}:  # these two are then in no total either
             return f"{told} ({interval}): the rest lies in steps that were not measured."
@@ -179,7 +181,7 @@ def _chain(run: _Run) -> list[tuple[str, str]]:
 
 
 def _threads(run: _Run, missing: list[str]) -> list[Pair]:
-    """Return the step from the fewest threads to the number at which the best model is fastest."""
+    """Return the step from the fewest threads to the number at which the best model is fastest; none if that is it."""
     best = run.best
     one = run.itself
     more = [
@@ -191,7 +193,9 @@ def _threads(run: _Run, missing: list[str]) -> list[Pair]:
     if one is None or not more:
         missing.append("threads")
         return []
-    fastest = min(more, key=lambda line: float(line["latency_p50_ms"]))
+    fastest = min([one, *more], key=lambda line: float(line["latency_p50_ms"]))
+    if fastest is one:
+        return []
     return [(f"threads: {one['threads']} → {fastest['threads']}", one, fastest)]
 
 
@@ -209,8 +213,7 @@ def _step(name: str, before: Measurement, after: Measurement) -> Step:
 
 def _told(line: Measurement) -> str:
     padded = f", padded to {line['max_length']}" if line["padding"] == "max_length" else ""
-    threads = f", {line['threads']} threads" if line["threads"] > 1 else ""
-    return f"{line['model']} in {line['runtime']}{padded}{threads}"
+    return f"{line['model']} in {line['runtime']}{padded}, {plural(line['threads'], 'thread')}"
 
 
 def _picture(title: str, steps: Sequence[Step], total: Step) -> Picture:

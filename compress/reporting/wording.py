@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compress.measuring.contenders import BASELINE_RUNTIME
 from compress.measuring.results import Measurement, Row, is_baseline, rows_of
 from compress.metrics import METRICS, paired_difference
 from compress.reporting.choosing import baseline_of, best_row, control_pair, faster_row, judged_floors
-from compress.reporting.judging import UNDECIDED, WITHIN, Judged, budget_words, judge
+from compress.reporting.judging import UNDECIDED, WITHIN, Judged, judge
 from compress.reporting.units import (
     NONE,
     count,
+    in_points,
     megabytes,
     metric_title,
     milliseconds,
@@ -35,7 +37,8 @@ def verdict(rows: Sequence[Row], budget_points: float = 1.0) -> list[str]:
 
     A floor that is within the budget comes before every model: whoever reads no further should know of it.
     """
-    best, teacher = best_row(rows, budget_points), baseline_of(rows)
+    best = best_row(rows, budget_points)
+    teacher = baseline_of(rows, best)
     faster = faster_row(best, rows, budget_points)
     if teacher is None:
         return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
@@ -60,18 +63,16 @@ def verdict(rows: Sequence[Row], budget_points: float = 1.0) -> list[str]:
 def _floor_sentence(floor: Row, teacher: Row, budget_points: float) -> str:
     line = floor.head
     return (
-        f"{line['model']} alone is within {budget_words(budget_points)} of the teacher: {shown(line)} against "
+        f"{line['model']} alone is within {in_points(budget_points)} of the teacher: {shown(line)} against "
         f"{shown(teacher.head)}, {_interval(line)}."
     )
 
 
 def _best_sentence(best: Row, judged: Judged, budget_points: float) -> str:
-    line, budget = best.head, budget_words(budget_points)
-    speed = (
-        f"was measured on too noisy a host to say how fast it is{noise_note(line)}"
-        if line["noisy"]
-        else f"runs at {times(line['speedup'])} {'its' if judged.outcome == WITHIN else 'the teacher’s'} speed"
-    )
+    line, budget = best.head, in_points(budget_points)
+    speed = f"was measured on too noisy a host to say how fast it is{noise_note(line)}"
+    if not line["noisy"]:
+        speed = f"runs at {times(line['speedup'])} the speed of the teacher in torch{_in_same_runtime(line)}"
     smaller = f", is {times(line['size_ratio'])} smaller on disk" if (line["size_ratio"] or 0) > 1.05 else ""
     kept = line["metric_kept_percent"]
     keeps = f" and keeps {kept:.1f}% of the {line['metric_name']}" if kept is not None else ""
@@ -80,6 +81,13 @@ def _best_sentence(best: Row, judged: Judged, budget_points: float) -> str:
     if judged.outcome == UNDECIDED:
         return f"{best.title} {speed}{smaller}{keeps}; whether that is within {budget} is undecided."
     return f"No model is within {budget} of the teacher; the closest, {best.title}, {speed}{smaller}{keeps}."
+
+
+def _in_same_runtime(line: Measurement) -> str:
+    """Say how much of a speed is left over the teacher in the model's own runtime, where that is another one."""
+    if line["runtime"] == BASELINE_RUNTIME or line["speedup_same_runtime"] is None:
+        return ""
+    return f" ({times(line['speedup_same_runtime'])} that of the teacher in {line['runtime']})"
 
 
 def _accuracy_sentence(best: Row, teacher: Row, judged: Judged) -> str:
@@ -97,7 +105,7 @@ def _faster_sentence(row: Row, budget_points: float) -> str:
     assert judged is not None  # it was chosen by its verdict
     return (
         f"{row.title} is faster still, {times(line['speedup'])}, at {_interval(line)}: whether that is within "
-        f"{budget_words(budget_points)} is undecided; {judged.more}."
+        f"{in_points(budget_points)} is undecided; {judged.more}."
     )
 
 
@@ -110,9 +118,9 @@ def _control_sentence(row: Row, teacher: Row, rows: Sequence[Row]) -> list[str]:
         f"{student['model']} trained on gold labels only reaches {shown(control)} instead of {shown(student)}: "
         f"distillation is worth {points(100 * (student['metric'] - control['metric']))} points"
     )
-    bounds = _gain_interval(student, control, teacher.head)
+    bounds = gain_interval(student, control, teacher.head)
     if bounds is None:
-        return [sentence + "."]
+        return [f"{sentence}; without predictions in the results there is no interval to say how sure that is."]
     doubt = ", so these rows do not show that it helped" if bounds[0] <= 0 <= bounds[1] else ""
     return [f"{sentence} ({span(points(bounds[0]), points(bounds[1]))}){doubt}."]
 
@@ -120,28 +128,44 @@ def _control_sentence(row: Row, teacher: Row, rows: Sequence[Row]) -> list[str]:
 def _other_floors(rows: Sequence[Row], budget_points: float) -> list[str]:
     """Say of the best floor that is not within the budget how far it is."""
     floors = [row for row in rows if row.head["kind"] == "floor" and row.head["difference_points"] is not None]
-    best = max(floors, key=lambda row: float(row.head["metric"]), default=None)
+    undecided = judged_floors(rows, budget_points, UNDECIDED)
+    best = next(iter(undecided), max(floors, key=lambda row: float(row.head["metric"]), default=None))
     if best is None:
         return []
     judged = judge(best.head, budget_points)
-    if judged is not None and judged.outcome == UNDECIDED:
+    if undecided and judged is not None:
         return [f"{best.head['model']} alone may be enough, at {_interval(best.head)}: undecided; {judged.more}."]
-    budget = budget_words(budget_points)
+    budget = in_points(budget_points)
     return [f"No floor is within {budget}: the best, {best.head['model']}, is at {_interval(best.head)}."]
 
 
 def _faster_peer(best: Row, rows: Sequence[Row], budget_points: float) -> list[str]:
-    """Name a peer that is surely faster than the best model and not surely worse than the budget."""
+    """Name a peer that is surely faster than the best model and not surely worse than the budget.
+
+    Where tokenisation cannot be told from the peer's time it is counted on both sides.
+    """
     if best.head["noisy"]:
         return []
     faster = [
         row
         for row in rows
-        if row.head["kind"] == "peer" and not row.head["noisy"] and row.head["speedup_low"] > best.head["speedup_high"]
+        if row.head["kind"] == "peer" and not row.head["noisy"] and _is_surely_faster(row.head, best.head)
         and (judged := judge(row.head, budget_points)) and judged.outcome in (WITHIN, UNDECIDED)
     ]  # fmt: skip
     first = max(faster, key=lambda row: float(row.head["speedup"]), default=None)
-    return [] if first is None else [f"A peer is faster: {first.title} at {times(first.head['speedup'])}."]
+    if first is None:
+        return []
+    line, judged = first.head, judge(first.head, budget_points)
+    found = f"within {in_points(budget_points)}"
+    if judged and judged.outcome == UNDECIDED:
+        found = f"whether that is {found} is undecided"
+    inside = ", tokenisation included" if line["tokenizer_inside"] else ""
+    return [f"A peer is faster: {first.title} at {times(line['speedup'])}{inside}, at {_interval(line)}: {found}."]
+
+
+def _is_surely_faster(peer: Measurement, best: Measurement) -> bool:
+    key = "speedup_with_tokenizer" if peer["tokenizer_inside"] else "speedup"
+    return bool(peer[f"{key}_low"] > best[f"{key}_high"])
 
 
 def noise_sentences(rows: Sequence[Row]) -> list[str]:
@@ -162,14 +186,13 @@ def _interval(line: Measurement) -> str:
     return f"{points(line['difference_points'])} points ({span(low, high)})"
 
 
-def _gain_interval(model: Measurement, control: Measurement, teacher: Measurement) -> tuple[float, float] | None:
+def gain_interval(model: Measurement, control: Measurement, teacher: Measurement) -> tuple[float, float] | None:
     """Return the paired 95% interval of a model against its control, where the lines keep their predictions."""
     columns = (model.get("predictions"), control.get("predictions"), teacher.get("gold"))
     if any(column is None for column in columns):
         return None
     predicted, reference, gold = (np.asarray(column) for column in columns)
-    classes = int(max(predicted.max(), reference.max(), gold.max())) + 1
-    metric = METRICS[model["metric_name"]]
+    metric, classes = METRICS[model["metric_name"]], len(model["labels"])
     found = paired_difference(predicted, reference, gold, metric=metric, classes=classes)
     return found.low, found.high
 

@@ -1,4 +1,4 @@
-"""OpenVINO, an extra (``pip install 'compress[openvino]'``): often the fastest on Intel processors.
+"""OpenVINO, an extra (``pip install 'compress[openvino]'``), made for Intel processors.
 
 Its processor plug-in takes no notice of the lengths that an ONNX LSTM is given and reads the padding too, which gives
 wrong logits without a warning (seen with 2026.4.1). Rows of such a graph therefore run in groups of one length.
