@@ -112,9 +112,10 @@ def results_table(study: str) -> str:
     threads = min(row.head["threads"] for row in rows)
     rows = [row for row in rows if row.head["threads"] == threads and row.head["length"] is None]
     rows = [row for row in rows if row.head["padding"] == "longest"]
-    fastest: dict[tuple[str, str], Row] = {}
+    fastest: dict[tuple[str, str, str], Row] = {}
     for row in sorted(rows, key=lambda row: -row.head["speedup"]):
-        fastest.setdefault((row.head["kind"], row.head["model"]), row)
+        line = row.head
+        fastest.setdefault((line["kind"], line["model"], line["runtime"] if line["kind"] == "peer" else ""), row)
     kinds = ("teacher", "model", "control", "floor", "peer", "body")
     teacher = next(row for row in rows if is_baseline(row.head))
     chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.head["kind"]), -row.head["speedup"]))
