@@ -77,7 +77,7 @@ def benchmark(
         output: a ``.jsonl`` to write, whole or not at all, and its lock beside it.
         controls: models that only show what distillation added; those whose manifest says so need not be listed.
         train: labelled rows that floors are fitted on, and that peers may calibrate with.
-        floors: cheap classifiers that need no teacher; default all of them where there is ``train``.
+        floors: cheap classifiers fitted on gold labels only; default all of them where there is ``train``.
         peers: other tools that run the torch models too, ``"all"`` for every one; what cannot be had here is left
             out, and lines say so.
         peer_models: names of the models that peers run; default all but controls.

@@ -34,7 +34,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     "--train", "fitted", multiple=True, metavar="FILE",
     help="Rows that models were fitted on; shared rows are refused, and floors are fitted on the labelled ones.",
 )  # fmt: skip
-@click.option("--no-floors", is_flag=True, help="Do not measure floors, cheap classifiers without a teacher.")
+@click.option("--no-floors", is_flag=True, help="Do not measure floors, cheap classifiers fitted on gold labels only.")
 @click.option(
     "--peer", "peers", multiple=True, metavar="NAME",
     help="Run the torch models in another tool too; see 'compress list peers'; 'all' for every one; may be repeated.",

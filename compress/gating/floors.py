@@ -1,4 +1,4 @@
-"""Floors within a budget: where no teacher is needed, a student proves nothing."""
+"""Floors within a budget: where gold labels alone are enough, a student proves nothing."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def _note(floor: Measurement, budget: float) -> str:
         return ""
     return (
         f"A floor {'is' if found.outcome == verdict.WITHIN else 'may be'} within the budget of {in_points(budget)} of "
-        f"{floor['metric_name']}, and needs no teacher: {floor['model']}, {lost(-difference[0])} on "
+        f"{floor['metric_name']}, fitted on gold labels only: {floor['model']}, {lost(-difference[0])} on "
         f"{floor['metric_rows']:,} examples ({interval(lost, -difference[2], -difference[1])})."
     )

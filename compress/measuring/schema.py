@@ -36,7 +36,7 @@ WHO = _fields(
     ("schema", "integer", "version of this table"),
     ("study", "string", "study the line belongs to; empty outside one"),
     ("model", "string", "name of what was measured, unique within a run"),
-    ("kind", "string", "teacher, model, control (no distillation), floor (no teacher), body (random weights), peer"),
+    ("kind", "string", "teacher, model, control (undistilled), floor (gold labels only), body (random weights), peer"),
     ("recipe", "string", "recipe that made it; empty if none"),
     ("control_of", "string", "for a control: the model it is the control of"),
     ("stage", "string", "stage that made it: finetune, distill, prune, quantize, export; empty if none of ours"),
