@@ -76,7 +76,7 @@ def test_formats_hold_the_same_rows(
 ) -> None:
     content = b"\xef\xbb\xbf" + write(ROWS).encode()
     path = tmp_path / (name + ".gz" if zipped else name)
-    path.write_bytes(gzip.compress(content) if zipped else content)
+    path.write_bytes(gzip.compress(content, mtime=0) if zipped else content)
     source = open_source(path, role="train", labelled=True)
     assert source.format == form
     assert sorted((row.text, row.label) for row in source) == sorted(ROWS)
@@ -91,7 +91,7 @@ def test_parquet(tmp_path: Path, zipped: bool) -> None:
     path = tmp_path / "a.parquet"
     pandas.DataFrame({"idx": range(4), "text": [t for t, _ in ROWS], "label": [0, 1, 1, 0]}).to_parquet(path)
     if zipped:
-        path.write_bytes(gzip.compress(path.read_bytes()))
+        path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
     assert labelled(path)[1] == Example(ROWS[1][0], None, "1")
 
 
@@ -215,8 +215,8 @@ MISTAKES: list[tuple[str, bytes | None, dict[str, Any], str]] = [
     ("zero.tsv", b"text\tlabel\nab\x00\tc\n", {}, "is not text .a zero byte in line 2"),
     ("wide.csv", "text,label\na,b\n".encode("utf-16"), {}, "is UTF-16 text"),
     ("model.csv", bytes(range(1, 200)) * 40, {}, "is not text: line 2 has the byte 0x8"),
-    ("cut.tsv.gz", gzip.compress(GOOD * 5000)[:-12], {}, "is a truncated gzip file"),
-    ("bad.tsv.gz", gzip.compress(GOOD)[:12] + b"\xff" * 60, {}, "is a damaged gzip file"),
+    ("cut.tsv.gz", gzip.compress(GOOD * 5000, mtime=0)[:-12], {}, "is a truncated gzip file"),
+    ("bad.tsv.gz", gzip.compress(GOOD, mtime=0)[:12] + b"\xff" * 60, {}, "is a damaged gzip file"),
     ("a.tsv", GOOD, {"text_column": "sentense"}, "no column 'sentense'; it has sentence, label.*mean 'sent"),
     ("a.tsv", GOOD, {"label_column": "3"}, "no column '3'"),
     ("a.tsv", GOOD, {"text_column": "label", "label_column": "label"}, "same column cannot be"),
