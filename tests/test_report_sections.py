@@ -37,6 +37,12 @@ def test_only_fixed_lengths_begin_with_the_shortest() -> None:
     assert shown.title.endswith("every row 16 tokens long") and [part.length for part in shown.at_lengths] == [128]
 
 
+def test_that_the_first_was_chosen_among_several_is_said() -> None:
+    (one,), (two,) = gather([TEACHER, student()]), gather([TEACHER, student(), line("other")])
+    assert not any("chosen among" in note for note in section(one, 1.0, {}).notes)
+    assert any("chosen among 2 rows" in note for note in section(two, 1.0, {}).notes)
+
+
 def test_data_hosts_and_devices_are_apart() -> None:
     changes: list[dict[str, Any]] = [{}, {"device": "cuda"}, {"host_id": "other"}, {"data_sha256": "1" * 64}]
     assert [len(part.rows) for part in gather([{**TEACHER, **change} for change in changes])] == [1] * 4

@@ -192,6 +192,10 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
     ]
+    models = sum(row.head["kind"] == "model" for row in rows)
+    if models > 1:
+        found.append(f"The model named first was chosen among {models} rows on these examples, so that its figures "
+            "are a little lucky: for a decision that matters, measure it on examples of its own.")
     if "control" in kinds:
         found.append("A control is the same student, planned for the same steps and stopped early by the same rule, "
             "on gold labels only.")
