@@ -392,3 +392,18 @@ def test_help_of_the_whole(arguments: list[str], capsys: pytest.CaptureFixture[s
     assert said.startswith("Usage: compress") and "Error" not in said
     assert len(said.splitlines()) > 15  # not squeezed into one line
     assert all(f"  {command} " in said for command in COMMANDS)
+
+
+def test_an_output_never_replaces_what_the_command_reads(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text("keep me", encoding="utf-8")
+    other = str(tmp_path / "." / "mine.jsonl")
+    for arguments in (
+        ["benchmark", "--teacher", "t", "--model", "m", "--data", str(mine), "--force", "-o", other],
+        ["check", str(mine), "--max-accuracy-drop", "1", "--json", other],
+        ["check", "results.jsonl", "--budgets", str(mine), "--junit", other],
+        ["replay", str(mine), "--data", "test.csv", "-o", other, "--force"],
+    ):
+        result = subprocess.run([sys.executable, "-m", "compress", *arguments], capture_output=True, text=True)
+        assert result.returncode == 2 and "would replace a file that this command reads" in result.stderr, result.stderr
+        assert mine.read_text(encoding="utf-8") == "keep me"

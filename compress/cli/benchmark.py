@@ -98,6 +98,7 @@ def command(
     Speed, quality, size and memory, each with its interval. Every model and runtime is a process of its own,
     pinned to its cores; rounds are interleaved.
     """
+    options.keep_inputs({"-o": output}, [data, *fitted])
     from compress.data import open_source
     from compress.measure import benchmark
     from compress.measuring.cores import available_cores

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from compress.cli.options import keep_inputs
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def command(
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
     from compress.gate import HOLDS, Verdict, check, read_budgets, store_baseline
 
+    keep_inputs({"--junit": junit, "--json": json_file}, [*results, budgets, baseline])
     file = read_budgets(budgets) if budgets else None
     asked, tolerances = _from_options(options, file.baseline if file else None, baseline or against)
     every = [*(file.budget if file else ()), *asked]

@@ -121,6 +121,14 @@ def _column_arguments(chosen: dict[str, Any]) -> dict[str, Any]:
     return {**{name: chosen.get(name) for name in names}, "format": file_format}
 
 
+def keep_inputs(outputs: dict[str, str | None], inputs: Sequence[str | None]) -> None:
+    """Refuse to write over a file that the same command reads, also with ``--force``."""
+    read = {os.path.realpath(path) for path in inputs if path}
+    for option, path in outputs.items():
+        if path and os.path.realpath(path) in read:
+            raise CompressError(f"{option} {path} would replace a file that this command reads; name another")
+
+
 def forget_columns(settings: dict[str, Any]) -> None:
     """Take the column options out of a command's settings, once the files are open."""
     for name in ("text_column", "text_pair_column", "label_column", "file_format"):

@@ -45,6 +45,7 @@ def command(
     """
     from compress.replay import replay
 
+    options.keep_inputs({"-o": settings["output"]}, [lock, data, *train])
     rows = options.read_labelled(data, "test", settings)
     fitted = [row for path in train for row in options.read_labelled(path, "train", settings)]
     options.forget_columns(settings)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from compress.measuring.timing import NOISE_LIMIT
 from compress.metrics import CONFIDENCE
 from compress.reporting.units import in_points, milliseconds, points, times
 
@@ -187,7 +188,9 @@ def judge_latency_p95(
 
 
 def _too_noisy(noise: float) -> Verdict:
-    return Verdict(UNDECIDED, f"undecided: the host is too noisy ({noise:.0%})")
+    if noise > NOISE_LIMIT:
+        return Verdict(UNDECIDED, f"undecided: the host is too noisy ({noise:.0%})")
+    return Verdict(UNDECIDED, "undecided: the host was too noisy for so few rounds; more --rounds would narrow it")
 
 
 def _rounded_up(value: float) -> int:
