@@ -13,6 +13,7 @@ from lines import line, write_lines
 
 from compress import gate
 from compress.errors import CompressError
+from compress.gating.baselines import read_baseline
 
 __all__ = ["results"]
 
@@ -265,3 +266,8 @@ def test_one_kind_of_older_results_at_a_time(results: Results) -> None:
     now = results(student())
     with pytest.raises(CompressError, match="give one of them"):
         gate.check([now], baseline=now, against="main:x")
+
+
+def test_a_baseline_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="nowhere does not exist; make it with .* --update-baseline"):
+        read_baseline(tmp_path / "nowhere", ["abc123"])

@@ -24,6 +24,11 @@ def read_baseline(path: str | Path, hosts: Iterable[str]) -> list[Measurement]:
         CompressError: there is nothing, or a file is damaged or named after another host than its lines.
     """
     folder = Path(path)
+    if not folder.exists():
+        raise CompressError(
+            f"--baseline {path} does not exist; make it with 'compress check RESULTS --update-baseline DIRECTORY', or "
+            "name older results"
+        )
     if not folder.is_dir():
         return read_results([folder])
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
