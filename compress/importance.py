@@ -11,7 +11,7 @@ from compress import plugins
 from compress.data import Example, encode_gold
 from compress.errors import CompressError
 from compress.heads import close_lowest, normalised, step_sizes
-from compress.inference import logits_of, torch_run
+from compress.inference import TorchRun, logits_of
 from compress.metrics import evaluate
 from compress.progress import Progress
 from compress.tokens import encode, maximum_length, pad
@@ -76,7 +76,7 @@ class Judge:
         return cls(gold[split], shown, tokenizer, **settings)
 
     def logits(self, model: PreTrainedModel) -> np.ndarray:
-        return logits_of(self.gold.examples, torch_run(model), self.tokenizer, max_length=self.max_length)
+        return logits_of(self.gold.examples, TorchRun(model), self.tokenizer, max_length=self.max_length)
 
     def point(self, removed: int, total: int, model: PreTrainedModel, *, recovered: bool = False) -> dict[str, Any]:
         """Return one point of the curve."""

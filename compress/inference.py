@@ -140,8 +140,3 @@ def open_torch(
     model: Any = ModelDir.open(directory, verify=False).load()
     model.to(device=device, dtype=getattr(torch, precision))
     return cast("PreTrainedModel", model)
-
-
-def torch_run(model: PreTrainedModel) -> Run:
-    """Return a function that runs a torch model where it lies."""
-    return TorchRun(model)

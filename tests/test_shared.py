@@ -19,7 +19,7 @@ from compress.cli import execute
 from compress.data import Example, find_set, open_source, read_examples, row_key
 from compress.distill import distill
 from compress.finetune import finetune
-from compress.inference import logits_of, torch_run
+from compress.inference import TorchRun, logits_of
 from compress.labels import LabelDir
 from compress.predict import predictor
 from compress.prune import prune_heads
@@ -132,7 +132,7 @@ def test_a_narrower_student_of_the_real_teacher_starts_nearer_than_a_random_one(
     fresh = AutoModelForSequenceClassification.from_config(student.config)
 
     def margins(model: Any) -> np.ndarray:
-        logits = logits_of(rows, torch_run(model.eval()), tokens, max_length=64)
+        logits = logits_of(rows, TorchRun(model.eval()), tokens, max_length=64)
         return logits[:, 1] - logits[:, 0]
 
     expected = margins(teacher)

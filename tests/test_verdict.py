@@ -12,7 +12,6 @@ from compress.measuring.verdict import (
     UNDECIDED,
     WITHIN,
     WORSE,
-    describe_difference,
     judge_drop,
     judge_drop_of,
     judge_latency_p95,
@@ -112,22 +111,6 @@ def test_a_line_is_judged_by_its_own_counts() -> None:
     assert judge_drop_of(other, 1.0).rows_needed == rows_to_decide(-0.5, -1.2, 0.2, 1.0, 2000) != expected
     with pytest.raises(ValueError, match="body has no metric"):
         judge_drop_of(line("body", difference_points=None, metric_name=None), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [
-        (-1.03, -0.11, "loses 0.57 points of accuracy to the teacher on 872 examples (95% interval −1.03 to −0.11)"),
-        (-1.03, 0.11, "cannot be told from the teacher on 872 examples: −0.57 points of accuracy"),
-    ],
-)
-def test_a_loss_in_words(low: float, high: float, words: str) -> None:
-    assert describe_difference(-0.57, low, high, 872, metric_name="accuracy").startswith(words)
-
-
-def test_a_gain_in_words() -> None:
-    found = describe_difference(0.5, 0.1, 0.9, 1234, metric_name="macro-f1", reference="its control")
-    assert found == "gains 0.50 points of macro-f1 over its control on 1,234 examples (95% interval +0.10 to +0.90)"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 from compress.measuring.timing import NOISE_LIMIT
 from compress.metrics import CONFIDENCE
-from compress.reporting.units import in_points, milliseconds, points, times
+from compress.reporting.units import in_points, milliseconds, times
 
 WITHIN, WORSE, UNDECIDED = "within", "worse", "undecided"
 POWER = 0.80  # how often the examples asked for decide, if the true difference is the observed one
@@ -133,29 +133,6 @@ def rows_to_decide(
 
     found = bisect_left(range(rows + 1, MOST_ROWS + 1), True, key=clears) + rows + 1
     return found if found <= MOST_ROWS else None
-
-
-def describe_difference(
-    difference_points: float,
-    low: float,
-    high: float,
-    rows: int,
-    *,
-    metric_name: str,
-    reference: str = "the teacher",
-) -> str:
-    """Say a paired difference as the predicate of a sentence whose subject is the model.
-
-    For example ``loses 0.57 points of accuracy to the teacher on 872 examples (95% interval −1.03 to −0.11)``.
-    """
-    interval = f"(95% interval {points(low)} to {points(high)})"
-    amount = f"{abs(difference_points):.2f} points of {metric_name}"
-    if high < 0:
-        return f"loses {amount} to {reference} on {rows:,} examples {interval}"
-    if low > 0:
-        return f"gains {amount} over {reference} on {rows:,} examples {interval}"
-    found = f"{points(difference_points)} points of {metric_name}"
-    return f"cannot be told from {reference} on {rows:,} examples: {found} {interval}"
 
 
 def judge_speedup(value: float, low: float, high: float, minimum: float, noisy: bool, noise: float) -> Verdict:
