@@ -11,7 +11,10 @@ from compress.recipes import BenchmarkRecipe, Choice, StudentRecipe, TeacherReci
 
 # What a user lists -> where it lies.
 RECIPE_KINDS: Mapping[str, Any] = {"teachers": "teachers", "students": "students", "studies": "benchmarks"}
-PLUGIN_KINDS = ("losses", "criteria", "quantizers", "runtimes", "architectures", "exporters", "floors", "peers")
+PLUGIN_KINDS = (
+    "losses", "interventions", "augmenters", "criteria", "quantizers", "runtimes", "architectures", "exporters", "floors",
+    "peers",
+)  # fmt: skip
 KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
 
 

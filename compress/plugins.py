@@ -23,9 +23,11 @@ from compress.errors import CompressError, did_you_mean
 # Folder -> the function that every module in it defines.
 FOLDERS: Mapping[str, str] = {
     "architectures": "build",
+    "augmenters": "augmenter",
     "criteria": "importance",
     "exporters": "export",
     "floors": "fit",
+    "interventions": "attach",
     "losses": "loss",
     "peers": "build",
     "quantizers": "quantize",
@@ -33,8 +35,8 @@ FOLDERS: Mapping[str, str] = {
 }
 
 SINGULAR: Mapping[str, str] = {
-    "architectures": "architecture", "criteria": "criterion", "exporters": "exporter", "floors": "floor",
-    "losses": "loss", "peers": "peer", "quantizers": "quantizer", "runtimes": "runtime",
+    "architectures": "architecture", "augmenters": "augmenter", "criteria": "criterion", "exporters": "exporter",
+    "floors": "floor", "interventions": "intervention", "losses": "loss", "peers": "peer", "quantizers": "quantizer", "runtimes": "runtime",
 }  # fmt: skip
 
 
@@ -49,13 +51,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Plugin:
-    """What a plug-in's file says about it, read without importing it."""
+    """What a plug-in's file says about it, read without importing it; ``needs`` is a loss's constant ``NEEDS``."""
 
     name: str
     folder: str
     module: str
     description: str
     parameters: Mapping[str, Parameter]
+    needs: frozenset[str] = frozenset()
 
     @property
     def summary(self) -> str:
@@ -144,8 +147,16 @@ def _parse(folder: str, name: str, module: str) -> Plugin:
                 )
                 for argument, default in pairs
             }
-            return Plugin(name, folder, module, ast.get_docstring(tree) or "", parameters)
+            return Plugin(name, folder, module, ast.get_docstring(tree) or "", parameters, _needs(tree))
     raise CompressError(f"{SINGULAR[folder]} {name!r} ({module}) does not define {entry}()")
+
+
+def _needs(tree: ast.Module) -> frozenset[str]:
+    """Return the strings of a module's ``NEEDS = frozenset({...})``."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "NEEDS" for t in node.targets):
+            return frozenset(part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant))
+    return frozenset()
 
 
 def _source(folder: str, name: str, module: str) -> Path:

@@ -77,34 +77,124 @@ class TeacherRecipe:
 
 
 @dataclass(frozen=True)
-class StudentRecipe:
-    """One published system: an architecture, the losses that teach it, and how it is trained.
+class Survey:
+    """A row of the survey of Rogers et al. 2020, "A Primer in BERTology", Table 1, as published.
 
-    ``missing`` names what of the paper's method the recipe does not do yet; ``compress show`` prints it.
+    Figures are relative to ``baseline``: how many times smaller, the share of performance kept in percent, how many times
+    faster (0 where none was reported).
     """
 
-    description: str
-    architecture: Choice
+    family: Literal["distillation", "quantization", "other"]
+    system: str
+    compression: float
+    performance_kept: float
+    speedup: float
+    model: str
+    evaluated_on: str
+    baseline: str = "BERT-base"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of a student's training: what it reads, what teaches it, and what of it is taught.
+
+    Args:
+        losses: their weighted sum is minimised.
+        text: ``all`` is the pool and the gold rows, ``pool`` the unlabelled text alone, ``gold`` the labelled rows alone.
+        share: how much of the student's steps this phase takes, in proportion to the shares of the others.
+        teacher: ``task`` is the fine-tuned teacher; ``encoder`` the pretrained model it was fine-tuned from, for general
+            distillation before the task.
+        masking: the share of tokens that masked language modelling hides from student and teacher (0: none).
+        frozen: parts of the student that this phase does not train.
+        by_layer: teach one layer after the other, from the lowest, each for an equal part of the phase: ``progressive``
+            teaches that layer only and freezes what lies below; ``stacked`` goes on teaching the layers before it
+            (Aguilar et al. 2020, arXiv:1910.03723, section 3.2).
+        intervention: what happens inside the student's forward pass meanwhile, such as module replacing.
+        training: values that replace the recipe's during this phase.
+    """
+
     losses: tuple[Choice, ...]
-    paper: str = ""
-    training: Training = Training()
-    missing: tuple[str, ...] = ()
-    published: tuple[Published, ...] = ()
-    augmentation: Augmentation | None = None
     name: str = ""
+    text: Literal["all", "pool", "gold"] = "all"
+    share: float = 1.0
+    teacher: Literal["task", "encoder"] = "task"
+    masking: float = 0.0
+    frozen: tuple[Literal["embeddings", "layers", "head"], ...] = ()
+    by_layer: Literal["", "progressive", "stacked"] = ""
+    intervention: Choice | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = [] if self.losses else ["losses is empty; a phase needs at least one"]
+        if not self.share > 0:
+            found.append(f"share = {self.share} must be above 0")
+        if not 0 <= self.masking < 1:
+            found.append(f"masking = {self.masking} must be at least 0 and below 1")
+        needed = {choice.name: plugins.find("losses", choice.name).needs for choice in self.losses}
+        for name, needs in needed.items():
+            if "targets" in needs and not self.masking:
+                found.append(f"the loss {name} predicts masked tokens, and masking is 0; set masking = 0.15")
+            if self.teacher == "encoder" and needs & {"logits", "labels"}:
+                found.append(f"the loss {name} reads {', '.join(sorted(needs))}, which an encoder does not give")
+        try:
+            replace_training(Training(), self.training, source="training")
+        except CompressError as error:
+            found.append(str(error))
+        return found
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Word masking and n-gram sampling of unlabelled text (Tang et al. 2019, section 3.3), labelled by the teacher.
+    """Variants of the unlabelled text, which the teacher labels too: ``copies`` of each row by one of the augmenters."""
 
-    Each word becomes the mask token with probability ``mask``; then, with probability ``ngram``, only a run of one
-    to five words is kept. ``copies`` variants are drawn of each row.
+    by: Choice
+    copies: int = 1
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        return [] if self.copies > 0 else [f"copies = {self.copies} must be at least 1"]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A WordPiece vocabulary of ``size`` pieces, learned from the corpus, in place of the teacher's."""
+
+    size: int
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        return [] if self.size >= 100 else [f"size = {self.size} must be at least 100"]
+
+
+@dataclass(frozen=True)
+class StudentRecipe:
+    """One published system: an architecture, and the phases in which it learns.
+
+    ``training`` holds for all phases together: its epochs or steps are divided among them. ``missing`` names what of the
+    paper's method the recipe does not do; ``compress show`` prints it.
     """
 
-    mask: float = 0.1
-    ngram: float = 0.25
-    copies: int = 1
+    description: str
+    architecture: Choice
+    phases: tuple[Phase, ...]
+    paper: str = ""
+    training: Training = Training()
+    missing: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
+    survey: tuple[Survey, ...] = ()
+    augmentation: Augmentation | None = None
+    vocabulary: Vocabulary | None = None
+    name: str = ""
+
+    @property
+    def losses(self) -> tuple[Choice, ...]:
+        """The losses of all phases."""
+        return tuple(choice for phase in self.phases for choice in phase.losses)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        return [] if self.phases else ["phases is empty; a student needs at least one"]
 
 
 @dataclass(frozen=True)
@@ -238,6 +328,10 @@ class BenchmarkRecipe:
     name: str = ""
 
 
+# Key of a recipe that holds a plug-in -> the plug-in's folder.
+CHOICE_FOLDERS: Mapping[str, str] = {
+    "architecture": "architectures", "losses": "losses", "intervention": "interventions", "by": "augmenters",
+}  # fmt: skip
 KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": BenchmarkRecipe}
 SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
 
@@ -376,8 +470,8 @@ def _choice(table: Any, where: str, faults: list[str]) -> Choice | None:
     if not fits(table.get("weight", 1.0), "float"):
         faults.append(f"{where}.weight = {table['weight']!r} is not a number")
     options = {key: value for key, value in table.items() if key not in {"name", "weight"}}
-    plugin_folder = where.split("[")[0]
-    plugin_folder = {"architecture": "architectures"}.get(plugin_folder, plugin_folder)
+    key = where.rpartition(".")[2].split("[")[0]
+    plugin_folder = CHOICE_FOLDERS[key]
     try:
         plugin = plugins.find(plugin_folder, table["name"])
     except CompressError as error:
@@ -401,10 +495,6 @@ def _cross_checks(recipe: Any) -> list[str]:
                 faults.append(f"training.{name} = {getattr(recipe, name)} must be at least 0")
         if not 0 <= recipe.warmup_share < 1:
             faults.append(f"training.warmup_share = {recipe.warmup_share} must be at least 0 and below 1")
-    if isinstance(recipe, Augmentation):
-        for name in ("mask", "ngram"):
-            if not 0 <= getattr(recipe, name) <= 1:
-                faults.append(f"augmentation.{name} = {getattr(recipe, name)} must be from 0 to 1")
     if isinstance(recipe, Slice) and not 0 < recipe.share_of_train < 1:
         faults.append(f"share_of_train = {recipe.share_of_train} must be above 0 and below 1")
     if isinstance(recipe, StudyPrune) and (recipe.recover < 0 or recipe.examples < 1):
@@ -413,8 +503,6 @@ def _cross_checks(recipe: Any) -> list[str]:
         faults.append(f"student {recipe.recipe}: seeds names one twice")
     if isinstance(recipe, TeacherRecipe) and not (recipe.hub or recipe.package):
         faults.append("a teacher needs hub or package")
-    if isinstance(recipe, StudentRecipe) and not recipe.losses:
-        faults.append("losses is empty; a student needs at least one")
     if isinstance(recipe, BenchmarkRecipe):
         if (recipe.data.validation is None) == (recipe.data.validation_slice is None):
             faults.append("data needs either validation or validation_slice")

@@ -1,5 +1,5 @@
 """What passes between a model, its teacher and a loss. Shapes: B batch, T tokens, C classes,
-D hidden width, L layers, H heads."""
+D hidden width, L layers, H heads, d width of a head."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+NO_TARGET = -100
+
 
 @dataclass(frozen=True)
 class Batch:
     """One batch of tokenised text, padded on the right.
 
     ``labels`` is ``[B]``: class indices (``-100`` where a row has no gold label) or float targets (``nan`` where
-    a row has none) for regression; ``None`` when no row has one.
+    a row has none) for regression; ``None`` when no row has one. ``targets`` ``[B, T]`` are the token ids that masking
+    hid or replaced, ``-100`` elsewhere; ``None`` when the text is whole. ``mixed_ids`` ``[B, M]`` is the same text in a
+    mixture of two vocabularies (:mod:`compress.vocabulary`), with its ``mixed_mask``.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
     token_type_ids: Tensor | None = None
     labels: Tensor | None = None
+    targets: Tensor | None = None
+    mixed_ids: Tensor | None = None
+    mixed_mask: Tensor | None = None
 
     def inputs(self) -> dict[str, Tensor]:
         """Return the tensors that a model's ``forward`` takes."""
@@ -35,16 +42,39 @@ class Batch:
 class Outputs:
     """What a forward pass gave.
 
-    ``logits`` ``[B, C]``, ``hidden`` (L+1) x ``[B, T, D]`` with the embeddings first, ``attention`` L x
-    ``[B, H, T, T]``.
+    ``logits`` ``[B, C]``; ``hidden`` (L+1) x ``[B, T, D]`` with the embeddings first; ``queries``, ``keys`` and ``values``
+    L x ``[B, H, T, d]``, from which :mod:`compress.relations` makes attention scores. ``first`` ``[B, L+1, D]`` are
+    the hidden states of the first token alone, where these were cached. ``taught`` says of a student which of
+    its layers, counted from 1, a loss may teach now; ``None`` is all.
     """
 
     logits: Tensor
     hidden: tuple[Tensor, ...] = ()
-    attention: tuple[Tensor, ...] = ()
+    queries: tuple[Tensor, ...] = ()
+    keys: tuple[Tensor, ...] = ()
+    values: tuple[Tensor, ...] = ()
+    first: Tensor | None = None
+    taught: tuple[int, ...] | None = None
+
+    @property
+    def layers(self) -> int:
+        """How many layers the hidden states, the cached first states or the attention come from."""
+        if self.first is not None:
+            return self.first.shape[1] - 1
+        return len(self.hidden) - 1 if self.hidden else len(self.queries)
 
 
 class TeacherSignal(Protocol):
     """The teacher's outputs for a batch. A loss cannot tell whether they were cached or computed just now."""
 
     def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs: ...
+
+
+class Intervention(Protocol):
+    """A change of a student's forward pass for the length of a phase."""
+
+    def step(self, done: float) -> None:
+        """Called before every optimiser step with the share of the phase that is done, from 0 up to below 1."""
+
+    def detach(self) -> None:
+        """Leave the student's forward pass as it was found."""
