@@ -7,13 +7,13 @@ from typing import Any
 
 from compress import plugins, recipes
 from compress.errors import CompressError, did_you_mean
-from compress.recipes import BenchmarkRecipe, Choice, StudentRecipe, TeacherRecipe
+from compress.recipes import BenchmarkRecipe, Choice, Phase, StudentRecipe, TeacherRecipe
 
 # What a user lists -> where it lies.
 RECIPE_KINDS: Mapping[str, Any] = {"teachers": "teachers", "students": "students", "studies": "benchmarks"}
 PLUGIN_KINDS = (
-    "losses", "interventions", "augmenters", "criteria", "quantizers", "runtimes", "architectures", "exporters", "floors",
-    "peers",
+    "losses", "interventions", "augmenters", "criteria", "quantizers", "runtimes", "architectures", "exporters",
+    "floors", "peers",
 )  # fmt: skip
 KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
 
@@ -66,11 +66,17 @@ def _student(recipe: StudentRecipe) -> Iterator[str]:
     if recipe.paper:
         yield f"Paper: {recipe.paper}"
     yield f"\nArchitecture: {_choice('architectures', recipe.architecture)}"
-    for loss in recipe.losses:
-        yield f"Learns by: {_choice('losses', loss)}" + (f", weight {loss.weight:g}" if loss.weight != 1 else "")
+    if recipe.vocabulary:
+        yield f"Vocabulary: {recipe.vocabulary.size:,} word pieces learned from the corpus"
     if recipe.augmentation:
-        yield f"Augmentation: {recipe.augmentation}"
-    yield f"Training: {_training(recipe.training)}"
+        by = _choice("augmenters", recipe.augmentation.by)
+        yield f"Text: each row and {recipe.augmentation.copies} variants of it by {by}"
+    total = sum(phase.share for phase in recipe.phases)
+    for number, phase in enumerate(recipe.phases, 1):
+        yield f"\nPhase {number}: {_phase(phase, phase.share / total)}"
+        for loss in phase.losses:
+            yield f"  learns by {_choice('losses', loss)}" + (f", weight {loss.weight:g}" if loss.weight != 1 else "")
+    yield f"\nTraining: {_training(recipe.training)}"
     if recipe.missing:
         yield "\nOf the paper's method it does not do yet:"
         yield from (f"  - {part}" for part in recipe.missing)
@@ -79,6 +85,29 @@ def _student(recipe: StudentRecipe) -> Iterator[str]:
         yield from (
             f"  - {p.dataset}: {p.metric} {p.value:g} (teacher {p.teacher:g}); {p.source}" for p in recipe.published
         )
+
+
+TEXTS = {
+    "all": "the unlabelled text and the gold rows", "pool": "the unlabelled text", "gold": "the gold rows",
+}  # fmt: skip
+
+
+def _phase(phase: Phase, share: float) -> str:
+    """Return in words what a phase reads, who teaches, and what rests."""
+    said = [f"{share:.0%} of the steps, on {TEXTS[phase.text]}"]
+    if phase.teacher == "encoder":
+        said.append("taught by the pretrained encoder, before the task")
+    if phase.masking:
+        said.append(f"{phase.masking:.0%} of the tokens masked")
+    if phase.by_layer:
+        below = "the layers below rest" if phase.by_layer == "progressive" else "the layers below go on learning"
+        said.append(f"one layer after the other from the lowest, {below}")
+    if phase.frozen:
+        said.append(f"{' and '.join(phase.frozen)} frozen")
+    if phase.intervention:
+        said.append(f"with {_choice('interventions', phase.intervention)}")
+    said += [f"{key} {value}" for key, value in phase.training.items()]
+    return (f"{phase.name}: " if phase.name else "") + "; ".join(said)
 
 
 def _choice(folder: str, choice: Choice) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from compress import plugins, recipes
 from compress.artifact import WORK_FOLDER, Manifest, ModelDir, parent_entry, writing
@@ -22,17 +22,23 @@ from compress.data import (
     row_key,
 )
 from compress.errors import CompressError
+from compress.finetune import encoder_of
 from compress.label import label, teacher_logits
 from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
 from compress.progress import Progress, silent
-from compress.recipes import Choice, StudentRecipe, resolved
+from compress.recipes import Choice, Phase, StudentRecipe, resolved
 from compress.rows import TrainingRow
-from compress.transfer import Gold, Pool, Selection, agreement_rows, fit, teaching_rows
+from compress.transfer import Gold, Lessons, Pool, Selection, agreement_rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from compress.training import Outcome
 
 logger = logging.getLogger("compress")
 
-CONTROL_LOSS = Choice("hard-label")
+CONTROL_PHASES = (Phase((Choice("hard-label"),), name="control", text="gold"),)
 CONTROL_HELD_OUT_SHARE = 0.1
 POOL_FOLDER = "pool-labels"
 
@@ -46,6 +52,7 @@ def distill(
     labels: Sequence[LabelDir | str | Path] = (),
     train: Sequence[Example] = (),
     validation: Sequence[Example] = (),
+    encoder: str | Path | None = None,
     control: bool = False,
     drop_overlap: bool = False,
     metric: str | None = None,
@@ -65,6 +72,8 @@ def distill(
             losses that read gold labels learn from these.
         validation: gold rows by which the best checkpoint is selected; without any it is selected by agreement with
             the teacher on held-out text of the pool.
+        encoder: the pretrained model that the teacher was fine-tuned from, or its recipe, for phases that it teaches;
+            by default what the teacher's manifest names.
         control: train the control instead: the same student, from the same start, planned for the same number of steps,
             on the gold labels of ``train`` alone (and selected on a slice of it when there is no ``validation``).
         drop_overlap: leave out rows of the pool and of ``train`` that occur in ``validation`` instead of refusing.
@@ -74,8 +83,10 @@ def distill(
     """
     from transformers import set_seed
 
+    from compress.phases import Teachers, fit
     from compress.saving import describe_architecture, write_model
     from compress.training import resolve_device, steps_for
+    from compress.vocabulary import Mixer, learn_vocabulary, re_embed
 
     model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
     recipe = recipes.load("students", student) if isinstance(student, str) else student
@@ -95,10 +106,13 @@ def distill(
     gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
     chosen = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
     data = describe_rows({"train": train, "validation": validation})
+    phases = CONTROL_PHASES if control else possible_phases(recipe, train)
+    general = encoder_of(model, encoder) if any(phase.teacher == "encoder" for phase in phases) else None
     request = {
         "stage": "distill", "teacher": model.sha256, "recipe": resolved(recipe), "control": control, "seed": seed,
         "labels": [directory.manifest.files for directory in label_dirs], "data": data, "metric": metric,
         "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None, "dropped": checked.dropped,
+        "encoder": general.sha256 if general else None,
     }  # fmt: skip
     with writing(output, request, force=force) as working:
         if recipe.augmentation and unlabeled:
@@ -115,15 +129,21 @@ def distill(
             logits = teacher_logits(model, train, labels=label_dirs, device=device, threads=threads)
             gold = Gold(train, gold.labels, logits)
         lesson = _lesson(pool, gold, chosen, control=control, metric=metric, task=model.task, seed=seed)
-        losses = (CONTROL_LOSS,) if control else recipe.losses
         set_seed(seed)
-        source = model.load()
+        source: Any = model.load()
+        mixer, started = None, source
+        if recipe.vocabulary:
+            learned = learn_vocabulary(tokenizer, chain(pool, train), recipe.vocabulary.size)
+            if "mixed" in recipe.needs:
+                mixer = Mixer(tokenizer, learned, source.get_input_embeddings().num_embeddings, seed)
+            started, tokenizer = re_embed(source, tokenizer, learned), learned
         architecture = plugins.find("architectures", recipe.architecture.name).function
-        built = architecture(source, tokenizer, chain(pool, train), **recipe.architecture.options)
-        outcome = fit(
-            built, tokenizer, lesson.rows, lesson.selection, losses=losses, teacher=source, training=recipe.training,
-            task=model.task, working=working, steps=steps_for(lesson.planned_rows, recipe.training), seed=seed,
-            device=device, threads=threads, quiet=quiet,
+        built = architecture(started, tokenizer, chain(pool, train), **recipe.architecture.options)
+        outcomes = fit(
+            built, tokenizer, lesson.lessons, lesson.selection, phases=phases,
+            teachers=Teachers(source, _load_encoder(general, model) if general else None), training=recipe.training,
+            task=model.task, working=working, steps=steps_for(lesson.planned_rows, recipe.training), mixer=mixer,
+            seed=seed, device=device, threads=threads, quiet=quiet,
         )  # fmt: skip
         name = Path(output).name
         manifest = Manifest(
@@ -132,23 +152,63 @@ def distill(
             task=model.task,
             labels=model.labels,
             architecture=describe_architecture(built),
-            parents=(parent_entry("teacher", model),),
+            parents=(parent_entry("teacher", model), *([parent_entry("encoder", general)] if general else [])),
             recipe=resolved(recipe),
             data=(*data, *_pool_data(pool)),
-            metrics=({"name": find_metric(lesson.selection.metric, task=model.task).name, "value": outcome.best_score,
-                      "split": outcome.score_name, "rows": len(lesson.selection.rows)},),
-            notes={"recipe": recipe.name, "control": control, **asdict(outcome)},
+            metrics=({"name": find_metric(lesson.selection.metric, task=model.task).name,
+                      "value": outcomes[-1].best_score, "split": outcomes[-1].score_name,
+                      "rows": len(lesson.selection.rows)},),
+            notes={"recipe": recipe.name, "control": control, **summary(outcomes)},
             seeds={"seed": seed},
         )  # fmt: skip
         write_model(built, tokenizer, manifest, working)
     return ModelDir.open(output)
 
 
+def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Phase, ...]:
+    """Return the phases of a recipe; one that reads gold rows alone is left out, and said to be, where there are
+    none.
+    """
+    if train:
+        return recipe.phases
+    left = tuple(phase for phase in recipe.phases if phase.text != "gold")
+    for phase in recipe.phases:
+        if phase not in left:
+            logger.warning(
+                "the phase %s of %s learns from gold rows and there are none (--train FILE): it is left out",
+                phase.name or "without a name", recipe.name,
+            )  # fmt: skip
+    return left
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return how a whole training went, for the manifest: the last stretch's score, the steps and seconds of all."""
+    totals = {
+        "planned_steps": sum(outcome.planned_steps for outcome in outcomes),
+        "steps": sum(outcome.steps for outcome in outcomes),
+        "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
+    }
+    before = sum(outcome.steps for outcome in outcomes[:-1])
+    best = before + (outcomes[-1].best_step or 0)
+    stretches = [asdict(outcome) for outcome in outcomes] if len(outcomes) > 1 else []
+    return {**asdict(outcomes[-1]), **totals, "best_step": best, **({"stretches": stretches} if stretches else {})}
+
+
+def _load_encoder(encoder: ModelDir, teacher: ModelDir) -> PreTrainedModel:
+    """Open a pretrained encoder with the head of a classifier, which is not read."""
+    from transformers import AutoModelForSequenceClassification
+
+    loaded: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+        encoder.path, num_labels=len(teacher.labels), dtype="float32", ignore_mismatched_sizes=True
+    )
+    return loaded.eval()
+
+
 @dataclass(frozen=True)
 class Lesson:
     """What one training run reads, and how many rows its number of steps is planned from."""
 
-    rows: Iterator[TrainingRow]
+    lessons: Lessons
     selection: Selection
     planned_rows: int
 
@@ -158,16 +218,16 @@ def _lesson(pool: Any, gold: Gold, chosen: Gold, *, control: bool, metric: str |
     planned = sum(1 for _ in pool) + len(gold.examples)
     if chosen.examples:
         selection = Selection(list(chosen.rows()), "validation", metric)
-        rows = gold.rows() if control else teaching_rows(pool, gold, hold_out=False)
+        lessons = Lessons(None if control else pool, gold)
     elif control:
         kept, held = grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
         labels = dict(zip(gold.examples, gold.labels, strict=True))
         selection = Selection([TrainingRow(e, None, labels[e]) for e in held], "slice of train", metric)
-        rows = (TrainingRow(example, None, labels[example]) for example in kept)
+        lessons = Lessons(None, Gold(kept, [labels[e] for e in kept]))
     else:
         selection = agreement_rows(pool, task)
-        rows = teaching_rows(pool, gold, hold_out=True)
-    return Lesson(rows, selection, planned)
+        lessons = Lessons(pool, gold, hold_out=True)
+    return Lesson(lessons, selection, planned)
 
 
 def _pool_data(pool: Any) -> list[dict[str, Any]]:
@@ -197,7 +257,7 @@ def _check_request(
             f"the student {recipe.name!r} varies the text before the teacher labels it, so that it cannot use "
             "finished labels; give the text with --unlabeled FILE"
         )
-    if not control and not train and all(choice.name == "hard-label" for choice in recipe.losses):
+    if not control and not train and all(phase.text == "gold" or phase.needs == {"labels"} for phase in recipe.phases):
         raise CompressError(
             f"the student {recipe.name!r} learns from gold labels, and there are none; give --train FILE"
         )

@@ -14,8 +14,8 @@ from compress.data import Example, check_roles, describe_rows, encode_gold, infe
 from compress.errors import CompressError
 from compress.metrics import find_metric
 from compress.progress import quiet_libraries
-from compress.recipes import Choice, TeacherRecipe, Training, resolved
-from compress.transfer import Gold, Selection, fit
+from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
+from compress.transfer import Gold, Lessons, Selection
 
 
 def finetune(
@@ -44,6 +44,7 @@ def finetune(
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification, set_seed
 
+    from compress.phases import Teachers, fit
     from compress.saving import describe_architecture, write_model
     from compress.training import resolve_device
 
@@ -90,9 +91,10 @@ def finetune(
         _check_loaded(encoder, loaded)
         tokenizer = encoder.load_tokenizer()
         selection = Selection(list(gold["validation"].rows()), "validation", chosen_metric)
-        outcome = fit(
-            model, tokenizer, gold["train"].rows(), selection, losses=(Choice("hard-label"),), teacher=None,
-            training=settings, task=task, working=working, seed=seed, device=device, threads=threads, quiet=quiet,
+        (outcome,) = fit(
+            model, tokenizer, Lessons(None, gold["train"]), selection, phases=(Phase((Choice("hard-label"),)),),
+            teachers=Teachers(), training=settings, task=task, working=working, seed=seed,
+            device=device, threads=threads, quiet=quiet,
         )  # fmt: skip
         score = {"name": chosen_metric, "value": outcome.best_score, "split": "validation", "rows": len(validation)}
         manifest = Manifest(
@@ -137,6 +139,26 @@ def _recipe(teacher: TeacherRecipe | str | Path) -> TeacherRecipe | None:
     if "/" not in text and not Path(text).exists():
         recipes.load("teachers", text)  # neither a recipe nor a directory: the error says which recipes there are
     return None
+
+
+def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
+    """Return the pretrained encoder that a teacher was fine-tuned from: the given one, or what its manifest names.
+
+    Raises:
+        CompressError: none is given, and the manifest names no recipe or directory that is there.
+    """
+    if given is not None:
+        recipe = _recipe(str(given))
+        return ModelDir.open(encoder_path(recipe) if recipe else str(given), classifier=False)
+    made = teacher.manifest
+    hub, package = (str((made.recipe if made else {}).get(key, "")) for key in ("hub", "package"))
+    if not (hub or package):
+        raise CompressError(
+            f"this student learns from the pretrained encoder before the task, and nothing says which one "
+            f"{teacher.name} was fine-tuned from; name it with --encoder DIR|RECIPE"
+        )
+    folder = str(made.recipe.get("package_folder", "")) if made else ""
+    return ModelDir.open(encoder_path(TeacherRecipe("", hub, package, folder)), classifier=False)
 
 
 def encoder_path(recipe: TeacherRecipe) -> Path | str:

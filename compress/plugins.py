@@ -36,7 +36,8 @@ FOLDERS: Mapping[str, str] = {
 
 SINGULAR: Mapping[str, str] = {
     "architectures": "architecture", "augmenters": "augmenter", "criteria": "criterion", "exporters": "exporter",
-    "floors": "floor", "interventions": "intervention", "losses": "loss", "peers": "peer", "quantizers": "quantizer", "runtimes": "runtime",
+    "floors": "floor", "interventions": "intervention", "losses": "loss", "peers": "peer",
+    "quantizers": "quantizer", "runtimes": "runtime",
 }  # fmt: skip
 
 
@@ -155,7 +156,7 @@ def _needs(tree: ast.Module) -> frozenset[str]:
     """Return the strings of a module's ``NEEDS = frozenset({...})``."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "NEEDS" for t in node.targets):
-            return frozenset(part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant))
+            return frozenset(str(part.value) for part in ast.walk(node.value) if isinstance(part, ast.Constant))
     return frozenset()
 
 

@@ -20,9 +20,9 @@ from compress.importance import Judge, choose_heads, masked
 from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
 from compress.progress import Progress, silent
-from compress.recipes import Choice, Training
+from compress.recipes import Choice, Phase, Training
 from compress.tokens import maximum_length
-from compress.transfer import Gold, Pool, Selection, agreement_rows, fit, teaching_rows
+from compress.transfer import Gold, Lessons, Pool, Selection, agreement_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ CURVE_NAME = "pruning_curve.csv"
 PICTURE_NAME = "pruning_curve.svg"
 DECISION_NAME = "removed_heads.json"
 RECOVERY = Training(epochs=1.0, learning_rate=5e-5, evaluations=8, patience=4)
-RECOVERY_LOSSES = (Choice("logit-mse"),)
+RECOVERY_PHASES = (Phase((Choice("logit-mse"),)),)
 
 
 def prune_heads(
@@ -203,6 +203,7 @@ def _recover(
     from dataclasses import replace
 
     from compress.label import teacher_logits
+    from compress.phases import Teachers, fit
 
     if gold["validation"].examples:
         selection = Selection(list(gold["validation"].rows()), "validation", metric)
@@ -215,11 +216,12 @@ def _recover(
         source, gold["train"].examples, labels=own, device=settings["device"], threads=settings["threads"]
     )
     taught = Gold(gold["train"].examples, gold["train"].labels, logits)
-    rows = teaching_rows(pool, taught, hold_out=not gold["validation"].examples)
-    return fit(
-        smaller, tokenizer, rows, selection, losses=RECOVERY_LOSSES, teacher=None,
-        training=replace(training, epochs=epochs), task=source.task, working=working, **settings,
+    (outcome,) = fit(
+        smaller, tokenizer, Lessons(pool, taught, hold_out=not gold["validation"].examples), selection,
+        phases=RECOVERY_PHASES, teachers=Teachers(), training=replace(training, epochs=epochs), task=source.task,
+        working=working, **settings,
     )  # fmt: skip
+    return outcome
 
 
 def _check_sliced(masked: np.ndarray, sliced: np.ndarray) -> None:

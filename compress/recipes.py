@@ -80,8 +80,8 @@ class TeacherRecipe:
 class Survey:
     """A row of the survey of Rogers et al. 2020, "A Primer in BERTology", Table 1, as published.
 
-    Figures are relative to ``baseline``: how many times smaller, the share of performance kept in percent, how many times
-    faster (0 where none was reported).
+    Figures are relative to ``baseline``: how many times smaller, the share of performance kept in percent, how many
+    times faster (0 where none was reported).
     """
 
     family: Literal["distillation", "quantization", "other"]
@@ -100,10 +100,11 @@ class Phase:
 
     Args:
         losses: their weighted sum is minimised.
-        text: ``all`` is the pool and the gold rows, ``pool`` the unlabelled text alone, ``gold`` the labelled rows alone.
+        text: ``all`` is the pool and the gold rows, ``pool`` the unlabelled text alone, ``gold`` the labelled rows
+            alone.
         share: how much of the student's steps this phase takes, in proportion to the shares of the others.
-        teacher: ``task`` is the fine-tuned teacher; ``encoder`` the pretrained model it was fine-tuned from, for general
-            distillation before the task.
+        teacher: ``task`` is the fine-tuned teacher; ``encoder`` the pretrained model it was fine-tuned from, for
+            general distillation before the task.
         masking: the share of tokens that masked language modelling hides from student and teacher (0: none).
         frozen: parts of the student that this phase does not train.
         by_layer: teach one layer after the other, from the lowest, each for an equal part of the phase: ``progressive``
@@ -124,6 +125,11 @@ class Phase:
     intervention: Choice | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the losses read of the teacher and the batch."""
+        return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in self.losses))
+
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         found = [] if self.losses else ["losses is empty; a phase needs at least one"]
@@ -131,12 +137,14 @@ class Phase:
             found.append(f"share = {self.share} must be above 0")
         if not 0 <= self.masking < 1:
             found.append(f"masking = {self.masking} must be at least 0 and below 1")
-        needed = {choice.name: plugins.find("losses", choice.name).needs for choice in self.losses}
-        for name, needs in needed.items():
-            if "targets" in needs and not self.masking:
-                found.append(f"the loss {name} predicts masked tokens, and masking is 0; set masking = 0.15")
-            if self.teacher == "encoder" and needs & {"logits", "labels"}:
-                found.append(f"the loss {name} reads {', '.join(sorted(needs))}, which an encoder does not give")
+        if "targets" in self.needs and not self.masking:
+            found.append("a loss predicts masked tokens, and masking is 0; set masking = 0.15")
+        if self.teacher == "encoder" and self.needs & {"logits", "labels"}:
+            found.append("a loss reads logits or labels, which an encoder does not give; use teacher = 'task'")
+        found += [
+            f"training.{key} cannot differ between phases; set share" for key in ("epochs", "max_steps")
+            if key in self.training
+        ]  # fmt: skip
         try:
             replace_training(Training(), self.training, source="training")
         except CompressError as error:
@@ -146,7 +154,9 @@ class Phase:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Variants of the unlabelled text, which the teacher labels too: ``copies`` of each row by one of the augmenters."""
+    """Variants of the unlabelled text, which the teacher labels too: ``copies`` of each row by one of the
+    augmenters.
+    """
 
     by: Choice
     copies: int = 1
@@ -171,8 +181,8 @@ class Vocabulary:
 class StudentRecipe:
     """One published system: an architecture, and the phases in which it learns.
 
-    ``training`` holds for all phases together: its epochs or steps are divided among them. ``missing`` names what of the
-    paper's method the recipe does not do; ``compress show`` prints it.
+    ``training`` holds for all phases together: its epochs or steps are divided among them. ``missing`` names what of
+    the paper's method the recipe does not do; ``compress show`` prints it.
     """
 
     description: str
@@ -192,9 +202,22 @@ class StudentRecipe:
         """The losses of all phases."""
         return tuple(choice for phase in self.phases for choice in phase.losses)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the losses of all phases read of the teacher and the batch."""
+        return frozenset().union(*(phase.needs for phase in self.phases))
+
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        return [] if self.phases else ["phases is empty; a student needs at least one"]
+        if not self.phases:
+            return ["phases is empty; a student needs at least one"]
+        if not self.vocabulary:
+            return ["the loss mixed-vocabulary needs [vocabulary]"] if "mixed" in self.needs else []
+        live = self.needs & {"hidden", "first", "attention"}
+        masked = any(phase.masking and "logits" in phase.needs for phase in self.phases)
+        if live or masked:
+            return ["with [vocabulary] student and teacher read other tokens: use losses on logits of whole text only"]
+        return []
 
 
 @dataclass(frozen=True)

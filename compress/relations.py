@@ -36,13 +36,17 @@ def split_heads(vectors: Tensor, heads: int) -> Tensor:
 
 
 def log_probabilities(scores: Tensor, batch: Batch) -> Tensor:
-    """Return the log softmax over the keys that are no padding: ``[B, H, T, T]``; keys that are have a large negative."""
+    """Return the log softmax over the keys that are no padding: ``[B, H, T, T]``; keys that are have a large
+    negative.
+    """
     closed = batch.attention_mask[:, None, None, :] == 0
     return torch.log_softmax(scores.masked_fill(closed, torch.finfo(scores.dtype).min), dim=-1)
 
 
 def relation_divergence(student: Tensor, teacher: Tensor, batch: Batch) -> Tensor:
-    """Return ``KL(softmax teacher || softmax student)`` of two ``[B, H, T, T]`` scores: the mean over heads and tokens."""
+    """Return ``KL(softmax teacher || softmax student)`` of two ``[B, H, T, T]`` scores: the mean over heads and
+    tokens.
+    """
     ours, theirs = log_probabilities(student, batch), log_probabilities(teacher, batch)
     closed = batch.attention_mask[:, None, None, :] == 0
     terms = (theirs.exp() * (theirs - ours)).masked_fill(closed, 0.0)
@@ -75,5 +79,5 @@ def require_equal_heads(student: Tensor, teacher: Tensor, *, loss: str) -> None:
     if student.shape[1] != teacher.shape[1]:
         raise CompressError(
             f"the loss {loss} compares head by head, and the student has {student.shape[1]} heads, the teacher "
-            f"{teacher.shape[1]}: give them equal numbers, or use the loss relations, which cuts both into relation_heads"
+            f"{teacher.shape[1]}: give them equal numbers, or use the loss relations, which re-splits both"
         )

@@ -1,19 +1,84 @@
-"""Where a loss gets the teacher's outputs from: cached logits, or the teacher itself, run live."""
+"""What a loss sees of two models: the student's inside, and the teacher's outputs, cached or computed just now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from compress import plugins
+from compress.errors import CompressError
+from compress.modeling import input_names
 from compress.recipes import Choice
 from compress.types import Batch, Outputs, TeacherSignal
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedModel
+
+LIVE = frozenset({"hidden", "first", "attention"})
+FIRST_STATES_LIMIT_BYTES = 2 * 1024**3
+
+
+def needs(losses: Iterable[Choice]) -> frozenset[str]:
+    """Return what the losses read of the teacher and the batch: ``logits``, ``hidden``, ``labels`` and so on."""
+    return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in losses))
+
+
+def needs_of_student(losses: Iterable[Choice]) -> frozenset[str]:
+    """Return what the losses read of the inside of the student: ``hidden``, ``attention``."""
+    modules = [plugins.find("losses", choice.name).load() for choice in losses]
+    wanted: frozenset[str] = frozenset()
+    for module in modules:
+        wanted |= (module.NEEDS & LIVE) | getattr(module, "STUDENT_NEEDS", frozenset())
+    return wanted
+
+
+class Watched:
+    """A model whose inside is seen: its hidden states and the projections of its attention, as far as they are wanted.
+
+    Hooks stay on the model until :meth:`close`. A layer that is used several times (ALBERT) is seen at each use.
+    """
+
+    def __init__(self, model: PreTrainedModel, wants: frozenset[str]) -> None:
+        from compress.attention import attention_layers, has_heads
+
+        self.model = model
+        self.names = input_names(model)
+        self.hidden = bool(wants & {"hidden", "first"})
+        self.seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}
+        self.hooks: list[Any] = []
+        if "attention" in wants and has_heads(model):
+            for layer in attention_layers(model):
+                for name, projection in (("queries", layer.query), ("keys", layer.key), ("values", layer.value)):
+                    self.hooks.append(projection.register_forward_hook(self._record(name, layer.head_size)))
+
+    def _record(self, name: str, head_size: int) -> Callable[[nn.Module, Any, Tensor], None]:
+        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            rows, tokens, _ = output.shape
+            self.seen[name].append(output.view(rows, tokens, -1, head_size).transpose(1, 2))
+
+        return hook
+
+    def __call__(self, batch: Batch, forward: Any = None) -> tuple[Any, Outputs]:
+        """Return what ``forward`` (the model itself, unless something wraps it) gave, raw and as :class:`Outputs`."""
+        for seen in self.seen.values():
+            seen.clear()
+        inputs = {name: value for name, value in batch.inputs().items() if name in self.names}
+        wants_hidden = {"output_hidden_states": True} if self.hidden else {}
+        raw = (forward or self.model)(**inputs, **wants_hidden)
+        queries, keys, values = (tuple(self.seen[name]) for name in ("queries", "keys", "values"))
+        return raw, Outputs(raw.logits, tuple(getattr(raw, "hidden_states", None) or ()), queries, keys, values)
+
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
 
 
 class CachedTeacher:
@@ -25,33 +90,105 @@ class CachedTeacher:
         return Outputs(cached_logits)
 
 
-class LiveTeacher:
-    """The teacher run on every batch, for losses that compare more than logits.
+class CachedFirstStates:
+    """Cached logits, and the hidden states of the first token ``[N, L + 1, D]`` float16 in a memory-mapped file.
 
-    Logits still come from the cache, so that a live and a cached run learn from the same numbers.
+    Patient Knowledge Distillation computes these once (Sun et al. 2019, section 4.3): over several epochs the teacher
+    runs once instead of in every step.
     """
 
-    def __init__(self, teacher: PreTrainedModel) -> None:
-        self.teacher = teacher.eval()
+    def __init__(self, path: Path) -> None:
+        self.states = np.load(path, mmap_mode="r")
+
+    def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
+        if batch.rows is None or cached_logits is None:
+            raise ValueError("rows without numbers or cached logits reached a cached teacher")
+        states = torch.from_numpy(self.states[batch.rows.cpu().numpy()].astype(np.float32))
+        return Outputs(cached_logits, first=states.to(batch.input_ids.device))
+
+
+class LiveTeacher:
+    """The teacher run on every batch, once for all losses, for those that compare more than logits.
+
+    Logits still come from the cache where the text is whole, so that a live and a cached run learn from the same
+    numbers.
+    """
+
+    def __init__(
+        self, teacher: PreTrainedModel, wants: frozenset[str] = frozenset({"hidden"}), precision: str = "float32"
+    ) -> None:
+        self.watched = Watched(teacher.eval(), wants)
+        self.precision = precision
 
     @torch.no_grad()
     def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
-        outputs = self.teacher(**batch.inputs(), output_hidden_states=True)
-        return Outputs(outputs.logits if cached_logits is None else cached_logits, tuple(outputs.hidden_states))
+        with autocast(batch.input_ids.device.type, self.precision):
+            _, outputs = self.watched(batch)
+        whole = batch.targets is None
+        logits = cached_logits if whole and cached_logits is not None else outputs.logits.float()
+        return replace(outputs, logits=logits)
 
 
-def needs(losses: Iterable[Choice]) -> frozenset[str]:
-    """Return what the losses read: ``logits``, ``hidden``, ``labels``."""
-    wanted: frozenset[str] = frozenset()
-    for choice in losses:
-        wanted |= plugins.find("losses", choice.name).load().NEEDS
-    return wanted
+def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
-def signal_for(losses: Iterable[Choice], teacher: PreTrainedModel | None) -> TeacherSignal:
-    """Return the cheapest signal that serves the losses."""
-    if "hidden" in needs(losses):
-        if teacher is None:
-            raise ValueError("a loss compares hidden states, so the teacher is needed")
-        return LiveTeacher(teacher)
-    return CachedTeacher()
+def signal_for(
+    losses: Iterable[Choice],
+    teacher: PreTrainedModel | None,
+    *,
+    masked: bool = False,
+    precision: str = "float32",
+) -> TeacherSignal:
+    """Return the cheapest signal that serves the losses: cached logits, or the teacher run live.
+
+    Args:
+        masked: the text is masked anew in every step, so that the logits of whole text do not belong to it.
+    """
+    wanted = needs(losses)
+    if not wanted & LIVE and not (masked and "logits" in wanted):
+        return CachedTeacher()
+    if teacher is None:
+        raise ValueError("a loss compares the inside of two models, so the teacher is needed")
+    return LiveTeacher(teacher, wanted & LIVE, precision)
+
+
+def first_states_fit(rows: int, teacher: PreTrainedModel) -> bool:
+    """Tell whether the cache of :func:`write_first_states` stays small."""
+    config: Any = teacher.config
+    return 2 * rows * (config.num_hidden_layers + 1) * config.hidden_size <= FIRST_STATES_LIMIT_BYTES
+
+
+def write_first_states(
+    path: Path,
+    rows: Dataset,
+    teacher: PreTrainedModel,
+    collate: Callable[[list[Any]], dict[str, Tensor]],
+    *,
+    device: str,
+    precision: str,
+    batch_size: int = 128,
+) -> None:
+    """Run the teacher over all rows, by length, and keep its first hidden states; a file that is there is reused."""
+    if path.is_file():
+        return
+    teacher = teacher.to(device)  # type: ignore[arg-type]
+    signal = LiveTeacher(teacher, frozenset({"first"}), precision)
+    order = np.argsort(np.asarray(rows.with_format("numpy")["length"]), kind="stable")
+    states: np.memmap[Any, Any] | None = None
+    temporary = path.with_suffix(".tmp.npy")
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        arrays = collate([rows[int(row)] for row in chosen])
+        batch = Batch(
+            arrays["input_ids"].to(device), arrays["attention_mask"].to(device),
+            arrays["token_type_ids"].to(device) if "token_type_ids" in arrays else None,
+        )  # fmt: skip
+        first = torch.stack([hidden[:, 0] for hidden in signal(batch, None).hidden], dim=1).cpu().half().numpy()
+        if states is None:
+            states = np.lib.format.open_memmap(temporary, "w+", np.float16, (len(order), *first.shape[1:]))
+        states[chosen] = first
+    if states is None or not np.isfinite(states[order[0]]).all():
+        raise CompressError("the teacher gave hidden states that are not finite numbers; its weights are damaged")
+    states.flush()
+    temporary.replace(path)

@@ -13,25 +13,26 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from compress import plugins
 from compress.errors import CompressError
 from compress.host import has_fast_bfloat16
+from compress.masking import Masker
 from compress.metrics import evaluate
 from compress.recipes import Choice, Training
-from compress.rows import collator
-from compress.signals import needs
-from compress.types import Batch, Outputs, TeacherSignal
+from compress.signals import LIVE, Watched, needs, needs_of_student
+from compress.types import Batch, Intervention, Outputs, TeacherSignal
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -42,12 +43,15 @@ logger = logging.getLogger("compress")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training went: optimiser steps planned and taken, the best score and when, seconds of this start."""
+    """How a training went: optimiser steps planned and taken, the best score and when, seconds of this start.
+
+    A stretch of training by which nothing is selected has no score.
+    """
 
     planned_steps: int
     steps: int
-    best_score: float
-    best_step: int
+    best_score: float | None
+    best_step: int | None
     score_name: str
     precision: str
     seconds: float
@@ -63,6 +67,38 @@ class Target:
     task: str
 
 
+@dataclass(frozen=True)
+class Term:
+    """A loss of the sum: its function with options, and the module it trains beside the student, if any."""
+
+    weight: float
+    function: Callable[..., Tensor]
+    options: dict[str, Any]
+    learned: nn.Module | None = None
+
+    def __call__(self, student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:
+        learned = () if self.learned is None else (self.learned,)
+        return self.weight * self.function(student, teacher, batch, *learned, **self.options)
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What happens in every step: the losses, where the teacher's outputs come from, and what is changed meanwhile.
+
+    ``taught`` are the student's layers, counted from 1, that losses may teach; None is all.
+    """
+
+    losses: Sequence[Choice]
+    signal: TeacherSignal
+    teacher: PreTrainedModel | None = None
+    masker: Masker | None = None
+    intervention: Intervention | None = None
+    taught: tuple[int, ...] | None = None
+
+
+LEARNED = "learned_by_losses"  # a submodule of the student while it trains: checkpoints hold it, and then it goes
+
+
 def steps_for(rows: int, training: Training) -> int:
     """Return the number of optimiser steps for so many rows: ``epochs`` passes, capped by ``max_steps``."""
     steps = max(1, math.ceil(training.epochs * rows / training.batch_size))
@@ -73,19 +109,18 @@ def train(
     model: PreTrainedModel,
     rows: Dataset,
     *,
-    losses: Sequence[Choice],
-    signal: TeacherSignal,
-    target: Target,
+    teaching: Teaching,
+    target: Target | None,
     training: Training,
     steps: int,
-    padding_id: int,
+    collate: Callable[..., dict[str, Tensor]],
     checkpoints: Path,
     seed: int,
     device: str,
     threads: int = 0,
     quiet: bool = True,
 ) -> Outcome:
-    """Train ``model`` in place and leave it with its best weights, in eval mode.
+    """Train ``model`` in place and leave it in eval mode with its best weights, or its last ones without a target.
 
     A run that was stopped goes on after the last whole checkpoint in ``checkpoints``.
     """
@@ -93,7 +128,12 @@ def train(
         torch.set_num_threads(threads)
     set_seed(seed)
     precision = resolve_precision(training.precision, device)
+    terms = build_terms(teaching, model)
     interval = max(1, steps // training.evaluations)
+    selecting: dict[str, Any] = {
+        "eval_strategy": "steps", "eval_steps": interval, "load_best_model_at_end": True,
+        "metric_for_best_model": "score", "greater_is_better": True,
+    }  # fmt: skip
     arguments = TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=steps,
@@ -105,14 +145,9 @@ def train(
         lr_scheduler_type=training.schedule,
         max_grad_norm=training.max_gradient_norm,
         bf16=precision == "bfloat16",
-        eval_strategy="steps",
-        eval_steps=interval,
         save_strategy="steps",
         save_steps=interval,
         save_total_limit=2,
-        load_best_model_at_end=True,
-        metric_for_best_model="score",
-        greater_is_better=True,
         logging_strategy="no",
         report_to="none",
         disable_tqdm=quiet or not sys.stderr.isatty(),
@@ -121,22 +156,18 @@ def train(
         dataloader_pin_memory=device != "cpu",
         remove_unused_columns=False,
         restore_callback_states_from_checkpoint=True,
+        **(selecting if target else {}),
     )
     trainer = DistillationTrainer(
         model=model,
         args=arguments,
         train_dataset=rows,
-        eval_dataset=target.rows,
-        data_collator=collator(padding_id, target.task),
-        compute_metrics=lambda p: {
-            # Logits that are not numbers still have a largest one, and so an accuracy.
-            "score": evaluate(p.predictions, p.label_ids, task=target.task, metric=target.metric)
-            if np.isfinite(p.predictions).all()
-            else -math.inf
-        },
-        callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)],
-        losses=losses,
-        signal=signal,
+        eval_dataset=target.rows if target else None,
+        data_collator=collate,
+        compute_metrics=partial(_score, target=target) if target else None,
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)] if target else [],
+        teaching=teaching,
+        terms=terms,
     )
     trainer.remove_callback(PrinterCallback)
     started = time.monotonic()
@@ -148,9 +179,12 @@ def train(
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     # Mixed precision wraps forward in autocast for good; what is measured and saved afterwards must be float32.
     trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+    trainer.student.close()
+    if hasattr(model, LEARNED):
+        delattr(model, LEARNED)
     state = trainer.state
     best = state.best_metric
-    if best is None or not math.isfinite(best):
+    if (target and (best is None or not math.isfinite(best))) or not _finite(model):
         raise CompressError(
             f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
         )
@@ -158,38 +192,71 @@ def train(
     return Outcome(
         planned_steps=steps,
         steps=state.global_step,
-        best_score=float(best),
-        best_step=int(state.best_global_step or state.global_step),
-        score_name=target.score_name,
+        best_score=float(best) if target and best is not None else None,
+        best_step=int(state.best_global_step or state.global_step) if target else None,
+        score_name=target.score_name if target else "",
         precision=precision,
         seconds=round(time.monotonic() - started, 1),
     )
 
 
+def _score(prediction: Any, target: Target) -> dict[str, float]:
+    """Logits that are not numbers still have a largest one, and so an accuracy: they score minus infinity."""
+    if not np.isfinite(prediction.predictions).all():
+        return {"score": -math.inf}
+    return {
+        "score": evaluate(prediction.predictions, prediction.label_ids, task=target.task, metric=target.metric)
+    }
+
+
+def _finite(model: PreTrainedModel) -> bool:
+    return all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+
+
+def build_terms(teaching: Teaching, model: PreTrainedModel) -> list[Term]:
+    """Return the losses with their options; modules that they train become a submodule of ``model`` until the end."""
+    terms, learned = [], nn.ModuleDict()
+    for number, choice in enumerate(teaching.losses):
+        plugin = plugins.find("losses", choice.name)
+        options = dict(choice.options)
+        module = None
+        if hasattr(plugin.load(), "learned"):
+            module = plugin.load().learned(model, teaching.teacher, **options)
+            learned[f"{number}_{choice.name.replace('-', '_')}"] = module
+        terms.append(Term(choice.weight, plugin.function, options, module))
+    if learned:
+        model.add_module(LEARNED, learned.to(model.device))
+    return terms
+
+
 class DistillationTrainer(Trainer):
     """A ``Trainer`` that sums loss plug-ins and batches rows of like length together."""
 
-    def __init__(self, *, losses: Sequence[Choice], signal: TeacherSignal, **arguments: Any) -> None:
+    def __init__(self, *, teaching: Teaching, terms: Sequence[Term], **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.signal = signal
-        self.terms = [
-            (choice.weight, plugins.find("losses", choice.name).function, dict(choice.options)) for choice in losses
-        ]
-        self.needs = needs(losses)
+        self.teaching = teaching
+        self.terms = terms
+        self.reads_teacher = bool(needs(teaching.losses) & ({"logits"} | LIVE))
+        self.student = Watched(arguments["model"], needs_of_student(teaching.losses))
         self.model_accepts_loss_kwargs = False
+
+    def training_step(self, *inputs: Any, **named: Any) -> Tensor:
+        if self.teaching.intervention:
+            self.teaching.intervention.step(self.state.global_step / self.state.max_steps)
+        return super().training_step(*inputs, **named)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        cached = inputs.get("teacher_logits")
         batch = _batch(inputs)
-        wants_hidden = {"output_hidden_states": True} if "hidden" in self.needs else {}
-        raw = model(**batch.inputs(), **wants_hidden)
-        student = Outputs(raw.logits, tuple(getattr(raw, "hidden_states", None) or ()))
-        teacher = self.signal(batch, cached) if self.needs & {"logits", "hidden"} else student
-        total = student.logits.new_zeros((), dtype=torch.float32)
-        for weight, function, options in self.terms:
-            total = total + weight * function(student, teacher, batch, **options)
+        if self.teaching.masker:
+            batch = self.teaching.masker(batch)
+        raw, student = self.student(batch, model)
+        student = replace(student, taught=self.teaching.taught)
+        teacher = self.teaching.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
+        with torch.autocast(student.logits.device.type, enabled=False):  # relations and divergences need the digits
+            # The first part gives a gradient path where no loss teaches any layer now.
+            total = 0.0 * student.logits.float().sum() + sum(term(student, teacher, batch) for term in self.terms)
         return (total, raw) if return_outputs else total
 
     def prediction_step(
@@ -198,8 +265,8 @@ class DistillationTrainer(Trainer):
         inputs = self._prepare_inputs(inputs)
         batch = _batch(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
-            logits = model(**batch.inputs()).logits
-        return None, logits.float(), batch.labels
+            _, outputs = self.student(batch, model)
+        return None, outputs.logits.float(), batch.labels
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
@@ -229,7 +296,8 @@ class EpochSampler(LengthGroupedSampler):
 
 
 def _batch(inputs: dict[str, Tensor]) -> Batch:
-    return Batch(inputs["input_ids"], inputs["attention_mask"], inputs.get("token_type_ids"), inputs.get("labels"))
+    names = ("input_ids", "attention_mask", "token_type_ids", "labels", "mixed_ids", "mixed_mask", "rows")
+    return Batch(**{name: inputs[name] for name in names if name in inputs})
 
 
 def resolve_precision(precision: str, device: str) -> str:

@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from compress.artifact import WORK_FOLDER
 from compress.data import Example, row_key
 from compress.errors import CompressError
 from compress.labels import LabelDir
 from compress.metrics import predictions
-from compress.recipes import Choice, Training
-from compress.rows import TrainingRow, write_rows
-from compress.signals import signal_for
-from compress.tokens import maximum_length
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.training import Outcome
+from compress.rows import TrainingRow
 
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
@@ -86,15 +76,26 @@ class Selection:
     metric: str | None
 
 
-def teaching_rows(pool: Pool | None, gold: Gold, *, hold_out: bool) -> Iterator[TrainingRow]:
-    """Yield the pool with its logits, then the gold rows; ``hold_out`` leaves out what :func:`agreement_rows` takes."""
-    labelled = pool.labelled() if pool else ()
-    from_pool = (
-        TrainingRow(example, logits)
-        for example, logits in labelled
-        if pool is not None and not (hold_out and pool.held_out(example))
-    )
-    return chain(from_pool, gold.rows())
+@dataclass(frozen=True)
+class Lessons:
+    """All rows that a student learns from. ``hold_out`` leaves out of the pool what :func:`agreement_rows` takes."""
+
+    pool: Pool | None
+    gold: Gold
+    hold_out: bool = False
+
+    def rows(self, text: str) -> Iterator[TrainingRow]:
+        """Yield the rows of ``all``, ``pool`` or ``gold`` text: the pool with its logits, then the gold rows."""
+        from_pool = (
+            TrainingRow(example, logits)
+            for example, logits in (self.pool.labelled() if self.pool and text != "gold" else ())
+            if self.pool and not (self.hold_out and self.pool.held_out(example))
+        )
+        return chain(from_pool, self.gold.rows() if text != "pool" else ())
+
+    def has(self, text: str) -> bool:
+        """Tell whether there is any such row."""
+        return next(self.rows(text), None) is not None
 
 
 def agreement_rows(pool: Pool, task: str) -> Selection:
@@ -107,48 +108,3 @@ def agreement_rows(pool: Pool, task: str) -> Selection:
     predicted = predictions(np.stack([logits for _, logits in held]), task).tolist()
     rows = [TrainingRow(example, None, label) for (example, _), label in zip(held, predicted, strict=True)]
     return Selection(rows, "held-out pool (agreement with the teacher)", None)
-
-
-TEACHING_FILE, SELECTION_FILE = "teaching.arrow", "selection.arrow"
-
-
-def fit(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    rows: Iterator[TrainingRow],
-    selection: Selection,
-    *,
-    losses: Sequence[Choice],
-    teacher: PreTrainedModel | None,
-    training: Training,
-    task: str,
-    working: Path,
-    steps: int = 0,
-    seed: int,
-    device: str,
-    threads: int,
-    quiet: bool,
-) -> Outcome:
-    """Tokenise the rows into the working directory and train on them; ``steps`` 0 follows from rows and epochs."""
-    from compress.training import Target, steps_for, train
-
-    work = working / WORK_FOLDER
-    limit = maximum_length(tokenizer, model.config.to_dict())
-    options: dict[str, Any] = {"max_length": min(training.max_length, limit), "task": task}
-    teaching = write_rows(work / TEACHING_FILE, rows, tokenizer, **options)
-    selecting = write_rows(work / SELECTION_FILE, iter(selection.rows), tokenizer, **options)
-    return train(
-        model,
-        teaching,
-        losses=losses,
-        signal=signal_for(losses, teacher),
-        target=Target(selecting, selection.metric, selection.split, task),
-        training=training,
-        steps=steps or steps_for(len(teaching), training),
-        padding_id=tokenizer.pad_token_id or 0,
-        checkpoints=work / "checkpoints",
-        seed=seed,
-        device=device,
-        threads=threads,
-        quiet=quiet,
-    )

@@ -17,9 +17,10 @@ class Batch:
     """One batch of tokenised text, padded on the right.
 
     ``labels`` is ``[B]``: class indices (``-100`` where a row has no gold label) or float targets (``nan`` where
-    a row has none) for regression; ``None`` when no row has one. ``targets`` ``[B, T]`` are the token ids that masking
-    hid or replaced, ``-100`` elsewhere; ``None`` when the text is whole. ``mixed_ids`` ``[B, M]`` is the same text in a
-    mixture of two vocabularies (:mod:`compress.vocabulary`), with its ``mixed_mask``.
+    a row has none) for regression; ``None`` when no row has one. ``targets`` ``[B, T]`` are the ids of the tokens that
+    masking chose, ``-100`` elsewhere; ``None`` when the text is whole. ``mixed_ids`` ``[B, M]`` is the same text in a
+    mixture of two vocabularies (:mod:`compress.vocabulary`), with its ``mixed_mask``. ``rows`` ``[B]`` are the numbers
+    of the rows in what is taught.
     """
 
     input_ids: Tensor
@@ -29,6 +30,7 @@ class Batch:
     targets: Tensor | None = None
     mixed_ids: Tensor | None = None
     mixed_mask: Tensor | None = None
+    rows: Tensor | None = None
 
     def inputs(self) -> dict[str, Tensor]:
         """Return the tensors that a model's ``forward`` takes."""
@@ -42,9 +44,9 @@ class Batch:
 class Outputs:
     """What a forward pass gave.
 
-    ``logits`` ``[B, C]``; ``hidden`` (L+1) x ``[B, T, D]`` with the embeddings first; ``queries``, ``keys`` and ``values``
-    L x ``[B, H, T, d]``, from which :mod:`compress.relations` makes attention scores. ``first`` ``[B, L+1, D]`` are
-    the hidden states of the first token alone, where these were cached. ``taught`` says of a student which of
+    ``logits`` ``[B, C]``; ``hidden`` (L+1) x ``[B, T, D]`` with the embeddings first; ``queries``, ``keys`` and
+    ``values`` L x ``[B, H, T, d]``, from which :mod:`compress.relations` makes attention scores. ``first`` ``[B, L+1,
+    D]`` are the hidden states of the first token alone, where these were cached. ``taught`` says of a student which of
     its layers, counted from 1, a loss may teach now; ``None`` is all.
     """
 

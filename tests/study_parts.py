@@ -11,7 +11,7 @@ from typing import Any
 from tiny import BAD, GOOD, PLAIN, examples
 
 from compress.data import Example, TextSource, open_source
-from compress.recipes import Choice, StudentRecipe, Training
+from compress.recipes import Choice, Phase, StudentRecipe, Training
 
 # Enough steps to change every weight, few enough to take no time.
 TRAINING = Training(
@@ -20,14 +20,14 @@ TRAINING = Training(
 BILSTM = StudentRecipe(
     description="a tiny BiLSTM",
     architecture=Choice("bilstm", options={"embedding_size": 16, "hidden_size": 8, "dense_size": 8}),
-    losses=(Choice("logit-mse"),),
+    phases=(Phase((Choice("logit-mse"),)),),
     training=TRAINING,
     name="tiny-bilstm",
 )
 TRANSFORMER = replace(
     BILSTM,
     architecture=Choice("transformer", options={"depth": 1}),
-    losses=(Choice("kl", 0.5, {"temperature": 2.0}), Choice("hidden-cosine"), Choice("hard-label", 0.5)),
+    phases=(Phase((Choice("kl", 0.5, {"temperature": 2.0}), Choice("hidden-cosine"), Choice("hard-label", 0.5))),),
     name="tiny-transformer",
 )
 

@@ -21,10 +21,10 @@ from compress.distill import distill
 from compress.errors import CompressError
 from compress.label import label
 from compress.labels import LabelDir
-from compress.recipes import Augmentation, Choice, StudentRecipe, resolved
+from compress.recipes import Augmentation, Choice, Phase, StudentRecipe, resolved
 from compress.signals import CachedTeacher, LiveTeacher, needs, signal_for
 from compress.training import last_whole_checkpoint, steps_for
-from compress.transfer import Gold, Pool, agreement_rows, teaching_rows
+from compress.transfer import Gold, Lessons, Pool, agreement_rows
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 stage = importlib.import_module("compress.distill")
@@ -128,7 +128,7 @@ def test_pairs_and_a_regression(tmp_path: Path) -> None:
 
 
 def test_augmented_text_is_labelled_and_taught(teacher: Path, tmp_path: Path) -> None:
-    recipe = replace(BILSTM, augmentation=Augmentation(mask=0.5, ngram=0.5, copies=2))
+    recipe = replace(BILSTM, augmentation=Augmentation(Choice("masking", options={"mask": 0.5, "ngram": 0.5}), copies=2))
     made = taught(teacher, tmp_path / "student", recipe, unlabeled=pool_file(tmp_path / "pool.txt"))
     assert made.manifest is not None and 150 < made.manifest.data[0]["rows"] <= 270
 
@@ -176,7 +176,7 @@ def test_a_control_without_validation_is_selected_on_a_slice_of_its_own(
 
 def test_held_out_rows_never_teach(labels: LabelDir) -> None:
     pool = Pool((labels,))
-    taught_texts = {row.example.text for row in teaching_rows(pool, Gold(), hold_out=True)}
+    taught_texts = {row.example.text for row in Lessons(pool, Gold(), hold_out=True).rows("all")}
     held_texts = {row.example.text for row in agreement_rows(pool, "classification").rows}
     assert held_texts and not held_texts & taught_texts
     assert len(held_texts) + len(taught_texts) == 90
@@ -317,14 +317,14 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda given, folder: given.update(unlabeled=pool_file(folder / "p.txt")), "not both"),
     (set_option(control=True), "--control trains on gold labels alone"),
     (set_option(student="bilsm"), "Did you mean 'bilstm'"),
-    (set_option(student=replace(BILSTM, augmentation=Augmentation())), "cannot use finished labels"),
-    (set_option(student=replace(BILSTM, losses=(GOLD,))), "there are none; give --train FILE"),
+    (set_option(student=replace(BILSTM, augmentation=Augmentation(Choice("masking")))), "cannot use finished labels"),
+    (set_option(student=replace(BILSTM, phases=(Phase((GOLD,)),))), "there are none; give --train FILE"),
     (set_option(metric="acuracy"), "Did you mean 'accuracy'"),
     (set_option(device="tpu"), "--device tpu is not known"),
     (set_option(validation=[Example("x y", None, "great")]), "which the model does not know"),
     (set_option(train=[Example("x y", None, "great")]), "which the model does not know"),
     (
-        set_option(student=replace(BILSTM, losses=(Choice("hidden-cosine"),))),
+        set_option(student=replace(BILSTM, phases=(Phase((Choice("hidden-cosine"),)),))),
         "hidden states, and this student has none",
     ),
     (

@@ -198,7 +198,7 @@ def test_a_stopped_recovery_keeps_the_decision(teacher: Path, tmp_path: Path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "fit", stop)
+        patch.setattr(importlib.import_module("compress.phases"), "fit", stop)
         with pytest.raises(KeyboardInterrupt):
             pruned(teacher, tmp_path / "small", **options)
     assert not (tmp_path / "small").exists()

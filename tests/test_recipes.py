@@ -16,7 +16,7 @@ SHIPPED = [(kind, name) for kind in recipes.KINDS for name in recipes.names(kind
 STUDENT: dict[str, Any] = {
     "description": "a student",
     "architecture": {"name": "bilstm", "hidden_size": 8},
-    "losses": [{"name": "kl", "weight": 2, "temperature": 3.0}],
+    "phases": [{"losses": [{"name": "kl", "weight": 2, "temperature": 3.0}]}],
 }
 STUDY: dict[str, Any] = {
     "title": "a study",
@@ -69,7 +69,7 @@ def test_all_faults_come_at_once() -> None:
         {
             "descripton": "typo",
             "architecture": {"name": "bilstn"},
-            "losses": [{"name": "kl", "temprature": 2.0}, {"weight": 1.0}],
+            "phases": [{"losses": [{"name": "kl", "temprature": 2.0}, {"weight": 1.0}]}],
             "training": {"epochs": "three", "schedule": "exponential"},
         },
     )
@@ -79,7 +79,7 @@ def test_all_faults_come_at_once() -> None:
         "description is missing",
         "unknown architecture 'bilstn'",
         "loss 'kl' has no option 'temprature'; it has temperature. Did you mean 'temperature'?",
-        "losses[1] = {'weight': 1.0} is not a table with a name",
+        "phases[0].losses[1] = {'weight': 1.0} is not a table with a name",
         "training.epochs = 'three' is not of type float",
         "training.schedule = 'exponential' is not one of 'linear', 'cosine', 'constant'",
     ):
@@ -95,17 +95,30 @@ def test_all_faults_come_at_once() -> None:
         ({"training": {"batch_size": True}}, "training.batch_size = True is not of type int"),
         ({"training": 3}, "training = 3 is not a table"),
         ({"description": 3}, "description = 3 is not of type str"),
-        ({"losses": {"name": "kl"}}, "losses = {'name': 'kl'} is not a list"),
-        ({"losses": []}, "losses is empty; a student needs at least one"),
-        ({"losses": [{"name": "kl", "weight": "two"}]}, "losses[0].weight = 'two' is not a number"),
-        ({"losses": [{"name": "kll"}]}, "unknown loss 'kll'"),
+        ({"phases": [{"losses": {"name": "kl"}}]}, "phases[0].losses = {'name': 'kl'} is not a list"),
+        ({"phases": []}, "phases is empty; a student needs at least one"),
+        ({"phases": [{"losses": []}]}, "phases[0]: losses is empty; a phase needs at least one"),
+        ({"phases": [{"losses": [{"name": "kl"}], "share": 0.0}]}, "phases[0]: share = 0.0 must be above 0"),
+        ({"phases": [{"losses": [{"name": "kl"}], "masking": 1.0}]}, "masking = 1.0 must be at least 0 and below 1"),
+        ({"phases": [{"losses": [{"name": "kl"}], "teacher": "encoder"}]}, "which an encoder does not give"),
+        ({"phases": [{"losses": [{"name": "kl"}], "training": {"epochs": 2.0}}]}, "epochs cannot differ between phases"),
+        ({"phases": [{"losses": [{"name": "kl"}], "training": {"batch": 2}}]}, "unknown key batch"),
+        ({"phases": [{"losses": [{"name": "kl"}], "frozen": ["body"]}]}, "frozen[0] = 'body' is not one of"),
+        ({"phases": [{"losses": [{"name": "kl"}], "intervention": {"name": "x"}}]}, "unknown intervention 'x'"),
+        ({"vocabulary": {"size": 5}}, "vocabulary: size = 5 must be at least 100"),
+        (
+            {"vocabulary": {"size": 500}, "phases": [{"losses": [{"name": "hidden-cosine"}]}]},
+            "use losses on logits of whole text only",
+        ),
+        ({"phases": [{"losses": [{"name": "kl", "weight": "two"}]}]}, "losses[0].weight = 'two' is not a number"),
+        ({"phases": [{"losses": [{"name": "kll"}]}]}, "unknown loss 'kll'"),
         ({"architecture": {"name": "bilstm", "hidden_size": "wide"}}, "hidden_size = 'wide' is not of type int"),
         ({"training": {"epochs": 0}}, "training.epochs = 0 must be above 0"),
         ({"training": {"epochs": float("nan")}}, "training.epochs = nan must be above 0"),
         ({"training": {"learning_rate": -1.0}}, "training.learning_rate = -1.0 must be above 0"),
         ({"training": {"warmup_share": 1.0}}, "training.warmup_share = 1.0 must be at least 0 and below 1"),
         ({"training": {"max_steps": -1}}, "training.max_steps = -1 must be at least 0"),
-        ({"augmentation": {"mask": 1.5}}, "augmentation.mask = 1.5 must be from 0 to 1"),
+        ({"augmentation": {"by": {"name": "x"}}}, "unknown augmenter 'x'"),
     ],
 )
 def test_one_fault_of_a_student(change: dict[str, Any], message: str) -> None:

@@ -24,7 +24,7 @@ from compress.labels import LabelDir
 from compress.predict import predictor
 from compress.prune import prune_heads
 from compress.quantize import quantize
-from compress.recipes import Choice, StudentRecipe, Training
+from compress.recipes import Choice, Phase, StudentRecipe, Training
 
 pytestmark = pytest.mark.shared
 TRAINING = Training(
@@ -33,7 +33,7 @@ TRAINING = Training(
 STUDENT = StudentRecipe(
     description="tiny",
     architecture=Choice("bilstm", options={"embedding_size": 16, "hidden_size": 8, "dense_size": 8}),
-    losses=(Choice("logit-mse"),),
+    phases=(Phase((Choice("logit-mse"),)),),
     training=TRAINING,
 )
 # Set -> training split, test split, task, classes, pairs.

@@ -1,2 +1,2 @@
-"""Variants of unlabelled text: ``augmenter(teacher, tokenizer, corpus, *, options)``, one a file, returns a function from an
-example and a random generator to a variant of it."""
+"""Variants of unlabelled text: ``augmenter(teacher, tokenizer, corpus, *, options)``, one a file, returns a
+function from an example and a random generator to a variant of it."""

@@ -19,6 +19,9 @@ from compress.cli import options
 @click.option("--labels", multiple=True, metavar="DIR", help="Or: what 'compress label' wrote; may be repeated.")
 @click.option("--train", metavar="FILE", help="Gold rows: taught with the teacher's logits too.")
 @click.option("--validation", metavar="FILE", help="Gold rows that select the best checkpoint.")
+@click.option(
+    "--encoder", metavar="DIR|RECIPE", help="What the teacher was fine-tuned from, where a student learns from it."
+)
 @click.option("--control", is_flag=True, help="Train the control instead: same student and plan, gold labels only.")
 @options.output
 @options.drop_overlap

@@ -1,0 +1,231 @@
+"""Train a student phase after phase: what it reads, what is frozen, who teaches, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compress import plugins
+from compress.artifact import WORK_FOLDER, write_atomically
+from compress.errors import CompressError
+from compress.masking import Masker
+from compress.modeling.pruned import layers_of
+from compress.recipes import Phase, Training, replace_training
+from compress.rows import collator, write_rows
+from compress.schedule import Stretch, stretches
+from compress.signals import CachedFirstStates, first_states_fit, signal_for, write_first_states
+from compress.tokens import maximum_length
+from compress.training import Outcome, Target, Teaching, resolve_precision, steps_for, train
+from compress.transfer import Lessons, Selection
+from compress.types import TeacherSignal
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from torch.nn import Parameter
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from compress.vocabulary import Mixer
+
+logger = logging.getLogger("compress")
+
+SELECTION_FILE = "selection.arrow"
+DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
+
+
+@dataclass(frozen=True)
+class Teachers:
+    """Who teaches: the fine-tuned model, and the encoder it was fine-tuned from where general distillation needs it."""
+
+    task: PreTrainedModel | None = None
+    encoder: PreTrainedModel | None = None
+
+    def of(self, phase: Phase) -> PreTrainedModel | None:
+        return self.encoder if phase.teacher == "encoder" else self.task
+
+
+def fit(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    lessons: Lessons,
+    selection: Selection,
+    *,
+    phases: Sequence[Phase],
+    teachers: Teachers,
+    training: Training,
+    task: str,
+    working: Path,
+    steps: int = 0,
+    mixer: Mixer | None = None,
+    seed: int,
+    device: str,
+    threads: int,
+    quiet: bool,
+) -> list[Outcome]:
+    """Train a model in place and return how each stretch went; in the last one the best weights are selected.
+
+    Rows are tokenised into the working directory. A run that was stopped goes on in the stretch that it was in.
+
+    Args:
+        steps: for all phases together; 0 follows from rows and epochs.
+        mixer: writes texts in two vocabularies, for losses that read such.
+    """
+    work = working / WORK_FOLDER
+    length = min(training.max_length, maximum_length(tokenizer, model.config.to_dict()))
+    selecting = write_rows(work / SELECTION_FILE, iter(selection.rows), tokenizer, max_length=length, task=task)
+    target = Target(selecting, selection.metric, selection.split, task)
+    if not steps:
+        steps = steps_for(sum(1 for _ in lessons.rows("all")), training)
+    planned = stretches(phases, getattr(model.config, "num_hidden_layers", 0), steps)
+    outcomes: list[Outcome] = []
+    for number, stretch in enumerate(planned):
+        last = number == len(planned) - 1
+        if known := recall(work / stretch.name, model):
+            outcomes.append(known)
+            continue
+        rows = write_rows(
+            work / f"teaching-{stretch.phase.text}.arrow", lessons.rows(stretch.phase.text), tokenizer,
+            max_length=length, task=task, mixer=mixer,
+        )  # fmt: skip
+        settings = replace_training(training, stretch.phase.training, source=stretch.name)
+        room = Classroom(model, tokenizer, rows, collator(tokenizer.pad_token_id or 0, task), settings, device)
+        teacher = teachers.of(stretch.phase)
+        with (
+            frozen(model, stretch.phase.frozen, stretch.resting),
+            intervening(model, teacher, stretch.phase) as intervention,
+        ):
+            outcome = train(
+                model,
+                rows,
+                teaching=Teaching(
+                    stretch.phase.losses,
+                    room.signal(stretch, teacher, work),
+                    teacher,
+                    Masker(tokenizer, stretch.phase.masking) if stretch.phase.masking else None,
+                    intervention,
+                    stretch.taught,
+                ),
+                target=target if last else None,
+                training=settings,
+                steps=stretch.steps,
+                collate=room.collate,
+                checkpoints=work / stretch.name,
+                seed=seed,
+                device=device,
+                threads=threads,
+                quiet=quiet,
+            )
+        if not last:
+            remember(work / stretch.name, model, outcome)
+            logger.info("%s: %d steps in %.0f s", stretch.name, outcome.steps, outcome.seconds)
+        outcomes.append(outcome)
+    return outcomes
+
+
+@dataclass(frozen=True)
+class Classroom:
+    """What the signal of a stretch is made from."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    rows: Dataset
+    collate: Any
+    training: Training
+    device: str
+
+    def signal(self, stretch: Stretch, teacher: PreTrainedModel | None, work: Path) -> TeacherSignal:
+        """Return cached logits, cached first states or the teacher itself: the cheapest that serves the phase.
+
+        First states are cached where the rows are read more than once: before that the teacher is run as often live.
+        """
+        phase = stretch.phase
+        precision = resolve_precision(self.training.precision, self.device)
+        repeated = stretch.steps * self.training.batch_size >= 2 * len(self.rows)
+        only_first = not phase.needs & {"hidden", "attention"} and "first" in phase.needs
+        if teacher is not None:
+            teacher.to(self.device)  # type: ignore[arg-type]
+            if only_first and repeated and not phase.masking and first_states_fit(len(self.rows), teacher):
+                path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
+                write_first_states(path, self.rows, teacher, self.collate, device=self.device, precision=precision)
+                return CachedFirstStates(path)
+        return signal_for(phase.losses, teacher, masked=bool(phase.masking), precision=precision)
+
+
+def parts(model: PreTrainedModel) -> dict[str, list[Parameter]]:
+    """Return the weights of a student by part: its embeddings, its head, and the layers between."""
+    base: Any = model.base_model
+    embeddings: Any = getattr(base, "embeddings", None) or model.get_input_embeddings()
+    first = {id(parameter) for parameter in embeddings.parameters()}
+    inside = {id(parameter) for parameter in base.parameters()}
+    found: dict[str, list[Parameter]] = {"embeddings": [], "layers": [], "head": []}
+    for parameter in model.parameters():
+        part = "embeddings" if id(parameter) in first else "layers" if id(parameter) in inside else "head"
+        found[part].append(parameter)
+    return found
+
+
+@contextmanager
+def frozen(model: PreTrainedModel, names: Sequence[str], resting: int = 0) -> Iterator[None]:
+    """Let some parts, and the lowest ``resting`` layers with the embeddings, keep their weights within the block.
+
+    Raises:
+        CompressError: a part that the student does not have.
+    """
+    by_part = parts(model)
+    chosen = []
+    for name in names:
+        if not by_part[name]:
+            raise CompressError(f"frozen names {name!r}, which this student does not have apart; leave it out")
+        chosen += by_part[name]
+    if resting:
+        chosen += by_part["embeddings"]
+        chosen += [parameter for layer in list(layers_of(model))[:resting] for parameter in layer.parameters()]
+    chosen = [parameter for parameter in chosen if parameter.requires_grad]
+    for parameter in chosen:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in chosen:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def intervening(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: Phase) -> Iterator[Any]:
+    """Attach a phase's intervention to the student within the block, if it has one."""
+    if phase.intervention is None:
+        yield None
+        return
+    plugin = plugins.find("interventions", phase.intervention.name)
+    intervention = plugin.function(model, teacher, **phase.intervention.options)
+    try:
+        yield intervention
+    finally:
+        intervention.detach()
+
+
+def remember(folder: Path, model: PreTrainedModel, outcome: Outcome) -> None:
+    """Keep a stretch that is done, so that a run that is stopped later does not train it again."""
+    from safetensors.torch import save_model
+
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(model, str(folder / WEIGHTS_NAME))
+    write_atomically(folder / DONE_NAME, json.dumps(asdict(outcome)))
+    for checkpoint in folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+
+
+def recall(folder: Path, model: PreTrainedModel) -> Outcome | None:
+    """Load the weights of a stretch that is done and return its outcome; None when it is not."""
+    from safetensors.torch import load_model
+
+    if not (folder / DONE_NAME).is_file():
+        return None
+    load_model(model, str(folder / WEIGHTS_NAME))
+    known: dict[str, Any] = json.loads((folder / DONE_NAME).read_text(encoding="utf-8"))
+    return Outcome(**known)

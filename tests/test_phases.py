@@ -1,0 +1,414 @@
+"""Phases: how steps are divided, what rests, who teaches, and that a stopped run goes on in the stretch it was in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from study_parts import BILSTM, TRAINING, TRANSFORMER, pool_file, state, train_rows, validation_rows
+from tiny import HEADS, bilstm, classifier, tokenizer, write
+
+from compress.attention import attention_layers
+from compress.distill import distill
+from compress.errors import CompressError
+from compress.interventions.module_replacing import attach
+from compress.label import label
+from compress.labels import LabelDir
+from compress.layer_maps import layer_map
+from compress.masking import Masker
+from compress.modeling.pruned import layers_of
+from compress.phases import frozen, parts
+from compress.recipes import Choice, Phase, StudentRecipe
+from compress.schedule import divide, stretches
+from compress.signals import LiveTeacher, Watched
+from compress.types import NO_TARGET, Batch
+
+GOLD, KL, MSE, HIDDEN = Choice("hard-label"), Choice("kl"), Choice("logit-mse"), Choice("hidden-cosine")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("teachers") / "tiny-bert", classifier("bert"))
+
+
+@pytest.fixture(scope="module")
+def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
+    folder = tmp_path_factory.mktemp("labels")
+    return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", threads=1)
+
+
+def in_phases(*phases: Phase, recipe: StudentRecipe = TRANSFORMER, **training: Any) -> StudentRecipe:
+    return replace(recipe, phases=phases, training=replace(TRAINING, **training))
+
+
+def taught(teacher: Path, output: Path, recipe: StudentRecipe, labels: LabelDir, **options: Any) -> Any:
+    options = {"train": train_rows(), "validation": validation_rows(), "threads": 1, **options}
+    return distill(teacher, recipe, output, labels=[labels], **options)
+
+
+# Steps
+
+
+@given(st.integers(1, 5000), st.lists(st.floats(0.01, 10), min_size=1, max_size=8))
+def test_steps_are_divided_in_proportion(steps: int, shares: list[float]) -> None:
+    parts_of = divide(steps, shares)
+    assert min(parts_of) >= 1 and sum(parts_of) >= steps
+    if steps >= 100 * len(shares) * max(shares) / min(shares):
+        assert sum(parts_of) == steps
+        assert all(abs(n - steps * share / sum(shares)) <= 1 for n, share in zip(parts_of, shares, strict=True))
+
+
+def test_a_phase_by_layer_becomes_a_stretch_a_layer() -> None:
+    phases = (Phase((HIDDEN,), name="inside", by_layer="progressive", share=3.0), Phase((KL,)))
+    planned = stretches(phases, 3, 40)
+    assert [(s.name, s.steps, s.taught, s.resting) for s in planned] == [
+        ("phase-1-inside-layer-1", 10, (1,), 0),
+        ("phase-1-inside-layer-2", 10, (2,), 1),
+        ("phase-1-inside-layer-3", 10, (3,), 2),
+        ("phase-2", 10, None, 0),
+    ]
+    stacked = stretches((Phase((HIDDEN,), by_layer="stacked"),), 2, 4)
+    assert [(s.taught, s.resting) for s in stacked] == [((1,), 0), ((1, 2), 0)]
+    with pytest.raises(CompressError, match="no layers"):
+        stretches(phases, 0, 40)
+
+
+# Layer maps, as the papers print them
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher_layers", "name", "pairs"),
+    [
+        (4, 12, "uniform", [(1, 3), (2, 6), (3, 9), (4, 12)]),  # TinyBERT
+        (6, 12, "skip", [(1, 2), (2, 4), (3, 6), (4, 8), (5, 10)]),  # PKD-Skip
+        (6, 12, "last", [(1, 7), (2, 8), (3, 9), (4, 10), (5, 11)]),  # PKD-Last
+        (3, 12, "last", [(1, 10), (2, 11)]),
+        (3, 6, "final", [(3, 6)]),  # MiniLM
+        (1, 6, "skip", []),
+    ],
+)
+def test_layer_maps(student: int, teacher_layers: int, name: str, pairs: list[tuple[int, int]]) -> None:
+    assert layer_map(student, teacher_layers, name) == pairs
+
+
+def test_unknown_maps_and_deeper_students_are_refused() -> None:
+    with pytest.raises(CompressError, match="layers = 'even' is not known; use uniform, skip, last, final"):
+        layer_map(3, 6, "even")
+    with pytest.raises(CompressError, match="has 8 layers and the teacher 6: use layers = 'final'"):
+        layer_map(8, 6, "uniform")
+
+
+# What rests
+
+
+def test_the_parts_of_a_student_are_all_of_it_once() -> None:
+    for model in (classifier("bert"), classifier("electra"), bilstm()):
+        found = parts(model)
+        ids = [id(parameter) for part in found.values() for parameter in part]
+        assert sorted(ids) == sorted(id(parameter) for parameter in model.parameters())
+        assert found["embeddings"] and found["layers"]
+    assert len(parts(classifier("bert"))["head"]) == 2
+    with pytest.raises(CompressError, match="frozen names 'head'"), frozen(bilstm(), ("head",)):
+        pass
+
+
+def test_a_progressive_phase_changes_its_layer_only(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    changed: list[set[str]] = []
+    watched = Watch(changed)
+    deep = replace(TRANSFORMER, architecture=Choice("transformer", options={"depth": 2}))
+    recipe = in_phases(Phase((HIDDEN,), by_layer="progressive", frozen=("head",)), Phase((KL,)), recipe=deep)
+    with watched:
+        made = taught(teacher, tmp_path / "student", recipe, labels)
+    # hidden-cosine teaches the last layer only: nothing is taught while the first one is.
+    assert changed[0] == set()
+    assert changed[1] and all(".layer.1." in name for name in changed[1])
+    assert any("classifier" in name for name in changed[2]) and any(".layer.0." in name for name in changed[2])
+    notes = made.manifest.notes
+    assert [stretch["steps"] for stretch in notes["stretches"]] == [4, 5, 9]
+    assert notes["steps"] == notes["planned_steps"] == 18 and notes["best_step"] > 9
+    assert [stretch["best_score"] is None for stretch in notes["stretches"]] == [True, True, False]
+
+
+class Watch:
+    """Notes which weights each stretch of training changed."""
+
+    def __init__(self, changed: list[set[str]]) -> None:
+        self.changed = changed
+
+    def __enter__(self) -> None:
+        import compress.phases as phases
+
+        self.original = phases.train
+
+        def train(model: Any, *inputs: Any, **named: Any) -> Any:
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            outcome = self.original(model, *inputs, **named)
+            after = model.state_dict()
+            self.changed.append({name for name in before if not torch.equal(before[name], after[name])})
+            return outcome
+
+        phases.train = train  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        import compress.phases as phases
+
+        phases.train = self.original
+
+
+# Text
+
+
+def test_a_phase_reads_the_text_it_names(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    import compress.phases as phases
+
+    read: list[int] = []
+    original = phases.train
+
+    def train(model: Any, rows: Any, **named: Any) -> Any:
+        read.append(len(rows))
+        return original(model, rows, **named)
+
+    recipe = in_phases(Phase((MSE,), text="pool"), Phase((GOLD,), text="gold"), Phase((KL,)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phases, "train", train)
+        taught(teacher, tmp_path / "student", recipe, labels)
+    gold = len(train_rows())
+    assert read == [read[2] - gold, gold, read[2]] and read[0] > 0
+
+
+def test_a_phase_for_gold_rows_is_left_out_where_there_are_none(
+    teacher: Path, labels: LabelDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = in_phases(Phase((MSE,)), Phase((GOLD,), name="fine-tuning", text="gold"))
+    made = taught(teacher, tmp_path / "student", recipe, labels, train=())
+    assert "stretches" not in made.manifest.notes  # one was left
+    assert "the phase fine-tuning" in caplog.text and "left out" in caplog.text
+
+
+def test_the_control_learns_from_gold_in_one_phase(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    recipe = in_phases(Phase((HIDDEN,), text="pool"), Phase((KL,)))
+    made = taught(teacher, tmp_path / "student", recipe, labels)
+    control = taught(teacher, tmp_path / "control", recipe, labels, control=True)
+    assert "stretches" not in control.manifest.notes
+    assert control.manifest.notes["planned_steps"] == made.manifest.notes["planned_steps"]
+
+
+# Who teaches
+
+
+def test_a_general_phase_needs_the_encoder_to_be_named(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    recipe = in_phases(Phase((HIDDEN,), teacher="encoder", text="pool"), Phase((KL,)))
+    with pytest.raises(CompressError, match="name it with --encoder"):
+        taught(teacher, tmp_path / "student", recipe, labels)
+    encoder = write(tmp_path / "encoder", classifier("bert", seed=3))
+    made = taught(teacher, tmp_path / "student", recipe, labels, encoder=encoder)
+    assert [parent["name"] for parent in made.manifest.parents] == ["tiny-bert", "encoder"]
+    own = taught(teacher, tmp_path / "other", recipe, labels, encoder=teacher)
+    assert any(not torch.equal(a, b) for a, b in zip(state(made.path).values(), state(own.path).values(), strict=True))
+
+
+def test_a_watched_model_shows_its_attention() -> None:
+    model = classifier("bert")
+    layers = attention_layers(model)
+    ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
+    batch = Batch(ids, torch.tensor([[1, 1, 1], [1, 1, 0]]))
+    watched = Watched(model, frozenset({"attention", "hidden"}))
+    with torch.no_grad():
+        _, outputs = watched(batch)
+        expected = layers[0].query(outputs.hidden[0])
+    assert outputs.layers == len(layers) == len(outputs.queries) == len(outputs.values)
+    assert outputs.queries[0].shape == (2, HEADS, 3, layers[0].head_size)
+    torch.testing.assert_close(outputs.queries[0].transpose(1, 2).reshape(2, 3, -1), expected)
+    watched.close()
+    with torch.no_grad():
+        assert watched(batch)[1].queries == ()
+
+
+def test_masked_text_gets_the_teachers_logits_of_masked_text() -> None:
+    model = classifier("bert")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    batch = Batch(ids, torch.ones_like(ids))
+    cached = torch.tensor([[9.0, -9.0]])
+    live = LiveTeacher(model, frozenset())
+    assert torch.equal(live(batch, cached).logits, cached)
+    masked = live(replace(batch, targets=torch.full_like(ids, NO_TARGET)), cached).logits
+    with torch.no_grad():
+        torch.testing.assert_close(masked, model(ids, attention_mask=batch.attention_mask).logits)
+
+
+def test_masking_hides_the_share_it_says_in_the_proportions_of_bert() -> None:
+    torch.manual_seed(0)
+    tokens = tokenizer("bert")
+    ids = torch.full((100, 200), tokens.convert_tokens_to_ids("film"))
+    ids[:, 0], ids[:, -1] = tokens.cls_token_id, tokens.pad_token_id
+    mask = torch.ones_like(ids)
+    mask[:, -1] = 0
+    masked = Masker(tokens, 0.15)(Batch(ids, mask))
+    assert masked.targets is not None
+    chosen = masked.targets != NO_TARGET
+    assert not chosen[:, 0].any() and not chosen[:, -1].any()
+    assert torch.equal(masked.targets[chosen], ids[chosen]) and torch.equal(masked.input_ids[~chosen], ids[~chosen])
+    n = int(chosen.sum())
+    assert abs(n - 0.15 * 100 * 198) < 4 * (100 * 198 * 0.15 * 0.85) ** 0.5
+    hidden = int((masked.input_ids[chosen] == tokens.mask_token_id).sum())
+    same = int((masked.input_ids[chosen] == ids[chosen]).sum())
+    assert abs(hidden - 0.8 * n) < 4 * (n * 0.8 * 0.2) ** 0.5 + n * 0.1 / len(tokens)
+    assert abs(same - 0.1 * n) < 4 * (n * 0.1 * 0.9) ** 0.5 + n * 0.1 / len(tokens) * 2
+
+
+# Module replacing (BERT-of-Theseus)
+
+
+def test_module_replacing_uses_predecessors_as_often_as_it_says() -> None:
+    torch.manual_seed(0)
+    old, student = classifier("bert"), classifier("bert", seed=5)
+    del layers_of(student)[1]
+    student.config.num_hidden_layers = 1
+    ids = torch.tensor([[5, 6, 7]])
+    own = student(ids).logits
+    replacing = attach(student, old, start=0.4, until=0.5)
+    used = []
+    handle = layers_of(old)[1].register_forward_hook(lambda *_: used.append(1))
+    student.train()
+    runs = 600
+    for _ in range(runs):
+        student(ids)
+    assert abs(len(used) - 0.6 * runs) < 4 * (runs * 0.6 * 0.4) ** 0.5
+    replacing.step(0.25)
+    assert replacing.probability == pytest.approx(0.7)
+    replacing.step(0.5)
+    assert replacing.probability == 1.0
+    used.clear()
+    student.eval()
+    replacing.step(0.0)
+    assert torch.equal(student(ids).logits, own) and not used  # selection sees successors only
+    student.train()
+    replacing.detach()
+    student(ids)
+    assert not used and "forward" not in vars(layers_of(student)[0])
+    handle.remove()
+
+
+def test_a_predecessor_gives_exactly_its_teachers_states() -> None:
+    old, student = classifier("bert"), classifier("bert", seed=5)
+    student.bert.embeddings.load_state_dict(old.bert.embeddings.state_dict())
+    replacing = attach(student, old, schedule="constant", start=1e-9)
+    ids = torch.tensor([[5, 6, 7]])
+    student.train()
+    for module in student.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    torch.manual_seed(0)
+    with torch.no_grad():
+        torch.testing.assert_close(student.bert(ids).last_hidden_state, old.eval().bert(ids).last_hidden_state)
+    replacing.step(0.9)
+    assert replacing.probability == 1e-9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": "cosine"}, "schedule = 'cosine' is not known"),
+        ({"start": 0.0}, "must be above 0 and at most 1"),
+        ({"until": 2.0}, "must be above 0 and at most 1"),
+    ],
+)
+def test_module_replacing_refuses(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompressError, match=message):
+        attach(classifier("bert"), classifier("bert"), **options)
+
+
+def test_module_replacing_refuses_models_that_do_not_fit() -> None:
+    with pytest.raises(CompressError, match="of one family and width; these are compress-bilstm and bert"):
+        attach(bilstm(), classifier("bert"))  # type: ignore[arg-type]
+    three = classifier("bert")
+    layers_of(three).append(layers_of(classifier("bert"))[0])
+    with pytest.raises(CompressError, match="divides the teacher's 3 layers, not 2"):
+        attach(classifier("bert"), three)
+
+
+def test_theseus_trains_through_the_pipeline(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    replacing = Phase((GOLD,), text="gold", frozen=("embeddings", "head"), intervention=Choice("module-replacing"))
+    changed: list[set[str]] = []
+    recipe = in_phases(replacing, Phase((GOLD,), text="gold"))
+    with Watch(changed):
+        made = taught(teacher, tmp_path / "student", recipe, labels)
+    assert changed[0] and all(".layer." in name for name in changed[0])
+    assert any("embeddings" in name for name in changed[1])
+    assert state(made.path).keys() == state(taught(teacher, tmp_path / "plain", TRANSFORMER, labels).path).keys()
+
+
+# Stopped
+
+
+def test_a_run_stopped_in_a_later_phase_does_not_train_the_first_again(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compress.training import DistillationTrainer
+
+    recipe = in_phases(Phase((HIDDEN,), name="inside"), Phase((KL,)), evaluations=4)
+    whole = state(taught(teacher, tmp_path / "whole", recipe, labels).path)
+    original = DistillationTrainer.compute_loss
+    counts = {"steps": 0}
+
+    def stopping(self: Any, *given: Any, **named: Any) -> Any:
+        counts["steps"] += 1
+        if counts["steps"] == 9 + 6:
+            raise KeyboardInterrupt
+        return original(self, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DistillationTrainer, "compute_loss", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            taught(teacher, tmp_path / "student", recipe, labels)
+    (done,) = (tmp_path / ".student.partial").rglob("phase-1-inside/outcome.json")
+    assert json.loads(done.read_text())["steps"] == 9
+    resumed = taught(teacher, tmp_path / "student", recipe, labels)
+    weights = state(resumed.path)
+    for key in whole:
+        torch.testing.assert_close(weights[key], whole[key], atol=1e-6, rtol=1e-5)
+    assert resumed.manifest.notes["steps"] == 18
+
+
+def test_a_bilstm_can_learn_in_phases_too(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    recipe = in_phases(Phase((MSE,), frozen=("embeddings",)), Phase((MSE,)), recipe=BILSTM)
+    changed: list[set[str]] = []
+    with Watch(changed):
+        taught(teacher, tmp_path / "student", recipe, labels)
+    assert "embedding.weight" not in changed[0] and "embedding.weight" in changed[1]
+
+
+def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    from compress.phases import Classroom
+    from compress.rows import collator, write_rows
+    from compress.schedule import Stretch
+    from compress.signals import CachedFirstStates
+    from compress.transfer import Gold, Lessons, Pool
+
+    tokens, model = tokenizer("bert"), classifier("bert")
+    rows = write_rows(
+        tmp_path / "rows.arrow", Lessons(Pool((labels,)), Gold()).rows("all"), tokens, max_length=32,
+        task="classification",
+    )  # fmt: skip
+    collate = collator(0, "classification")
+    room = Classroom(model, tokens, rows, collate, TRAINING, "cpu")
+    phase = Phase((Choice("patience", options={"layers": "skip"}), KL))
+    steps = 2 * len(rows) // TRAINING.batch_size + 1
+    assert isinstance(room.signal(Stretch("few", phase, 3), model, tmp_path), LiveTeacher)
+    signal = room.signal(Stretch("many", phase, steps), model, tmp_path)
+    assert isinstance(signal, CachedFirstStates)
+    arrays = collate([rows[row] for row in (7, 2, 30)])
+    batch = Batch(arrays["input_ids"], arrays["attention_mask"], rows=arrays["rows"])
+    given_first = signal(batch, arrays["teacher_logits"]).first
+    with torch.no_grad():
+        hidden = model(batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True).hidden_states
+    assert given_first is not None
+    expected = torch.stack([states[:, 0] for states in hidden], dim=1)
+    np.testing.assert_allclose(given_first.numpy(), expected.numpy(), atol=5e-3, rtol=2e-3)
