@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from compress.errors import CompressError
 from compress.types import Outputs
 
@@ -30,7 +32,8 @@ def layer_map(student_layers: int, teacher_layers: int, layers: str = "uniform")
         )
     if layers == "last":
         return [(m, teacher_layers - student_layers + m) for m in range(1, student_layers)]
-    pairs = [(m, round(m * teacher_layers / student_layers)) for m in range(1, student_layers + 1)]
+    # Where the depths do not divide, a half always goes up; round() would take the even layer.
+    pairs = [(m, math.floor(m * teacher_layers / student_layers + 0.5)) for m in range(1, student_layers + 1)]
     return pairs if layers == "uniform" else pairs[:-1]
 
 

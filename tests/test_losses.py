@@ -2,45 +2,97 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.types import Batch, Outputs
+from compress.types import NO_TARGET, Batch, Outputs
 
 LOSSES = plugins.names("losses")
-DIVERGENCES = [name for name in LOSSES if plugins.find("losses", name).load().NEEDS <= {"logits", "hidden"}]
-ROWS, TOKENS, CLASSES, WIDTH = 4, 5, 3, 6
+COMPARISONS = frozenset({"logits", "hidden", "first", "attention"})
+NEEDS = {name: plugins.find("losses", name).needs for name in LOSSES}
+DIVERGENCES = [name for name in LOSSES if NEEDS[name] and NEEDS[name] <= COMPARISONS]
+LAYERED = [name for name in LOSSES if "layers" in plugins.find("losses", name).parameters]
+ROWS, TOKENS, CLASSES, WIDTH, HEADS = 4, 5, 2, 32, 4
+STUDENT_LAYERS, TEACHER_LAYERS = 2, 4
+
+
+@functools.cache
+def models() -> tuple[PreTrainedModel, PreTrainedModel]:
+    """A student and a teacher of two layers and equal widths, whose weights some losses read."""
+    return tiny.classifier(seed=1), tiny.classifier(seed=2)
+
+
+@functools.cache
+def learned(name: str) -> nn.Module | None:
+    module = plugins.find("losses", name).load()
+    torch.manual_seed(0)
+    return module.learned(*models()) if hasattr(module, "learned") else None
 
 
 def loss(name: str) -> Callable[..., Tensor]:
-    return plugins.find("losses", name).function
+    """Return a loss, with what it learns, if it does, already in its place."""
+    function, part = plugins.find("losses", name).function, learned(name)
+    if part is None:
+        return function
+    return lambda student, teacher, batch, **options: function(student, teacher, batch, part, **options)
 
 
 def case(padding: int = 0) -> tuple[Outputs, Outputs, Batch]:
-    """Random outputs of a student and a teacher; ``padding`` columns more hold noise under a closed mask."""
-    generator = torch.Generator().manual_seed(1)
-    sides = []
-    for _ in range(2):
+    """Random outputs of a student and a deeper teacher; ``padding`` columns more hold noise under a closed mask."""
+    generator, noise = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+
+    def drawn(*shape: int) -> Tensor:
+        """``shape`` ends in tokens and width."""
+        tail = 9 * torch.randn(*shape[:-2], padding, shape[-1], generator=noise)
+        return torch.cat([torch.randn(*shape, generator=generator), tail], dim=-2)
+
+    def side(layers: int) -> Outputs:
+        vectors = [tuple(drawn(ROWS, HEADS, TOKENS, WIDTH // HEADS) for _ in range(layers)) for _ in range(3)]
         logits = torch.randn(ROWS, CLASSES, generator=generator)
-        hidden = [torch.randn(ROWS, TOKENS, WIDTH, generator=generator) for _ in range(3)]
-        noise = [9 * torch.randn(ROWS, padding, WIDTH, generator=torch.Generator().manual_seed(2)) for _ in hidden]
-        sides.append((logits, tuple(torch.cat(parts, dim=1) for parts in zip(hidden, noise, strict=True))))
+        return Outputs(logits, tuple(drawn(ROWS, TOKENS, WIDTH) for _ in range(layers + 1)), *vectors)
+
+    student, teacher = side(STUDENT_LAYERS), side(TEACHER_LAYERS)
+    for tensor in tensors(student):
+        tensor.requires_grad_()
+    vocabulary = len(tiny.tokenizer())
     mask = torch.ones(ROWS, TOKENS + padding, dtype=torch.long)
     mask[:, TOKENS:] = 0
     mask[0, 3:] = 0
-    batch = Batch(torch.ones_like(mask), mask, labels=torch.tensor([0, 2, -100, 1]))
-    student = Outputs(sides[0][0].requires_grad_(), tuple(h.requires_grad_() for h in sides[0][1]))
-    return student, Outputs(*sides[1]), batch
+    targets = torch.full_like(mask, NO_TARGET)
+    targets[:, 1:3] = torch.randint(5, vocabulary, (ROWS, 2), generator=generator)
+    whole = torch.randint(5, 2 * vocabulary, (ROWS, TOKENS), generator=generator)
+    mixed = torch.cat([whole, torch.randint(5, 2 * vocabulary, (ROWS, padding), generator=noise)], dim=1)
+    labels = torch.tensor([0, 1, NO_TARGET, 1])
+    batch = Batch(torch.ones_like(mask), mask, labels=labels, targets=targets, mixed_ids=mixed, mixed_mask=mask)
+    return student, teacher, batch
+
+
+def tensors(side: Outputs) -> list[Tensor]:
+    return [side.logits, *side.hidden, *side.queries, *side.keys, *side.values]
+
+
+def changed(side: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return outputs or a batch with every tensor changed."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(one, value))
+        return change(value) if isinstance(value, Tensor) else value
+
+    return type(side)(**{field.name: one(getattr(side, field.name)) for field in fields(side)})
 
 
 def two_classes(student: list[list[float]], teacher: list[list[float]] | None = None, **batch: Any) -> tuple[Any, ...]:
@@ -49,14 +101,31 @@ def two_classes(student: list[list[float]], teacher: list[list[float]] | None = 
     return Outputs(torch.tensor(student)), gold, Batch(ids, torch.ones_like(ids), **batch)
 
 
+@pytest.mark.parametrize("padding", [0, 4])
 @pytest.mark.parametrize("name", LOSSES)
-def test_gradient_reaches_the_student(name: str) -> None:
-    student, teacher, batch = case()
+def test_gradient_reaches_the_student_and_what_the_loss_learns(name: str, padding: int) -> None:
+    student, teacher, batch = case(padding)
+    pupil, part = models()[0], learned(name)
+    parts = list(part.parameters()) if part is not None else []
+    for parameter in (*pupil.parameters(), *parts):
+        parameter.grad = None
     value = loss(name)(student, teacher, batch)
     assert value.shape == () and value > 0
     value.backward()
-    grads = [t.grad for t in (student.logits, *student.hidden) if t.grad is not None]
-    assert grads and all(torch.isfinite(grad).all() for grad in grads) and any(grad.abs().sum() > 0 for grad in grads)
+    gradients = [tensor.grad for tensor in (*tensors(student), *pupil.parameters()) if tensor.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert any(gradient.abs().sum() > 0 for gradient in gradients)
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in parts)
+    assert not parts or any(parameter.grad.abs().sum() > 0 for parameter in parts if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_gradient_reaches_the_teacher(name: str) -> None:
+    student, teacher, batch = case()
+    for parameter in models()[1].parameters():
+        parameter.grad = None
+    loss(name)(student, teacher, batch).backward()
+    assert all(parameter.grad is None for parameter in models()[1].parameters())
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -73,15 +142,60 @@ def test_a_divergence_is_zero_only_where_student_and_teacher_agree(name: str) ->
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_order_of_rows_does_not_count(name: str) -> None:
-    student, teacher, batch = case()
+    here = case()
     order = torch.tensor([2, 0, 3, 1])
+    moved = [changed(part, lambda tensor: tensor[order]) for part in here]
+    torch.testing.assert_close(loss(name)(*moved), loss(name)(*here))
 
-    def moved(side: Outputs) -> Outputs:
-        return Outputs(side.logits[order], tuple(h[order] for h in side.hidden))
 
-    assert batch.labels is not None
-    again = Batch(batch.input_ids[order], batch.attention_mask[order], labels=batch.labels[order])
-    torch.testing.assert_close(loss(name)(moved(student), moved(teacher), again), loss(name)(student, teacher, batch))
+@pytest.mark.parametrize("name", LOSSES)
+def test_half_precision_is_compared_in_full(name: str) -> None:
+    student, teacher, batch = case()
+    value = loss(name)(changed(student, lambda tensor: tensor.detach().bfloat16()), teacher, batch)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, loss(name)(student, teacher, batch), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_layers_add_up_and_only_those_that_are_taught_count(name: str) -> None:
+    student, teacher, batch = case()
+
+    def value(*taught: int) -> Tensor:
+        return loss(name)(replace(student, taught=taught), teacher, batch, layers="uniform")
+
+    assert value(1) > 0 and value(2) > 0
+    torch.testing.assert_close(value(1) + value(2), loss(name)(student, teacher, batch, layers="uniform"))
+    nothing = value()
+    nothing.backward()
+    assert nothing == 0 and student.logits.grad is not None
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_an_unknown_layer_map_is_refused(name: str) -> None:
+    with pytest.raises(CompressError, match="layers = 'first' is not known; use uniform, skip, last, final"):
+        loss(name)(*case(), layers="first")
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if NEEDS[name] & {"hidden", "first"}])
+def test_a_student_without_hidden_states_is_refused(name: str) -> None:
+    student, teacher, batch = case()
+    with pytest.raises(CompressError, match=f"the loss {name} compares hidden states, and this student has none"):
+        loss(name)(replace(student, hidden=()), teacher, batch)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if "attention" in NEEDS[name]])
+def test_a_model_without_heads_is_refused(name: str) -> None:
+    student, teacher, batch = case()
+    with pytest.raises(CompressError, match=f"the loss {name} compares attention heads .* this teacher has none"):
+        loss(name)(student, replace(teacher, queries=()), batch)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if learned(name) is not None])
+def test_what_is_learned_holds_no_model(name: str) -> None:
+    part = learned(name)
+    assert part is not None
+    of_models = {id(parameter) for model in models() for parameter in model.parameters()}
+    assert not of_models & {id(parameter) for parameter in part.parameters()}
 
 
 def test_logit_mse_is_the_mean_over_rows_and_classes() -> None:
@@ -197,12 +311,3 @@ def test_what_hidden_cosine_refuses(student: dict[str, Any], options: dict[str, 
     ours, theirs, batch = hidden_case()
     with pytest.raises(CompressError, match=message):
         loss("hidden-cosine")(replace(ours, **student), theirs, batch, **options)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_half_precision_logits_are_compared_in_full(name: str) -> None:
-    student, teacher, batch = case()
-    half = Outputs(student.logits.bfloat16(), tuple(h.bfloat16() for h in student.hidden))
-    value = loss(name)(half, teacher, batch)
-    assert value.dtype == torch.float32
-    torch.testing.assert_close(value, loss(name)(student, teacher, batch), atol=2e-2, rtol=2e-2)
