@@ -54,7 +54,11 @@ def test_every_plugin_defines_its_entry_and_says_what_it_is(folder: str, name: s
 
 @pytest.mark.parametrize("name", plugins.names("losses"))
 def test_every_loss_names_what_it_needs(name: str) -> None:
-    assert plugins.find("losses", name).load().NEEDS <= {"logits", "hidden", "labels"}
+    plugin = plugins.find("losses", name)
+    module = plugin.load()
+    assert plugin.needs == module.NEEDS
+    assert module.NEEDS <= {"logits", "hidden", "first", "attention", "labels", "targets", "mixed"}
+    assert getattr(module, "STUDENT_NEEDS", frozenset()) <= {"hidden", "attention"}
 
 
 @pytest.mark.parametrize(
