@@ -157,11 +157,13 @@ class Classroom:
 
 
 def parts(model: PreTrainedModel) -> dict[str, list[Parameter]]:
-    """Return the weights of a student by part: its embeddings, its head, and the layers between."""
+    """Return the weights of a student by part: its embeddings, its head with the pooler, and the layers between."""
     base: Any = model.base_model
     embeddings: Any = getattr(base, "embeddings", None) or model.get_input_embeddings()
     first = {id(parameter) for parameter in embeddings.parameters()}
-    inside = {id(parameter) for parameter in base.parameters()}
+    pooler = getattr(base, "pooler", None)
+    pooling = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
+    inside = {id(parameter) for parameter in base.parameters()} - pooling
     found: dict[str, list[Parameter]] = {"embeddings": [], "layers": [], "head": []}
     for parameter in model.parameters():
         part = "embeddings" if id(parameter) in first else "layers" if id(parameter) in inside else "head"

@@ -238,6 +238,8 @@ class DistillationTrainer(Trainer):
         self.terms = terms
         self.reads_teacher = bool(needs(teaching.losses) & ({"logits"} | LIVE))
         self.student = Watched(arguments["model"], needs_of_student(teaching.losses))
+        learning = [parameter for parameter in arguments["model"].parameters() if parameter.requires_grad]
+        self.anchor = min(learning, key=lambda parameter: parameter.numel())
         self.model_accepts_loss_kwargs = False
 
     def training_step(self, *inputs: Any, **named: Any) -> Tensor:
@@ -255,8 +257,8 @@ class DistillationTrainer(Trainer):
         student = replace(student, taught=self.teaching.taught)
         teacher = self.teaching.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
         with torch.autocast(student.logits.device.type, enabled=False):  # relations and divergences need the digits
-            # The first part gives a gradient path where no loss teaches any layer now.
-            total = 0.0 * student.logits.float().sum() + sum(term(student, teacher, batch) for term in self.terms)
+            # The first part gives a gradient path where no layer is taught now, or all are replaced by the teacher's.
+            total = 0.0 * self.anchor.sum() + sum(term(student, teacher, batch) for term in self.terms)
         return (total, raw) if return_outputs else total
 
     def prediction_step(

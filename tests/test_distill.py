@@ -128,7 +128,8 @@ def test_pairs_and_a_regression(tmp_path: Path) -> None:
 
 
 def test_augmented_text_is_labelled_and_taught(teacher: Path, tmp_path: Path) -> None:
-    recipe = replace(BILSTM, augmentation=Augmentation(Choice("masking", options={"mask": 0.5, "ngram": 0.5}), copies=2))
+    masking = Choice("masking", options={"mask": 0.5, "ngram": 0.5})
+    recipe = replace(BILSTM, augmentation=Augmentation(masking, copies=2))
     made = taught(teacher, tmp_path / "student", recipe, unlabeled=pool_file(tmp_path / "pool.txt"))
     assert made.manifest is not None and 150 < made.manifest.data[0]["rows"] <= 270
 
@@ -140,22 +141,22 @@ def test_a_control_takes_the_same_steps_from_the_same_start_on_gold_alone(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, Any]] = []
-    original = stage.fit
+    phases = importlib.import_module("compress.phases")
+    original = phases.fit
 
-    def spied(model: Any, tokenizer: Any, rows: Any, selection: Any, **named: Any) -> Any:
-        kept = list(rows)
+    def spied(model: Any, tokenizer: Any, lessons: Any, selection: Any, **named: Any) -> Any:
         start = {key: value.clone() for key, value in model.state_dict().items()}
-        seen.append({"rows": kept, "start": start, **named})
-        return original(model, tokenizer, iter(kept), selection, **named)
+        seen.append({"rows": list(lessons.rows(named["phases"][0].text)), "start": start, **named})
+        return original(model, tokenizer, lessons, selection, **named)
 
-    monkeypatch.setattr(stage, "fit", spied)
+    monkeypatch.setattr(phases, "fit", spied)
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
     student = taught(teacher, tmp_path / "student", **options)
     control = taught(teacher, tmp_path / "control", control=True, **options)
     assert student.manifest is not None and control.manifest is not None
     assert [run["steps"] for run in seen] == [17, 17]
     assert all(torch.equal(seen[0]["start"][key], seen[1]["start"][key]) for key in seen[0]["start"])
-    assert [choice.name for choice in seen[1]["losses"]] == ["hard-label"]
+    assert [[choice.name for choice in phase.losses] for phase in seen[1]["phases"]] == [["hard-label"]]
     assert [row.example for row in seen[1]["rows"]] == train_rows()
     assert all(row.logits is None and row.label is not None for row in seen[1]["rows"])
     assert control.manifest.notes["control"] is True and student.manifest.notes["control"] is False

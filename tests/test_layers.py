@@ -16,8 +16,8 @@ STAGES = frozenset(
      "predict")
 )
 PLUGINS = frozenset(
-    ("architectures", "losses", "interventions", "augmenters", "criteria", "quantizers", "exporters", "runtimes", "floors",
-     "peers")
+    ("architectures", "losses", "interventions", "augmenters", "criteria", "quantizers", "exporters", "runtimes",
+     "floors", "peers")
 )
 GROUND = frozenset(("types", "errors"))
 LEVELS = {"ground": 0, "core": 1, "plug-in": 2, "stage": 3, "package": 4, "cli": 5}
