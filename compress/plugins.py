@@ -155,7 +155,10 @@ def _parse(folder: str, name: str, module: str) -> Plugin:
 def _needs(tree: ast.Module) -> frozenset[str]:
     """Return the strings of a module's ``NEEDS = frozenset({...})``."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "NEEDS" for t in node.targets):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and any(
+            isinstance(target, ast.Name) and target.id == "NEEDS" for target in targets
+        ):
             return frozenset(str(part.value) for part in ast.walk(node.value) if isinstance(part, ast.Constant))
     return frozenset()
 
