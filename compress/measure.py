@@ -2,14 +2,16 @@
 
 Every (model, runtime, threads) is a process of its own, pinned to the same cores. All are alive together and one works
 at a time: in each round every one gets the same batches, in an order drawn anew. A speed-up is the median over rounds
-of the ratio to the teacher, with an interval; quality is compared row by row.
+of the ratio to the teacher, with an interval; quality is compared row by row. More models than memory holds are
+measured in groups, each with the teacher among them.
 """
 
 from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from compress.measuring.lines import Rows, describe_run, device_fields, keep_pre
 from compress.measuring.lock import lock_path, write_lock
 from compress.measuring.quality import quality_fields
 from compress.measuring.results import Measurement, host_id, write_results
-from compress.measuring.rounds import Files, Plan, started, take_turns
+from compress.measuring.rounds import Files, Plan, Run, groups_of, started, take_turns
 from compress.measuring.schema import SCHEMA
 from compress.peers import interpreter
 from compress.progress import Progress, silent
@@ -62,7 +64,9 @@ def benchmark(
     seed: int = 0,
     metric: str | None = None,
     max_length: int = 0,
+    together: int = 0,
     study: str = "",
+    budget: str = "",
     data_name: str = "",
     command: str = "",
     force: bool = False,
@@ -90,6 +94,8 @@ def benchmark(
         rounds: how often every configuration is timed; at least 3.
         metric: see ``compress.metrics.METRICS``; default accuracy, or Pearson for regression.
         max_length: tokens a text is cut to; 0 for as many as each model can read.
+        together: how many models to hold in memory at a time, beside the teacher; 0 for all.
+        budget: name of the budget that the models of a study were trained at, kept in every line.
         command: what was typed, kept in every line.
 
     Raises:
@@ -120,31 +126,22 @@ def benchmark(
             device=device, has_train=fitted is not None, interpreter=interpreter,
         )  # fmt: skip
         files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
-        with started([*entries, *added], plan, files, left_out, progress) as (runs, logits):
-            settings = [plan.settings(run) for run in runs]
-            take_turns(runs, settings, rows=len(rows.examples), rounds=rounds, seed=seed, progress=progress)
-            for run in runs:
-                run.memory = run.worker.ask("memory")
-            arithmetic = count_arithmetic(runs, device, progress)
-        baseline = next(run.entry.title for run in runs if run.is_baseline)
-        quality = quality_fields(
-            logits, rows.gold, baseline=baseline, metric=chosen, task=first.task, labels=first.labels
-        )
+        lines: list[Measurement] = []
+        logits: dict[str, np.ndarray | None] = {}
+        for number, group in enumerate(groups_of([*entries, *added], together)):
+            # The teacher of a later group is there to be compared with; its own lines are the first group's.
+            own_plan = replace(plan, padded_teacher=padded_teacher and not number)
+            with started(group, own_plan, files, left_out, progress) as (runs, answers):
+                measured = _measure(runs, answers, own_plan, rows, first, chosen, progress)
+                lines += (line for run, line in measured if not (number and run.is_of_teacher))
+            logits |= answers
         common = {
             "schema": SCHEMA, "study": study, "data": rows.name, "data_sha256": rows.sha256, "split": "test",
             "data_rows": len(rows.examples), "rounds": rounds, "seed": seed, "command": command,
             "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
-            "host_id": host_id(describe_host()), "left_out": left_out,
+            "host_id": host_id(describe_host()), "left_out": left_out, **({"budget": budget} if budget else {}),
         }  # fmt: skip
-        lines = [
-            {
-                **common, **describe_run(run, runs), **setting_fields(run, runs, setting),
-                **speed_fields(run, runs, setting, seed), **device_fields(run, setting, arithmetic),
-                **quality[run.entry.title],
-            }
-            for run, own in zip(runs, settings, strict=True)
-            for setting in own
-        ]  # fmt: skip
+        lines = [{**common, **line} for line in lines]
     if len(rows.examples) <= PREDICTIONS_KEPT:
         known = {title: values for title, values in logits.items() if values is not None}
         keep_predictions(lines, {t: metrics.predictions(v, chosen.task) for t, v in known.items()}, rows.gold)
@@ -156,10 +153,38 @@ def benchmark(
             "peers": list(peers), "peer_models": list(peer_models), "bodies": list(bodies),
             "runtimes": None if runtimes is None else list(runtimes), "device": device, "threads": list(counts),
             "batch_sizes": list(plan.batch_sizes), "lengths": list(plan.lengths), "padded_teacher": padded_teacher,
-            "rounds": rounds, "seed": seed, "metric": metric, "max_length": max_length,
+            "rounds": rounds, "seed": seed, "metric": metric, "max_length": max_length, "together": together,
         }  # fmt: skip
         write_lock(target, lines, arguments)
     return lines
+
+
+def _measure(
+    runs: Sequence[Run],
+    logits: Mapping[str, np.ndarray | None],
+    plan: Plan,
+    rows: Rows,
+    teacher: ModelDir,
+    metric: metrics.Metric,
+    progress: Progress,
+) -> Iterator[tuple[Run, Measurement]]:
+    """Let runs that are loaded take turns, and give their lines, without what all lines of a benchmark share."""
+    settings = [plan.settings(run) for run in runs]
+    take_turns(runs, settings, rows=len(rows.examples), rounds=plan.rounds, seed=plan.seed, progress=progress)
+    for run in runs:
+        run.memory = run.worker.ask("memory")
+    arithmetic = count_arithmetic(runs, plan.device, progress)
+    baseline = next(run.entry.title for run in runs if run.is_baseline)
+    quality = quality_fields(
+        logits, rows.gold, baseline=baseline, metric=metric, task=teacher.task, labels=teacher.labels
+    )
+    for run, own in zip(runs, settings, strict=True):
+        for setting in own:
+            yield run, {
+                **describe_run(run, runs), **setting_fields(run, runs, setting),
+                **speed_fields(run, runs, setting, plan.seed), **device_fields(run, setting, arithmetic),
+                **quality[run.entry.title],
+            }  # fmt: skip
 
 
 def _check(plan: Plan) -> None:

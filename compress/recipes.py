@@ -300,7 +300,8 @@ class StudyBenchmark:
     """How the models of a study are measured; no ``runtimes`` means each model in the one that opens it natively.
 
     ``threads`` is a number or several; int8 is judged at the first. ``lengths`` are tokens to measure at beside the
-    data's own lengths. ``floors`` are fitted on the study's training rows.
+    data's own lengths. ``floors`` are fitted on the study's training rows. ``together`` is how many models are held in
+    memory at a time, each group with the teacher; 0 is all.
     """
 
     batch_sizes: tuple[int, ...] = (1, 32)
@@ -312,6 +313,7 @@ class StudyBenchmark:
     peers: tuple[str, ...] = ()
     bodies: tuple[str, ...] = ()
     metric: str = ""
+    together: int = 0
 
     @property
     def thread_counts(self) -> tuple[int, ...]:
@@ -323,6 +325,8 @@ class StudyBenchmark:
         counts = (*self.thread_counts, *self.batch_sizes, *self.lengths)
         if self.rounds < 3 or not self.thread_counts or not self.batch_sizes or min(counts) < 1:
             found.append("needs rounds of at least 3, and threads, batch_sizes and lengths of at least 1")
+        if self.together < 0:
+            found.append(f"together = {self.together} must be at least 0")
         for kind, names, known in (
             ("runtime", self.runtimes, plugins.names("runtimes")),
             ("peer", self.peers, (*plugins.names("peers"), "all")),
@@ -337,8 +341,37 @@ class StudyBenchmark:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """What a study may spend: values in place of those that its parts would have; see :mod:`compress.budgets`.
+
+    Args:
+        training: in place of every student's, unless the study's plan for that student says otherwise; of a pruned
+            model's recovery likewise.
+        teacher: in place of the teacher's training.
+        rows: of every unlabelled set; 0 leaves what the study says.
+    """
+
+    training: Mapping[str, Any] = field(default_factory=dict)
+    teacher: Mapping[str, Any] = field(default_factory=dict)
+    rows: int = 0
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = [] if self.rows >= 0 else [f"rows = {self.rows} must be at least 0"]
+        for name in ("training", "teacher"):
+            try:
+                replace_training(Training(), getattr(self, name), source=name)
+            except CompressError as error:
+                found.append(str(error))
+        return found
+
+
+@dataclass(frozen=True)
 class BenchmarkRecipe:
-    """A whole study: data, teacher, students, pruning, int8 and how they are measured."""
+    """A whole study: data, teacher, students, pruning, int8 and how they are measured.
+
+    It may be run at any one of its ``budgets``, by default at the first.
+    """
 
     title: str
     description: str
@@ -347,6 +380,7 @@ class BenchmarkRecipe:
     students: tuple[StudyStudent, ...] = ()
     prune: tuple[StudyPrune, ...] = ()
     benchmark: StudyBenchmark = StudyBenchmark()
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
     seed: int = 0
     name: str = ""
 
@@ -454,6 +488,10 @@ def _build(kind: Any, value: Any, where: str, faults: list[str]) -> Any:
     if origin is not None:
         if not isinstance(value, Mapping):
             faults.append(f"{where} = {value!r} is not a table")
+            return value
+        inner = typing.get_args(kind)[-1]
+        if dataclasses.is_dataclass(inner):
+            return {key: _build(inner, one, f"{where}.{key}", faults) for key, one in value.items()}
         return value
     if not fits(value, kind.__name__):
         faults.append(f"{where} = {value!r} is not of type {kind.__name__}")

@@ -20,6 +20,7 @@ from compress.reporting.machine import machine
 from compress.reporting.markdown import plain, table
 from compress.reporting.page import Options, Page, view
 from compress.reporting.provenance import locks_beside, short
+from compress.reporting.survey import as_markdown as survey_markdown
 from compress.reporting.tables import as_markdown
 from compress.reporting.units import exact, plural, points, times
 
@@ -124,7 +125,8 @@ def _render(template: str, page: Page) -> str:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters.update(
-        plain=plain, plural=plural, points=points, times=times, exact=exact, short=short, as_markdown=as_markdown
+        plain=plain, plural=plural, points=points, times=times, exact=exact, short=short, as_markdown=as_markdown,
+        survey_markdown=survey_markdown,
     )
     environment.globals.update(
         kinds=kinds.KINDS, symbol=kinds.symbol, repeat_headings=repeats.HEADINGS, markdown_table=table,

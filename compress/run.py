@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from compress import recipes
+from compress import budgets, recipes
 from compress.artifact import ModelDir
+from compress.controls import control_key
 from compress.data import (
     Example,
     ExampleSource,
@@ -25,8 +26,8 @@ from compress.data import (
     open_source,
     read_examples,
 )
-from compress.distill import distill
-from compress.errors import CompressError
+from compress.distill import CONTROL_PHASES, distill
+from compress.errors import CompressError, did_you_mean
 from compress.finetune import finetune
 from compress.heads import parse_heads
 from compress.label import label
@@ -45,12 +46,16 @@ from compress.recipes import (
     resolved,
 )
 from compress.report import report
-from compress.stages import Stages
+from compress.stages import OutOfDate, Stages
 
 logger = logging.getLogger("compress")
 
 RESULTS_NAME = "results.jsonl"
 REPORT_NAME = "report"
+
+
+class FailedRows(CompressError):
+    """Some models of a study could not be made; the others are measured and reported."""
 
 
 def run(
@@ -60,6 +65,8 @@ def run(
     data_root: str | Path | None = None,
     model_root: str | Path | None = None,
     teacher: str | Path | None = None,
+    budget: str = "",
+    only: Sequence[str] = (),
     device: str = "auto",
     threads: int = 0,
     force: bool = False,
@@ -68,30 +75,54 @@ def run(
 ) -> Path:
     """Run a study: teacher, labels, students and their controls, pruning, int8, benchmark, report.
 
+    A student that cannot be trained does not keep the others from being trained, measured and reported.
+
     Args:
         study: a recipe, or its name or file.
         data_root: where the study's sets lie; ``model_root`` where its fine-tuned teacher lies.
         teacher: a fine-tuned teacher to use instead of the study's.
+        budget: one of the study's, by name; by default its first.
+        only: names of students and pruned models to make and measure; by default all.
 
     Returns:
         the study's directory, with ``results.jsonl`` and ``report/``.
+
+    Raises:
+        FailedRows: after everything else is done.
+        CompressError: for anything about the request that the user can put right.
     """
-    recipe = recipes.load("benchmarks", study) if isinstance(study, str) else study
+    whole = recipes.load("benchmarks", study) if isinstance(study, str) else study
+    budget = budgets.choose(whole, budget)
+    recipe = budgets.within(whole, budget)
     plans = _student_plans(recipe)  # a fault in any recipe shows before the first hour
+    _check_only(only, recipe, plans)
     for pruning in recipe.prune:
         parse_heads(pruning.heads)
         replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruning.heads}")
     stages = Stages.open(Path(output), force)
     rows = _rows(recipe, stages, Path(data_root) if data_root else None)
-    work = Study(recipe, stages, rows, {"device": device, "threads": threads}, quiet, progress)
+    compute = {"device": device, "threads": threads}
+    work = Study(recipe, stages, rows, compute, quiet, progress, budget, tuple(only), _control_names(recipe, plans))
     opened, models = work.teacher(teacher, model_root)
     labels = [work.labels(opened), work.train_labels(opened)]
     if recipe.teacher.quantize:
         models.append(work.quantized(opened, "teacher-int8"))
-    for plan, student in plans:
-        models += work.student(opened, labels, plan, student)
-    for prune in recipe.prune:
-        models += work.pruned(opened, labels, prune)
+    planned = {student.name: work.student(opened, labels, plan, student) for plan, student in plans}
+    planned |= {_pruned_name(plan): work.pruned(opened, labels, plan) for plan in recipe.prune}
+    failed: dict[str, Exception] = {}
+    for name, making in planned.items():
+        if only and name not in only:
+            continue
+        try:
+            for path in making:
+                models += [path] if path not in models else []  # students share controls
+        except (OutOfDate, OSError):
+            raise
+        except Exception as error:
+            failed[name] = error
+            logger.warning("%s failed: %s", name, error, exc_info=not isinstance(error, CompressError))
+    if failed and len(failed) == len(set(only) or planned):
+        raise CompressError(_failures(failed, "nothing was measured"))
     results = work.measured(opened, [ModelDir.open(path) for path in models])
     curves = [path / CURVE_NAME for path in models if (path / CURVE_NAME).is_file()]
     digest = hashlib.sha256(results.read_bytes()).hexdigest()
@@ -99,7 +130,10 @@ def run(
         REPORT_NAME,
         {"results": digest},
         lambda path: report([results], path, curves=curves, title=recipe.title, force=True),
+        gathers=True,
     )
+    if failed:
+        raise FailedRows(_failures(failed, f"the others are in {stages.directory / REPORT_NAME}"))
     return stages.directory
 
 
@@ -120,7 +154,10 @@ class StudyRows:
 
 @dataclass(frozen=True)
 class Study:
-    """A study under way. Each method makes one kind of stage, or finds it made before."""
+    """A study under way. Each method makes one kind of stage, or finds it made before.
+
+    ``recipe`` is within its ``budget``, whose name results bear; ``controls`` are the names of controls by their key.
+    """
 
     recipe: BenchmarkRecipe
     stages: Stages
@@ -128,6 +165,9 @@ class Study:
     compute: dict[str, Any]
     quiet: bool
     progress: Progress
+    budget: str = ""
+    only: tuple[str, ...] = ()
+    controls: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fitting(self) -> dict[str, Any]:
@@ -140,6 +180,17 @@ class Study:
             "seed": self.recipe.seed,
             "quiet": self.quiet,
         }
+
+    @property
+    def spent(self) -> dict[str, str]:
+        """What the budget adds to the inputs of a stage."""
+        return {"budget": self.budget} if self.budget else {}
+
+    @property
+    def command(self) -> str:
+        """What was typed."""
+        words = ["compress run", self.recipe.name, *(f"--{key} {value}" for key, value in self.spent.items())]
+        return " ".join([*words, *(f"--only {name}" for name in self.only)])
 
     def teacher(self, given: str | Path | None, model_root: str | Path | None) -> tuple[ModelDir, list[Path]]:
         """Return the teacher, and models that are only measured beside it."""
@@ -191,17 +242,19 @@ class Study:
 
     def student(
         self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyStudent, student: StudentRecipe
-    ) -> list[Path]:
-        """Train a student and its control, once for each seed, and make the first one int8."""
-        made = []
-        for number, seed in enumerate(plan.seeds or (self.recipe.seed,)):
-            name = f"{student.name}-seed-{seed}" if number else student.name
-            made.append(self._trained(teacher, labels, student, name, seed=seed, control=False))
+    ) -> Iterator[Path]:
+        """Train a student and its control, once for each seed, and make the first one int8.
+
+        A control that another student has too is trained once.
+        """
+        for name, seed in _trainings(self.recipe, plan, student):
+            yield self._trained(teacher, labels, student, name, seed=seed, control=False)
             if plan.control:
-                made.append(self._trained(teacher, labels, student, f"{name}-control", seed=seed, control=True))
+                shared = self.controls[control_key(resolved(student), seed)]
+                yield self._trained(teacher, labels, student, shared, seed=seed, control=True)
         if plan.quantize:
-            made.append(self.quantized(ModelDir.open(made[0]), f"{student.name}-int8"))
-        return made
+            first = self.stages.directory / student.name
+            yield self.quantized(ModelDir.open(first), f"{student.name}-int8")
 
     def _trained(
         self,
@@ -213,22 +266,25 @@ class Study:
         seed: int,
         control: bool,
     ) -> Path:
+        if control:  # what only the student's own training reads must not tell one control from another
+            student = replace(student, phases=CONTROL_PHASES, missing=(), published=(), survey=())
         inputs = {
             "teacher": teacher.sha256,
-            "recipe": resolved(student),
+            "recipe": control_key(resolved(student), seed) if control else resolved(student),
             "data": self.rows.described(),
             "labels": [directory.manifest.files for directory in labels],
             "control": control,
             "seed": seed,
+            **self.spent,
         }
         fitting = {**self.fitting, "seed": seed}
         make = partial(distill, teacher, student, labels=labels, control=control, progress=self.progress, **fitting)
         return self.stages.make(name, inputs, make)
 
-    def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> list[Path]:
+    def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Path]:
         """Remove heads of the teacher, recover, and quantize."""
         training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {plan.heads}")
-        name = f"pruned-{plan.heads.replace('%', '')}"
+        name = _pruned_name(plan)
         inputs = {
             "teacher": teacher.sha256,
             "plan": asdict(plan),
@@ -236,6 +292,7 @@ class Study:
             "labels": [directory.manifest.files for directory in labels],
             "data": self.rows.described(),
             "seed": self.recipe.seed,
+            **self.spent,
         }
         make = partial(
             prune_heads,
@@ -248,10 +305,10 @@ class Study:
             progress=self.progress,
             **self.fitting,
         )
-        made = [self.stages.make(name, inputs, make)]
+        made = self.stages.make(name, inputs, make)
+        yield made
         if plan.quantize:
-            made.append(self.quantized(ModelDir.open(made[0]), f"{name}-int8"))
-        return made
+            yield self.quantized(ModelDir.open(made), f"{name}-int8")
 
     def quantized(self, model: ModelDir, name: str) -> Path:
         # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
@@ -277,6 +334,7 @@ class Study:
             "device": self.compute["device"],
             "test": describe_rows({"test": self.rows.test}),
             "train": describe_rows({"train": self.rows.train}),
+            **self.spent,
         }
         device = self.compute["device"]
         make = partial(
@@ -296,13 +354,53 @@ class Study:
             rounds=settings.rounds,
             seed=self.recipe.seed,
             metric=settings.metric or None,
+            together=settings.together,
             study=self.recipe.name,
+            budget=self.budget,
             data_name=self.rows.data_name,
-            command=f"compress run {self.recipe.name}",
+            command=self.command,
             force=True,
             progress=self.progress,
         )
-        return self.stages.make(RESULTS_NAME, inputs, lambda path: make(output=path))
+        return self.stages.make(RESULTS_NAME, inputs, lambda path: make(output=path), gathers=True)
+
+
+def _trainings(recipe: BenchmarkRecipe, plan: StudyStudent, student: StudentRecipe) -> list[tuple[str, int]]:
+    """Return the name and seed of every training of a student."""
+    seeds = plan.seeds or (recipe.seed,)
+    return [(f"{student.name}-seed-{seed}" if number else student.name, seed) for number, seed in enumerate(seeds)]
+
+
+def _control_names(
+    recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]
+) -> dict[str, str]:
+    """Return what each control is called by its key: after the first of the study's students that it belongs to."""
+    names: dict[str, str] = {}
+    for plan, student in plans:
+        for name, seed in _trainings(recipe, plan, student) if plan.control else ():
+            names.setdefault(control_key(resolved(student), seed), f"{name}-control")
+    return names
+
+
+def _pruned_name(plan: StudyPrune) -> str:
+    return f"pruned-{plan.heads.replace('%', '')}"
+
+
+def _check_only(
+    only: Sequence[str], recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]
+) -> None:
+    there = [*(student.name for _, student in plans), *map(_pruned_name, recipe.prune)]
+    for name in only:
+        if name not in there:
+            raise CompressError(
+                f"--only {name} is not in {recipe.name}; it has {', '.join(there)}.{did_you_mean(name, there)}"
+            )
+
+
+def _failures(failed: Mapping[str, Exception], otherwise: str) -> str:
+    """Say what failed and why."""
+    said = "; ".join(f"{name} ({str(error).strip() or type(error).__name__})" for name, error in failed.items())
+    return f"failed: {said}; {otherwise}, and the same command tries again what failed"
 
 
 def _student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentRecipe]]:

@@ -20,12 +20,16 @@ logger = logging.getLogger("compress")
 JOURNAL_NAME = "study.json"
 
 
+class OutOfDate(CompressError):
+    """A stage was made from other inputs than are now named, and is not made again without being asked to."""
+
+
 @dataclass
 class Stages:
     """The stages that are done, so that a study that was stopped goes on where it was.
 
     Each finished stage is remembered with a fingerprint of everything it was made from. When that changes, the stage
-    is refused rather than made again in silence: it may have cost hours.
+    is refused rather than made again in silence: it may have cost hours. What gathers the others is made again.
     """
 
     directory: Path
@@ -43,8 +47,17 @@ class Stages:
             raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
         return cls(directory, force)
 
-    def make(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any]) -> Path:
-        """Make ``directory/name`` by ``make(path)`` unless it was made from the same inputs before."""
+    def make(
+        self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any], *, gathers: bool = False
+    ) -> Path:
+        """Make ``directory/name`` by ``make(path)`` unless it was made from the same inputs before.
+
+        Args:
+            gathers: it only gathers what other stages made, and changes whenever there are more of these.
+
+        Raises:
+            OutOfDate: it was made from other inputs, gathers nothing, and there is no ``force``.
+        """
         path = self.directory / name
         fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
         known = self.done.get(name)
@@ -53,8 +66,8 @@ class Stages:
             if known["fingerprint"] == fingerprint:
                 logger.info("%s: done before", name)
                 return path
-            if not self.force:
-                raise CompressError(
+            if not (self.force or gathers):
+                raise OutOfDate(
                     f"{path} was made from other data or settings than the study now names; make it again with --force "
                     "or choose another -o"
                 )

@@ -1,5 +1,5 @@
-"""Write what follows from code or committed results: the command reference, the README's tables, the field table of
-result lines and its JSON schema.
+"""Write what follows from code or committed results: the command reference, the README's tables, the table of published
+systems with what their recipes reach here, the field table of result lines and its JSON schema.
 
     python docs/generate.py            # write them
     python docs/generate.py --check    # exit code 1 when one is out of date; CI and the tests do this
@@ -17,9 +17,12 @@ from pathlib import Path
 
 import click
 
+from compress import recipes
 from compress.cli import COMMANDS, cli
 from compress.measuring.results import Measurement, Row, is_baseline, read_results, rows_of
 from compress.measuring.schema import GROUPS, json_schema
+from compress.reporting import survey
+from compress.reporting.sections import Measured, gather
 from compress.reporting.units import megabytes, points, shown, times
 
 ROOT = Path(__file__).parent.parent
@@ -28,9 +31,14 @@ JSON_SCHEMA = ROOT / "docs" / "results.schema.json"
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = RESULTS / "README.md"
+SURVEY_PAGES = (ROOT / "students" / "README.md", ROOT / "docs" / "table1.md")
+SURVEY_STUDY = "table1"
+SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
-# A table of the README stands between <!-- results:STUDY --> and <!-- /results -->, the fields between <!-- fields -->.
+# A table of the README stands between <!-- results:STUDY --> and <!-- /results -->, the fields between <!-- fields -->,
+# the published systems between <!-- survey:STUDY --> and <!-- /survey -->.
 TABLE = re.compile(r"(<!-- results:(\S+) -->\n).*?(<!-- /results -->)", re.DOTALL)
+SURVEY_TABLE = re.compile(r"(<!-- survey:(\S+) -->\n).*?(<!-- /survey -->)", re.DOTALL)
 FIELD_TABLE = re.compile(r"(<!-- fields -->\n).*?(<!-- /fields -->)", re.DOTALL)
 
 INTRODUCTION = """\
@@ -166,6 +174,39 @@ def _speedup(line: Measurement | None) -> str:
     return f"{times(line['speedup'])} ({times(line['speedup_low'])} to {times(line['speedup_high'])})"
 
 
+def survey_page(page: Path) -> str:
+    """Return a page with its tables of published systems made again."""
+    return SURVEY_TABLE.sub(lambda found: found[1] + survey_tables(found[2]) + found[3], page.read_text("utf-8"))
+
+
+def survey_tables(study: str) -> str:
+    """Return every student recipe with what was published and what a study's committed results say of it."""
+    students = [recipes.load("students", name) for name in recipes.names("students")]
+    parts = committed(study)
+    if not parts:
+        return "Not measured yet.\n"
+    tables = [(part, survey.survey(part.rows, part.lines, students)) for part in parts]
+    found = [(f"### {part.rows[0].head['data']}\n\n" if len(tables) > 1 else "") + survey.as_markdown(table)
+             for part, table in tables if table]  # fmt: skip
+    return "\n".join(found)
+
+
+def survey_figures(study: str) -> str:
+    """Return what was measured of every student recipe, one entry a data set and machine."""
+    figures: dict[str, list[dict[str, str]]] = {}
+    for part in committed(study):
+        if table := survey.survey(part.rows, part.lines):
+            for recipe, measured in survey.in_short(table, part.rows[0].head).items():
+                figures.setdefault(recipe, []).append(measured)
+    return json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
+
+
+def committed(study: str) -> list[Measured]:
+    """Return a study's committed results, none where there are none yet."""
+    path = RESULTS / f"{study}.jsonl"
+    return gather(read_results([path])) if path.is_file() else []
+
+
 def results_page() -> str:
     """Return the page of committed results with its table of fields made again from the schema."""
     page = RESULTS_PAGE.read_text(encoding="utf-8")
@@ -191,6 +232,8 @@ def main() -> int:
         README: readme_page(),
         RESULTS_PAGE: results_page(),
         JSON_SCHEMA: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n",
+        **{page: survey_page(page) for page in SURVEY_PAGES if page.is_file()},
+        SURVEY_FIGURES: survey_figures(SURVEY_STUDY),
     }
     if not arguments.check:
         for path, page in pages.items():

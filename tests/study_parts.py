@@ -76,8 +76,8 @@ name = "bilstm"
 embedding_size = 8
 hidden_size = 4
 dense_size = 4
-[[losses]]
-name = "logit-mse"
+[[phases]]
+losses = [{ name = "logit-mse" }]
 [training]
 epochs = 1.0
 batch_size = 32

@@ -22,7 +22,7 @@ from compress.measuring.lock import NOT_KEPT, SETTINGS, Lock, lock_path, read_lo
 SETTING: dict[str, Any] = {
     "runtimes": ["torch"], "floors": None, "peers": [], "peer_models": [], "bodies": [], "device": "cpu",
     "threads": [1, 2], "batch_sizes": [1, 32], "lengths": [], "padded_teacher": True, "rounds": 3, "seed": 7,
-    "metric": None, "max_length": 0,
+    "metric": None, "max_length": 0, "together": 0,
 }  # fmt: skip
 
 

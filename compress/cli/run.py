@@ -17,6 +17,8 @@ from compress.cli import options
     "--model-root", envvar="COMPRESS_MODELS", metavar="DIR", help="Where teachers lie. [env: COMPRESS_MODELS]"
 )
 @click.option("--teacher", metavar="DIR", help="A fine-tuned teacher to use instead of the study's.")
+@click.option("--budget", default="", metavar="NAME", help="One of the study's budgets; default its first.")
+@click.option("--only", multiple=True, metavar="NAME", help="Make and measure this student or pruned model only.")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Directory of the study; started again it goes on.")
 @options.device
 @options.threads
@@ -28,13 +30,22 @@ def command(study: str, output: str, quiet: bool, **settings: Any) -> None:
     STUDY is a name from 'compress list studies', or a .toml file. Teacher, labels, students and controls,
     pruning, int8, benchmark, report. Stopped, it goes on where it was.
     """
-    from compress.run import REPORT_NAME, RESULTS_NAME, run
+    from compress.run import FailedRows, run
 
-    directory = run(study, output, quiet=quiet, **settings)
-    if not quiet:
-        from compress.report import MARKDOWN_NAME
+    try:
+        run(study, output, quiet=quiet, **settings)
+    except FailedRows:
+        _print(Path(output), quiet)
+        raise
+    _print(Path(output), quiet)
 
-        click.echo((Path(directory) / REPORT_NAME / MARKDOWN_NAME).read_text(encoding="utf-8"))
-        click.echo(
-            f"Report: {Path(directory) / REPORT_NAME / 'report.html'}; results: {Path(directory) / RESULTS_NAME}"
-        )
+
+def _print(directory: Path, quiet: bool) -> None:
+    """Print the report of a study, if it was made."""
+    from compress.report import MARKDOWN_NAME
+    from compress.run import REPORT_NAME, RESULTS_NAME
+
+    page = directory / REPORT_NAME / MARKDOWN_NAME
+    if not quiet and page.is_file():
+        click.echo(page.read_text(encoding="utf-8"))
+        click.echo(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")

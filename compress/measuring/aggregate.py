@@ -15,7 +15,7 @@ import numpy as np
 
 from compress.measuring.contenders import BASELINE_RUNTIME
 from compress.measuring.resampling import Columns, difference_interval
-from compress.measuring.results import Measurement, is_baseline
+from compress.measuring.results import Measurement, is_baseline, is_control_of
 from compress.metrics import METRICS, Array
 
 SHARED = ("kind", "stage", "runtime", "device", "metric_name")
@@ -175,8 +175,7 @@ def _with_controls(group: Sequence[Measurement], members: Sequence[Measurement],
     alike = [key for key in SHARED if key != "kind"]
     controls: dict[tuple[Any, ...], Measurement] = {}
     for line in sorted(members, key=lambda line: line["control_of"] not in models):
-        is_ours = line["control_of"] in models or line["recipe"] == head["recipe"] != ""
-        if line["kind"] == "control" and is_ours and all(line[key] == head[key] for key in alike):
+        if is_control_of(line, group) and all(line[key] == head[key] for key in alike):
             controls.setdefault(_unit_of(line), line)
     if not controls:
         return []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from compress import plugins
 from compress.artifact import VOCABULARIES, ModelDir, file_sha256
+from compress.controls import control_key
 from compress.errors import CompressError
 
 logger = logging.getLogger("compress")
@@ -26,7 +27,8 @@ TRAINING_ROLES = ("train", "validation", "unlabeled")
 class Contender:
     """What is measured. ``kind`` is ``teacher``, ``model``, ``control``, ``floor`` or ``body``; ``recipe`` trained it.
 
-    ``model`` is its directory; that of a floor or a body is empty until it is built.
+    ``model`` is its directory; that of a floor or a body is empty until it is built. ``control_of`` names the first
+    model that a control belongs to, ``control`` the control that belongs to a model.
     """
 
     model: ModelDir
@@ -34,6 +36,7 @@ class Contender:
     kind: str
     control_of: str = ""
     recipe: str = ""
+    control: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
         kind = "control" if is_control else "model"
         found.append(Contender(model, model.name, kind, control_of, _recipe(model)))
     found = [_like_its_source(contender, found) for contender in _with_own_names(found)]
-    return [_with_student(contender, found) for contender in found]
+    found = [_with_student(contender, found) for contender in found]
+    return [_with_control(contender, found) for contender in found]
 
 
 def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -210,22 +214,48 @@ def _like_its_source(contender: Contender, contenders: Sequence[Contender]) -> C
     manifest = contender.model.manifest
     if contender.kind == "teacher" or manifest is None or manifest.stage not in {"export", "quantize"}:
         return contender
-    parents = {parent.get("sha256") for parent in manifest.parents}
-    source = next((c for c in contenders if c.kind != "teacher" and c.model.sha256 in parents), None)
+    source = _source(contender, contenders)
     if source is None:
         return contender
     kind = "control" if "control" in (source.kind, contender.kind) else "model"
     return replace(contender, kind=kind, recipe=source.recipe, control_of=contender.control_of or source.control_of)
 
 
+def _source(contender: Contender, contenders: Sequence[Contender]) -> Contender | None:
+    """Return what an export or int8 model was made from, where it is among the contenders and not the teacher."""
+    manifest = contender.model.manifest
+    parents = {parent.get("sha256") for parent in manifest.parents} if manifest else set()
+    return next((c for c in contenders if c.kind != "teacher" and c.model.sha256 in parents), None)
+
+
 def _with_student(control: Contender, contenders: Sequence[Contender]) -> Contender:
-    """Name the student that a control belongs to, where its manifest does not: the one of the same recipe."""
+    """Name the student that a control belongs to, where its manifest does not: the first of the same recipe."""
     if control.kind != "control" or control.control_of:
         return control
     same = [c for c in contenders if c.kind == "model" and c.recipe == control.recipe and c.recipe]
+    same = same or [c for c in contenders if c.kind == "model" and _key(c) and _key(c) == _key(control)]
     seed, is_onnx = training_seed(control.model), control.model.is_onnx
     same.sort(key=lambda c: (training_seed(c.model) != seed, c.model.is_onnx != is_onnx))
     return replace(control, control_of=same[0].name) if same else control
+
+
+def _with_control(contender: Contender, contenders: Sequence[Contender]) -> Contender:
+    """Name the control that belongs to a model: trained alike, or said to be its own; of int8 that of its source."""
+    if contender.kind != "model":
+        return contender
+    manifest = contender.model.manifest
+    derived = manifest is not None and manifest.stage in {"export", "quantize"}
+    student = (_source(contender, contenders) if derived else None) or contender
+    controls = [c for c in contenders if c.kind == "control"]
+    own = [c for c in controls if c.control_of == student.name]
+    own = own or [c for c in controls if _key(c) and _key(c) == _key(student)]
+    own.sort(key=lambda c: c.model.is_onnx != contender.model.is_onnx)
+    return replace(contender, control=own[0].name) if own else contender
+
+
+def _key(contender: Contender) -> str:
+    manifest = contender.model.manifest
+    return control_key(manifest.recipe, training_seed(contender.model)) if manifest else ""
 
 
 def _with_own_names(contenders: list[Contender]) -> list[Contender]:

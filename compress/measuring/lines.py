@@ -66,8 +66,10 @@ def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
     size, parameters = _size_bytes(run), _parameters(run)
     return {
         "model": contender.name, "recipe": contender.recipe, "kind": entry.kind, "control_of": contender.control_of,
+        "control": contender.control,
         "stage": manifest.stage if manifest else "", "parents": _parents(contender, runs),
-        "training_seed": training_seed(contender.model), "model_sha256": contender.model.sha256,
+        "training_seed": training_seed(contender.model), **training_fields(contender.model),
+        "model_sha256": contender.model.sha256,
         "tokenizer_sha256": vocabulary_sha256(contender.model),
         "runtime": entry.runtime, "device": entry.device, "threads": run.threads,
         "tokenizer_inside": run.loaded["tokenizer_inside"],
@@ -75,12 +77,40 @@ def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
         "directory_bytes": sum(f.stat().st_size for f in entry.directory.path.rglob("*") if f.is_file()),
         "parameters_ratio": teacher.model.parameters / parameters if parameters else None,
         "size_ratio": teacher.model.size_bytes / size if size else None,
+        "shape": shape_of(contender.model),
         "heads_per_layer": architecture.get("heads_per_layer"), "ffn_per_layer": architecture.get("ffn_per_layer"),
         "peak_memory_bytes": run.memory["peak_memory_bytes"],
         "model_memory_bytes": run.memory["peak_memory_bytes"] - run.memory["memory_before_bytes"],
         "peak_gpu_memory_bytes": run.memory["peak_gpu_memory_bytes"], "load_ms": run.loaded["load_ms"],
         "labels": list(teacher.model.labels), "versions": _versions(run),
     }  # fmt: skip
+
+
+def training_fields(model: ModelDir) -> Measurement:
+    """Return for how many steps of how many rows a model was trained, where its manifest says so."""
+    manifest = model.manifest
+    steps = manifest.notes.get("steps") if manifest else None
+    if manifest is None or steps is None:
+        return {"training_steps": None, "training_batch_size": None}
+    own = manifest.recipe.get("training", {}).get("batch_size")
+    sizes = {phase.get("training", {}).get("batch_size", own) for phase in manifest.recipe.get("phases", ())} or {own}
+    return {"training_steps": int(steps), "training_batch_size": sizes.pop() if len(sizes) == 1 else None}
+
+
+# What a shape has, and what configs call it.
+SHAPE = {
+    "type": ("model_type",), "layers": ("num_hidden_layers", "n_layers"), "hidden_size": ("hidden_size", "dim"),
+    "vocabulary_size": ("vocab_size",),
+}  # fmt: skip
+
+
+def shape_of(model: ModelDir) -> Measurement:
+    """Return a model's type, layers, hidden width and vocabulary as its config says; nothing of what it does not."""
+    if not (model.path / "config.json").is_file():  # a floor
+        return {}
+    named = {key: next((model.config[name] for name in names if name in model.config), None)
+             for key, names in SHAPE.items()}  # fmt: skip
+    return {key: value for key, value in named.items() if value is not None}
 
 
 def setting_fields(run: Run, runs: Sequence[Run], setting: Setting) -> Measurement:

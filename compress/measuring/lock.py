@@ -325,8 +325,10 @@ SETTINGS: Mapping[str, Callable[[Any], bool]] = {
     "seed": _number(-(2**63), 2**63),
     "metric": lambda value: value is None or isinstance(value, str) and len(value) <= 100,
     "max_length": _number(0, 1_000_000),
+    "together": _number(0, 10_000),
 }
 # What is found again by its hash, or changes no figure.
 NOT_KEPT = (
-    "teacher", "models", "controls", "data", "train", "output", "study", "data_name", "command", "force", "progress",
+    "teacher", "models", "controls", "data", "train", "output", "study", "budget", "data_name", "command", "force",
+    "progress",
 )  # fmt: skip

@@ -65,6 +65,19 @@ def is_baseline(line: Mapping[str, Any]) -> bool:
     return line["kind"] == "teacher" and line["runtime"] == "torch" and line["padding"] == "longest"
 
 
+def is_control_of(control: Mapping[str, Any], models: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether a line is of a control of one of the models, whose lines share a recipe.
+
+    Models name their control. Where none does, as in older results, it names one of them or shares their recipe.
+    """
+    models = list(models)
+    if control["kind"] != "control":
+        return False
+    if named := {line["control"] for line in models if line.get("control")}:
+        return control["model"] in named
+    return any(control["control_of"] == line["model"] or control["recipe"] == line["recipe"] != "" for line in models)
+
+
 def write_results(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Write lines whole or not at all.
 

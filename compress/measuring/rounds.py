@@ -72,6 +72,11 @@ class Run:
     def is_baseline(self) -> bool:
         return self.entry.is_baseline
 
+    @property
+    def is_of_teacher(self) -> bool:
+        """Whether it is the teacher in one of the runtimes, with which the others are compared."""
+        return self.entry.kind == "teacher"
+
     def latency_ms(self, setting: Setting) -> list[list[float]]:
         return [turn["latency_ms"] for turn in self.turns[setting]]
 
@@ -136,6 +141,19 @@ class Files:
             write_texts(scratch / "train.json", train) if train else None,
             labels if gold is not None else None,
         )
+
+
+def groups_of(entries: Sequence[Entry], together: int) -> list[list[Entry]]:
+    """Part entries into groups of so many models (0: one group of all), each with the teacher in all its runtimes."""
+    teacher = [entry for entry in entries if entry.kind == "teacher"]
+    others: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.kind != "teacher":
+            others.setdefault(entry.contender.name, []).append(entry)
+    models = list(others.values())
+    size = together or max(1, len(models))
+    parts = [models[start : start + size] for start in range(0, len(models), size)] or [[]]
+    return [[*teacher, *(entry for model in part for entry in model)] for part in parts]
 
 
 @contextmanager

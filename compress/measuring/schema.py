@@ -38,10 +38,14 @@ WHO = _fields(
     ("model", "string", "name of what was measured, unique within a run"),
     ("kind", "string", "teacher, model, control (undistilled), floor (gold labels only), body (random weights), peer"),
     ("recipe", "string", "recipe that made it; empty if none"),
-    ("control_of", "string", "for a control: the model it is the control of"),
+    ("control_of", "string", "for a control: the model it is the control of, or the first of several"),
+    ("control", "string~", "for a model: the control that belongs to it; empty where none was measured"),
     ("stage", "string", "stage that made it: finetune, distill, prune, quantize, export; empty if none of ours"),
     ("parents", "array", "sha256 of the models it was made from, nearest first"),
     ("training_seed", "integer?", "seed it was trained with"),
+    ("training_steps", "integer?~", "optimiser steps that a student or teacher of ours took; null for what has none"),
+    ("training_batch_size", "integer?~", "rows of each step; null for what has none, or where phases differ"),
+    ("budget", "string~", "budget of the study that it was trained at; left out where the study has none"),
     ("model_sha256", "string", "hash of its files; empty where there are none"),
     ("tokenizer_sha256", "string", "hash of its tokenizer; empty where it has none"),
 )
@@ -122,6 +126,7 @@ SIZE = _fields(
     ("directory_bytes", "integer", "of all its files, tokenizer included"),
     ("parameters_ratio", "number?", "the teacher's over its own"),
     ("size_ratio", "number?", "the teacher's over its own"),
+    ("shape", "object~", "its type, layers, hidden_size and vocabulary_size, as far as its config says"),
     ("heads_per_layer", "array?", "attention heads left in each layer"),
     ("ffn_per_layer", "array?", "feed-forward width left in each layer"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compress.measuring.results import Measurement, Row, is_baseline
+from compress.measuring.results import Measurement, Row, is_baseline, is_control_of
 from compress.reporting.judging import UNDECIDED, WITHIN, WORSE, judge
 
 
@@ -56,26 +56,36 @@ def baseline_of(rows: Sequence[Row], of: Row | None = None) -> Row | None:
 def control_pair(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
     """Return a student and its control, whose difference is what distillation is worth to a model; None without one.
 
-    A control is named after its student, else shares its recipe. Of an int8 model it is the student before int8 that is
-    compared, so that int8 is not in the difference; in the model's own runtime if both are there.
+    A model names its control; in older results a control is named after its student, else shares its recipe. Of an
+    int8 model it is the student before int8 that is compared, so that int8 is not in the difference; in the model's own
+    runtime if both are there.
     """
-    name, recipe = row.head["model"], row.head["recipe"]
+    name = row.head["model"]
     controls = [
-        other
-        for other in rows
-        if other.head["kind"] == "control"
-        and other.head["metric"] is not None
-        and (other.head["control_of"] == name or other.head["recipe"] == recipe != "")
+        other for other in rows if other.head["metric"] is not None and is_control_of(other.head, [row.head])
     ]
     controls.sort(key=lambda o: (o.head["control_of"] != name, o.head["runtime"] != row.head["runtime"]))
     if not controls:
         return None
     control = controls[0]
-    students = [other for other in rows if other.head["model"] == control.head["control_of"]]
+    students = [other for other in rows if other.head["model"] in _before_int8(row.head, control.head, rows)]
     students.sort(key=lambda other: other.head["runtime"] != control.head["runtime"])
     if not students and row.head["stage"] == "quantize":
         return None  # the student before int8 was not measured, and int8 would be in the difference
     return (students or [row])[0], control
+
+
+def _before_int8(line: Measurement, control: Measurement, rows: Sequence[Row]) -> set[str]:
+    """Return the names of the student that a control of a line is compared with."""
+    if not line.get("control"):
+        return {control["control_of"]}
+    if line["stage"] != "quantize":
+        return {line["model"]}
+    return {
+        other.head["model"]
+        for other in rows
+        if other.head["kind"] == "model" and other.head["model_sha256"] in line["parents"]
+    }
 
 
 def judged_floors(rows: Sequence[Row], budget_points: float, outcome: str) -> list[Row]:

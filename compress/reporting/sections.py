@@ -16,6 +16,7 @@ from compress.reporting.kinds import ORDER
 from compress.reporting.marks import Published, marks, published_figures
 from compress.reporting.pareto import pareto_chart
 from compress.reporting.plot import Picture
+from compress.reporting.survey import SurveyTable, survey
 from compress.reporting.sweeps import Sweep, length_sweep, thread_sweep
 from compress.reporting.tables import Table
 from compress.reporting.units import in_percent, megabytes, metric_title, plural, points, span, times
@@ -58,6 +59,7 @@ class Section:
     lengths_sweep: Sweep | None
     at_lengths: list[AtLength]
     flips: list[Flips]
+    survey: SurveyTable | None
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
             for length in lengths
         ],
         flips=flips_of(rows, texts),
+        survey=survey(rows, measured.lines),
     )
 
 

@@ -1,0 +1,261 @@
+"""The survey's table made again: what was published of each system, and what is measured here of its recipe.
+
+Published figures are those of Rogers et al. 2020, "A Primer in BERTology" (arXiv:2002.12327), Table 1. They are labels
+beside ours: another teacher, other data, another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compress import recipes
+from compress.errors import CompressError
+from compress.measuring.aggregate import Aggregate, aggregate
+from compress.measuring.contenders import BASELINE_RUNTIME
+from compress.measuring.results import Measurement, Row, is_baseline
+from compress.recipes import StudentRecipe, Survey
+from compress.reporting import cells
+from compress.reporting.cells import EMPTY, Cell
+from compress.reporting.choosing import baseline_of
+from compress.reporting.markdown import plain, table
+from compress.reporting.units import NONE, in_percent, megabytes, plural, points, shown, span, times
+
+NO_CHECKPOINT = "no pretrained checkpoint"
+NOT_MEASURED = Cell("not measured")
+# What the columns hold, in their order.
+KEYS = (
+    "system", "published", "recipe", "shape", "metric", "kept", "difference", "parameters", "disk", "speedup_torch",
+    "speedup_best", "control", "worth", "steps", "seeds", "command",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SurveyTable:
+    """Rows of cells under headings, in the order of :data:`KEYS`."""
+
+    headings: list[str]
+    rows: list[list[Cell]]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Student:
+    """What was measured of a recipe: the model as trained, and what its row is about (that, or it made int8).
+
+    ``trained`` and ``judged`` are over all seeds; ``rows`` are those of all its models in all runtimes.
+    """
+
+    rows: list[Row]
+    trained: Aggregate | None
+    judged: Aggregate
+
+    def line(self, one: Aggregate) -> Measurement:
+        """Return the line of the first seed of what was aggregated."""
+        found = [row.head for row in self.rows if row.head["model"] == one.models[0]]
+        return next(line for line in found if line["runtime"] == one.runtime)
+
+
+def survey(
+    rows: Sequence[Row], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()
+) -> SurveyTable | None:
+    """Return the table of what was measured of one data set on one host; None where no recipe has a row in the survey.
+
+    Args:
+        rows: of one number of threads, as a section of the report has them.
+        lines: what these rows are of.
+        more: recipes to show too where they were not measured.
+    """
+    students = _students(rows, lines)
+    known = [recipe for name in students if (recipe := _recipe(name))]
+    known += [recipe for recipe in more if recipe.name not in students]
+    if not any(recipe.survey for recipe in known):
+        return None
+    listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
+    listed += [(recipe, None) for recipe in known if not recipe.survey]  # what the survey could not know
+    teacher = baseline_of(rows)
+    head = teacher.head if teacher else rows[0].head
+    return SurveyTable(
+        headings(head),
+        [[*_published(recipe, one), *_measured(students.get(recipe.name)), _command(recipe)] for recipe, one in listed],
+        _notes(head, rows),
+    )
+
+
+def headings(line: Measurement) -> list[str]:
+    """Return the headings for what a line's metric and batch size are."""
+    batch = f"batch {line['batch_size']}"
+    return [
+        "System", "Published", "Recipe", "Shape here", str(line["metric_name"]).capitalize(), "Kept",
+        "Points to the teacher", "Parameters", "Disk", f"Speed-up, {batch}, torch", f"Speed-up, {batch}, best",
+        "Its control", "Worth of distillation", "Steps", "Seeds", "Command",
+    ]  # fmt: skip
+
+
+def as_markdown(found: SurveyTable) -> str:
+    """Return the table and its notes in Markdown."""
+    text = [[cells.in_one_line(cell) for cell in row] for row in found.rows]
+    return "\n".join([table(found.headings, text), "", *(f"* {plain(note)}" for note in found.notes)]) + "\n"
+
+
+def in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
+    """Return by recipe what was measured, as text by :data:`KEYS`, with what the data and the metric are called."""
+    about = {"data": line["data"], "metric_name": line["metric_name"], "made_by": line["command"]}
+    rows = [dict(zip(KEYS, row, strict=True)) for row in found.rows]
+    return {
+        row["recipe"].text: {**about, **{key: cells.in_one_line(row[key]) for key in KEYS[3:]}}
+        for row in rows
+        if row["shape"] != NOT_MEASURED
+    }
+
+
+def published(one: Survey) -> Cell:
+    """Return how many times smaller a system was reported to be, the share it kept and how many times faster it was."""
+    speed = f", ×{one.speedup:g}" if one.speedup else ""
+    baseline = "" if one.baseline == "BERT-base" else f"against {one.baseline}"
+    return Cell(f"÷{one.compression:g}, {one.performance_kept:g}%{speed}", baseline, one.performance_kept)
+
+
+def _students(rows: Sequence[Row], lines: Sequence[Measurement]) -> dict[str, Student]:
+    """Gather what was measured by recipe, in the order of the rows."""
+    smallest = min(line["batch_size"] for line in lines)
+    found = aggregate(line for line in lines if line["batch_size"] == smallest or "predictions" in line)
+    students = {}
+    for recipe in dict.fromkeys(row.head["recipe"] for row in rows if row.head["kind"] == "model"):
+        known = _recipe(recipe)
+        own = [one for one in found if one.kind == "model" and one.recipe == recipe]
+        own.sort(key=lambda one: one.runtime != BASELINE_RUNTIME)
+        trained = next((one for one in own if one.stage != "quantize"), None)
+        judged = trained
+        if known and any(one.family == "quantization" for one in known.survey):
+            judged = next((one for one in own if one.stage == "quantize"), trained)
+        if known and (judged := judged or next(iter(own), None)):
+            mine = [row for row in rows if row.head["kind"] == "model" and row.head["recipe"] == recipe]
+            students[recipe] = Student(mine, trained, judged)
+    return students
+
+
+def _recipe(name: str) -> StudentRecipe | None:
+    if name not in recipes.names("students"):
+        return None
+    try:
+        found: StudentRecipe = recipes.load("students", name)
+    except CompressError:  # a recipe that has since been broken is no reason not to show results
+        return None
+    return found
+
+
+def _published(recipe: StudentRecipe, one: Survey | None) -> list[Cell]:
+    note = NO_CHECKPOINT if any(NO_CHECKPOINT in part for part in recipe.missing) else ""
+    name = Cell(recipe.name, note, recipe.name)
+    if one is None:
+        return [Cell(NONE, recipe.paper), EMPTY, name]
+    return [Cell(one.system, f"{one.model}; {one.evaluated_on}", one.system), published(one), name]
+
+
+def _command(recipe: StudentRecipe) -> Cell:
+    return Cell(f"compress distill --student {recipe.name}")
+
+
+def _measured(student: Student | None) -> list[Cell]:
+    """Return the cells from the shape to the seeds."""
+    if student is None:
+        return [NOT_MEASURED, *[EMPTY] * 11]
+    judged, line = student.judged, student.line(student.judged)
+    trained = student.line(student.trained) if student.trained else line
+    teacher = judged.metric - judged.difference_points / 100
+    return [
+        Cell(shape(trained), _what(judged, line)),
+        _metric(judged, line),
+        cells.percent(100 * judged.metric / teacher if teacher > 0 else None),
+        _difference(judged.difference_points, judged.low, judged.high),
+        cells.parameters(Row((line,))),
+        cells.disk(Row((line,))),
+        cells.ratio(trained, "speedup") if trained["runtime"] == BASELINE_RUNTIME else EMPTY,
+        _fastest(student),
+        *_control(student.trained),
+        _steps(trained),
+        Cell(str(judged.seeds), "", judged.seeds),
+    ]
+
+
+def shape(line: Measurement) -> str:
+    """Return a model's layers and width and the size of its vocabulary: ``4 x 312, 30,522 pieces``."""
+    known = line.get("shape") or {}
+    layers = known.get("layers") or len(line["heads_per_layer"] or ())
+    width = known.get("hidden_size")
+    if layers and width:
+        parts = [f"{layers} x {width}"]
+    elif layers:
+        parts = [plural(layers, "layer")]
+    else:
+        parts = [" ".join(str(part) for part in (known.get("type"), width) if part)]
+    parts += [f"{known['vocabulary_size']:,} pieces"] if known.get("vocabulary_size") else []
+    return ", ".join(filter(None, parts)) or NONE
+
+
+def _what(judged: Aggregate, line: Measurement) -> str:
+    """Say what was judged where it is not the model as it was trained."""
+    return f"judged: {line['model']} in {line['runtime']}" if judged.stage == "quantize" else ""
+
+
+def _metric(judged: Aggregate, line: Measurement) -> Cell:
+    scale = 100.0 if in_percent(judged.metric_name) else 1.0
+    if judged.seeds == 1:
+        return cells.metric(line, scale)
+    text = shown({"metric": judged.metric, "metric_name": judged.metric_name})
+    spread = "" if judged.metric_spread is None else f"± {scale * judged.metric_spread:.2f} over seeds"
+    return Cell(text, spread, scale * judged.metric)
+
+
+def _difference(value: float | None, low: float | None, high: float | None) -> Cell:
+    if value is None:
+        return EMPTY
+    return Cell(points(value), "" if low is None or high is None else span(points(low), points(high)), value, low, high)
+
+
+def _fastest(student: Student) -> Cell:
+    """Return the best speed-up of the model in any runtime, as trained or made int8."""
+    quiet = [row.head for row in student.rows if not row.head["noisy"]]
+    if not quiet:
+        return Cell("too noisy")
+    line = max(quiet, key=lambda one: float(one["speedup"]))
+    int8 = ", int8" if line["stage"] == "quantize" else ""
+    return Cell(times(line["speedup"]), f"{line['runtime']}{int8}", line["speedup"])
+
+
+def _control(trained: Aggregate | None) -> list[Cell]:
+    """Return the metric of the same student without distillation, and what distillation adds to it."""
+    if trained is None or trained.gain_points is None:
+        return [EMPTY, EMPTY]
+    metric = trained.metric - trained.gain_points / 100
+    scale = 100.0 if in_percent(trained.metric_name) else 1.0
+    return [
+        Cell(shown({"metric": metric, "metric_name": trained.metric_name}), "", scale * metric),
+        _difference(trained.gain_points, trained.gain_low, trained.gain_high),
+    ]
+
+
+def _steps(line: Measurement) -> Cell:
+    steps, rows = line.get("training_steps"), line.get("training_batch_size")
+    if steps is None:
+        return EMPTY
+    return Cell(f"{steps:,}", f"of {plural(rows, 'row')}" if rows else "of different sizes", steps)
+
+
+def _notes(teacher: Measurement, rows: Sequence[Row]) -> list[str]:
+    """Say what every figure is of."""
+    metric = f", {teacher['metric_name']} {shown(teacher)}" if is_baseline(teacher) else ""
+    budget = next((row.head["budget"] for row in rows if row.head.get("budget")), "")
+    command = f"Made by '{teacher['command']}'" + (f", at the budget {budget}." if budget else ".")
+    return [
+        f"{teacher['data']}, n = {teacher['metric_rows']:,}; 95% intervals, paired where two models are compared. The "
+        f"teacher: {shape(teacher)}, {megabytes(teacher['size_bytes'])}{metric}.",
+        "Published: times smaller, share of performance kept, times faster; against BERT-base unless another is named, "
+        "by Rogers et al. 2020 (arXiv:2002.12327). Ours are against the teacher above, in torch float32 on this "
+        "machine.",
+        "The control is the same student from the same start, trained for as many steps on gold labels alone. Recipes "
+        "of one architecture, vocabulary and training share it.",
+        f"{command} The command of a row goes on with '--teacher DIR --unlabeled FILE --train FILE -o DIR', for a "
+        "teacher of your own.",
+    ]
