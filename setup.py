@@ -33,6 +33,7 @@ setup(
     package_data={
         "compress": ["py.typed", "reporting/templates/*.j2"],
         **{f"compress._recipes.{name}": ["*.toml", "*.md"] for name in RECIPES},
+        "compress._recipes.students": ["*.toml", "*.md", "measured.json"],
     },
     install_requires=[
         "torch>=2.13,<3",

@@ -7,7 +7,8 @@ from typing import Any
 
 from compress import plugins, recipes
 from compress.errors import CompressError, did_you_mean
-from compress.recipes import BenchmarkRecipe, Choice, Phase, StudentRecipe, TeacherRecipe
+from compress.explanation import explain, in_short, in_words
+from compress.recipes import BenchmarkRecipe, Budget, StudentRecipe, TeacherRecipe
 
 # What a user lists -> where it lies.
 RECIPE_KINDS: Mapping[str, Any] = {"teachers": "teachers", "students": "students", "studies": "benchmarks"}
@@ -16,6 +17,7 @@ PLUGIN_KINDS = (
     "floors", "peers",
 )  # fmt: skip
 KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
+STUDENT_HEADINGS = ("student", "published", "measured here", "its control", "command")
 
 
 def entries(kind: str) -> list[tuple[str, str]]:
@@ -24,6 +26,12 @@ def entries(kind: str) -> list[tuple[str, str]]:
         loaded = (recipes.load(RECIPE_KINDS[kind], name) for name in recipes.names(RECIPE_KINDS[kind]))
         return [(r.name, r.title if isinstance(r, BenchmarkRecipe) else r.description.strip()) for r in loaded]
     return [(name, plugins.find(kind, name).summary) for name in plugins.names(kind)]
+
+
+def students() -> list[tuple[str, ...]]:
+    """Return of every student its name, published figures, ours, its control's, and its command, below headings."""
+    loaded = (recipes.load("students", name) for name in recipes.names("students"))
+    return [STUDENT_HEADINGS, *((recipe.name, *in_short(recipe)) for recipe in loaded)]
 
 
 def describe(name: str) -> str:
@@ -49,79 +57,27 @@ def describe(name: str) -> str:
 
 def _recipe(recipe: Any, kind: str) -> Iterator[str]:
     if isinstance(recipe, StudentRecipe):
-        yield from _student(recipe)
+        yield from explain(recipe)
     elif isinstance(recipe, TeacherRecipe):
         yield f"{recipe.name} (teacher)\n\n{recipe.description}\n"
         yield f"Weights: the package {recipe.package}, or {recipe.hub} on the Hugging Face hub."
-        yield f"Training: {_training(recipe.training)}"
+        yield f"Training: {in_words(recipe.training)}"
     elif isinstance(recipe, BenchmarkRecipe):
         yield f"{recipe.name} (study): {recipe.title}\n\n{recipe.description.strip()}\n"
         yield f"Students: {', '.join(plan.recipe for plan in recipe.students)}"
         yield f"Pruning: {', '.join(plan.heads for plan in recipe.prune) or 'none'}"
+        for name, budget in recipe.budgets.items():
+            yield f"Budget {name}: {_budget(budget)}"
         yield f"Run it: compress run {recipe.name} -o DIR"
 
 
-def _student(recipe: StudentRecipe) -> Iterator[str]:
-    yield f"{recipe.name} (student)\n\n{recipe.description}"
-    if recipe.paper:
-        yield f"Paper: {recipe.paper}"
-    yield f"\nArchitecture: {_choice('architectures', recipe.architecture)}"
-    if recipe.vocabulary:
-        yield f"Vocabulary: {recipe.vocabulary.size:,} word pieces learned from the corpus"
-    if recipe.augmentation:
-        by = _choice("augmenters", recipe.augmentation.by)
-        yield f"Text: each row and {recipe.augmentation.copies} variants of it by {by}"
-    total = sum(phase.share for phase in recipe.phases)
-    for number, phase in enumerate(recipe.phases, 1):
-        yield f"\nPhase {number}: {_phase(phase, phase.share / total)}"
-        for loss in phase.losses:
-            yield f"  learns by {_choice('losses', loss)}" + (f", weight {loss.weight:g}" if loss.weight != 1 else "")
-    yield f"\nTraining: {_training(recipe.training)}"
-    if recipe.missing:
-        yield "\nOf the paper's method it does not do yet:"
-        yield from (f"  - {part}" for part in recipe.missing)
-    if recipe.published:
-        yield "\nThe authors reported (a label, not a threshold):"
-        yield from (
-            f"  - {p.dataset}: {p.metric} {p.value:g} (teacher {p.teacher:g}); {p.source}" for p in recipe.published
-        )
-
-
-TEXTS = {
-    "all": "the unlabelled text and the gold rows", "pool": "the unlabelled text", "gold": "the gold rows",
-}  # fmt: skip
-
-
-def _phase(phase: Phase, share: float) -> str:
-    """Return in words what a phase reads, who teaches, and what rests."""
-    said = [f"{share:.0%} of the steps, on {TEXTS[phase.text]}"]
-    if phase.teacher == "encoder":
-        said.append("taught by the pretrained encoder, before the task")
-    if phase.masking:
-        said.append(f"{phase.masking:.0%} of the tokens masked")
-    if phase.by_layer:
-        below = "the layers below rest" if phase.by_layer == "progressive" else "the layers below go on learning"
-        said.append(f"one layer after the other from the lowest, {below}")
-    if phase.frozen:
-        said.append(f"{' and '.join(phase.frozen)} frozen")
-    if phase.intervention:
-        said.append(f"with {_choice('interventions', phase.intervention)}")
-    said += [f"{key} {value}" for key, value in phase.training.items()]
-    return (f"{phase.name}: " if phase.name else "") + "; ".join(said)
-
-
-def _choice(folder: str, choice: Choice) -> str:
-    plugin = plugins.find(folder, choice.name)
-    options = ", ".join(f"{key} = {value}" for key, value in choice.options.items())
-    return f"{choice.name}" + (f" ({options})" if options else "") + f": {plugin.summary}"
-
-
-def _training(training: recipes.Training) -> str:
-    length = f"{training.epochs:g} epochs" + (f", at most {training.max_steps} steps" if training.max_steps else "")
-    return (
-        f"{length}, batches of {training.batch_size}, learning rate {training.learning_rate:g}, {training.schedule} "
-        f"schedule, texts cut to {training.max_length} tokens, precision {training.precision}"
-    )
+def _budget(budget: Budget) -> str:
+    """Return in words what a budget replaces."""
+    parts = [f"{budget.rows:,} rows of every unlabelled set"] if budget.rows else []
+    for who, changes in (("students", budget.training), ("teacher", budget.teacher)):
+        if changes:
+            parts.append(f"{who} with {', '.join(f'{key} = {value}' for key, value in changes.items())}")
+    return "; ".join(parts) or "what the recipes say"
 
 
 def _plugin(plugin: plugins.Plugin) -> Iterator[str]:

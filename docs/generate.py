@@ -184,7 +184,7 @@ def survey_tables(study: str) -> str:
     students = [recipes.load("students", name) for name in recipes.names("students")]
     parts = committed(study)
     if not parts:
-        return "Not measured yet.\n"
+        return survey.unmeasured(students)
     tables = [(part, survey.survey(part.rows, part.lines, students)) for part in parts]
     found = [(f"### {part.rows[0].head['data']}\n\n" if len(tables) > 1 else "") + survey.as_markdown(table)
              for part, table in tables if table]  # fmt: skip

@@ -360,9 +360,19 @@ def test_columns_are_shown_to_the_user(desk: Desk, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("kind", catalogue.KINDS)
 def test_every_list_names_everything_of_its_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["list", kind]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    if kind == "students":
+        assert lines.pop(0).split() == "student published measured here its control command".split()
     assert [line.split()[0] for line in lines] == [name for name, _ in catalogue.entries(kind)]
     assert lines and all(len(line.split(maxsplit=1)[1]) > 10 for line in lines)
+
+
+def test_the_list_of_students_has_what_was_published_and_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["list", "students"]) == 0
+    said = capsys.readouterr().out
+    (theseus,) = (line for line in said.splitlines() if line.startswith("theseus "))
+    assert "÷1.6, 98%" in theseus and theseus.endswith("compress distill --student theseus")
+    assert "'compress show STUDENT' explains one." in said
 
 
 @pytest.mark.parametrize("name", sorted({name for kind in catalogue.KINDS for name, _ in catalogue.entries(kind)}))

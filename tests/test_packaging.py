@@ -104,7 +104,8 @@ def test_the_wheel_installs_no_other_top_level_package(built: Built) -> None:
 
 def test_recipe_folders_ship_no_code_and_no_results(built: Built) -> None:
     inside = [name for name in names(built.wheel) if name.startswith("compress/_recipes/")]
-    assert [name for name in inside if not name.endswith((".toml", ".md"))] == []
+    others = [name for name in inside if not name.endswith((".toml", ".md"))]
+    assert others == ["compress/_recipes/students/measured.json"]  # what 'compress list students' tells
 
 
 def test_the_sdist_holds_what_a_packager_needs(built: Built) -> None:
@@ -122,7 +123,7 @@ def test_the_sdist_holds_what_a_packager_needs(built: Built) -> None:
 def test_recipes_load_from_the_wheel_away_from_the_checkout(built: Built, tmp_path: Path) -> None:
     done = run_python(LIST, cwd=tmp_path, PYTHONPATH=str(built.unpacked))
     assert done.returncode == 0, done.stderr
-    folder, *listed = done.stdout.splitlines()
+    folder, _, *listed = done.stdout.partition("\n\n")[0].splitlines()
     assert Path(folder) == built.unpacked / "compress" / "_recipes" / "students"
     assert {line.split()[0] for line in listed} == {path.stem for path in (ROOT / "students").glob("*.toml")}
 

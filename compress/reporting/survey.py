@@ -23,6 +23,7 @@ from compress.reporting.units import NONE, in_percent, megabytes, plural, points
 
 NO_CHECKPOINT = "no pretrained checkpoint"
 NOT_MEASURED = Cell("not measured")
+HEADINGS = ("System", "Published", "Recipe")
 # What the columns hold, in their order.
 KEYS = (
     "system", "published", "recipe", "shape", "metric", "kept", "difference", "parameters", "disk", "speedup_torch",
@@ -82,11 +83,19 @@ def survey(
     )
 
 
+def unmeasured(students: Sequence[StudentRecipe]) -> str:
+    """Return what was published of systems and the recipes of these, in Markdown, before anything is measured."""
+    rows = [[*_published(recipe, one), _command(recipe)] for recipe in students for one in recipe.survey]
+    rows += [[*_published(recipe, None), _command(recipe)] for recipe in students if not recipe.survey]
+    text = [[cells.in_one_line(cell) for cell in row] for row in rows]
+    return table([*HEADINGS, "Command"], text) + "\n\nNot measured yet.\n"
+
+
 def headings(line: Measurement) -> list[str]:
     """Return the headings for what a line's metric and batch size are."""
     batch = f"batch {line['batch_size']}"
     return [
-        "System", "Published", "Recipe", "Shape here", str(line["metric_name"]).capitalize(), "Kept",
+        *HEADINGS, "Shape here", str(line["metric_name"]).capitalize(), "Kept",
         "Points to the teacher", "Parameters", "Disk", f"Speed-up, {batch}, torch", f"Speed-up, {batch}, best",
         "Its control", "Worth of distillation", "Steps", "Seeds", "Command",
     ]  # fmt: skip
