@@ -18,7 +18,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.modeling.pruned import FAMILIES, keep_mpnet_heads, layers_of, stock_type
+from compress.modeling.pruned import FAMILIES, head_size_of, keep_mpnet_heads, layers_of, linear_of, stock_type
+
+# Families whose four projections are cut by their names instead of by what depends on what. MPNet adds one position bias
+# to the scores of every layer, so that the dependency graph couples the heads of all layers; the bias stays whole and
+# each layer takes its rows of it. MobileBERT's norms are bare parameters, which the graph does not know.
+_SLICED_BY_NAME = ("mpnet", "mobilebert")
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,20 @@ class AttentionLayer:
 
 def has_heads(model: PreTrainedModel) -> bool:
     """Tell whether this project knows where the heads of the model are."""
-    return stock_type(model.config) in FAMILIES
+    return stock_type(model.config) in FAMILIES and not _has_several_shared_layers(model)
+
+
+def _has_several_shared_layers(model: PreTrainedModel) -> bool:
+    """Tell whether a model is an ALBERT that shares more than one layer; every published one shares one."""
+    groups = (getattr(model.config, "num_hidden_groups", 1), getattr(model.config, "inner_group_num", 1))
+    return groups != (1, 1)
 
 
 def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
     """Return the attention layers from the first to the last, L of them.
+
+    These are the layers that there are weights of: ALBERT's one layer comes once, however often it is used. Gates on its
+    heads act at every use, and removing a head removes it from all of them.
 
     Raises:
         CompressError: for a model whose heads this project does not know.
@@ -53,13 +67,18 @@ def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
             f"the attention heads of a {model.config.model_type!r} model are not known to compress; "
             f"heads can be removed from {', '.join(sorted(FAMILIES))}"
         )
-    head_size = model.config.hidden_size // model.config.num_attention_heads
+    if _has_several_shared_layers(model):
+        raise CompressError(
+            f"this ALBERT shares {model.config.num_hidden_groups} groups of {model.config.inner_group_num} layers; "
+            "compress knows the heads of one that shares a single layer (num_hidden_groups = inner_group_num = 1)"
+        )
+    head_size = head_size_of(model.config)
     return [
         AttentionLayer(
-            query=_linear(layer, names.query),
-            key=_linear(layer, names.key),
-            value=_linear(layer, names.value),
-            output=_linear(layer, names.output),
+            query=linear_of(layer, names.query),
+            key=linear_of(layer, names.key),
+            value=linear_of(layer, names.value),
+            output=linear_of(layer, names.output),
             head_size=head_size,
         )
         for layer in layers_of(model)
@@ -76,7 +95,7 @@ def ffn_widths(model: PreTrainedModel) -> list[int]:
     if not has_heads(model):
         return []
     widened = FAMILIES[stock_type(model.config)].widened
-    return [_linear(layer, widened).out_features for layer in layers_of(model)]
+    return [linear_of(layer, widened).out_features for layer in layers_of(model)]
 
 
 def kept_heads(model: PreTrainedModel) -> list[list[int]]:
@@ -201,15 +220,13 @@ def remove_heads(model: PreTrainedModel, remove: Mapping[int, Sequence[int]]) ->
 
 def _slice(model: PreTrainedModel, layers: list[AttentionLayer], chosen: Mapping[int, list[int]]) -> None:
     """Cut rows of q, k, v and columns of the output projection with torch-pruning."""
-    graph = None if stock_type(model.config) == "mpnet" else _dependency_graph(model)
+    graph = None if stock_type(model.config) in _SLICED_BY_NAME else _dependency_graph(model)
     for index, positions in chosen.items():
         layer = layers[index]
         rows = [head * layer.head_size + offset for head in positions for offset in range(layer.head_size)]
         if graph is not None:
             graph.get_pruning_group(layer.value, torch_pruning.prune_linear_out_channels, rows).prune()
         else:
-            # MPNet adds one position bias to the scores of every layer, so that the dependency graph couples the
-            # heads of all layers; the bias stays whole instead and each layer takes its rows of it.
             for projection in (layer.query, layer.key, layer.value):
                 torch_pruning.prune_linear_out_channels(projection, rows)
             torch_pruning.prune_linear_in_channels(layer.output, rows)
@@ -239,9 +256,3 @@ def example_inputs(model: PreTrainedModel, batch_size: int = 2, length: int = 8,
     input_ids = torch.randint(lowest, vocabulary, (batch_size, length), generator=generator)
     device = next(model.parameters()).device
     return {"input_ids": input_ids.to(device), "attention_mask": torch.ones_like(input_ids, device=device)}
-
-
-def _linear(layer: nn.Module, name: str) -> nn.Linear:
-    module = layer.get_submodule(name)
-    assert isinstance(module, nn.Linear)
-    return module

@@ -10,11 +10,13 @@ fuse them by itself where the graph tells the shapes between nodes, so that :fun
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import NewGELUActivation
 
 from compress.attention import example_inputs
 from compress.modeling import input_names
@@ -103,7 +106,7 @@ def trace(model: PreTrainedModel, *, opset: int) -> onnx.ModelProto:
     axes = {0: "batch", 1: "length"}
     was_training = model.training
     try:
-        with _quiet():
+        with _quiet(), _gelu_as_one_node(model):
             program = torch.onnx.export(
                 _Logits(model).eval(),
                 (),
@@ -119,6 +122,19 @@ def trace(model: PreTrainedModel, *, opset: int) -> onnx.ModelProto:
             return join_attention(program.model_proto)
     finally:
         model.train(was_training)
+
+
+@contextmanager
+def _gelu_as_one_node(model: PreTrainedModel) -> Iterator[None]:
+    """Let ALBERT's GELU, which transformers writes out with tanh and powers, be the operator of the same formula."""
+    written_out: list[Any] = [module for module in model.modules() if isinstance(module, NewGELUActivation)]
+    for module in written_out:
+        module.forward = partial(nn.functional.gelu, approximate="tanh")
+    try:
+        yield
+    finally:
+        for module in written_out:
+            del module.forward
 
 
 def join_attention(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -141,7 +157,20 @@ def join_attention(model: onnx.ModelProto) -> onnx.ModelProto:
             source = before_reshapes(node.input[0])
             if source in producers and producers[source].op_type == "MultiHeadAttention":
                 node.input[0] = source
-    return clean(model)
+    return clean(share_weights(model))
+
+
+def share_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Store equal weights once, in place: the exporter writes a shared layer's (ALBERT's) once for each of its uses."""
+    first: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+    renamed: dict[str, str] = {}
+    for tensor in model.graph.initializer:
+        content = hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).digest()
+        renamed[tensor.name] = first.setdefault((tensor.data_type, tuple(tensor.dims), content), tensor.name)
+    for node in model.graph.node:
+        for position, name in enumerate(node.input):
+            node.input[position] = renamed.get(name, name)
+    return model
 
 
 def _take_biases(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.attention import attention_layers
-from compress.modeling.pruned import FAMILIES, layers_of, stock_type
+from compress.modeling.pruned import FAMILIES, layers_of, linear_of, stock_type
 
 HEAD_DENSE = ("pooler.dense", "pre_classifier", "classifier.dense")
 HEAD_OUTPUT = ("classifier", "classifier.out_proj")
@@ -133,8 +133,8 @@ def _halves(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def _project_ffn(old: nn.Module, new: nn.Module, widened: str, narrowed: str, down: Tensor) -> None:
-    old_in, old_out = _linear(old, widened), _linear(old, narrowed)
-    new_in, new_out = _linear(new, widened), _linear(new, narrowed)
+    old_in, old_out = linear_of(old, widened), linear_of(old, narrowed)
+    new_in, new_out = linear_of(new, widened), linear_of(new, narrowed)
     units = _largest(old_in.weight.norm(dim=1) * old_out.weight.norm(dim=0), new_in.out_features)
     new_in.weight.copy_(old_in.weight[units] @ down)
     new_in.bias.copy_(old_in.bias[units])
@@ -154,12 +154,6 @@ def _project_head(teacher: PreTrainedModel, student: PreTrainedModel, down: Tens
     new[output].weight.copy_(old[output].weight[:, units])
     new[output].bias.copy_(old[output].bias)
     return {id(new[dense]), id(new[output])}
-
-
-def _linear(layer: nn.Module, name: str) -> nn.Linear:
-    module = layer.get_submodule(name)
-    assert isinstance(module, nn.Linear)
-    return module
 
 
 def _largest(sizes: Tensor, count: int) -> Tensor:

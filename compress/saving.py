@@ -13,6 +13,9 @@ from compress.artifact import Manifest, finish
 from compress.attention import example_inputs, ffn_widths, has_heads, heads_per_layer
 from compress.modeling.pruned import stock_type
 
+# optimum does not list MobileBERT, whose config has BERT's names.
+NORMALIZED_AS = {"mobilebert": "bert"}
+
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: str | Path) -> None:
     """Write an ordinary Hugging Face directory: ``config.json``, ``model.safetensors`` and the tokenizer's files.
@@ -30,7 +33,8 @@ def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
 
     shape = {}
     if has_heads(model):
-        config = NormalizedConfigManager.get_normalized_config_class(stock_type(model.config))(model.config)
+        family = stock_type(model.config)
+        config = NormalizedConfigManager.get_normalized_config_class(NORMALIZED_AS.get(family, family))(model.config)
         shape = {"layers": config.num_layers, "hidden_size": config.hidden_size}
     return {
         "model_type": model.config.model_type,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import FAMILIES, HEADS, UNEVEN, bilstm, classifier
+from tiny import FAMILIES, HEADS, UNEVEN, bilstm, classifier, heads_after_pruning, physical_layers, uneven
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from compress.attention import (
     attention_layers,
@@ -25,9 +26,11 @@ MASKS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0]]
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shapes_are_found(family: str) -> None:
     model = classifier(family)
-    assert heads_per_layer(model) == [HEADS, HEADS]
-    assert ffn_widths(model) == [64, 64]
-    assert {layer.head_size for layer in attention_layers(model)} == {8}
+    layers = physical_layers(family)
+    assert heads_per_layer(model) == [HEADS] * layers
+    assert ffn_widths(model) == [64] * layers
+    # MobileBERT attends inside its bottleneck, which is half as wide here.
+    assert {layer.head_size for layer in attention_layers(model)} == {4 if family == "mobilebert" else 8}
     assert gates_work(model)
 
 
@@ -37,25 +40,26 @@ def test_sliced_equals_masked_and_pruning_composes(family: str) -> None:
     model.requires_grad_(False)
     inputs = padded_example(model, 3, 11)
     model.eval()
+    layers = physical_layers(family)
     with torch.no_grad(), head_gates(model) as gates:
         whole = model(**inputs).logits
-        gates.mask(MASKS)
+        gates.mask(MASKS[:layers])
         masked = model(**inputs).logits
-        gates.mask([[1, 0, 0, 0], [0, 1, 0, 1]])
+        gates.mask([[1, 0, 0, 0], [0, 1, 0, 1]][:layers])
         masked_further = model(**inputs).logits
-    remove_heads(model, UNEVEN)
-    assert heads_per_layer(model) == [2, 3]
-    assert kept_heads(model) == [[0, 3], [1, 2, 3]]
+    remove_heads(model, uneven(family))
+    assert heads_per_layer(model) == heads_after_pruning(family) == [2, 3][:layers]
+    assert kept_heads(model) == [[0, 3], [1, 2, 3]][:layers]
     with torch.no_grad():
         assert (model(**inputs).logits - masked).abs().max() <= 1e-5
         assert (whole - masked).abs().max() > 1e-3
-        remove_heads(model, {0: [1], 1: [1]})  # positions among the heads that are left
-        assert kept_heads(model) == [[0], [1, 3]]
+        remove_heads(model, {layer: [1] for layer in range(layers)})  # positions among the heads that are left
+        assert kept_heads(model) == [[0], [1, 3]][:layers]
         assert (model(**inputs).logits - masked_further).abs().max() <= 1e-5
     assert not any(parameter.requires_grad for name, parameter in model.named_parameters() if "LayerNorm" in name)
 
 
-@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize("family", ["bert", "mobilebert", "mpnet"])
 def test_removal_keeps_the_training_mode(family: str) -> None:
     model = classifier(family).train()
     remove_heads(model, UNEVEN)
@@ -77,19 +81,22 @@ def test_one_backward_gives_the_gradient_of_every_example(family: str) -> None:
                 torch.testing.assert_close(batch_gate.grad[row], gate.grad[0], atol=1e-5, rtol=1e-4)
 
 
-def test_gradient_agrees_with_finite_differences() -> None:
-    model = classifier("bert").double()
+@pytest.mark.parametrize("family", ["albert", "bert"])
+def test_gradient_agrees_with_finite_differences(family: str) -> None:
+    """ALBERT's gates act at every use of its one layer, and their gradient is the sum over the uses."""
+    layers = physical_layers(family)
+    model = classifier(family).double()
     inputs = example_inputs(model, 1, 6)
     step = 1e-3  # the gates are float32 numbers
     with head_gates(model) as gates:
         exact = gates.per_example(1)
         model(**inputs).logits[0, 0].backward()
         gates.examples = []
-        for layer in range(2):
+        for layer in range(layers):
             for head in range(HEADS):
                 values = []
                 for factor in (1 + step, 1 - step):
-                    masks = torch.ones(2, HEADS)
+                    masks = torch.ones(layers, HEADS)
                     masks[layer, head] = factor
                     gates.mask(list(masks))
                     with torch.no_grad():
@@ -131,8 +138,17 @@ def test_impossible_removals_change_nothing(remove: dict[int, list[int]], messag
     assert heads_per_layer(model) == [HEADS, HEADS]
 
 
+@pytest.mark.parametrize("shape", [{"num_hidden_groups": 2}, {"inner_group_num": 2}])
+def test_an_albert_that_shares_several_layers_is_refused(shape: dict[str, int]) -> None:
+    config = AutoConfig.for_model("albert", hidden_size=32, num_attention_heads=4, embedding_size=8, vocab_size=50, **shape)
+    model = AutoModelForSequenceClassification.from_config(config)
+    assert heads_per_layer(model) == [] and ffn_widths(model) == []
+    with pytest.raises(CompressError, match=r"shares \d groups of \d layers; compress knows the heads of one that shares"):
+        attention_layers(model)
+
+
 def test_a_model_without_known_heads_is_refused() -> None:
     model = bilstm()
     assert heads_per_layer(model) == [] and ffn_widths(model) == []
-    with pytest.raises(CompressError, match="'compress-bilstm'.*bert, distilbert"):
+    with pytest.raises(CompressError, match="'compress-bilstm'.*albert, bert, distilbert"):
         attention_layers(model)

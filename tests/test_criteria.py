@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import FAMILIES, HEADS, LABELS, LAYERS, bilstm, classifier, examples, pruned, tokenizer
+from tiny import (
+    FAMILIES,
+    HEADS,
+    LABELS,
+    LAYERS,
+    bilstm,
+    classifier,
+    examples,
+    physical_layers,
+    pruned,
+    tokenizer,
+)
 from torch import Tensor
 
 from compress import plugins
@@ -74,7 +85,7 @@ def bert() -> Any:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_are_one_a_head_and_never_negative(name: str, family: str) -> None:
     scores = score(classifier(family), batches(family), name)
-    assert scores.shape == (LAYERS, HEADS) and scores.dtype == torch.float32
+    assert scores.shape == (physical_layers(family), HEADS) and scores.dtype == torch.float32
     assert (scores >= 0).all() and scores.std() > 0
 
 

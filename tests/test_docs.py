@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, HEADS, LAYERS, classifier, onnx_directory, torch_directory
+from tiny import FAMILIES, HEADS, classifier, onnx_directory, physical_layers, torch_directory
 
 from compress import plugins, recipes
 from compress.cli import COMMANDS, cli
@@ -146,11 +146,12 @@ def test_the_example_of_a_student(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_example_of_a_criterion(family: str, tmp_path: Path) -> None:
     module, _ = example("criteria", tmp_path)
-    masks = [torch.ones(HEADS) for _ in range(LAYERS)]
+    layers = physical_layers(family)
+    masks = [torch.ones(HEADS) for _ in range(layers)]
     masks[0][1] = 0
     scores = module.importance(classifier(family), [], masks=masks)
-    assert scores.shape == (LAYERS, HEADS)
-    assert scores[0, 1] == 0 and (scores > 0).sum() == LAYERS * HEADS - 1
+    assert scores.shape == (layers, HEADS)
+    assert scores[0, 1] == 0 and (scores > 0).sum() == layers * HEADS - 1
 
 
 def test_the_example_of_a_quantizer(tmp_path: Path) -> None:

@@ -10,7 +10,20 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from tiny import FAMILIES, bilstm, classifier, onnx_directory, pruned, tokenizer, torch_directory, write
+from tiny import (
+    FAMILIES,
+    HEADS,
+    LAYERS,
+    bilstm,
+    classifier,
+    heads_after_pruning,
+    onnx_directory,
+    physical_layers,
+    pruned,
+    tokenizer,
+    torch_directory,
+    write,
+)
 from transformers import AutoConfig, AutoTokenizer
 
 from compress import plugins
@@ -52,12 +65,17 @@ def test_every_layer_is_fused_with_its_own_heads(kind: str) -> None:
         for attribute in node.attribute
         if attribute.name == "num_heads"
     ]
-    assert heads == ([2, 3] if kind.startswith("pruned") else [4, 4])
+    family = kind.removeprefix("pruned-")
+    of_layers = heads_after_pruning(family) if kind.startswith("pruned") else [HEADS] * physical_layers(family)
+    assert heads == of_layers * (LAYERS // physical_layers(family))  # once for every use of a shared layer
     counts = operator_counts(exported.path / "model.onnx")
-    assert counts["LayerNormalization"] == 5 and counts["Gelu"] >= 2
-    assert not {"Softmax", "Erf", "Reshape"} & set(counts)
+    if family == "mobilebert":  # a factor and a term in place of the norms, ReLU in place of GELU
+        assert counts["Relu"] == 4 and not {"LayerNormalization", "Gelu"} & set(counts)
+    else:
+        assert counts["LayerNormalization"] == 5 and counts["Gelu"] >= 2
+    assert not {"Softmax", "Erf", "Pow", "Reshape"} & set(counts)
     assert exported.manifest is not None
-    assert exported.manifest.architecture["heads_per_layer"] == heads
+    assert exported.manifest.architecture["heads_per_layer"] == of_layers
     assert exported.manifest.notes["operators"] == counts
 
 
@@ -84,9 +102,19 @@ def test_the_directory_is_a_stock_one(kind: str) -> None:
     assert before(texts)["input_ids"] == after(texts)["input_ids"]
 
 
-@pytest.mark.parametrize("kind", ["bert", "pruned-mpnet"])
+@pytest.mark.parametrize("kind", ["albert", "pruned-albert"])
+def test_a_shared_layer_is_stored_once(kind: str) -> None:
+    graph = onnx.load(str(onnx_directory(kind).path / "model.onnx")).graph
+    arrays = [onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer]
+    contents = [(array.dtype.str, array.shape, array.tobytes()) for array in arrays]
+    assert len(set(contents)) == len(contents)
+    widened = [array for array in arrays if array.shape == (32, 64)]
+    assert len(widened) == 1
+
+
+@pytest.mark.parametrize("kind", ["albert", "bert", "pruned-mpnet"])
 def test_the_model_is_left_as_it_was(kind: str, tmp_path: Path) -> None:
-    model = (pruned if kind != "bert" else classifier)(kind.removeprefix("pruned-")).train()
+    model = (pruned if kind.startswith("pruned") else classifier)(kind.removeprefix("pruned-")).train()
     inputs = padded_example(model, 2, 6)
     implementation = model.config._attn_implementation
     with torch.no_grad():
@@ -97,10 +125,12 @@ def test_the_model_is_left_as_it_was(kind: str, tmp_path: Path) -> None:
         assert model.config._attn_implementation == implementation
         assert all(module.training for module in model.modules())
         assert torch.equal(model.eval()(**inputs).logits, before)
+        assert not [module for module in model.modules() if "forward" in vars(module)]
 
 
 def test_only_inputs_in_use_are_inputs_of_the_graph() -> None:
-    assert input_names(classifier("bert")) == ("input_ids", "attention_mask", "token_type_ids")
+    for family in ("albert", "bert", "electra", "mobilebert"):
+        assert input_names(classifier(family)) == ("input_ids", "attention_mask", "token_type_ids")
     for family in ("distilbert", "mpnet", "roberta", "xlm-roberta"):
         assert input_names(classifier(family)) == ("input_ids", "attention_mask")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from transformers import (
+    AlbertTokenizer,
     AutoConfig,
     AutoModelForSequenceClassification,
     BertTokenizer,
@@ -29,11 +30,12 @@ from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassificati
 from compress.modeling.pruned import to_pruned
 from compress.saving import save_model
 
-FAMILIES = ("bert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
+FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "mpnet", "roberta", "xlm-roberta")
 LABELS = ("negative", "positive")
 LAYERS, HEADS, POSITIONS = 2, 4, 64
 # Two heads go from the first layer and one from the second.
 UNEVEN = {0: [1, 2], 1: [0]}
+FAMILIES_OF_ONE_LAYER = ("albert",)  # which is used LAYERS times
 
 GOOD = ("good", "great", "fine", "warm", "funny", "fresh", "bright", "moving")
 BAD = ("bad", "dull", "slow", "cold", "silly", "stale", "bleak", "tired")
@@ -41,14 +43,33 @@ PLAIN = ("the", "a", "film", "plot", "story", "actor", "scene", "is", "was", "ve
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
+def physical_layers(family: str) -> int:
+    """Return how many layers there are weights of."""
+    return 1 if family in FAMILIES_OF_ONE_LAYER else LAYERS
+
+
+def uneven(family: str) -> dict[int, list[int]]:
+    """Return the part of ``UNEVEN`` that the family has layers for."""
+    return {layer: heads for layer, heads in UNEVEN.items() if layer < physical_layers(family)}
+
+
+def heads_after_pruning(family: str) -> list[int]:
+    """Return how many heads a layer of :func:`pruned` has."""
+    return [HEADS - len(heads) for heads in uneven(family).values()]
+
+
 def tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
     """Return a tokenizer of the family's own class, of some hundred pieces."""
     words = [*GOOD, *BAD, *PLAIN]
     # "a" is a word and a letter; an id must not be left out, or the last one lies beyond the vocabulary.
     pieces = list(dict.fromkeys([*words, *".,!?", *_LETTERS, *(f"##{letter}" for letter in _LETTERS)]))
-    if family in {"bert", "electra", "distilbert"}:
+    if family in {"bert", "electra", "distilbert", "mobilebert"}:
         vocabulary = {piece: i for i, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])}
         made: Any = (DistilBertTokenizer if family == "distilbert" else BertTokenizer)(vocabulary)
+    elif family == "albert":
+        scored = [(piece, 0.0) for piece in ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")]
+        scored += [(f"▁{word}", -3.0) for word in words] + [(piece, -6.0) for piece in ("▁", *".,!?", *_LETTERS)]
+        made = AlbertTokenizer(scored)
     elif family == "mpnet":
         specials = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
         made = MPNetTokenizer({piece: i for i, piece in enumerate([*specials, *pieces])})
@@ -92,17 +113,20 @@ def classifier(
         settings["hidden_dim"] = settings.pop("intermediate_size")
     if family in {"roberta", "xlm-roberta"}:
         settings["type_vocab_size"] = 1
-    if family == "electra":
+    if family in {"electra", "albert"}:
         settings["embedding_size"] = 16
+    if family == "mobilebert":
+        settings |= {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2}
+        settings["initializer_range"] = 0.2  # nothing inside normalises
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(family, **settings))
     return model.eval()
 
 
 def pruned(family: str = "bert", **options: Any) -> PreTrainedModel:
-    """Return a classifier with uneven heads, 2 and 3 of 4, as one of our own types."""
+    """Return a classifier with uneven heads, 2 and 3 of 4 (of ALBERT's layer 2), as one of our own types."""
     model = classifier(family, **options)
-    remove_heads(model, UNEVEN)
+    remove_heads(model, uneven(family))
     return to_pruned(model).eval()
 
 

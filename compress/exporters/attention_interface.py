@@ -1,6 +1,6 @@
 """Fused fp32 graphs of models that call attention through transformers' ``AttentionInterface``.
 
-BERT, DistilBERT, ELECTRA, RoBERTa and XLM-R, stock or pruned. While the model is traced, its attention function emits
+ALBERT, BERT, DistilBERT, ELECTRA, MobileBERT, RoBERTa and XLM-R, stock or pruned. While the model is traced, its attention function emits
 ``com.microsoft::MultiHeadAttention`` with that layer's own head count, so that uneven heads stay fused. (ONNX
 Runtime's transformer optimiser takes one head count for the whole model and builds wrong graphs for such models.)
 """
@@ -25,7 +25,7 @@ from compress.graph import (
 )
 from compress.modeling.pruned import PREFIX
 
-FAMILIES = ("bert", "distilbert", "electra", "roberta", "xlm-roberta")
+FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "roberta", "xlm-roberta")
 
 
 def supports(model_type: str) -> bool:

@@ -12,12 +12,16 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from transformers import (
+    AlbertConfig,
+    AlbertForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
     ElectraConfig,
     ElectraForSequenceClassification,
+    MobileBertConfig,
+    MobileBertForSequenceClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
     PretrainedConfig,
@@ -33,7 +37,10 @@ PREFIX = "compress-pruned-"
 
 
 class LayerNames(NamedTuple):
-    """Where things are: the list of layers below the base model, and module names below one layer."""
+    """Where things are: the list of layers below the base model, and module names below one layer.
+
+    ``attended_norm`` follows the attention's residual, ``norm`` the feed-forward network's.
+    """
 
     layers: str
     attention: str
@@ -41,8 +48,10 @@ class LayerNames(NamedTuple):
     key: str
     value: str
     output: str
+    attended_norm: str
     widened: str
     narrowed: str
+    norm: str
 
 
 _BERT = LayerNames(
@@ -52,8 +61,23 @@ _BERT = LayerNames(
     key="attention.self.key",
     value="attention.self.value",
     output="attention.output.dense",
+    attended_norm="attention.output.LayerNorm",
     widened="intermediate.dense",
     narrowed="output.dense",
+    norm="output.LayerNorm",
+)
+# One layer is all there is: it is used ``num_hidden_layers`` times.
+_ALBERT = LayerNames(
+    layers="encoder.albert_layer_groups.0.albert_layers",
+    attention="attention",
+    query="attention.query",
+    key="attention.key",
+    value="attention.value",
+    output="attention.dense",
+    attended_norm="attention.LayerNorm",
+    widened="ffn",
+    narrowed="ffn_output",
+    norm="full_layer_layer_norm",
 )
 _DISTILBERT = LayerNames(
     layers="transformer.layer",
@@ -62,8 +86,10 @@ _DISTILBERT = LayerNames(
     key="attention.k_lin",
     value="attention.v_lin",
     output="attention.out_lin",
+    attended_norm="sa_layer_norm",
     widened="ffn.lin1",
     narrowed="ffn.lin2",
+    norm="output_layer_norm",
 )
 _MPNET = LayerNames(
     layers="encoder.layer",
@@ -72,13 +98,18 @@ _MPNET = LayerNames(
     key="attention.attn.k",
     value="attention.attn.v",
     output="attention.attn.o",
+    attended_norm="attention.LayerNorm",
     widened="intermediate.dense",
     narrowed="output.dense",
+    norm="output.LayerNorm",
 )
 FAMILIES: dict[str, LayerNames] = {
+    "albert": _ALBERT,
     "bert": _BERT,
     "distilbert": _DISTILBERT,
     "electra": _BERT,
+    # The widened and narrowed layers, and the last norm, are those of the last of a layer's feed-forward networks.
+    "mobilebert": _BERT,
     "mpnet": _MPNET,
     "roberta": _BERT,
     "xlm-roberta": _BERT,
@@ -91,10 +122,23 @@ def stock_type(config: PretrainedConfig) -> str:
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """Return the transformer layers of a model of one of the :data:`FAMILIES`."""
+    """Return the transformer layers of a model of one of the :data:`FAMILIES`; a shared one comes once."""
     layers = model.base_model.get_submodule(FAMILIES[stock_type(model.config)].layers)
     assert isinstance(layers, nn.ModuleList)
     return layers
+
+
+def linear_of(layer: nn.Module, name: str) -> nn.Linear:
+    """Return the linear layer of that name, one of :class:`LayerNames`, of a transformer layer."""
+    module = layer.get_submodule(name)
+    assert isinstance(module, nn.Linear)
+    return module
+
+
+def head_size_of(config: PretrainedConfig) -> int:
+    """Return the width of one attention head of an unpruned model; MobileBERT attends inside its bottleneck."""
+    width: int = getattr(config, "true_hidden_size", config.hidden_size)
+    return width // int(config.num_attention_heads)
 
 
 class PrunedMPNetSelfAttention(MPNetSelfAttention):
@@ -152,10 +196,10 @@ def _resize(model: PreTrainedModel) -> None:
             "each layer needs at least one head number, in rising order"
         )
     for index, (layer, heads) in enumerate(zip(layers, kept, strict=True)):
-        width = len(heads) * (config.hidden_size // config.num_attention_heads)
+        width = len(heads) * head_size_of(config)
         for name in (names.query, names.key, names.value):
-            layer.set_submodule(name, nn.Linear(config.hidden_size, width))
-        layer.set_submodule(names.output, nn.Linear(width, config.hidden_size))
+            layer.set_submodule(name, nn.Linear(linear_of(layer, name).in_features, width))
+        layer.set_submodule(names.output, nn.Linear(width, linear_of(layer, names.output).out_features))
         if names is _MPNET:
             keep_mpnet_heads(model, index, heads)
 
@@ -166,6 +210,15 @@ class _Pruned:
     def __init__(self, *inputs: Any, **kwargs: Any) -> None:
         super().__init__(*inputs, **kwargs)
         _resize(cast(PreTrainedModel, self))
+
+
+class PrunedAlbertConfig(AlbertConfig):
+    model_type = PREFIX + "albert"
+    kept_heads: list[list[int]] | None = None
+
+
+class PrunedAlbertForSequenceClassification(_Pruned, AlbertForSequenceClassification):
+    config_class = PrunedAlbertConfig
 
 
 class PrunedBertConfig(BertConfig):
@@ -193,6 +246,15 @@ class PrunedElectraConfig(ElectraConfig):
 
 class PrunedElectraForSequenceClassification(_Pruned, ElectraForSequenceClassification):
     config_class = PrunedElectraConfig
+
+
+class PrunedMobileBertConfig(MobileBertConfig):
+    model_type = PREFIX + "mobilebert"
+    kept_heads: list[list[int]] | None = None
+
+
+class PrunedMobileBertForSequenceClassification(_Pruned, MobileBertForSequenceClassification):
+    config_class = PrunedMobileBertConfig
 
 
 class PrunedMPNetConfig(MPNetConfig):
@@ -223,9 +285,11 @@ class PrunedXLMRobertaForSequenceClassification(_Pruned, XLMRobertaForSequenceCl
 
 
 MODEL_CLASSES: dict[str, type[Any]] = {
+    "albert": PrunedAlbertForSequenceClassification,
     "bert": PrunedBertForSequenceClassification,
     "distilbert": PrunedDistilBertForSequenceClassification,
     "electra": PrunedElectraForSequenceClassification,
+    "mobilebert": PrunedMobileBertForSequenceClassification,
     "mpnet": PrunedMPNetForSequenceClassification,
     "roberta": PrunedRobertaForSequenceClassification,
     "xlm-roberta": PrunedXLMRobertaForSequenceClassification,
