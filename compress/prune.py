@@ -81,7 +81,7 @@ def prune_heads(
     """
     import torch
 
-    from compress.attention import heads_per_layer, kept_heads, remove_heads
+    from compress.attention import attention_layers, kept_heads, remove_heads
     from compress.modeling.pruned import to_pruned
     from compress.saving import describe_architecture, write_model
     from compress.training import resolve_device
@@ -107,11 +107,7 @@ def prune_heads(
         torch.set_num_threads(threads)
     whole: Any = source.load()
     whole.to(torch_device)
-    before = heads_per_layer(whole)
-    if not before:
-        raise CompressError(
-            f"{source.name} is a {whole.config.model_type!r} model, which has no attention heads to remove"
-        )
+    before = [layer.heads for layer in attention_layers(whole)]
     count = heads_to_remove(heads, before)
     sample = random.Random(seed).sample(list(train), min(examples, len(train)))
     gold = {

@@ -118,7 +118,10 @@ def test_a_body_is_the_same_every_time_and_reads_what_the_teacher_reads(
     assert one.config["vocab_size"] == teacher.config["vocab_size"]
 
 
-@pytest.mark.parametrize(("name", "millions"), [("bert-base", 109), ("bert-large", 335), ("distilbert", 67)])
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("albert-base", 11.7), ("albert-xxlarge", 223), ("bert-base", 109), ("bert-large", 335), ("distilbert", 67)],
+)
 def test_the_bodies_have_the_published_sizes(name: str, millions: int) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification

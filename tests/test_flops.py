@@ -37,6 +37,13 @@ def test_a_bert_has_the_operations_of_its_formula(rows: int, tokens: int) -> Non
     assert found == transformer(tokens, [HEADS] * LAYERS)
 
 
+def test_a_shared_layer_is_counted_at_each_of_its_uses() -> None:
+    projection = 2 * 9 * 16 * WIDTH  # of the factorised embeddings
+    for kind, heads in (("albert", HEADS), ("pruned-albert", 2)):
+        found = count_flops(torch_directory(kind).load(), arrays(2, 9))
+        assert found == transformer(9, [heads] * LAYERS) + projection
+
+
 @pytest.mark.parametrize("kind", ["pruned-roberta", "pruned-mpnet"])
 def test_pruned_heads_are_not_counted(kind: str) -> None:
     heads = [HEADS - len(UNEVEN[layer]) for layer in range(LAYERS)]

@@ -21,7 +21,7 @@ from compress.inference import TorchRun
 from compress.runtimes import torch_cuda_graphs
 
 RUNTIMES = plugins.names("runtimes")
-KINDS = ["bert", "distilbert", "pruned-mpnet", "pruned-roberta", "bilstm"]
+KINDS = ["albert", "bert", "distilbert", "mobilebert", "pruned-mpnet", "pruned-roberta", "bilstm"]
 CUDA_ONLY = ("torch-cuda-graphs", "torch-float16")
 EXACT = 1e-4
 
