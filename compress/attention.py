@@ -20,9 +20,9 @@ from transformers import PreTrainedModel
 from compress.errors import CompressError
 from compress.modeling.pruned import FAMILIES, head_size_of, keep_mpnet_heads, layers_of, linear_of, stock_type
 
-# Families whose four projections are cut by their names instead of by what depends on what. MPNet adds one position bias
-# to the scores of every layer, so that the dependency graph couples the heads of all layers; the bias stays whole and
-# each layer takes its rows of it. MobileBERT's norms are bare parameters, which the graph does not know.
+# Families whose four projections are cut by their names instead of by what depends on what. MPNet adds one position
+# bias to the scores of every layer, so that the dependency graph couples the heads of all layers; the bias stays whole
+# and each layer takes its rows of it. MobileBERT's norms are bare parameters, which the graph does not know.
 _SLICED_BY_NAME = ("mpnet", "mobilebert")
 
 
@@ -55,8 +55,8 @@ def _has_several_shared_layers(model: PreTrainedModel) -> bool:
 def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
     """Return the attention layers from the first to the last, L of them.
 
-    These are the layers that there are weights of: ALBERT's one layer comes once, however often it is used. Gates on its
-    heads act at every use, and removing a head removes it from all of them.
+    These are the layers that there are weights of: ALBERT's one layer comes once, however often it is used. Gates on
+    its heads act at every use, and removing a head removes it from all of them.
 
     Raises:
         CompressError: for a model whose heads this project does not know.

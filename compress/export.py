@@ -51,7 +51,7 @@ def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = Fa
 
 def write_onnx(source: ModelDir, working: Path) -> Manifest:
     """Write graph, stock config and tokenizer into a directory, compare logits, and return a manifest to finish."""
-    from compress.graph import operator_counts
+    from compress.graph import drop_segments, operator_counts
     from compress.saving import describe_architecture
 
     plugin = exporter_for(source)
@@ -66,6 +66,9 @@ def write_onnx(source: ModelDir, working: Path) -> Manifest:
     except Exception as error:  # torch's exporter wraps whatever goes wrong in classes of its own
         cause = error.__cause__ or error
         raise CompressError(f"{source.path} cannot be exported to ONNX: {str(cause).splitlines()[0]}") from error
+    if "token_type_ids" not in tokenizer.model_input_names:
+        # ALBERT has segments that its tokenizer does not make: the torch model reads zeros, and so must the graph.
+        drop_segments(working / ONNX_NAME)
     write_client_files(model, tokenizer, working)
     difference = check_parity(model, tokenizer, working)
     return Manifest(

@@ -11,6 +11,7 @@ from typing import Any
 from compress import recipes
 from compress.artifact import Manifest, ModelDir, parent_entry, writing
 from compress.data import Example, check_roles, describe_rows, encode_gold, infer_labels
+from compress.encoders import load_classifier
 from compress.errors import CompressError
 from compress.metrics import find_metric
 from compress.progress import quiet_libraries
@@ -42,7 +43,7 @@ def finetune(
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification, set_seed
+    from transformers import set_seed
 
     from compress.phases import Teachers, fit
     from compress.saving import describe_architecture, write_model
@@ -74,21 +75,7 @@ def finetune(
     }
     with writing(output, request, force=force) as working:
         set_seed(seed)
-        config = AutoConfig.from_pretrained(
-            encoder.path,
-            num_labels=len(names),
-            id2label=dict(enumerate(names)),
-            label2id={name: index for index, name in enumerate(names)},
-            problem_type="regression" if labels is None else "single_label_classification",
-        )
-        model, loaded = AutoModelForSequenceClassification.from_pretrained(
-            encoder.path,
-            config=config,
-            dtype="float32",
-            ignore_mismatched_sizes=True,  # a head of other classes
-            output_loading_info=True,
-        )
-        _check_loaded(encoder, loaded)
+        model = load_classifier(encoder, names, task)
         tokenizer = encoder.load_tokenizer()
         selection = Selection(list(gold["validation"].rows()), "validation", chosen_metric)
         (outcome,) = fit(
@@ -112,20 +99,6 @@ def finetune(
         )
         write_model(model, tokenizer, manifest, working)
     return ModelDir.open(output)
-
-
-def _check_loaded(encoder: ModelDir, loaded: dict[str, Any]) -> None:
-    """Refuse an encoder of which more than the head would start at random."""
-    mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in loaded.get("mismatched_keys", ())]
-    fresh = [
-        key for key in (*loaded.get("missing_keys", ()), *mismatched)
-        if not set(key.split(".")) & {"classifier", "pre_classifier", "pooler"}
-    ]  # fmt: skip
-    if fresh:
-        raise CompressError(
-            f"{encoder.path} lacks weights of its own architecture ({len(fresh)}, such as {fresh[0]}), which would "
-            "start at random; save the encoder again with save_pretrained"
-        )
 
 
 def _recipe(teacher: TeacherRecipe | str | Path) -> TeacherRecipe | None:

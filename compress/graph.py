@@ -196,6 +196,20 @@ def _take_biases(
     node.input.extend([*products, joined.name, *rest])
 
 
+def drop_segments(path: str | Path) -> None:
+    """Take ``token_type_ids`` out of a graph's inputs, where it has them: every token is then of segment 0."""
+    model = onnx.load(str(path))
+    graph = model.graph
+    found = [argument for argument in graph.input if argument.name == "token_type_ids"]
+    if not found:
+        return
+    graph.input.remove(found[0])
+    zero = onnx.helper.make_tensor("zero_segment", onnx.TensorProto.INT64, [1], [0])
+    graph.node.insert(0, onnx.helper.make_node("Shape", ["input_ids"], ["segments_shape"]))
+    graph.node.insert(1, onnx.helper.make_node("ConstantOfShape", ["segments_shape"], ["token_type_ids"], value=zero))
+    write_graph(model, path)
+
+
 def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     """Drop what nothing reads (nodes, weights, optional outputs) and the exporter's notes, in place."""
     graph = model.graph

@@ -19,9 +19,7 @@ from transformers import PreTrainedModel
 
 from compress.attention import attention_layers
 from compress.modeling.pruned import FAMILIES, layers_of, linear_of, stock_type
-
-HEAD_DENSE = ("pooler.dense", "pre_classifier", "classifier.dense")
-HEAD_OUTPUT = ("classifier", "classifier.out_proj")
+from compress.parts import head_of
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,20 @@ def project_model(
             _project_norm(old_module, module, down, norm_scale)
         elif isinstance(module, nn.Embedding):
             weight = old_module.weight
-            module.weight.copy_(weight @ down if weight.shape[1] == width else weight)
-        elif isinstance(module, nn.Linear):  # ELECTRA's projection of its embeddings into the stream
+            module.weight.copy_(weight if weight.shape == module.weight.shape else weight @ down)
+        elif isinstance(module, nn.Linear):  # ALBERT's and ELECTRA's projection of their embeddings into the stream
             module.weight.copy_(down.T @ old_module.weight)
             module.bias.copy_(down.T @ old_module.bias)
         else:
             raise TypeError(f"{name} is a {type(module).__name__}, which has no projection")
+
+
+@torch.no_grad()
+def copy_model(teacher: PreTrainedModel, student: PreTrainedModel, layers: Sequence[int]) -> None:
+    """Copy the teacher's weights into a student of the same widths; student layer i is a copy of ``layers[i]``."""
+    stack = f"{FAMILIES[stock_type(teacher.config)].layers}."
+    weights = teacher.state_dict()
+    student.load_state_dict({name: weights[_source_name(name, stack, layers)] for name in student.state_dict()})
 
 
 def _source_name(name: str, stack: str, layers: Sequence[int]) -> str:
@@ -89,7 +95,7 @@ def _source_name(name: str, stack: str, layers: Sequence[int]) -> str:
 
 
 def _project_norm(old: nn.LayerNorm, new: nn.LayerNorm, down: Tensor, scale: float) -> None:
-    if old.weight.shape == new.weight.shape and down.shape[0] != new.weight.shape[0]:
+    if old.weight.shape == new.weight.shape:
         new.load_state_dict(old.state_dict())  # a norm beside the stream, such as over ELECTRA's embeddings
         return
     new.weight.copy_(scale * (down**2).T @ old.weight)
@@ -144,16 +150,13 @@ def _project_ffn(old: nn.Module, new: nn.Module, widened: str, narrowed: str, do
 
 def _project_head(teacher: PreTrainedModel, student: PreTrainedModel, down: Tensor) -> set[int]:
     """Fill the classification head; its hidden units are behind a nonlinearity, so that they are selected."""
-    old: dict[str, Any] = dict(teacher.named_modules())
-    new: dict[str, Any] = dict(student.named_modules())
-    dense = next(name for name in old if name.endswith(HEAD_DENSE))
-    output = next(n for n in HEAD_OUTPUT if isinstance(old.get(n), nn.Linear))
-    units = _largest(old[dense].weight.norm(dim=1) * old[output].weight.norm(dim=0), new[dense].out_features)
-    new[dense].weight.copy_(old[dense].weight[units] @ down)
-    new[dense].bias.copy_(old[dense].bias[units])
-    new[output].weight.copy_(old[output].weight[:, units])
-    new[output].bias.copy_(old[output].bias)
-    return {id(new[dense]), id(new[output])}
+    (dense, output), (new_dense, new_output) = head_of(teacher), head_of(student)
+    units = _largest(dense.weight.norm(dim=1) * output.weight.norm(dim=0), new_dense.out_features)
+    new_dense.weight.copy_(dense.weight[units] @ down)
+    new_dense.bias.copy_(dense.bias[units])
+    new_output.weight.copy_(output.weight[:, units])
+    new_output.bias.copy_(output.bias)
+    return {id(new_dense), id(new_output)}
 
 
 def _largest(sizes: Tensor, count: int) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 import compress.modeling.registration  # noqa: F401  makes save_pretrained copy the modelling file of our own types
 from compress.artifact import Manifest, finish
 from compress.attention import example_inputs, ffn_widths, has_heads, heads_per_layer
+from compress.modeling import input_names
 from compress.modeling.pruned import stock_type
 
 # optimum does not list MobileBERT, whose config has BERT's names.
@@ -25,6 +28,17 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, direc
     """
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    _name_inputs(Path(directory), tokenizer, input_names(model))
+
+
+def _name_inputs(directory: Path, tokenizer: PreTrainedTokenizerBase, used: Sequence[str]) -> None:
+    """Let the tokenizer leave out what the model has no use for: a DistilBERT of a BERT teacher reads no segments."""
+    names = [name for name in tokenizer.model_input_names if name in used]
+    if names != list(tokenizer.model_input_names):
+        path = directory / "tokenizer_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings["model_input_names"] = names
+        path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:

@@ -140,10 +140,10 @@ def test_impossible_removals_change_nothing(remove: dict[int, list[int]], messag
 
 @pytest.mark.parametrize("shape", [{"num_hidden_groups": 2}, {"inner_group_num": 2}])
 def test_an_albert_that_shares_several_layers_is_refused(shape: dict[str, int]) -> None:
-    config = AutoConfig.for_model("albert", hidden_size=32, num_attention_heads=4, embedding_size=8, vocab_size=50, **shape)
+    config = AutoConfig.for_model("albert", hidden_size=32, num_attention_heads=4, embedding_size=8, **shape)
     model = AutoModelForSequenceClassification.from_config(config)
     assert heads_per_layer(model) == [] and ffn_widths(model) == []
-    with pytest.raises(CompressError, match=r"shares \d groups of \d layers; compress knows the heads of one that shares"):
+    with pytest.raises(CompressError, match=r"shares \d groups of \d layers; compress knows the heads of one that"):
         attention_layers(model)
 
 

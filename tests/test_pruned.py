@@ -76,7 +76,7 @@ for directory in sys.argv[1:]:
 
 
 def test_directories_open_without_compress(tmp_path: Path) -> None:
-    kinds = {"albert": "albert", "bert": "bert", "mobilebert": "mobilebert", "mpnet": "mpnet", "xlm-roberta": "xlm-roberta", "bilstm": "bert"}
+    kinds = {family: family for family in ("albert", "bert", "mobilebert", "mpnet", "xlm-roberta")} | {"bilstm": "bert"}
     expected = []
     for kind, family in kinds.items():
         model = bilstm() if kind == "bilstm" else pruned(kind)

@@ -2,22 +2,23 @@
 
 Layers are copied as DistilBERT does (Sanh et al. 2019, arXiv:1910.01108) or as TinyBERT maps them (Jiao et al. 2020,
 arXiv:1909.10351). A narrower width is a projection onto the directions in which the teacher's hidden states vary most;
-nothing is left at random.
+nothing is left at random. With ``start = "random"`` everything is: a compact student of any shape, to be pre-trained
+first (Turc et al. 2019, arXiv:1908.08962).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from compress.attention import has_heads
 from compress.errors import CompressError
-from compress.modeling.pruned import PREFIX, layers_of
-from compress.projection import basis_of_hidden_states, project_model
+from compress.modeling.pruned import stock_type
+from compress.parts import ffn_width, free_depth, own_layers, require_whole, starting_layers
+from compress.projection import basis_of_hidden_states, copy_model, project_model
 from compress.tokens import encode, pad
 
 if TYPE_CHECKING:
@@ -39,47 +40,43 @@ def build(
     start: str = "spread",
     hidden_size: int | None = None,
     ffn_size: int | None = None,
+    heads: int | None = None,
 ) -> PreTrainedModel:
-    """Return an untrained student that starts from the teacher's weights.
+    """Return an untrained student, which starts from the teacher's weights unless ``start`` is ``random``.
+
+    An ALBERT's layers are one, which a student uses as often as ``depth`` says. A MobileBERT keeps its width.
 
     Args:
         examples: texts on which the directions of a narrower width are found.
         depth: number of layers, or with a decimal point a share of the teacher's.
         layers: which teacher layers to start from, counted from 0; by default ``start`` chooses.
         start: ``spread`` from the first to the last layer (DistilBERT), ``blocks`` the last of equal blocks
-            (TinyBERT), ``first`` the lowest (Patient KD).
-        hidden_size: width; by default the teacher's. A multiple of the teacher's number of heads.
+            (TinyBERT), ``first`` the lowest (Patient KD); ``random`` for a student of any shape, trained from scratch.
+        hidden_size: width; by default the teacher's. A multiple of the number of heads.
         ffn_size: inner width of the feed-forward networks; by default in proportion to ``hidden_size``.
+        heads: number of attention heads of a random student; by default the teacher's.
 
     Raises:
         CompressError: a shape that this teacher cannot give.
     """
-    if not has_heads(teacher) or teacher.config.model_type.startswith(PREFIX):
-        raise CompressError(
-            f"a transformer student cannot start from a {teacher.config.model_type!r} teacher; "
-            "use the model it was pruned from, or the student bilstm"
-        )
-    there = len(layers_of(teacher))
-    chosen = layers if layers is not None else choose_layers(there, depth, start)
-    if not chosen or any(not 0 <= layer < there for layer in chosen):
-        raise CompressError(f"layers = {chosen} is not possible: the teacher has layers 0 to {there - 1}")
-    width, heads = teacher.config.hidden_size, teacher.config.num_attention_heads
+    require_whole(teacher, "transformer")
+    width = int(teacher.config.hidden_size)
     hidden_size = width if hidden_size is None else hidden_size
-    if not 0 < hidden_size <= width or hidden_size % heads:
+    inner = ffn_width(teacher) * hidden_size // width if ffn_size is None else ffn_size
+    if start == "random":
+        return _random_student(teacher, depth, layers, hidden_size, inner, heads)
+    if heads is not None:
         raise CompressError(
-            f"hidden_size = {hidden_size} is not possible: it must be a multiple of the teacher's {heads} heads and at "
-            f"most its width {width}"
+            f"heads = {heads} is for start = 'random'; a student that starts from its teacher has the teacher's "
+            f"{teacher.config.num_attention_heads}"
         )
-    if hidden_size == getattr(teacher.config, "embedding_size", width) != width:
-        raise CompressError(
-            f"hidden_size = {hidden_size} is not possible: it is the width of this teacher's embeddings, where its "
-            "family has no projection to start from; choose another"
-        )
-    inner = _ffn_width(teacher)
-    ffn_size = inner * hidden_size // width if ffn_size is None else ffn_size
-    if not 0 < ffn_size <= inner:
-        raise CompressError(f"ffn_size = {ffn_size} is not possible: the teacher's is {inner}")
-    student = _empty_student(teacher, len(chosen), hidden_size, ffn_size)
+    chosen = starting_layers(teacher, depth, layers, start)
+    _check_widths(teacher, hidden_size, inner)
+    student = _empty_student(teacher, len(chosen), hidden_size, inner)
+    sources = own_layers(teacher, chosen)
+    if stock_type(teacher.config) == "mobilebert":
+        copy_model(teacher, student, sources)
+        return student
     basis = None
     if hidden_size < width:
         sample = list(itertools.islice(examples, BASIS_EXAMPLES))
@@ -87,41 +84,63 @@ def build(
         rows = [{key: values[i] for key, values in tokens.items()} for i in range(len(sample))]
         batch = {key: torch.from_numpy(v) for key, v in pad(rows, tokenizer.pad_token_id or 0).items()}
         basis = basis_of_hidden_states(teacher, batch, hidden_size)
-    project_model(teacher, student, chosen, basis)
+    project_model(teacher, student, sources, basis)
     return student
 
 
-def choose_layers(there: int, depth: int | float, start: str) -> list[int]:
-    """Return the teacher layers, counted from 0, that a student of this depth starts from.
-
-    DistilBERT's 6 of 12 are 0, 2, 4, 7, 9, 11; TinyBERT's 4 of 12 are 2, 5, 8, 11 (its g(m) = m * L_T / L_S).
-    """
-    wanted = depth if isinstance(depth, int) else round(depth * there)
-    if not 1 <= wanted <= there:
+def _check_widths(teacher: PreTrainedModel, hidden_size: int, ffn_size: int) -> None:
+    """Refuse widths that cannot be projected from the teacher's."""
+    config: Any = teacher.config
+    width, heads, inner, family = config.hidden_size, config.num_attention_heads, ffn_width(teacher), stock_type(config)
+    if not 0 < hidden_size <= width or hidden_size % heads:
         raise CompressError(
-            f"depth = {depth} is not possible: the teacher has {there} layers; use 1 to {there}, or a share such as 0.5"
+            f"hidden_size = {hidden_size} is not possible: it must be a multiple of the teacher's {heads} heads and at "
+            f"most its width {width}"
         )
-    if start == "spread":
-        return [round(i * (there - 1) / max(wanted - 1, 1)) for i in range(wanted)]
-    if start == "blocks":
-        return [round((i + 1) * there / wanted) - 1 for i in range(wanted)]
-    if start == "first":
-        return list(range(wanted))
-    raise CompressError(f"start = {start!r} is not known; use 'spread', 'blocks' or 'first'")
+    if family == "electra" and hidden_size == config.embedding_size != width:
+        raise CompressError(
+            f"hidden_size = {hidden_size} is not possible: it is the width of this teacher's embeddings, where its "
+            "family has no projection to start from; choose another"
+        )
+    if not 0 < ffn_size <= inner:
+        raise CompressError(f"ffn_size = {ffn_size} is not possible: the teacher's is {inner}")
+    if family == "mobilebert" and (hidden_size, ffn_size) != (width, inner):
+        raise CompressError(
+            f"hidden_size = {hidden_size} with ffn_size = {ffn_size} is not possible: a MobileBERT teacher, whose "
+            f"width lies in its bottlenecks, gives its own {width} and {inner} only; choose fewer layers with depth"
+        )
 
 
-def _empty_student(teacher: PreTrainedModel, depth: int, hidden_size: int, ffn_size: int) -> PreTrainedModel:
-    config = type(teacher.config).from_dict(teacher.config.to_dict())
-    if hasattr(config, "embedding_size") and config.embedding_size == config.hidden_size:
+def _random_student(
+    teacher: PreTrainedModel,
+    depth: int | float,
+    layers: list[int] | None,
+    hidden_size: int,
+    ffn_size: int,
+    heads: int | None,
+) -> PreTrainedModel:
+    if layers is not None:
+        raise CompressError(f"layers = {layers} has no meaning with start = 'random'; give depth alone")
+    heads = int(teacher.config.num_attention_heads) if heads is None else heads
+    bottleneck = getattr(teacher.config, "intra_bottleneck_size", heads)  # where MobileBERT attends
+    if heads < 1 or hidden_size < 1 or hidden_size % heads or bottleneck % heads:
+        raise CompressError(f"hidden_size = {hidden_size} is not a multiple of {heads} heads; change one of them")
+    if ffn_size < 1:
+        raise CompressError(f"ffn_size = {ffn_size} is not possible; give 1 or more")
+    return _empty_student(teacher, free_depth(teacher, depth), hidden_size, ffn_size, heads)
+
+
+def _empty_student(
+    teacher: PreTrainedModel, depth: int, hidden_size: int, ffn_size: int, heads: int | None = None
+) -> PreTrainedModel:
+    config: Any = type(teacher.config).from_dict(teacher.config.to_dict())
+    if config.model_type == "electra" and config.embedding_size == config.hidden_size:
         config.embedding_size = hidden_size  # ELECTRA has a projection only where the two differ
     config.num_hidden_layers = depth
     config.hidden_size = hidden_size
+    if heads is not None:
+        config.num_attention_heads = heads
     # DistilBERT calls the same width hidden_dim.
     setattr(config, "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size", ffn_size)
     student: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
     return student.float()
-
-
-def _ffn_width(teacher: PreTrainedModel) -> int:
-    config = teacher.config
-    return int(config.hidden_dim if hasattr(config, "hidden_dim") else config.intermediate_size)

@@ -1,8 +1,9 @@
 """Fused fp32 graphs of models that call attention through transformers' ``AttentionInterface``.
 
-ALBERT, BERT, DistilBERT, ELECTRA, MobileBERT, RoBERTa and XLM-R, stock or pruned. While the model is traced, its attention function emits
-``com.microsoft::MultiHeadAttention`` with that layer's own head count, so that uneven heads stay fused. (ONNX
-Runtime's transformer optimiser takes one head count for the whole model and builds wrong graphs for such models.)
+ALBERT, BERT, DistilBERT, ELECTRA, MobileBERT, RoBERTa and XLM-R, stock or pruned. While the model is traced, its
+attention function emits ``com.microsoft::MultiHeadAttention`` with that layer's own head count, so that uneven heads
+stay fused. (ONNX Runtime's transformer optimiser takes one head count for the whole model and builds wrong graphs for
+such models.)
 """
 
 from __future__ import annotations

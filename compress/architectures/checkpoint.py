@@ -1,0 +1,57 @@
+"""A student that starts from a pretrained checkpoint: a published compact model, or what ``compress pretrain`` made.
+
+Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), is the case for it: a compact student that was
+pre-trained by itself learns more from a teacher than one that was cut from it. Such as ``google/mobilebert-uncased``
+(Sun et al. 2020), or a TinyBERT or DistilBERT of the general kind. Its classification head starts at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from compress.artifact import ModelDir
+from compress.encoders import load_classifier
+from compress.errors import CompressError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from compress.data import Example
+
+
+def build(
+    teacher: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    examples: Iterable[Example],
+    *,
+    model: str,
+) -> PreTrainedModel:
+    """Return the checkpoint with a head of the teacher's labels.
+
+    Args:
+        model: a model directory or a hub name. It must read the token ids of the teacher's tokenizer.
+
+    Raises:
+        CompressError: no such model, an ONNX one, another vocabulary, or weights missing beside the head.
+    """
+    encoder = ModelDir.open(model, classifier=False)
+    if encoder.is_onnx:
+        raise CompressError(f"{model} is an ONNX model, which cannot be trained; give the one it was exported from")
+    _check_vocabulary(encoder, tokenizer)
+    config: Any = teacher.config
+    labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
+    regression = config.problem_type == "regression" or len(labels) == 1
+    return load_classifier(encoder, labels, "regression" if regression else "classification")
+
+
+def _check_vocabulary(encoder: ModelDir, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuse a checkpoint that would take the teacher's token ids for other pieces."""
+    own, theirs = encoder.load_tokenizer().get_vocab(), tokenizer.get_vocab()
+    if own != theirs:
+        different = sum(own.get(piece) != index for piece, index in theirs.items())
+        raise CompressError(
+            f"{encoder.path} has another vocabulary than the teacher ({different} of the teacher's {len(theirs)} "
+            "pieces are absent or have another number), and a student reads the teacher's token ids; choose a "
+            "checkpoint of the teacher's vocabulary, or fine-tune this one with 'compress finetune --teacher ...'"
+        )
