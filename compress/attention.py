@@ -254,5 +254,7 @@ def example_inputs(model: PreTrainedModel, batch_size: int = 2, length: int = 8,
     vocabulary = getattr(model.config, "tokenizer_size", model.config.vocab_size)
     lowest = min(5, vocabulary - 1)  # 0 to 4 are padding and the other special tokens of every family
     input_ids = torch.randint(lowest, vocabulary, (batch_size, length), generator=generator)
+    if getattr(model.config, "pairs", "") == "siamese":  # two texts, of different lengths
+        input_ids[:, length // 3] = model.config.separator_token_id
     device = next(model.parameters()).device
     return {"input_ids": input_ids.to(device), "attention_mask": torch.ones_like(input_ids, device=device)}

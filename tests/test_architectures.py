@@ -208,6 +208,102 @@ def test_a_width_at_which_electra_has_no_projection() -> None:
         build("transformer", classifier("electra"), "electra", hidden_size=16)
 
 
+# The siamese BiLSTM: one encoder for both texts of a pair
+
+PAIRS = [("the film is good", "dull"), ("a", "a very slow plot with its cold ending"), ("the story", "the story")]
+
+
+def siamese(family: str = "bert", **options: Any) -> Any:
+    torch.manual_seed(0)
+    rows = [Example(one.text, other.text) for one, other in zip(examples(), examples()[5:], strict=False)]
+    given = {"embedding_size": 16, "hidden_size": 8, "dense_size": 8, "pairs": "siamese", **options}
+    return plugins.find("architectures", "bilstm").function(classifier(family), tokenizer(family), rows, **given).eval()
+
+
+def pair_logits(model: Any, pairs: Any, family: str = "bert", extra: int = 0) -> Tensor:
+    encoded = tokenizer(family)(pairs, padding=True, return_tensors="pt")
+    padding = {"input_ids": tokenizer(family).pad_token_id, "attention_mask": 0, "token_type_ids": 0}
+    with torch.no_grad():
+        result: Tensor = model(
+            **{k: torch.nn.functional.pad(v, (0, extra), value=padding[k]) for k, v in encoded.items()}
+        ).logits
+    return result
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_siamese_student_reads_each_text_by_itself(family: str) -> None:
+    """Its states are those that the same LSTM gives for the texts alone, without special tokens."""
+    student, tokens = siamese(family), tokenizer(family)
+    seen: list[Tensor] = []
+    student.dense.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    pair_logits(student, PAIRS, family)
+
+    def state(text: str) -> Tensor:
+        ids = tokens(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            _, (final, _) = student.lstm(student.embedding(student.remap[ids]))
+        return torch.cat((final[0, 0], final[1, 0]))
+
+    for row, (text, other) in zip(seen[0], PAIRS, strict=True):
+        one, two = state(text), state(other)
+        torch.testing.assert_close(row, torch.cat((one, two, one * two, (one - two).abs())), atol=1e-6, rtol=1e-5)
+    assert student.dense.in_features == 8 * student.config.hidden_size
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_siamese_student_does_not_see_padding_and_reloads_bit_equal(family: str, tmp_path: Path) -> None:
+    student = siamese(family)
+    expected = pair_logits(student, PAIRS, family)
+    torch.testing.assert_close(pair_logits(student, PAIRS, family, extra=9), expected, atol=1e-6, rtol=1e-5)
+    for row, pair in zip(expected, PAIRS, strict=True):
+        torch.testing.assert_close(pair_logits(student, [pair], family)[0], row, atol=1e-6, rtol=1e-5)
+    reloaded, _ = load(write(tmp_path / "student", student, family))
+    assert torch.equal(pair_logits(reloaded, PAIRS, family), expected)
+
+
+def test_product_and_distance_do_not_depend_on_the_order_of_the_texts() -> None:
+    student = siamese()
+    swapped = [(b, a) for a, b in PAIRS]
+    assert not torch.allclose(pair_logits(student, PAIRS)[:2], pair_logits(student, swapped)[:2], atol=1e-5)
+    width = 4 * student.config.hidden_size
+    with torch.no_grad():
+        student.dense.weight[:, :width] = 0
+    assert torch.equal(pair_logits(student, PAIRS), pair_logits(student, swapped))
+    assert pair_logits(student, PAIRS).unique(dim=0).shape[0] == 3
+    with torch.no_grad():
+        student.dense.weight[:, width : width + width // 2] = 0  # the distance alone is left: nothing for equal texts
+    same = pair_logits(student, [("the story", "the story"), ("dull", "dull"), ("dull", "good")])
+    assert torch.equal(same[0], same[1]) and not torch.equal(same[1], same[2])
+
+
+def test_a_single_text_is_a_pair_with_an_empty_second() -> None:
+    student = siamese()
+    torch.testing.assert_close(pair_logits(student, ["the film"]), pair_logits(student, [("the film", "")]))
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    with torch.no_grad():
+        assert torch.isfinite(student(ids, torch.tensor([[0, 0, 0], [1, 1, 0]])).logits).all()
+
+
+def test_a_siamese_student_is_taught_with_dropout_and_gradients_everywhere() -> None:
+    student = siamese(dropout=0.5).train()
+    encoded = tokenizer()(PAIRS, padding=True, return_tensors="pt")
+    student(**encoded, labels=torch.tensor([0, 1, 0])).loss.backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in student.parameters())
+
+
+def test_what_a_siamese_student_cannot_be_built_from() -> None:
+    with pytest.raises(CompressError, match="has single ones; use pairs = 'joined'"):
+        build("bilstm", classifier("bert"), pairs="siamese")
+    with pytest.raises(CompressError, match="pairs = 'twins' is not known; use 'joined' or 'siamese'"):
+        build("bilstm", classifier("bert"), pairs="twins")
+    tokens = tokenizer()
+    tokens._tokenizer.post_processor = None
+    with pytest.raises(CompressError, match="needs a tokenizer that puts a separator after each text"):
+        plugins.find("architectures", "bilstm").function(
+            classifier("bert"), tokens, [Example("the film", "dull")], pairs="siamese"
+        )
+
+
 # BiLSTM
 
 

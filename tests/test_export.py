@@ -34,7 +34,7 @@ from compress.export import check_parity, export, exporter_for, padded_example, 
 from compress.graph import operator_counts
 from compress.modeling import input_names
 
-KINDS = [*FAMILIES, *(f"pruned-{family}" for family in FAMILIES), "bilstm"]
+KINDS = [*FAMILIES, *(f"pruned-{family}" for family in FAMILIES), "bilstm", "bilstm-siamese"]
 SHAPES = [(1, 1), (1, 7), (5, 12), (3, 40)]
 
 
@@ -54,7 +54,41 @@ def test_logits_are_those_of_torch_at_any_shape(kind: str) -> None:
         np.testing.assert_allclose(run(exported, inputs), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", KINDS[:-1])
+PAIRS = [("the film is good", "dull"), ("a", "a very slow plot with its story, and a cold end"), ("the film", ".")]
+
+
+@pytest.mark.parametrize(
+    "rows", [PAIRS, PAIRS[:1], [(b, a) for a, b in PAIRS], [(a, "") for a, _ in PAIRS], [("", "")]]
+)
+def test_a_siamese_graph_splits_pairs_as_torch_does(rows: list[tuple[str, str]]) -> None:
+    model, tokens = load(torch_directory("bilstm-siamese").path)
+    exported = onnx_directory("bilstm-siamese")
+    assert model.config.pairs == "siamese"
+    inputs = {k: v for k, v in tokens(rows, padding=True, return_tensors="pt").items() if k != "token_type_ids"}
+    with torch.no_grad():
+        expected = model(**inputs).logits.numpy()
+    np.testing.assert_allclose(run(exported, inputs), expected, atol=1e-5, rtol=0)
+    if len(rows) > 1:
+        assert np.abs(expected - expected[:1]).max() > 1e-2  # the texts are seen
+
+
+def test_a_siamese_graph_that_misses_the_second_text_is_never_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = plugins.find("exporters", "bilstm").load()
+    correct = exporter._comparison_nodes
+
+    def wrong() -> list[onnx.NodeProto]:
+        nodes: list[onnx.NodeProto] = correct()
+        nodes[-1].input[1] = "one_text"
+        return nodes
+
+    monkeypatch.setattr(exporter, "_comparison_nodes", wrong)
+    with pytest.raises(CompressError, match="gives logits that differ by"):
+        export(torch_directory("bilstm-siamese"), tmp_path / "onnx")
+
+
+@pytest.mark.parametrize("kind", KINDS[:-2])
 def test_every_layer_is_fused_with_its_own_heads(kind: str) -> None:
     exported = onnx_directory(kind)
     graph = onnx.load(str(exported.path / "model.onnx")).graph
@@ -88,7 +122,7 @@ def test_the_directory_is_a_stock_one(kind: str) -> None:
     assert exported.config["problem_type"] == "single_label_classification"
     assert not {"auto_map", "kept_heads"} & set(exported.config)
     assert not list(exported.path.glob("*.py"))
-    family = "bert" if kind == "bilstm" else kind.removeprefix("pruned-")
+    family = "bert" if kind.startswith("bilstm") else kind.removeprefix("pruned-")
     assert AutoConfig.from_pretrained(exported.path).model_type == family
     settings = json.loads((exported.path / "tokenizer_config.json").read_text())
     assert settings["tokenizer_class"] != "TokenizersBackend"

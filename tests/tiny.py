@@ -130,9 +130,12 @@ def pruned(family: str = "bert", **options: Any) -> PreTrainedModel:
     return to_pruned(model).eval()
 
 
-def bilstm(*, labels: tuple[str, ...] = LABELS, seed: int = 0) -> BiLSTMForSequenceClassification:
+def bilstm(
+    *, labels: tuple[str, ...] = LABELS, pairs: str = "joined", seed: int = 0
+) -> BiLSTMForSequenceClassification:
     """Return a random BiLSTM over the BERT tokenizer, whose rarer half of pieces shares one vector."""
-    size = len(tokenizer("bert"))
+    tokens = tokenizer("bert")
+    size = len(tokens)
     torch.manual_seed(seed)
     config = BiLSTMConfig(
         tokenizer_size=size,
@@ -140,6 +143,8 @@ def bilstm(*, labels: tuple[str, ...] = LABELS, seed: int = 0) -> BiLSTMForSeque
         embedding_size=48,
         hidden_size=32,
         dense_size=24,
+        pairs=pairs,
+        separator_token_id=tokens.sep_token_id,
         id2label=dict(enumerate(labels)),
         label2id={label: index for index, label in enumerate(labels)},
         problem_type="single_label_classification",
@@ -168,7 +173,9 @@ def write(directory: Path, model: PreTrainedModel, family: str = "bert") -> Path
 
 
 def onnx_directory(kind: str) -> ModelDir:
-    """Return an exported model, made once a test run: a family, ``pruned-`` and a family, or ``bilstm``."""
+    """Return an exported model, made once a test run: a family, ``pruned-`` and a family, ``bilstm`` or
+    ``bilstm-siamese``.
+    """
     return _exported(kind)[1]
 
 
@@ -183,7 +190,10 @@ def _exported(kind: str) -> tuple[ModelDir, ModelDir]:
 
     folder = Path(tempfile.mkdtemp(prefix="compress-tiny-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    family = "bert" if kind == "bilstm" else kind.removeprefix("pruned-")
-    model = bilstm() if kind == "bilstm" else pruned(family) if kind != family else classifier(family)
+    family = "bert" if kind.startswith("bilstm") else kind.removeprefix("pruned-")
+    if kind.startswith("bilstm"):
+        model: PreTrainedModel = bilstm(pairs="siamese" if kind == "bilstm-siamese" else "joined")
+    else:
+        model = pruned(family) if kind != family else classifier(family)
     source = ModelDir.open(write(folder / kind, model, family))
     return source, export(source, folder / f"{kind}-onnx")

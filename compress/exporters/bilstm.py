@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from compress.graph import DEFAULT_OPSET, write_graph
@@ -39,11 +40,15 @@ def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = D
         "one": np.array([1], dtype=np.int64),
         "joined": np.array([0, 2 * hidden], dtype=np.int64),
     }
+    siamese = model.config.pairs == "siamese"
+    if siamese:
+        weights |= _split_constants(model.config)
     nodes = [
         helper.make_node("ReduceSum", ["attention_mask", "one"], ["row_sums"], keepdims=0),
-        helper.make_node("Max", ["row_sums", "one"], ["at_least_one"]),
+        *(_split_nodes() if siamese else ()),
+        helper.make_node("Max", ["sizes" if siamese else "row_sums", "one"], ["at_least_one"]),
         helper.make_node("Cast", ["at_least_one"], ["lengths"], to=TensorProto.INT32),
-        helper.make_node("Gather", ["remap", "input_ids"], ["kept_ids"]),
+        helper.make_node("Gather", ["remap", "texts" if siamese else "input_ids"], ["kept_ids"]),
         helper.make_node("Gather", ["embedding", "kept_ids"], ["embedded"]),
         helper.make_node("Transpose", ["embedded"], ["by_time"], perm=[1, 0, 2]),
         helper.make_node(
@@ -54,7 +59,8 @@ def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = D
             direction="bidirectional",
         ),
         helper.make_node("Transpose", ["final"], ["by_row"], perm=[1, 0, 2]),
-        helper.make_node("Reshape", ["by_row", "joined"], ["state"]),
+        helper.make_node("Reshape", ["by_row", "joined"], ["encoded" if siamese else "state"]),
+        *(_comparison_nodes() if siamese else ()),
         helper.make_node("MatMul", ["state", "dense.weight"], ["dense.product"]),
         helper.make_node("Add", ["dense.product", "dense.bias"], ["dense.sum"]),
         helper.make_node("Relu", ["dense.sum"], ["dense"]),
@@ -73,6 +79,59 @@ def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = D
 
 
 _INPUTS = ("input_ids", "attention_mask")
+
+
+def _split_constants(config: Any) -> dict[str, np.ndarray]:
+    before, between, after = config.special_tokens
+    return {
+        "zero": np.array(0, dtype=np.int64),
+        "step": np.array(1, dtype=np.int64),
+        "rows_only": np.array([0], dtype=np.int64),
+        "separator": np.array(config.separator_token_id, dtype=np.int64),
+        "padding": np.array(getattr(config, "pad_token_id", None) or 0, dtype=np.int64),
+        "before": np.array(before, dtype=np.int64),
+        "between": np.array(between, dtype=np.int64),
+        "after": np.array(after, dtype=np.int64),
+    }
+
+
+def _split_nodes() -> list[NodeProto]:
+    """Make ``texts`` ``[2 * batch, length]`` and ``sizes`` ``[2 * batch]`` as the model's ``_split`` does."""
+    return [
+        helper.make_node("Shape", ["input_ids"], ["width"], start=1, end=2),
+        helper.make_node("Squeeze", ["width", "rows_only"], ["columns"]),
+        helper.make_node("Range", ["zero", "columns", "step"], ["positions"]),
+        helper.make_node("Unsqueeze", ["row_sums", "one"], ["row_lengths"]),
+        helper.make_node("Equal", ["input_ids", "separator"], ["is_separator"]),
+        helper.make_node("Where", ["is_separator", "positions", "row_lengths"], ["separators"]),
+        helper.make_node("ReduceMin", ["separators", "one"], ["ends"], keepdims=1),
+        helper.make_node("Mul", ["ends", "zero"], ["zeros"]),
+        helper.make_node("Add", ["zeros", "before"], ["first_starts"]),
+        helper.make_node("Add", ["ends", "between"], ["second_starts"]),
+        helper.make_node("Concat", ["first_starts", "second_starts"], ["starts"], axis=0),
+        helper.make_node("Sub", ["row_lengths", "after"], ["second_ends"]),
+        helper.make_node("Concat", ["ends", "second_ends"], ["both_ends"], axis=0),
+        helper.make_node("Sub", ["both_ends", "starts"], ["row_sizes"]),
+        helper.make_node("Squeeze", ["row_sizes", "one"], ["sizes"]),
+        helper.make_node("Add", ["starts", "positions"], ["wanted"]),
+        helper.make_node("Sub", ["columns", "step"], ["last"]),
+        helper.make_node("Min", ["wanted", "last"], ["sources"]),
+        helper.make_node("Concat", ["input_ids", "input_ids"], ["twice"], axis=0),
+        helper.make_node("GatherElements", ["twice", "sources"], ["shifted"], axis=1),
+        helper.make_node("Less", ["positions", "row_sizes"], ["is_text"]),
+        helper.make_node("Where", ["is_text", "shifted", "padding"], ["texts"]),
+    ]
+
+
+def _comparison_nodes() -> list[NodeProto]:
+    """Make ``state`` ``[h1; h2; h1 * h2; |h1 - h2|]`` from the states of both texts."""
+    return [
+        helper.make_node("Split", ["encoded"], ["one_text", "other_text"], axis=0, num_outputs=2),
+        helper.make_node("Mul", ["one_text", "other_text"], ["product"]),
+        helper.make_node("Sub", ["one_text", "other_text"], ["difference"]),
+        helper.make_node("Abs", ["difference"], ["distance"]),
+        helper.make_node("Concat", ["one_text", "other_text", "product", "distance"], ["state"], axis=1),
+    ]
 
 
 def _array(tensor: Tensor) -> np.ndarray:

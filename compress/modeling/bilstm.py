@@ -6,6 +6,7 @@ This file imports only torch and transformers: it travels in the model directory
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ class BiLSTMConfig(PretrainedConfig):
 
     ``tokenizer_size`` is the teacher's vocabulary, whose token ids the model reads; ``vocab_size`` is the number of
     embeddings it keeps. ``base_model_type`` is the teacher's, so that an ONNX directory can name a stock tokenizer.
+    ``pairs`` is ``"joined"`` (a pair is read as one text) or ``"siamese"``; then ``separator_token_id`` ends the first
+    text, and ``special_tokens`` says how many special tokens stand before, between and after the texts of a pair.
     """
 
     model_type = "compress-bilstm"
@@ -32,6 +35,9 @@ class BiLSTMConfig(PretrainedConfig):
         dense_size: int = 200,
         dropout: float = 0.1,
         base_model_type: str = "bert",
+        pairs: str = "joined",
+        separator_token_id: int = 0,
+        special_tokens: Sequence[int] = (1, 1, 1),
         **kwargs: Any,
     ) -> None:
         self.tokenizer_size = tokenizer_size
@@ -41,6 +47,9 @@ class BiLSTMConfig(PretrainedConfig):
         self.dense_size = dense_size
         self.dropout = dropout
         self.base_model_type = base_model_type
+        self.pairs = pairs
+        self.separator_token_id = separator_token_id
+        self.special_tokens = list(special_tokens)
         super().__init__(**kwargs)
 
 
@@ -49,6 +58,9 @@ class BiLSTMForSequenceClassification(PreTrainedModel):
 
     ``remap`` ``[tokenizer_size]`` takes a token id of the teacher's tokenizer to a row of the smaller embedding;
     pieces that were not kept share the row of the unknown token. Text is padded on the right.
+
+    Siamese, one LSTM reads both texts of a pair, each by itself and without special tokens, and the ReLU layer sees
+    ``[h1; h2; h1 * h2; |h1 - h2|]`` (section 3.1 of the paper). A single text is a pair whose second text is empty.
     """
 
     config_class = BiLSTMConfig
@@ -60,7 +72,8 @@ class BiLSTMForSequenceClassification(PreTrainedModel):
         self.register_buffer("remap", torch.arange(config.tokenizer_size).clamp(max=config.vocab_size - 1))
         self.embedding = nn.Embedding(config.vocab_size, config.embedding_size)
         self.lstm = nn.LSTM(config.embedding_size, config.hidden_size, batch_first=True, bidirectional=True)
-        self.dense = nn.Linear(2 * config.hidden_size, config.dense_size)
+        encoded_size = 2 * config.hidden_size * (4 if config.pairs == "siamese" else 1)
+        self.dense = nn.Linear(encoded_size, config.dense_size)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.dense_size, int(config.num_labels or 2))
         self.post_init()
@@ -82,13 +95,13 @@ class BiLSTMForSequenceClassification(PreTrainedModel):
         """Return logits ``[B, C]`` for token ids ``[B, T]`` and mask ``[B, T]``; segments are not used."""
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        # An empty row would make the packing fail; it reads one padding token instead.
-        lengths = attention_mask.sum(dim=1).clamp(min=1)
-        embedded = self.dropout(self.embedding(self.remap[input_ids]))
-        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        _, (final, _) = self.lstm(packed)
-        state = self.dropout(torch.cat((final[0], final[1]), dim=-1))
-        logits = self.classifier(self.dropout(torch.relu(self.dense(state))))
+        lengths = attention_mask.sum(dim=1)
+        if self.config.pairs == "siamese":
+            one, other = self._encode(*self._split(input_ids, lengths)).chunk(2)
+            state = torch.cat((one, other, one * other, (one - other).abs()), dim=-1)
+        else:
+            state = self._encode(input_ids, lengths)
+        logits = self.classifier(self.dropout(torch.relu(self.dense(self.dropout(state)))))
         loss = None
         if labels is not None:
             if self.config.num_labels == 1:
@@ -96,3 +109,29 @@ class BiLSTMForSequenceClassification(PreTrainedModel):
             else:
                 loss = nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def _encode(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        """Return the final states of both directions ``[B, 2H]`` of token ids ``[B, T]``."""
+        # An empty row would make the packing fail; it reads one padding token instead.
+        lengths = lengths.clamp(min=1)
+        embedded = self.dropout(self.embedding(self.remap[input_ids]))
+        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        _, (final, _) = self.lstm(packed)
+        return torch.cat((final[0], final[1]), dim=-1)
+
+    def _split(self, input_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the texts of pairs ``[2B, T]``, all first ones before all second ones, and their lengths ``[2B]``.
+
+        The first separator ends the first text; without one the row is a first text alone.
+        """
+        before, between, after = self.config.special_tokens
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        lengths = lengths[:, None]
+        is_separator = input_ids == self.config.separator_token_id
+        ends = torch.where(is_separator, positions, lengths).amin(dim=1, keepdim=True)
+        starts = torch.cat((torch.full_like(ends, before), ends + between))
+        sizes = torch.cat((ends, lengths - after)) - starts
+        sources = (starts + positions).clamp(max=input_ids.shape[1] - 1)
+        texts = input_ids.repeat(2, 1).gather(1, sources)
+        padding = getattr(self.config, "pad_token_id", None) or 0
+        return torch.where(positions < sizes, texts, padding), sizes.clamp(min=0).squeeze(1)
