@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from compress import plugins, recipes
 from compress.artifact import WORK_FOLDER, Manifest, ModelDir, parent_entry, writing
-from compress.augmentation import AugmentedSource
+from compress.augmentation import augmented
 from compress.data import (
     Example,
     TextSource,
@@ -50,6 +50,7 @@ def distill(
     *,
     unlabeled: TextSource | None = None,
     labels: Sequence[LabelDir | str | Path] = (),
+    variants: Sequence[LabelDir | str | Path] = (),
     train: Sequence[Example] = (),
     validation: Sequence[Example] = (),
     encoder: str | Path | None = None,
@@ -68,6 +69,7 @@ def distill(
     Args:
         student: a recipe, or its name or file.
         unlabeled: text that is labelled first; or ``labels``, label directories of this teacher.
+        variants: with ``labels``, label directories of the variants that the recipe's augmentation makes of that text.
         train: gold rows; they are taught with the teacher's logits too (from ``labels`` where they hold them), and
             losses that read gold labels learn from these.
         validation: gold rows by which the best checkpoint is selected; without any it is selected by agreement with
@@ -90,8 +92,9 @@ def distill(
 
     model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
     recipe = recipes.load("students", student) if isinstance(student, str) else student
-    label_dirs = open_labels(labels)
-    _check_request(model, recipe, unlabeled, label_dirs, train, control)
+    label_dirs, variant_dirs = open_labels(labels), open_labels(variants)
+    _check_request(model, recipe, unlabeled, label_dirs, variant_dirs, train, control)
+    label_dirs += variant_dirs
     device = resolve_device(device)
     find_metric(metric, task=model.task, classes=len(model.labels))  # a wrong name shows before the first hour
     tokenizer = model.load_tokenizer()
@@ -116,9 +119,8 @@ def distill(
     }  # fmt: skip
     with writing(output, request, force=force) as working:
         if recipe.augmentation and unlabeled:
-            mask = tokenizer.mask_token or tokenizer.unk_token or ""
             held_out = frozenset(map(row_key, validation))
-            pool = AugmentedSource(pool, recipe.augmentation, mask, seed, held_out)
+            pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=seed, held_out=held_out)
         if unlabeled and not control:
             folder = working / WORK_FOLDER / POOL_FOLDER
             made = LabelDir.open(folder) if folder.is_dir() else label(
@@ -239,6 +241,7 @@ def _check_request(
     recipe: StudentRecipe,
     unlabeled: TextSource | None,
     label_dirs: Sequence[LabelDir],
+    variant_dirs: Sequence[LabelDir],
     train: Sequence[Example],
     control: bool,
 ) -> None:
@@ -246,13 +249,13 @@ def _check_request(
         raise CompressError("distill needs either --unlabeled FILE, which it labels first, or --labels DIR, not both")
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
-    for directory in label_dirs:
+    for directory in (*label_dirs, *variant_dirs):
         if directory.teacher_sha256 != model.sha256:
             raise CompressError(
                 f"{directory.path} was labelled by another teacher ({directory.manifest.parents[0]['name']}) than "
                 f"{model.name}; label the text again with 'compress label --teacher ...'"
             )
-    if label_dirs and recipe.augmentation:
+    if label_dirs and recipe.augmentation and not variant_dirs:
         raise CompressError(
             f"the student {recipe.name!r} varies the text before the teacher labels it, so that it cannot use "
             "finished labels; give the text with --unlabeled FILE"

@@ -7,11 +7,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 from compress import budgets, recipes
 from compress.artifact import ModelDir
+from compress.augmentation import augmented
 from compress.controls import control_key
 from compress.data import (
     Example,
@@ -25,6 +27,7 @@ from compress.data import (
     join_sources,
     open_source,
     read_examples,
+    row_key,
 )
 from compress.distill import CONTROL_PHASES, distill
 from compress.errors import CompressError, did_you_mean
@@ -222,14 +225,18 @@ class Study:
             )
         return ModelDir.open(Path(model_root) / wanted.model), beside
 
-    def labels(self, teacher: ModelDir) -> LabelDir:
-        """Label the pool. What was dropped from it depends on the held-out sets, so they count as inputs."""
+    def _pool_inputs(self, teacher: ModelDir) -> dict[str, Any]:
+        """Return what labels of the pool are made from. What was dropped from it depends on the held-out sets."""
         pool = {
             "sets": [asdict(part) for part in self.recipe.data.unlabeled],
             "dropped_for": describe_rows({"test": self.rows.test}),
             "content": content_sha256(self.rows.unlabeled),
         }
-        inputs = {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described()}
+        return {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described()}
+
+    def labels(self, teacher: ModelDir) -> LabelDir:
+        """Label the pool."""
+        inputs = self._pool_inputs(teacher)
         make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, **self.compute)
         return LabelDir.open(self.stages.make("labels", inputs, make))
 
@@ -240,6 +247,27 @@ class Study:
         make = partial(label, teacher, source, progress=self.progress, **self.compute)
         return LabelDir.open(self.stages.make("train-labels", inputs, make))
 
+    def variant_labels(self, teacher: ModelDir, student: StudentRecipe) -> tuple[LabelDir, ...]:
+        """Label the variants of the pool that a student's recipe asks for; nothing where it asks for none."""
+        augmentation = student.augmentation
+        if not augmentation:
+            return ()
+        inputs = {**self._pool_inputs(teacher), "augmentation": asdict(augmentation), "seed": self.recipe.seed}
+
+        def make(path: Path) -> LabelDir:
+            variants = augmented(
+                self.rows.unlabeled,
+                augmentation,
+                teacher,
+                teacher.load_tokenizer(),
+                seed=self.recipe.seed,
+                held_out=frozenset(map(row_key, chain(self.rows.validation, self.rows.test))),
+                originals=False,
+            )
+            return label(teacher, variants, path, progress=self.progress, **self.compute)
+
+        return (LabelDir.open(self.stages.make(f"{student.name}-variants-labels", inputs, make)),)
+
     def student(
         self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyStudent, student: StudentRecipe
     ) -> Iterator[Path]:
@@ -247,11 +275,12 @@ class Study:
 
         A control that another student has too is trained once.
         """
+        variants = self.variant_labels(teacher, student)
         for name, seed in _trainings(self.recipe, plan, student):
-            yield self._trained(teacher, labels, student, name, seed=seed, control=False)
+            yield self._trained(teacher, labels, variants, student, name, seed=seed, control=False)
             if plan.control:
                 shared = self.controls[control_key(resolved(student), seed)]
-                yield self._trained(teacher, labels, student, shared, seed=seed, control=True)
+                yield self._trained(teacher, labels, variants, student, shared, seed=seed, control=True)
         if plan.quantize:
             first = self.stages.directory / student.name
             yield self.quantized(ModelDir.open(first), f"{student.name}-int8")
@@ -260,6 +289,7 @@ class Study:
         self,
         teacher: ModelDir,
         labels: Sequence[LabelDir],
+        variants: Sequence[LabelDir],
         student: StudentRecipe,
         name: str,
         *,
@@ -272,13 +302,22 @@ class Study:
             "teacher": teacher.sha256,
             "recipe": control_key(resolved(student), seed) if control else resolved(student),
             "data": self.rows.described(),
-            "labels": [directory.manifest.files for directory in labels],
+            "labels": [directory.manifest.files for directory in (*labels, *variants)],
             "control": control,
             "seed": seed,
             **self.spent,
         }
         fitting = {**self.fitting, "seed": seed}
-        make = partial(distill, teacher, student, labels=labels, control=control, progress=self.progress, **fitting)
+        make = partial(
+            distill,
+            teacher,
+            student,
+            labels=labels,
+            variants=variants,
+            control=control,
+            progress=self.progress,
+            **fitting,
+        )
         return self.stages.make(name, inputs, make)
 
     def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Path]:
@@ -411,11 +450,6 @@ def _student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentR
         if any(other.name == student.name for _, other in plans):
             raise CompressError(
                 f"{recipe.name} names the student {student.name!r} twice; give the other a recipe file of its own"
-            )
-        if student.augmentation:
-            raise CompressError(
-                f"{recipe.name}: the student {student.name!r} varies the text before it is labelled, and a study "
-                "labels it once for all students; train it with 'compress distill --unlabeled ...'"
             )
         plans.append((plan, replace(student, training=training)))
     return plans

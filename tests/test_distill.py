@@ -21,7 +21,7 @@ from compress.distill import distill
 from compress.errors import CompressError
 from compress.label import label
 from compress.labels import LabelDir
-from compress.recipes import Augmentation, Choice, Phase, StudentRecipe, resolved
+from compress.recipes import Choice, Phase, StudentRecipe, resolved
 from compress.signals import CachedTeacher, LiveTeacher, needs, signal_for
 from compress.training import last_whole_checkpoint, steps_for
 from compress.transfer import Gold, Lessons, Pool, agreement_rows
@@ -125,13 +125,6 @@ def test_pairs_and_a_regression(tmp_path: Path) -> None:
     assert -1 <= made.manifest.metrics[0]["value"] <= 1
     by_agreement = taught(teacher, tmp_path / "agreeing", unlabeled=source)
     assert by_agreement.manifest is not None and by_agreement.manifest.metrics[0]["rows"] < 12
-
-
-def test_augmented_text_is_labelled_and_taught(teacher: Path, tmp_path: Path) -> None:
-    masking = Choice("masking", options={"mask": 0.5, "ngram": 0.5})
-    recipe = replace(BILSTM, augmentation=Augmentation(masking, copies=2))
-    made = taught(teacher, tmp_path / "student", recipe, unlabeled=pool_file(tmp_path / "pool.txt"))
-    assert made.manifest is not None and 150 < made.manifest.data[0]["rows"] <= 270
 
 
 # The control
@@ -318,7 +311,6 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda given, folder: given.update(unlabeled=pool_file(folder / "p.txt")), "not both"),
     (set_option(control=True), "--control trains on gold labels alone"),
     (set_option(student="bilsm"), "Did you mean 'bilstm'"),
-    (set_option(student=replace(BILSTM, augmentation=Augmentation(Choice("masking")))), "cannot use finished labels"),
     (set_option(student=replace(BILSTM, phases=(Phase((GOLD,)),))), "there are none; give --train FILE"),
     (set_option(metric="acuracy"), "Did you mean 'accuracy'"),
     (set_option(device="tpu"), "--device tpu is not known"),

@@ -19,12 +19,10 @@ from tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_
 
 import compress
 from compress.artifact import ModelDir
-from compress.augmentation import AugmentedSource, vary
 from compress.data import TextSource, content_sha256, open_source
 from compress.errors import CompressError
 from compress.label import choose_runtime, label, plan_for, teacher_logits
 from compress.labels import SHARD_ROWS, LabelDir
-from compress.recipes import Augmentation
 
 stage = importlib.import_module("compress.label")
 ROWS, SHARD = 40, 8
@@ -393,39 +391,6 @@ def test_a_model_is_not_a_label_directory(tmp_path: Path) -> None:
 
 def test_the_package_offers_it() -> None:
     assert compress.label is label
-
-
-# Augmentation
-
-
-def test_variants_follow_their_row_and_the_seed(tmp_path: Path) -> None:
-    source = pool(text_file(tmp_path / "pool.txt", 20))
-    settings = Augmentation(mask=0.5, ngram=0.5, copies=2)
-    first = list(AugmentedSource(source, settings, "[MASK]", 0))
-    assert first == list(AugmentedSource(source, settings, "[MASK]", 0))
-    assert first != list(AugmentedSource(source, settings, "[MASK]", 1))
-    originals = [e for e in first if e in set(source)]
-    assert list(dict.fromkeys(originals)) == list(dict.fromkeys(source)) and 20 < len(first) <= 60
-
-
-def test_a_variant_masks_words_and_keeps_a_run_of_at_most_five() -> None:
-    import random
-
-    words = [f"w{index}" for index in range(30)]
-    drawn = [vary(" ".join(words), Augmentation(mask=0.3, ngram=1.0), "[MASK]", random.Random(i)) for i in range(200)]
-    shares = []
-    for text in drawn:
-        kept = text.split()
-        assert 1 <= len(kept) <= 5 or text == " ".join(words)
-        plain = [word for word in kept if word != "[MASK]"]
-        assert plain == sorted(plain, key=words.index) and set(plain) <= set(words)
-        shares.append(1 - len(plain) / len(kept))
-    assert 0.2 < np.mean(shares) < 0.4
-
-
-def test_without_masks_and_ngrams_nothing_varies(tmp_path: Path) -> None:
-    source = pool(text_file(tmp_path / "pool.txt", 5))
-    assert list(AugmentedSource(source, Augmentation(mask=0.0, ngram=0.0), "[MASK]", 0)) == list(source)
 
 
 def test_a_bilstm_can_be_a_teacher_too(tmp_path: Path, small_shards: None) -> None:
