@@ -1,7 +1,7 @@
 """Kullback-Leibler divergence between the attention probabilities of teacher and student, head by head.
 
 Aguilar et al. 2020, "Knowledge Distillation from Internal Representations" (arXiv:1910.03723), section 3, and Sun et
-al. 2020, "MobileBERT" (arXiv:2004.02984), equation 3 (there as a cross-entropy, which differs by a constant):
+al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5 (there as a cross-entropy, which differs by a constant):
 ``KL(A_T || A_S)`` per head and query; the mean over heads and real tokens of an example, then over examples; the sum
 over layers. Padding counts neither as a query nor as a key.
 """

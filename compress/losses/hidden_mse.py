@@ -3,7 +3,7 @@
 Jiao et al. 2020, "TinyBERT" (arXiv:1909.10351), equation 8: ``MSE(H_S W_h, H_T)``, one ``W_h`` for all layers, with a
 bias as in the authors' code; the sum over layers of the mean over width and all real tokens of the batch (the
 authors' code counts padding too). ``normalised`` compares after a layer norm without parameters: the feature-map
-transfer of Sun et al. 2020, "MobileBERT" (arXiv:2004.02984), equation 2, as in the authors' code.
+transfer of Sun et al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5, as in the authors' code.
 """
 
 from __future__ import annotations

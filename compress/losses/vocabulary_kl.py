@@ -2,11 +2,13 @@
 
 General DistilBERT (Sanh et al. 2019, arXiv:1910.01108, section 3): ``T**2 KL(p_teacher || p_student)`` over the
 vocabulary; the mean over the masked tokens of the batch, or over all (``tokens = "all"``, as the authors' code does
-unless told otherwise: it costs about seven times as much). A classifier or a sentence encoder has lost its head for
-masked tokens, so that the teacher's head is trained meanwhile, on the same text: its cross-entropy with the true
-tokens is added, which changes the head alone and neither the teacher nor its embeddings. In the first steps the
-teacher's distribution is therefore worth little. ``mlm`` adds that multiple of the student's own cross-entropy through
-the same student head, as DistilBERT's triple loss does (2 of mlm to 5 of this: 0.4).
+unless told otherwise: the heads then cost about seven times as much).
+
+A classifier or a sentence encoder has lost its head for masked tokens, so that the teacher's head is trained
+meanwhile, on the same text: its cross-entropy with the true tokens is added, which changes the head alone and neither
+the teacher nor its embeddings. In the first steps the teacher's distribution is therefore worth little. ``mlm`` adds
+that multiple of the student's own cross-entropy through the same student head, as DistilBERT's triple loss does (2 of
+mlm to 5 of this: 0.4).
 """
 
 from __future__ import annotations
