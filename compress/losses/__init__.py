@@ -1,3 +1,10 @@
-"""Losses: ``loss(student, teacher, batch, *, options) -> Tensor`` ``[]``, one a file. ``NEEDS`` names what of the
-teacher they read: ``logits`` come from the label directory, ``hidden`` makes the teacher run live, ``labels`` are
-gold."""
+"""Losses: ``loss(student, teacher, batch, *, options) -> Tensor`` ``[]``, one a file.
+
+``NEEDS`` names what they read of the teacher and the batch: ``logits`` come from the label directory; ``hidden``,
+``attention`` (queries, keys, values) and ``first`` (hidden states of the first token, which can be cached) make the
+teacher run live; ``labels`` are gold, ``targets`` masked tokens, ``mixed`` the text in two vocabularies.
+``STUDENT_NEEDS`` names what they read of the student beside its logits: ``hidden``, ``attention``.
+
+A loss with weights of its own also defines ``learned(student, teacher, *, options) -> Module`` and takes that module as
+its fourth argument. It is trained with the student and thrown away at the end; it holds neither model as a part.
+"""

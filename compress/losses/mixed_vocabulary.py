@@ -1,10 +1,11 @@
 """Teach small embeddings in a vocabulary of their own by letting the teacher read text that mixes both vocabularies.
 
-Zhao et al. 2021, "Extremely Small BERT Models from Mixed-Vocabulary Training" (arXiv:1909.11687), section 3: some words
-are cut by the student's vocabulary; their pieces enter the teacher as the student's embeddings times a learned affine
-map to the teacher's width. The authors train by masked language modelling. Here the teacher, frozen, is to say of the
-mixed text what it says of the whole text: ``T**2 KL(p_whole || p_mixed)`` over the classes, the mean over rows, because
-a fine-tuned classifier has no head for masked tokens. What learns is the student's embeddings and the map.
+Zhao et al. 2019 and 2021 (arXiv:1909.11687, version 1 "dual training", version 2 "Extremely Small BERT Models from
+Mixed-Vocabulary Training"): some words are cut by the student's vocabulary, and their pieces enter the teacher as the
+student's embeddings through a learned affine map to the teacher's width. The authors train by masked language
+modelling, and version 1 the teacher too. Here the teacher is frozen and is to say of the mixed text what it says of the
+whole text: ``T**2 KL(p_whole || p_mixed)`` over the classes, the mean over rows, because a fine-tuned classifier has no
+head for masked tokens. What learns is the student's embeddings and the map.
 """
 
 from __future__ import annotations
