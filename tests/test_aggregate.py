@@ -137,6 +137,19 @@ def test_distillation_is_worth_the_difference_to_the_control_of_the_same_seed() 
     assert only(aggregate([*lines, control(0, 160)]), "control").gain_points is None
 
 
+def test_a_model_names_the_control_that_it_shares() -> None:
+    mine = {"recipe": "two", "model": "two-0", "control": "one-control"}
+    shared = student("a", 0, 160, model="one-control", kind="control", recipe="one", control_of="one")
+    found = aggregate([teacher("a"), student("a", 0, 170, **mine), shared])
+    (two,) = (one for one in found if one.recipe == "two")
+    assert two.gain_points == pytest.approx(5.0) and two.gain_low is not None
+    # Of the controls of one recipe only the one that is named counts.
+    other = student("a", 0, 150, model="other", kind="control", recipe="two", control_of="two-0")
+    found = aggregate([teacher("a"), student("a", 0, 170, **mine), other, shared])
+    (two,) = (one for one in found if one.recipe == "two" and one.kind == "model")
+    assert two.gain_points == pytest.approx(5.0)
+
+
 def test_a_control_of_no_recipe_is_found_by_the_name_of_its_model() -> None:
     named = student("a", 0, 165, model="plain", kind="control", recipe="", control_of="small-0")
     found = only(aggregate([teacher("a"), student("a", 0, 170), named]))

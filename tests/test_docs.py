@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import re
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from tiny import FAMILIES, HEADS, classifier, onnx_directory, physical_layers, t
 
 from compress import plugins, recipes
 from compress.cli import COMMANDS, cli
+from compress.data import Example
+from compress.errors import CompressError
+from compress.modeling.pruned import layers_of
 from compress.types import Batch, Outputs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,9 +105,12 @@ def examples() -> dict[str, str]:
     return dict(re.findall(r"^`([\w/.-]+)`:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 
 
-def example(folder: str, directory: Path) -> tuple[ModuleType, str]:
-    """Import the example of a plug-in folder from a directory that is not the package's."""
-    ((path, source),) = ((path, text) for path, text in examples().items() if path.startswith(f"compress/{folder}/"))
+def example(folder: str, directory: Path, name: str = "") -> tuple[ModuleType, str]:
+    """Import the example of a plug-in folder (of several the one of that name) from a directory that is not the
+    package's.
+    """
+    start = f"compress/{folder}/{name}"
+    ((path, source),) = ((path, text) for path, text in examples().items() if path.startswith(start))
     file = directory / Path(path).name
     file.write_text(source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(f"example_{file.stem}", file)
@@ -117,13 +124,14 @@ def example(folder: str, directory: Path) -> tuple[ModuleType, str]:
 def test_every_kind_has_an_example_that_is_not_there_yet() -> None:
     shown = list(examples())
     assert [path.rsplit("/", 1)[0] for path in shown] == [
-        "compress/losses", "students", "compress/criteria", "compress/quantizers", "compress/runtimes",
+        "compress/losses", "compress/losses", "compress/interventions", "compress/augmenters", "students",
+        "compress/criteria", "compress/quantizers", "compress/runtimes",
     ]  # fmt: skip
     assert [path for path in shown if (ROOT / path).exists()] == []
 
 
 def test_the_example_of_a_loss(tmp_path: Path) -> None:
-    module, _ = example("losses", tmp_path)
+    module, _ = example("losses", tmp_path, "reverse_kl")
     batch = Batch(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long))
     teacher = Outputs(torch.tensor([[1.0, -1.0], [0.0, 2.0]]))
     student = Outputs(torch.zeros(2, 2, requires_grad=True))
@@ -140,7 +148,63 @@ def test_the_example_of_a_student(tmp_path: Path) -> None:
     file = tmp_path / Path(path).name
     file.write_text(source, encoding="utf-8")
     recipe = recipes.load("students", str(file))
-    assert recipe.name == file.stem and [loss.name for loss in recipe.losses] == ["logit-mse", "kl"]
+    assert recipe.name == file.stem
+    assert [[loss.name for loss in phase.losses] for phase in recipe.phases] == [["relations"], ["logit-mse", "kl"]]
+
+
+def test_the_example_of_a_loss_with_weights_of_its_own(tmp_path: Path) -> None:
+    module, _ = example("losses", tmp_path, "pooled_mse")
+    model = classifier("bert")
+    made = module.learned(model, model, bias=False)
+    assert made.weight.shape == (32, 32) and made.bias is None and module.NEEDS == {"hidden"}
+    batch = Batch(torch.ones(1, 3, dtype=torch.long), torch.tensor([[1, 1, 0]]))
+    ours = torch.tensor([[[1.0, 0.0], [3.0, 2.0], [99.0, 99.0]]])  # the mean of what is no padding: 2, 1
+    theirs = torch.tensor([[[1.0, 1.0], [1.0, 1.0], [-7.0, 7.0]]])
+    student, teacher = (Outputs(torch.zeros(1, 2), hidden=(hidden,)) for hidden in (ours, theirs))
+    projection = torch.nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        projection.weight.copy_(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))  # to 4, 1
+    value = module.loss(student, teacher, batch, projection)
+    assert value.item() == pytest.approx((3**2 + 0) / 2)
+    value.backward()
+    assert projection.weight.grad is not None and projection.weight.grad.abs().sum() > 0
+
+
+def test_the_example_of_an_intervention(tmp_path: Path) -> None:
+    module, _ = example("interventions", tmp_path)
+    model = classifier("bert")
+    inputs = {"input_ids": torch.arange(6).reshape(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
+
+    def embeddings_and_last() -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = model(**inputs, output_hidden_states=True).hidden_states
+        return hidden[0], hidden[-1]
+
+    before = model(**inputs).logits
+    attached = module.attach(model, None, rate=0.999999)
+    attached.step(1.0)
+    assert torch.equal(model(**inputs).logits, before)  # it is evaluated as it is
+    for layer in layers_of(model):
+        layer.training = True  # its parts go on without dropout
+    first, last = embeddings_and_last()
+    assert torch.equal(first, last)  # every layer is left out
+    attached.step(0.0)
+    first, last = embeddings_and_last()
+    assert not torch.equal(first, last)
+    attached.step(1.0)
+    attached.detach()
+    assert torch.equal(model(**inputs).logits, before)
+    with pytest.raises(CompressError, match="rate = 1.0 must be above 0 and below 1"):
+        module.attach(model, None, rate=1.0)
+
+
+def test_the_example_of_an_augmenter(tmp_path: Path) -> None:
+    module, _ = example("augmenters", tmp_path)
+    vary = module.augmenter(torch_directory("bert"), None, [], swaps=1)
+    row = Example("one two three four", "pair")
+    varied = vary(row, random.Random(0))
+    assert varied != row and varied.text_pair == "pair" and sorted(varied.text.split()) == sorted(row.text.split())
+    assert sum(a != b for a, b in zip(varied.text.split(), row.text.split(), strict=True)) == 2
+    assert vary(row, random.Random(0)) == varied and vary(Example("word"), random.Random(0)).text == "word"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import bilstm, classifier, examples, onnx_directory, torch_directory, write
+from tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
 from compress import measure
 from compress.artifact import MANIFEST_NAME, Manifest, ModelDir, describe_files
@@ -21,8 +21,10 @@ from compress.errors import CompressError
 from compress.measure import _to_onnx, benchmark
 from compress.measuring import cores
 from compress.measuring.contenders import open_contenders, plan_entries
+from compress.measuring.lines import training_fields
 from compress.measuring.lock import lock_path, read_lock
 from compress.measuring.results import is_baseline, read_results, rows_of
+from compress.measuring.rounds import groups_of
 from compress.measuring.worker import Worker
 
 QUICK: dict[str, Any] = {"rounds": 3, "batch_sizes": (1, 8)}
@@ -59,6 +61,29 @@ def find(lines: list[dict[str, Any]], runtime: str, batch_size: int = 1, **field
         if x["runtime"] == runtime and x["batch_size"] == batch_size and all(x[k] == v for k, v in fields.items())
     ]  # fmt: skip
     return line
+
+
+def test_models_may_be_measured_in_groups(tmp_path: Path) -> None:
+    models = [write(tmp_path / name, bilstm(seed=number)) for number, name in enumerate(("a", "b", "c"))]
+    output = tmp_path / "r.jsonl"
+    lines = benchmark(torch_directory("bert"), models, ROWS, output=output, together=2, rounds=3, batch_sizes=(1,))
+    told = [(line["model"], line["padding"]) for line in lines]
+    assert told == [("bert", "longest"), ("bert", "max_length"), ("a", "longest"), ("b", "longest"), ("c", "longest")]
+    assert len({line["created"] for line in lines}) == 1 and all("predictions" in x for x in lines if x["model"] == "c")
+    assert all(line["speedup_low"] <= line["speedup"] <= line["speedup_high"] for line in lines)
+    assert read_lock(lock_path(output)).settings["together"] == 2
+
+
+def test_a_group_has_the_teacher_and_all_runtimes_of_its_models(tmp_path: Path) -> None:
+    models = [write(tmp_path / name, bilstm()) for name in ("a", "b", "c")]
+    contenders = open_contenders(torch_directory("bert"), models, [])
+    entries = plan_entries(contenders, ["torch", "onnxruntime"], lambda model: model)
+    titles = [[entry.title for entry in group] for group in groups_of(entries, 2)]
+    both = ("torch", "onnxruntime")
+    assert titles == [
+        [f"{name} in {runtime}" for name in names for runtime in both] for names in (("bert", "a", "b"), ("bert", "c"))
+    ]
+    assert groups_of(entries, 0) == [entries] and groups_of(entries[:2], 1) == [entries[:2]]
 
 
 def test_one_line_for_each_configuration(measured: tuple[Path, list[dict[str, Any]]]) -> None:
@@ -153,6 +178,20 @@ def test_the_metric_is_that_of_the_model(measured: tuple[Path, list[dict[str, An
             assert line["metric_low"] <= line["metric"] <= line["metric_high"] and line["metric_rows"] == 40
 
 
+def test_a_line_says_what_was_trained_and_how(
+    measured: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    teacher = find(measured[1], "torch", kind="teacher")
+    assert teacher["shape"] == {"type": "bert", "layers": 2, "hidden_size": 32, "vocabulary_size": len(tokenizer())}
+    assert teacher["training_steps"] is None and "budget" not in teacher
+    recipe = {"training": {"batch_size": 64}, "phases": [{"training": {}}, {"training": {"learning_rate": 1e-4}}]}
+    trained = with_manifest(write(tmp_path / "s", bilstm()), recipe=recipe, notes={"steps": 500})
+    assert training_fields(ModelDir.open(trained)) == {"training_steps": 500, "training_batch_size": 64}
+    recipe["phases"][1]["training"] = {"batch_size": 32}  # type: ignore[index]
+    uneven = with_manifest(trained, recipe=recipe, notes={"steps": 500})
+    assert training_fields(ModelDir.open(uneven)) == {"training_steps": 500, "training_batch_size": None}
+
+
 def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     line = find(measured[1], "torch", kind="control")
     assert line["model"] == "control" and line["recipe"] == "bilstm"
@@ -174,6 +213,29 @@ def test_a_control_belongs_to_the_student_of_its_seed(tmp_path: Path) -> None:
     assert {c.name: c.control_of for c in found if c.kind == "control"} == {
         "control-0": "bilstm-0", "control-1": "bilstm-1", "control-2": "bilstm-0",
     }  # fmt: skip
+
+
+def test_students_that_are_trained_alike_have_one_control(tmp_path: Path) -> None:
+    def made(name: str, recipe: str, hidden: int = 8, **notes: bool) -> Path:
+        architecture = {"name": "bilstm", "options": {"hidden_size": hidden}}
+        return with_manifest(
+            write(tmp_path / name, bilstm(seed=len(list(tmp_path.iterdir())))), notes=notes, seeds={"seed": 3},
+            recipe={"name": recipe, "architecture": architecture, "training": {"max_steps": 5}, "phases": [recipe]},
+        )  # fmt: skip
+
+    one, two = made("one", "one"), made("two", "two")
+    control, other = made("one-control", "one", control=True), made("wide", "wide", hidden=9)
+    shutil.copytree(onnx_directory("bert").path, tmp_path / "two-int8")
+    parent = {"role": "model", "name": "two", "sha256": ModelDir.open(two).sha256}
+    int8 = with_manifest(tmp_path / "two-int8", stage="quantize", parents=(parent,))
+    found = open_contenders(torch_directory("bert"), [one, control, two, other, int8], [])
+    assert {c.name: c.control for c in found} == {
+        "bert": "", "one": "one-control", "one-control": "", "two": "one-control", "wide": "",
+        "two-int8": "one-control",
+    }  # fmt: skip
+    assert {c.name: c.control_of for c in found if c.kind == "control"} == {"one-control": "one"}
+    (alone,) = (c for c in open_contenders(torch_directory("bert"), [two, control], []) if c.kind == "control")
+    assert alone.control_of == "two"
 
 
 @pytest.mark.parametrize("control", [False, True])

@@ -131,6 +131,21 @@ def test_what_distillation_is_worth_leaves_int8_out() -> None:
     assert control_pair(rows[1], rows) is None
 
 
+def test_a_control_that_several_students_share_is_each_ones() -> None:
+    fields = {"control": "one-control", "stage": "distill"}
+    one = model("one", 20, recipe="one", metric=0.91, **fields)
+    two = model("two", 30, recipe="two", metric=0.89, model_sha256="2" * 64, **fields)
+    int8 = model("two-int8", 50, recipe="two", metric=0.88, parents=["2" * 64], **fields | {"stage": "quantize"})
+    control = model("one-control", 20, kind="control", recipe="one", control_of="one", metric=0.85)
+    rows = rows_of([TEACHER, one, two, int8, control])
+    for name, student in (("one", "one"), ("two", "two"), ("two-int8", "two")):
+        (row,) = (row for row in rows if row.head["model"] == name)
+        pair = control_pair(row, rows)
+        assert pair is not None and [one.head["model"] for one in pair] == [student, "one-control"]
+    rows = rows_of([TEACHER, one, int8, control])
+    assert control_pair(rows[2], rows) is None  # the student before int8 was not measured
+
+
 def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
     gold = [0, 1] * 50
     teacher = {**TEACHER, "gold": gold, "predictions": gold}

@@ -133,11 +133,12 @@ def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
     assert {name: m.seeds["seed"] for name, m in manifests.items() if m} == names
     assert ModelDir.open(finished.out / "small").sha256 != ModelDir.open(finished.out / "small-seed-5").sha256
     lines = read_results([finished.out / "results.jsonl"])
-    seeds = {line["model"]: (line["training_seed"], line["control_of"]) for line in lines if line["model"] in names}
-    assert seeds == {
-        "small": (1, ""), "small-control": (1, "small"), "small-seed-5": (5, ""),
-        "small-seed-5-control": (5, "small-seed-5"),
+    fields = ("training_seed", "control_of", "control")
+    assert {line["model"]: tuple(map(line.get, fields)) for line in lines if line["model"] in names} == {
+        "small": (1, "", "small-control"), "small-control": (1, "small", ""),
+        "small-seed-5": (5, "", "small-seed-5-control"), "small-seed-5-control": (5, "small-seed-5", ""),
     }  # fmt: skip
+    assert {line["training_steps"] for line in lines if line["model"] in names} == {7}
 
 
 def test_a_study_measures_floors_fitted_on_its_training_rows(finished: Case) -> None:

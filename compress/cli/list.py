@@ -20,8 +20,8 @@ def command(kind: str) -> None:
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     if kind == "students":
         click.echo(
-            "\nPublished: times smaller, performance kept, times as fast, by the survey of Rogers et al. 2020. Measured "
-            "here: metric, times smaller, kept of the teacher's metric, best speed-up; the control is the same student "
-            "trained on gold labels alone, with what distillation adds in brackets, in points.\n"
+            "\nPublished: times smaller, performance kept, times as fast, by the survey of Rogers et al. 2020.\n"
+            "Measured here: metric, times smaller, kept of the teacher's metric, best speed-up. The control is the\n"
+            "same student trained on gold labels alone; in brackets what distillation adds, in points.\n"
             "'compress show STUDENT' explains one."
         )
