@@ -20,6 +20,7 @@ from compress.examples import (
     encode_labels,
     encode_scores,
     infer_labels,
+    infer_task,
     normalise,
     row_key,
 )
@@ -32,7 +33,7 @@ from compress.tables import Table
 __all__ = [
     "CheckedRoles", "Columns", "ContentFingerprint", "Example", "ExampleSource", "TextSource", "check_roles",
     "content_sha256", "data_entry", "describe_rows", "encode_gold", "encode_labels", "encode_scores",
-    "find_set", "grouped_split", "infer_labels", "join_sources", "normalise", "open_source",
+    "find_set", "grouped_split", "infer_labels", "infer_task", "join_sources", "normalise", "open_source",
     "read_examples", "row_key",
 ]  # fmt: skip
 
@@ -95,6 +96,9 @@ class TextSource:
             pair = None if pair_at is None else (cells[pair_at] or "").strip()
             if not text or pair == "":
                 self._skipped += 1
+                continue
+            if table.tagged:
+                yield Example(text, tags=None if label_at is None else tuple((cells[label_at] or "").split(" ")))
                 continue
             label = None if label_at is None else (cells[label_at] or "").strip()
             if label == "":

@@ -14,17 +14,28 @@ from typing import Any
 from compress.errors import CompressError, did_you_mean
 
 _PAIR_SEPARATOR = "\x1f"
+_NO_BREAK_SPACE = "\u00a0"
 _INTEGER = re.compile(r"[+-]?\d+")
 _SHOWN_LABELS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row: a text or a pair of texts, and its label as written in the file (None when unlabelled)."""
+    """One row: a text or a pair of texts, and its label as written in the file (None when unlabelled).
+
+    A row to tag is a sentence: ``text`` is its words with a space between them (:func:`sentence`), and ``tags`` are the
+    labels of the words, one each; its ``label`` is None.
+    """
 
     text: str
     text_pair: str | None = None
     label: str | None = None
+    tags: tuple[str, ...] | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of a sentence: what stands between spaces, punctuation marks of their own among them."""
+        return tuple(word for word in self.text.split(" ") if word)
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,11 @@ class Columns:
     text: str
     text_pair: str | None = None
     label: str | None = None
+
+
+def sentence(words: Iterable[str]) -> str:
+    """Return words as the text of a row to tag. White space within a word becomes a no-break space (U+00A0)."""
+    return " ".join(_NO_BREAK_SPACE.join(word.split()) for word in words)
 
 
 def normalise(text: str) -> str:
@@ -71,10 +87,8 @@ class ContentFingerprint:
         self._total = 0
 
     def add(self, example: Example) -> None:
-        row = "\x1e".join(
-            "\x00" if part is None else "\x01" + part
-            for part in (example.text, example.text_pair, example.label)
-        )
+        parts = [example.text, example.text_pair, example.label, *(example.tags or ())]
+        row = "\x1e".join("\x00" if part is None else "\x01" + part for part in parts)
         self._total += int.from_bytes(hashlib.sha256(row.encode("utf-8", "surrogatepass")).digest(), "big")
         self.rows += 1
 
@@ -103,13 +117,30 @@ def content_sha256(examples: Iterable[Example]) -> str:
 
 def encode_gold(
     examples: Sequence[Example], labels: Sequence[str], *, task: str, name: str
-) -> list[int] | list[float]:
-    """Return gold labels as a model counts them: class indices, or scores for regression."""
+) -> list[int] | list[float] | list[list[int]]:
+    """Return gold labels as a model counts them: class indices, scores for regression, a list of tags for tagging."""
+    if task == "tagging":
+        return encode_tags(examples, labels, name=name)
     return (
         encode_scores(examples, name=name)
         if task == "regression"
         else encode_labels(examples, labels, name=name)
     )
+
+
+def infer_task(examples: Iterable[Example]) -> str:
+    """Return ``tagging`` when words are labelled, else ``regression`` or ``classification`` by the labels.
+
+    Raises:
+        CompressError: some rows have tags and some have labels.
+    """
+    rows = list(examples)
+    tagged = sum(example.tags is not None for example in rows)
+    if 0 < tagged < len(rows):
+        raise CompressError(
+            f"{tagged:,} of {len(rows):,} rows have a tag for each word and the others do not: give data of one kind."
+        )
+    return "tagging" if tagged else "regression" if infer_labels(rows) is None else "classification"
 
 
 def describe_rows(sets: Mapping[str, Sequence[Example]]) -> list[dict[str, Any]]:
@@ -132,13 +163,18 @@ def data_entry(role: str, name: str, fingerprint: ContentFingerprint) -> dict[st
 def infer_labels(examples: Iterable[Example]) -> tuple[str, ...] | None:
     """Return the class names in order, or None when the labels are scores to regress on.
 
-    Labels are scores when all are numbers and one has a fraction, or when they are integers with more than 50
-    different values of fewer than five rows each. Integer classes are sorted as numbers, others as text.
+    Of rows to tag they are the tags, sorted as text. Labels are scores when all are numbers and one has a fraction, or
+    when they are integers with more than 50 different values of fewer than five rows each. Integer classes are sorted
+    as numbers, others as text.
     """
     counts: dict[str, int] = {}
+    tags: set[str] = set()
     for example in examples:
+        tags.update(example.tags or ())
         if example.label is not None:
             counts[example.label] = counts.get(example.label, 0) + 1
+    if tags:
+        return tuple(sorted(tags))
     numbers = [_number(label) for label in counts]
     if numbers and all(number is not None for number in numbers):
         if any(number is not None and not number.is_integer() for number in numbers):
@@ -173,6 +209,30 @@ def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: s
     return encoded
 
 
+def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str) -> list[list[int]]:
+    """Return the index in ``labels`` of the tag of every word of every example.
+
+    Raises:
+        CompressError: a sentence without tags, with more or fewer tags than words, or with a tag outside the set.
+    """
+    index = {label: position for position, label in enumerate(labels)}
+    encoded = []
+    for row, example in enumerate(examples, start=1):
+        if example.tags is None or len(example.tags) != len(example.words):
+            raise CompressError(
+                f"Row {row} of {name} has {len(example.tags or ())} tags for {len(example.words)} words, but the model "
+                "tags words: give CoNLL-U, or JSON Lines with the lists words and tags."
+            )
+        unknown = next((tag for tag in example.tags if tag not in index), None)
+        if unknown is not None:
+            raise CompressError(
+                f"Row {row} of {name} has the tag {unknown!r}, which the model does not know: allowed are "
+                f"{_listed(labels)}; correct the file or give data of the same tag set.{did_you_mean(unknown, labels)}"
+            )
+        encoded.append([index[tag] for tag in example.tags])
+    return encoded
+
+
 def encode_scores(examples: Iterable[Example], *, name: str) -> list[float]:
     """Return each example's label as a finite number, for regression."""
     scores = []
@@ -194,9 +254,7 @@ def _punctuation() -> dict[int, str]:
 
 
 def _label_error(label: str | None, row: int, labels: Sequence[str], name: str) -> CompressError:
-    shown = ", ".join(labels[:_SHOWN_LABELS])
-    if len(labels) > _SHOWN_LABELS:
-        shown += f", ... ({len(labels)} in all)"
+    shown = _listed(labels)
     if label is None:
         return CompressError(
             f"Row {row} of {name} has no label, but one of {shown} is needed: remove the row or name another "
@@ -210,6 +268,11 @@ def _label_error(label: str | None, row: int, labels: Sequence[str], name: str) 
         f"(or an index where no name is a number); correct the file or name another column with "
         f"--label-column.{hint}"
     )
+
+
+def _listed(labels: Sequence[str]) -> str:
+    shown = ", ".join(labels[:_SHOWN_LABELS])
+    return shown if len(labels) <= _SHOWN_LABELS else f"{shown}, ... ({len(labels)} in all)"
 
 
 def _number(label: str) -> float | None:

@@ -16,7 +16,8 @@ import numpy as np
 from compress.artifact import ModelDir
 from compress.errors import CompressError
 from compress.modeling import input_names
-from compress.tokens import encode, pad
+from compress.tokens import TokenLists, encode, pad
+from compress.words import at_words, by_sentence, word_counts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from compress.data import Example
 
 BATCH_ROWS = 64
+_NOT_FINITE = "the model gave logits that are not finite numbers; its weights are damaged"
 
-# Token arrays [B, T] by input name -> logits [B, C].
+# Token arrays [B, T] by input name -> logits [B, C], or [B, T, C] of a model that tags words.
 Run = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 
@@ -36,9 +38,16 @@ def logits_of(
     *,
     max_length: int,
     batch_rows: int = BATCH_ROWS,
+    task: str = "classification",
 ) -> np.ndarray:
-    """Return logits ``[N, C]`` float32 in the order of the examples."""
-    tokens = encode(tokenizer, examples, max_length)
+    """Return logits ``[N, C]`` float32 in the order of the examples.
+
+    For ``tagging`` N counts words, those of all sentences in order; a word without an answer has no numbers
+    (:mod:`compress.words`).
+    """
+    tokens = encode(tokenizer, examples, max_length, task=task)
+    if task == "tagging":
+        return _logits_of_words(examples, tokens, run, tokenizer.pad_token_id or 0, batch_rows)
     lengths = [len(ids) for ids in tokens["input_ids"]]
     order = sorted(range(len(examples)), key=lambda row: (lengths[row], row))
     logits: np.ndarray | None = None
@@ -50,8 +59,26 @@ def logits_of(
             logits = np.empty((len(examples), outputs.shape[1]), dtype=np.float32)
         logits[batch] = outputs
     if logits is None or not np.isfinite(logits).all():
-        raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
+        raise CompressError(_NOT_FINITE)
     return logits
+
+
+def _logits_of_words(
+    examples: Sequence[Example], tokens: TokenLists, run: Run, padding_id: int, batch_rows: int
+) -> np.ndarray:
+    counts = word_counts(examples)
+    found: list[np.ndarray] = [np.empty(0)] * len(examples)
+    order = sorted(range(len(examples)), key=lambda row: (len(tokens["input_ids"][row]), row))
+    for start in range(0, len(order), batch_rows):
+        batch = order[start : start + batch_rows]
+        arrays = pad([{key: values[row] for key, values in tokens.items()} for row in batch], padding_id)
+        outputs = run(arrays)
+        if not np.isfinite(outputs).all():
+            raise CompressError(_NOT_FINITE)
+        sizes = [counts[row] for row in batch]
+        for row, logits in zip(batch, by_sentence(at_words(outputs, arrays["words"], sizes), sizes), strict=True):
+            found[row] = logits
+    return np.concatenate(found)
 
 
 class TorchRun:

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from compress.errors import CompressError, did_you_mean
+from compress.sentences import sentence_bootstrap, sentence_mean_interval
+from compress.words import NO_ANSWER
 
 Array = NDArray[Any]
 Statistic = Callable[[Array, Array, int], Array]
@@ -110,13 +112,14 @@ DEFAULTS: Mapping[str, str] = {"classification": "accuracy", "regression": "pear
 
 
 def find_metric(name: str | None, *, task: str, classes: int | None = None) -> Metric:
-    """Return a metric by name, or the task's default.
+    """Return a metric by name, or the task's default; for tagging those of classification, over words.
 
     Raises:
         CompressError: it is unknown, of the other task, or ``f1`` with more than two labels.
     """
-    allowed = [metric.name for metric in METRICS.values() if metric.task == task]
-    key = (name or DEFAULTS[task]).replace("_", "-")
+    kind = "classification" if task == "tagging" else task  # of words
+    allowed = [metric.name for metric in METRICS.values() if metric.task == kind]
+    key = (name or DEFAULTS[kind]).replace("_", "-")
     if key not in allowed:
         raise CompressError(
             f"metric {name!r} does not fit {task}; choose one of {', '.join(allowed)} with --metric."
@@ -128,12 +131,18 @@ def find_metric(name: str | None, *, task: str, classes: int | None = None) -> M
 
 
 def predictions(logits: ArrayLike, task: str) -> Array:
-    """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64."""
+    """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64.
+
+    For tagging a word without an answer, whose logits are not numbers, is predicted to be -1, which no tag is.
+    """
     values = np.asarray(logits)
     if values.ndim != 2:
         raise ValueError(f"logits must be [N, C], not of shape {values.shape}")
     if task == "regression":
         return values[:, 0].astype(np.float64)
+    if task == "tagging":
+        unanswered = np.isnan(values).all(axis=1)
+        return np.where(unanswered, NO_ANSWER, values.argmax(axis=1)).astype(np.int64)
     return np.asarray(values.argmax(axis=1), dtype=np.int64)
 
 
@@ -159,10 +168,26 @@ def agreement(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def interval(
-    predicted: ArrayLike, gold: ArrayLike, *, metric: Metric, classes: int, seed: int = 0
+    predicted: ArrayLike,
+    gold: ArrayLike,
+    *,
+    metric: Metric,
+    classes: int,
+    sentences: Array | None = None,
+    seed: int = 0,
 ) -> tuple[float, float]:
-    """Return the 95% interval of a metric: Wilson's for accuracy, else bootstrap percentiles over rows."""
+    """Return the 95% interval of a metric: Wilson's for accuracy, else bootstrap percentiles over rows.
+
+    With ``sentences`` ``[N]``, the sentence of every row, rows are words and whole sentences are drawn again.
+    """
     first, second = _rows(predicted, gold)
+    if sentences is not None:
+        settings = {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": seed}
+        if metric.name == "accuracy":
+            return sentence_mean_interval(first == second, sentences, **settings)  # type: ignore[arg-type]
+        return sentence_bootstrap(
+            (first, second), lambda p, g: metric.statistic(p, g, classes), sentences, **settings  # type: ignore[arg-type]
+        )
     if metric.name == "accuracy":
         from scipy.stats import binomtest
 
@@ -178,6 +203,7 @@ def paired_difference(
     *,
     metric: Metric,
     classes: int,
+    sentences: Array | None = None,
     seed: int = 0,
 ) -> Difference:
     """Return the difference of two models on the same rows, in points, with its 95% interval.
@@ -185,22 +211,35 @@ def paired_difference(
     Rows are resampled together for both models. For accuracy the interval is never narrower than that of
     Bonett and Price (2012, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired
     data"): when two models hardly ever differ, resampling their few differences pretends a certainty that N rows cannot
-    give.
+    give. With ``sentences`` rows are words, whole sentences are drawn again, and there is no test of McNemar's, which
+    takes rows to be independent.
     """
     model, gold_rows = _rows(predicted, gold)
     other, _ = _rows(reference, gold)
     p = None
     if metric.task == "classification":
         won, lost = discordant(model, other, gold_rows)
-        p = mcnemar_p(won, lost)
+        p = mcnemar_p(won, lost) if sentences is None else None
         if metric.name == "accuracy":
-            low, high = _accuracy_difference(won, lost, len(gold_rows), seed)
+            change = (model == gold_rows).astype(float) - (other == gold_rows)
+            resampled = (
+                _resampled_difference(won, lost, len(gold_rows), seed)
+                if sentences is None
+                else sentence_mean_interval(change, sentences, resamples=RESAMPLES, confidence=CONFIDENCE, seed=seed)
+            )
+            low, high = _at_least_bonett_price(resampled, won, lost, len(gold_rows))
             return Difference(100 * (won - lost) / len(gold_rows), 100 * low, 100 * high, p)
 
     def statistic(p: Array, r: Array, g: Array) -> Array:
         return np.asarray(metric.statistic(p, g, classes) - metric.statistic(r, g, classes))
 
-    low, high = bootstrap((model, other, gold_rows), statistic, seed=seed)
+    columns = (model, other, gold_rows)
+    if sentences is None:
+        low, high = bootstrap(columns, statistic, seed=seed)
+    else:
+        low, high = sentence_bootstrap(
+            columns, statistic, sentences, resamples=RESAMPLES, confidence=CONFIDENCE, seed=seed
+        )
     points = 100 * float(statistic(model, other, gold_rows))
     return Difference(points, 100 * low, 100 * high, p)
 
@@ -247,19 +286,27 @@ def bootstrap(
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
-def _accuracy_difference(won: int, lost: int, rows: int, seed: int) -> tuple[float, float]:
-    """Return the wider of bootstrap and Bonett-Price on either side, as fractions.
+def _resampled_difference(won: int, lost: int, rows: int, seed: int) -> tuple[float, float]:
+    """Return the bootstrap interval of a difference of accuracies, as fractions.
 
     A resample of rows holds a multinomial number of won and lost ones, so the counts are drawn instead of the rows.
     """
-    from scipy.stats import norm
-
     shares = [won / rows, lost / rows, (rows - won - lost) / rows]
     drawn = np.random.default_rng(seed).multinomial(rows, shares, RESAMPLES)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / rows, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _at_least_bonett_price(
+    resampled: tuple[float, float], won: int, lost: int, rows: int
+) -> tuple[float, float]:
+    """Return the wider of a bootstrap interval and Bonett-Price's on either side, as fractions."""
+    from scipy.stats import norm
+
+    low, high = resampled
     p_won, p_lost = (won + 1) / (rows + 2), (lost + 1) / (rows + 2)
-    half = norm.ppf(1 - tail) * np.sqrt((p_won + p_lost - (p_won - p_lost) ** 2) / (rows + 2))
+    half = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt((p_won + p_lost - (p_won - p_lost) ** 2) / (rows + 2))
     return float(min(low, p_won - p_lost - half)), float(max(high, p_won - p_lost + half))
 
 

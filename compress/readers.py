@@ -12,12 +12,14 @@ from typing import Any, cast
 
 from compress.columns import Dialect, has_header, sniff_dialect, split_rows
 from compress.errors import CompressError
+from compress.examples import sentence
 from compress.records import read_json, read_json_lines, read_parquet
 from compress.tables import SAMPLE, Lines, Row, Table, open_bytes, reading
 
 FORMATS = ("csv", "tsv", "tsv-unquoted", "jsonl", "json", "parquet", "text", "label-first", "trees", "conllu")
 _LABEL_FIRST = re.compile(r"(-?\d+|__label__\S+) +(.*)")
 _TREE = re.compile(r"\(\d+ .*\)\s*")
+_NO_WORD = re.compile(r"\d+-\d+|\d+\.\d+")
 _LEAF = re.compile(r"\(\S+ ([^()]+)\)")
 
 csv.field_size_limit(2**27)  # whole reviews and articles; the default stops at 128 KiB
@@ -195,26 +197,37 @@ def _trees(lines: Lines, labelled: bool) -> Table:
 
 
 def _conllu(lines: Lines, labelled: bool) -> Table:
-    """Sentences of a treebank, as their ``# text`` comment or else their words."""
-    if labelled:
-        raise CompressError(
-            f"{lines.path.name} is CoNLL-U, which labels words, but compress works on classifiers of "
-            "whole texts: it can only be given as --unlabeled."
-        )
+    """Sentences of a treebank: the words (column 2) with their universal parts of speech (column 4).
+
+    The surface form of a contraction (``1-2``) is skipped for its words, and so are words that are not there in the
+    text (``1.1``). https://universaldependencies.org/format.html
+    """
+    name = lines.path.name
 
     def rows() -> Iterator[Row]:
-        text, words = "", list[str]()
+        words, tags = list[str](), list[str]()
         for number, line in enumerate(itertools.chain(lines, ["\n"]), start=1):
-            if line.startswith("# text = "):
-                text = line[len("# text = ") :].strip()
-            elif not line.strip():
-                if text or words:
-                    yield number, (text or " ".join(words),)
-                text, words = "", []
-            elif line[0] != "#" and (cells := line.split("\t"))[0].isdigit() and len(cells) > 1:
+            cells = line.rstrip("\n").split("\t")
+            if not line.strip():
+                if words:
+                    yield number - len(words), (sentence(words), sentence(tags))[: 1 + labelled]
+                words, tags = [], []
+            elif line[0] != "#" and not _NO_WORD.fullmatch(cells[0]):
+                if len(cells) < 2 or not cells[0].isdigit() or not cells[1].strip():
+                    raise CompressError(
+                        f"{name}, line {number} is not a line of CoNLL-U, which has a number, a word and eight more "
+                        "cells with tabs between them: correct it."
+                    )
+                tag = cells[3] if labelled and len(cells) > 3 else "_"
+                if labelled and tag in ("_", ""):
+                    raise CompressError(
+                        f"{name}, line {number} has no tag in its fourth cell, but labels are needed here: give a "
+                        "treebank with parts of speech, or pass this file as --unlabeled."
+                    )
                 words.append(cells[1])
+                tags.append(tag)
 
-    return Table(lines.path.name, "conllu", ("text",), rows, fixed=True)
+    return Table(name, "conllu", ("text", "label")[: 1 + labelled], rows, fixed=True, tagged=True)
 
 
 _LINE_FORMATS = {"text": _plain, "label-first": _label_first, "trees": _trees, "conllu": _conllu}

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from compress.columns import TEXTS, usual
 from compress.errors import CompressError
+from compress.examples import sentence
 from compress.tables import SAMPLE, Lines, Row, Table, open_bytes, reading
 
 SPLITS = {
@@ -55,8 +56,12 @@ def cell(value: Any) -> str | None:
         text = json.dumps(value, ensure_ascii=False)
     else:
         text = str(value)
-    if text is not None and _SURROGATE.search(text):
-        # JSON can spell half a character; no tokenizer and no file can hold it.
+    return text if text is None else _whole(text)
+
+
+def _whole(text: str) -> str:
+    """Replace halves of characters, which JSON can spell; no tokenizer and no file can hold them."""
+    if _SURROGATE.search(text):
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
@@ -151,6 +156,8 @@ def _records_table(name: str, form: str, records: Any) -> Table:
         columns: tuple[str, ...] = tuple(map(str, range(width)))
     else:
         columns = tuple(dict.fromkeys(key for record in first for key in record))
+        if "words" in columns and ("tags" in columns or columns == ("words",)):
+            return _tagged_table(name, form, records, labelled="tags" in columns)
 
     def rows() -> Iterator[Row]:
         for number, record in records():
@@ -166,6 +173,27 @@ def _records_table(name: str, form: str, records: Any) -> Table:
                 yield number, tuple(cell(value) for value in record[: len(columns)])
 
     return Table(name, form, columns, rows, named=kinds == {dict})
+
+
+def _tagged_table(name: str, form: str, records: Any, *, labelled: bool) -> Table:
+    """Return records with a list ``words``, and a list ``tags`` where they are labelled, as sentences to tag."""
+
+    def rows() -> Iterator[Row]:
+        for number, record in records():
+            words, tags = record.get("words"), record.get("tags", [])
+            if not all(isinstance(part, list) and all(map(_is_word, part)) for part in (words, tags)):
+                raise CompressError(f"{name}, row {number} needs a list of words and one of tags: correct that row.")
+            if labelled and len(words) != len(tags):
+                raise CompressError(
+                    f"{name}, row {number} has {len(tags)} tags for {len(words)} words: correct that row."
+                )
+            yield number, (sentence(map(_whole, words)), sentence(tags))[: 1 + labelled]
+
+    return Table(name, form, ("text", "label")[: 1 + labelled], rows, fixed=True, tagged=True)
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def read_parquet(path: Path) -> Table:

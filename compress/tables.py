@@ -30,6 +30,7 @@ class Table:
     rows: Callable[[], Iterator[Row]]
     named: bool = True
     fixed: bool = False  # the format itself says what each column holds
+    tagged: bool = False  # texts are words with a space between them, and labels are their tags, likewise
     # What was read, files and the split inside them: two tables that share a part hold the same data.
     identity: frozenset[str] = frozenset()
     # What the last pass met and the user should know.

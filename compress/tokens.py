@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from compress.words import first_pieces
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -34,8 +36,21 @@ def position_limit(config: Mapping[str, Any]) -> int | None:
     return positions
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], max_length: int) -> TokenLists:
-    """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: one list a row, not padded."""
+def encode(
+    tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], max_length: int, *, task: str = "classification"
+) -> TokenLists:
+    """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: one list a row, not padded.
+
+    For ``tagging`` the words of a row are tokenised one by one, and ``words`` says where each starts
+    (:func:`compress.words.first_pieces`).
+    """
+    if task == "tagging":
+        sentences = [list(example.words) for example in examples]
+        split = tokenizer(
+            sentences, is_split_into_words=True, truncation=True, max_length=max_length, return_attention_mask=False
+        )
+        tokens = {key: split[key] for key in ("input_ids", "token_type_ids") if key in split}
+        return {**tokens, "words": [first_pieces(split.word_ids(row)) for row in range(len(examples))]}
     texts = [example.text for example in examples]
     pairs = [example.text_pair for example in examples] if examples and examples[0].text_pair is not None else None
     encoded = tokenizer(texts, pairs, truncation=True, max_length=max_length, return_attention_mask=False)

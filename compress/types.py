@@ -16,6 +16,9 @@ NO_TARGET = -100
 class Batch:
     """One batch of tokenised text, padded on the right.
 
+    For tagging, ``words`` ``[B, T]`` is true where a word starts, and every word is a row of what losses read:
+    :meth:`answers` takes the words' out of a model's logits, so that B is then the number of words.
+
     ``labels`` is ``[B]``: class indices (``-100`` where a row has no gold label) or float targets (``nan`` where
     a row has none) for regression; ``None`` when no row has one. ``targets`` ``[B, T]`` are the ids of the tokens that
     masking chose, ``-100`` elsewhere; ``None`` when the text is whole. ``mixed_ids`` ``[B, M]`` is the same text in a
@@ -31,6 +34,11 @@ class Batch:
     mixed_ids: Tensor | None = None
     mixed_mask: Tensor | None = None
     rows: Tensor | None = None
+    words: Tensor | None = None
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """Return a model's logits ``[B, C]``; of ``[B, T, C]`` those where words start, ``[W, C]``."""
+        return logits if self.words is None else logits[self.words]
 
     def inputs(self) -> dict[str, Tensor]:
         """Return the tensors that a model's ``forward`` takes."""

@@ -16,6 +16,7 @@ from compress.errors import CompressError
 from compress.measuring.calibration import calibration_error, calibration_interval
 from compress.measuring.results import Measurement
 from compress.metrics import METRICS, Array, Difference, Metric
+from compress.words import NO_ANSWER
 
 FLIPS_KEPT = 100
 
@@ -36,6 +37,7 @@ def quality_fields(
     metric: Metric,
     task: str,
     labels: Sequence[str],
+    sentences: np.ndarray | None = None,
 ) -> dict[str, Measurement]:
     """Return all quality fields but ``predictions`` and ``gold`` of every model, by its title.
 
@@ -45,8 +47,9 @@ def quality_fields(
         gold: class indices, or scores, ``[N]``.
         baseline: title of the teacher that the others are compared with.
         metric: what to measure.
-        task: ``classification`` or ``regression``.
+        task: ``classification``, ``regression`` or ``tagging``, where N counts words.
         labels: names of the classes in order.
+        sentences: for tagging, the sentence of every word, ``[N]``.
 
     Raises:
         CompressError: there are fewer than two rows, or a model's output is not a number.
@@ -65,10 +68,10 @@ def quality_fields(
             continue
         model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
         found[title] = {
-            **_metric_fields(model, teacher, gold, metric, len(labels)),
-            **_calibration_fields(model, gold),
-            "classes": _class_fields(model, teacher, gold, labels) if task == "classification" else [],
-            **_flip_fields(model, teacher, gold),
+            **_metric_fields(model, teacher, gold, metric, len(labels), sentences),
+            **_calibration_fields(model, gold, sentences),
+            "classes": _class_fields(model, teacher, gold, labels, sentences) if task != "regression" else [],
+            **_flip_fields(model, teacher, gold, sentences),
         }
     return found
 
@@ -83,19 +86,22 @@ def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels
     from scipy.special import softmax
 
     values = np.asarray(logits, dtype=np.float64)
-    width = len(labels) if task == "classification" else 1
+    width = 1 if task == "regression" else len(labels)
     if values.shape != (rows, width):
         raise ValueError(f"{title} has logits of shape {values.shape}, not {(rows, width)}")
+    predicted = metrics.predictions(values, task)
+    if task == "tagging":  # a word without an answer: all tags are as likely
+        values = np.where(predicted[:, None] == NO_ANSWER, 0.0, values)
     # A log-probability may be minus infinity; its softmax is a number all the same.
     with np.errstate(invalid="ignore"):
-        probabilities = softmax(values, axis=1) if task == "classification" else None
+        probabilities = None if task == "regression" else softmax(values, axis=1)
     broken = ~np.isfinite(values if probabilities is None else probabilities).all(axis=1)
     if broken.any():
         raise CompressError(
             f"{title} answers row {int(broken.argmax())} and {int(broken.sum()) - 1} others with something that is "
             "not a number; leave this model out, or make it again"
         )
-    return Answers(metrics.predictions(values, task), probabilities)
+    return Answers(predicted, probabilities)
 
 
 def _of_a_body() -> Measurement:
@@ -107,15 +113,19 @@ def _of_a_body() -> Measurement:
     return {**dict.fromkeys(numbers), "metric_rows": 0, "classes": [], "flips_lost": [], "flips_won": []}
 
 
-def _metric_fields(model: Answers, teacher: Answers, gold: Array, metric: Metric, classes: int) -> Measurement:
+def _metric_fields(
+    model: Answers, teacher: Answers, gold: Array, metric: Metric, classes: int, sentences: Array | None
+) -> Measurement:
     mine, reference = model.predicted, teacher.predicted
     value = metrics.score(mine, gold, metric=metric, classes=classes)
     reached = metrics.score(reference, gold, metric=metric, classes=classes)
-    low, high = metrics.interval(mine, gold, metric=metric, classes=classes)
+    low, high = metrics.interval(mine, gold, metric=metric, classes=classes, sentences=sentences)
     if model is teacher:
         difference = Difference(0.0, 0.0, 0.0, None)
     else:
-        difference = metrics.paired_difference(mine, reference, gold, metric=metric, classes=classes)
+        difference = metrics.paired_difference(
+            mine, reference, gold, metric=metric, classes=classes, sentences=sentences
+        )
     return {
         "metric_name": metric.name, "metric": value, "metric_low": low, "metric_high": high, "metric_rows": len(gold),
         "metric_kept_percent": 100 * value / reached if reached > 0 else None,
@@ -124,21 +134,22 @@ def _metric_fields(model: Answers, teacher: Answers, gold: Array, metric: Metric
     }  # fmt: skip
 
 
-def _calibration_fields(model: Answers, gold: Array) -> Measurement:
+def _calibration_fields(model: Answers, gold: Array, sentences: Array | None) -> Measurement:
     """Of the probability of the predicted class; a regression has none."""
     names = ("calibration_error", "calibration_error_low", "calibration_error_high")
     if model.probabilities is None:
         return dict.fromkeys(names)
     confidence, correct = model.probabilities.max(axis=1), model.predicted == gold
-    return dict(
-        zip(names, (calibration_error(confidence, correct), *calibration_interval(confidence, correct)), strict=True)
-    )
+    low_and_high = calibration_interval(confidence, correct, sentences=sentences)
+    return dict(zip(names, (calibration_error(confidence, correct), *low_and_high), strict=True))
 
 
-def _class_fields(model: Answers, teacher: Answers, gold: Array, labels: Sequence[str]) -> list[dict[str, Any]]:
+def _class_fields(
+    model: Answers, teacher: Answers, gold: Array, labels: Sequence[str], sentences: Array | None
+) -> list[dict[str, Any]]:
     """Compare recall class by class: recall is the accuracy on the rows of a class, and so is its paired interval.
 
-    A class without rows has no recall, and one row no interval: null.
+    A class without rows has no recall, and one row, or words of one sentence, no interval: null.
     """
     found = []
     for index, label in enumerate(labels):
@@ -150,24 +161,27 @@ def _class_fields(model: Answers, teacher: Answers, gold: Array, labels: Sequenc
         if right is not None and before is not None:
             one |= {"recall": float(right), "teacher_recall": float(before)}
             one["difference_points"] = float(100 * (right - before))
-        if rows > 1 and model is teacher:
+        own = None if sentences is None else sentences[held]
+        independent = rows if own is None else len(np.unique(own))
+        if independent > 1 and model is teacher:
             one |= {"low": 0.0, "high": 0.0}
-        elif rows > 1:
+        elif independent > 1:
             paired = metrics.paired_difference(
-                mine, reference, gold[held], metric=METRICS["accuracy"], classes=len(labels)
+                mine, reference, gold[held], metric=METRICS["accuracy"], classes=len(labels), sentences=own
             )
             one |= {"low": paired.low, "high": paired.high}
         found.append(one)
     return found
 
 
-def _flip_fields(model: Answers, teacher: Answers, gold: Array) -> Measurement:
+def _flip_fields(model: Answers, teacher: Answers, gold: Array, sentences: Array | None) -> Measurement:
     """List the rows that the model spoils and those that it mends, largest change first.
 
     Of a classifier, a row is lost that the teacher has right and the model wrong, and ``change`` is how the probability
     of the gold label changed, in points. Of a regression, a row is lost when its absolute error grew, and ``change`` is
     how much smaller the error became, in units of the score; a change of 0 in four digits counts on neither side.
-    Either way a change below 0 is for the worse.
+    Either way a change below 0 is for the worse. For tagging, ``row`` is the sentence and ``word`` the number of the
+    word in it, from 0.
     """
     mine, reference = model.predicted, teacher.predicted
     if model.probabilities is None or teacher.probabilities is None:
@@ -183,7 +197,7 @@ def _flip_fields(model: Answers, teacher: Answers, gold: Array) -> Measurement:
         first = rows[np.argsort(rank[rows], kind="stable")][:FLIPS_KEPT]
         return [
             {
-                "row": int(row), "gold": gold[row].item(), "predicted": round(mine[row].item(), 5),
+                **_place(int(row), sentences), "gold": gold[row].item(), "predicted": round(mine[row].item(), 5),
                 "change": change[row].item(),
             }
             for row in first
@@ -193,3 +207,11 @@ def _flip_fields(model: Answers, teacher: Answers, gold: Array) -> Measurement:
         "flips_lost": listed(lost, change), "flips_won": listed(won, -change),
         "flips_lost_rows": int(lost.sum()), "flips_won_rows": int(won.sum()),
     }  # fmt: skip
+
+
+def _place(row: int, sentences: Array | None) -> dict[str, int]:
+    """Return where a row is found: its number, or for a word the sentence and the place in it."""
+    if sentences is None:
+        return {"row": row}
+    sentence = sentences[row]
+    return {"row": int(sentence), "word": row - int(np.searchsorted(sentences, sentence))}
