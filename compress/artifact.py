@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from compress.errors import CompressError
+from compress.modeling import TAGGER, auto_class
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -116,7 +117,7 @@ class ModelDir:
         if classifier and not model.is_classifier:
             names = ", ".join(model.config.get("architectures") or ["none named"])
             raise CompressError(
-                f"{path} is not a sequence classifier (its architecture: {names}); "
+                f"{path} is not a sequence classifier or a tagger of words (its architecture: {names}); "
                 "fine-tune it first with 'compress finetune --teacher ...'"
             )
         return model
@@ -141,7 +142,8 @@ class ModelDir:
 
     @property
     def is_classifier(self) -> bool:
-        return any(n.endswith("ForSequenceClassification") for n in self.config.get("architectures") or ())
+        ends = ("ForSequenceClassification", TAGGER)
+        return any(name.endswith(ends) for name in self.config.get("architectures") or ())
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -153,7 +155,9 @@ class ModelDir:
 
     @property
     def task(self) -> str:
-        """``"regression"`` or ``"classification"``."""
+        """``"regression"`` or ``"classification"``; ``"tagging"`` of a model that labels words."""
+        if any(name.endswith(TAGGER) for name in self.config.get("architectures") or ()):
+            return "tagging"
         regression = self.config.get("problem_type") == "regression" or len(self.labels) == 1
         return "regression" if regression else "classification"
 
@@ -214,16 +218,12 @@ class ModelDir:
                 f"{self.path} is an ONNX model, which cannot be trained or pruned; "
                 "use the directory it was exported from"
             )
-        from transformers import AutoModelForSequenceClassification
-
         import compress.modeling.registration  # noqa: F401  registers the model types of this project
         from compress.progress import quiet_libraries
 
         quiet_libraries()
         try:
-            loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-                self.path, dtype="float32", output_loading_info=True
-            )
+            loaded: Any = auto_class(self.task).from_pretrained(self.path, dtype="float32", output_loading_info=True)
         except (ValueError, OSError, RuntimeError) as error:
             raise CompressError(f"{self.path} cannot be loaded: {str(error).splitlines()[0]}") from None
         model, found = loaded
@@ -231,7 +231,8 @@ class ModelDir:
             raise CompressError(f"{self.path} lacks weights of its model ({missing[0]}); copy or make it again")
         return cast("PreTrainedModel", model.eval())
 
-    def load_tokenizer(self) -> PreTrainedTokenizerFast:
+    def load_tokenizer(self, *, words: bool = False) -> PreTrainedTokenizerFast:
+        """Load the tokenizer; ``words`` makes one of bytes read words one by one as it reads them within a text."""
         from transformers import AutoTokenizer
 
         if not any((self.path / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
@@ -240,6 +241,8 @@ class ModelDir:
             tokenizer: Any = AutoTokenizer.from_pretrained(self.path)
         except (ValueError, OSError, KeyError) as error:
             raise CompressError(f"{self.path} has no tokenizer that opens: {str(error).splitlines()[0]}") from None
+        if words and getattr(tokenizer, "add_prefix_space", None) is False:  # RoBERTa's pieces begin with the space
+            tokenizer = AutoTokenizer.from_pretrained(self.path, add_prefix_space=True)
         return cast("PreTrainedTokenizerFast", tokenizer)
 
 

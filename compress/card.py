@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 def model_card(manifest: Manifest) -> str:
     """Return the card as Markdown with the front matter that the Hugging Face hub reads."""
     architecture = manifest.architecture
+    kind = "token" if manifest.task == "tagging" else "text"
+    opened = "Token" if manifest.task == "tagging" else "Sequence"
     lines = [
         "---",
         "library_name: " + ("onnx" if "model.onnx" in manifest.files else "transformers"),
-        "pipeline_tag: text-classification",
+        f"pipeline_tag: {kind}-classification",
         "tags: [compress, " + manifest.stage + "]",
         "---",
         "",
@@ -49,7 +51,7 @@ def model_card(manifest: Manifest) -> str:
         "## Use",
         "",
         "```python",
-        "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
+        f"from transformers import AutoModelFor{opened}Classification, AutoTokenizer",
         "import compress.architectures  # only needed for model types of compress",
         "```" if "model.onnx" not in manifest.files else "# or open model.onnx with onnxruntime\n```",
         "",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from compress.artifact import ModelDir
 from compress.errors import CompressError
+from compress.modeling import PROBLEM_TYPES, auto_class
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -18,12 +19,12 @@ def load_classifier(encoder: ModelDir, labels: Sequence[str], task: str) -> PreT
     """Open an encoder with a head of these labels: its own where it has one of as many classes, else a random one.
 
     Args:
-        task: ``"classification"`` or ``"regression"``.
+        task: ``"classification"``, ``"regression"``, or ``"tagging"`` for a head that answers every token.
 
     Raises:
         CompressError: more than the head would start at random.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoConfig
 
     import compress.modeling.registration  # noqa: F401  registers the model types of this project
 
@@ -32,9 +33,9 @@ def load_classifier(encoder: ModelDir, labels: Sequence[str], task: str) -> PreT
         num_labels=len(labels),
         id2label=dict(enumerate(labels)),
         label2id={name: index for index, name in enumerate(labels)},
-        problem_type="regression" if task == "regression" else "single_label_classification",
+        problem_type=PROBLEM_TYPES[task],
     )
-    model, loaded = AutoModelForSequenceClassification.from_pretrained(
+    model, loaded = auto_class(task).from_pretrained(
         encoder.path,
         config=config,
         dtype="float32",

@@ -12,6 +12,7 @@ import numpy as np
 from compress import plugins
 from compress.artifact import ONNX_NAME, Manifest, ModelDir, finish, parent_entry, writing
 from compress.errors import CompressError
+from compress.modeling import TAGGER
 from compress.tokens import OFFSET_POSITIONS, maximum_length
 
 if TYPE_CHECKING:
@@ -115,7 +116,10 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     """
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    )
 
     from compress.modeling.bilstm import BiLSTMConfig
     from compress.modeling.pruned import stock_type
@@ -135,6 +139,9 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
         for name in ("model_type", "auto_map", "kept_heads", "architectures", "transformers_version"):
             settings.pop(name, None)
     stock = AutoConfig.for_model(family, **settings)
+    if any(name.endswith(TAGGER) for name in config.architectures or ()):
+        stock.architectures = [MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES[family]]
+        return stock
     if stock.problem_type is None:
         stock.problem_type = "regression" if stock.num_labels == 1 else "single_label_classification"
     stock.architectures = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[family]]

@@ -10,7 +10,7 @@ from typing import Any
 
 from compress import recipes
 from compress.artifact import Manifest, ModelDir, parent_entry, writing
-from compress.data import Example, check_roles, describe_rows, encode_gold, infer_labels
+from compress.data import Example, check_roles, describe_rows, encode_gold, infer_labels, infer_task
 from compress.encoders import load_classifier
 from compress.errors import CompressError
 from compress.metrics import find_metric
@@ -34,7 +34,9 @@ def finetune(
     force: bool = False,
     quiet: bool = True,
 ) -> ModelDir:
-    """Fine-tune an encoder with a new classification head on gold labels, and keep the best checkpoint.
+    """Fine-tune an encoder with a new head on gold labels, and keep the best checkpoint.
+
+    Where words are labelled, it becomes a tagger of words, else a classifier of whole texts.
 
     Args:
         teacher: a recipe or its name, or an encoder: a directory or a hub name.
@@ -56,10 +58,10 @@ def finetune(
         raise CompressError(f"{teacher} is an ONNX model, which cannot be trained; give a torch directory or a recipe")
     checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
     train = checked.sets["train"]  # type: ignore[assignment]
+    task = infer_task([*train, *validation])
     labels = infer_labels([*train, *validation])
     if labels is not None and len(labels) < 2:
         raise CompressError(f"train has only one class, {labels[0]!r}; give rows of two or more classes")
-    task = "regression" if labels is None else "classification"
     names = labels or ("score",)
     chosen_metric = find_metric(metric, task=task, classes=len(names)).name
     settings = training or (recipe.training if recipe else Training())
@@ -76,7 +78,7 @@ def finetune(
     with writing(output, request, force=force) as working:
         set_seed(seed)
         model = load_classifier(encoder, names, task)
-        tokenizer = encoder.load_tokenizer()
+        tokenizer = encoder.load_tokenizer(words=task == "tagging")
         selection = Selection(list(gold["validation"].rows()), "validation", chosen_metric)
         (outcome,) = fit(
             model, tokenizer, Lessons(None, gold["train"]), selection, phases=(Phase((Choice("hard-label"),)),),

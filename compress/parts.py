@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from compress.attention import has_heads
 from compress.errors import CompressError
+from compress.modeling import is_tagger
 from compress.modeling.pruned import FAMILIES, PREFIX, layers_of, stock_type
 from compress.tokens import OFFSET_POSITIONS
 
@@ -51,8 +52,13 @@ def require_whole(teacher: PreTrainedModel, student: str) -> None:
 
 
 def require_plain_layers(teacher: PreTrainedModel, student: str) -> None:
-    """Refuse, beside what :func:`require_whole` does, MobileBERT, whose layers have bottlenecks and no norms."""
+    """Refuse, beside what :func:`require_whole` does, MobileBERT, whose layers have bottlenecks and no norms, and taggers."""
     require_whole(teacher, student)
+    if is_tagger(teacher):
+        raise CompressError(
+            f"a {student} student classifies whole texts, and this teacher tags words; use the student minibert-3 or "
+            "bilstm-tagger"
+        )
     if stock_type(teacher.config) == "mobilebert":
         raise CompressError(
             f"a {student} student cannot start from a 'mobilebert' teacher, whose layers have bottlenecks and no layer "

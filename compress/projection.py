@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.attention import attention_layers
+from compress.modeling import is_tagger
 from compress.modeling.pruned import FAMILIES, layers_of, linear_of, stock_type
 from compress.parts import head_of
 
@@ -149,7 +150,16 @@ def _project_ffn(old: nn.Module, new: nn.Module, widened: str, narrowed: str, do
 
 
 def _project_head(teacher: PreTrainedModel, student: PreTrainedModel, down: Tensor) -> set[int]:
-    """Fill the classification head; its hidden units are behind a nonlinearity, so that they are selected."""
+    """Fill the classification head; its hidden units are behind a nonlinearity, so that they are selected.
+
+    The head of a tagger has no hidden units: it reads the stream itself.
+    """
+    if is_tagger(teacher):
+        old: Any = teacher.classifier
+        new: Any = student.classifier
+        new.weight.copy_(old.weight @ down)
+        new.bias.copy_(old.bias)
+        return {id(new)}
     (dense, output), (new_dense, new_output) = head_of(teacher), head_of(student)
     units = _largest(dense.weight.norm(dim=1) * output.weight.norm(dim=0), new_dense.out_features)
     new_dense.weight.copy_(dense.weight[units] @ down)

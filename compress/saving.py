@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import compress.modeling.registration  # noqa: F401  makes save_pretrained copy the modelling file of our own types
 from compress.artifact import Manifest, finish
 from compress.attention import example_inputs, ffn_widths, has_heads, heads_per_layer
-from compress.modeling import input_names
+from compress.modeling import auto_class, input_names
 from compress.modeling.pruned import stock_type
 
 # optimum does not list MobileBERT, whose config has BERT's names.
@@ -64,7 +64,7 @@ def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, mani
     model = model.cpu().float().eval()
     save_model(model, tokenizer, working)
     finish(working, manifest)
-    reopened = AutoModelForSequenceClassification.from_pretrained(working, dtype="float32").eval()
+    reopened = auto_class(manifest.task).from_pretrained(working, dtype="float32").eval()
     inputs = example_inputs(model)
     with torch.no_grad():
         if not torch.equal(model(**inputs).logits, reopened(**inputs).logits):

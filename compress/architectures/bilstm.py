@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from compress.errors import CompressError
-from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
+from compress.modeling import is_tagger
+from compress.modeling.bilstm import (
+    BiLSTMConfig,
+    BiLSTMForSequenceClassification,
+    BiLSTMForTokenClassification,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -89,7 +94,7 @@ def build(
         pairs=pairs,
         **splitting,
     )
-    student = BiLSTMForSequenceClassification(config)
+    student = (BiLSTMForTokenClassification if is_tagger(teacher) else BiLSTMForSequenceClassification)(config)
     with torch.no_grad():
         student.remap.copy_(remap)
         student.embedding.weight.copy_(projected)

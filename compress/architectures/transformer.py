@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForSequenceClassification
-
 from compress.errors import CompressError
+from compress.modeling import auto_class, is_tagger
 from compress.modeling.pruned import stock_type
 from compress.parts import ffn_width, free_depth, own_layers, require_whole, starting_layers
 from compress.projection import basis_of_hidden_states, copy_model, project_model
@@ -142,5 +141,5 @@ def _empty_student(
         config.num_attention_heads = heads
     # DistilBERT calls the same width hidden_dim.
     setattr(config, "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size", ffn_size)
-    student: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
+    student: PreTrainedModel = auto_class("tagging" if is_tagger(teacher) else "classification").from_config(config)
     return student.float()

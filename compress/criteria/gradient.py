@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def importance(model: PreTrainedModel, batches: Iterable[Batch], masks: Sequence[Tensor] | None = None) -> Tensor:
     """Return raw scores ``[L, H]``, H being the largest number of heads of a layer; missing heads score zero.
 
-    The loss is cross-entropy with ``batch.labels`` ``[B]`` (squared error for regression); labels are required.
+    The loss is cross-entropy with ``batch.labels`` ``[B]`` (squared error for regression); labels are required. The
+    loss of a sentence to tag is the sum over its words.
     """
     model.eval()
     frozen = [parameter.requires_grad for parameter in model.parameters()]
@@ -38,7 +39,7 @@ def importance(model: PreTrainedModel, batches: Iterable[Batch], masks: Sequence
                 if batch.labels is None:
                     raise ValueError("gradient importance needs labels")
                 opened = gates.per_example(len(batch.input_ids))
-                logits = model(**batch.inputs()).logits
+                logits = batch.answers(model(**batch.inputs()).logits)
                 gradients = torch.autograd.grad(summed_loss(logits, batch.labels), opened)
                 for total, gradient in zip(totals, gradients, strict=True):
                     total += gradient.abs().sum(dim=0).double().cpu()

@@ -11,6 +11,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from compress.graph import DEFAULT_OPSET, write_graph
+from compress.modeling import is_tagger
 from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
 
 # The newest file format that the ONNX Runtime of three years ago reads.
@@ -23,7 +24,11 @@ def supports(model_type: str) -> bool:
 
 
 def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
-    """Write the model's graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]``."""
+    """Write the model's graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]``.
+
+    That of a tagger gives ``[batch, length, C]``: it reads the states of all tokens instead of the final ones.
+    """
+    tags = is_tagger(model)
     hidden = model.config.hidden_size
     weights = {
         "remap": _array(model.remap).astype(np.int32),
@@ -38,7 +43,7 @@ def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = D
         "classifier.weight": _array(model.classifier.weight.T),
         "classifier.bias": _array(model.classifier.bias),
         "one": np.array([1], dtype=np.int64),
-        "joined": np.array([0, 2 * hidden], dtype=np.int64),
+        "joined": np.array([0, 0, 2 * hidden] if tags else [0, 2 * hidden], dtype=np.int64),
     }
     siamese = model.config.pairs == "siamese"
     if siamese:
@@ -54,11 +59,14 @@ def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = D
         helper.make_node(
             "LSTM",
             ["by_time", "lstm.weight", "lstm.recurrence", "lstm.bias", "lengths"],
-            ["", "final"],
+            ["states"] if tags else ["", "final"],
             hidden_size=hidden,
             direction="bidirectional",
         ),
-        helper.make_node("Transpose", ["final"], ["by_row"], perm=[1, 0, 2]),
+        # States are [length, 2, batch, hidden], the final ones [2, batch, hidden].
+        helper.make_node(
+            "Transpose", ["states" if tags else "final"], ["by_row"], perm=[2, 0, 1, 3] if tags else [1, 0, 2]
+        ),
         helper.make_node("Reshape", ["by_row", "joined"], ["encoded" if siamese else "state"]),
         *(_comparison_nodes() if siamese else ()),
         helper.make_node("MatMul", ["state", "dense.weight"], ["dense.product"]),
@@ -68,7 +76,8 @@ def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = D
         helper.make_node("Add", ["classifier.product", "classifier.bias"], ["logits"]),
     ]
     tokens = [helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "length"]) for n in _INPUTS]
-    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", model.config.num_labels])
+    shape = ["batch", "length", model.config.num_labels] if tags else ["batch", model.config.num_labels]
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)
     initializers = [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "bilstm", tokens, [logits], initializers)
     proto = helper.make_model(

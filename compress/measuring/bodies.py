@@ -62,8 +62,9 @@ def check_body(name: str) -> str:
 def build_body(name: str, directory: Path, teacher: ModelDir) -> None:
     """Write a body with the tokenizer and labels of a teacher; the same weights every time."""
     import torch
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoConfig
 
+    from compress.modeling import PROBLEM_TYPES, auto_class
     from compress.saving import save_model
     from compress.tokens import maximum_length
 
@@ -76,8 +77,8 @@ def build_body(name: str, directory: Path, teacher: ModelDir) -> None:
         pad_token_id=tokenizer.pad_token_id,
         id2label=dict(enumerate(teacher.labels)),
         label2id={label: index for index, label in enumerate(teacher.labels)},
-        problem_type="regression" if teacher.task == "regression" else "single_label_classification",
+        problem_type=PROBLEM_TYPES[teacher.task],
         **shape,
     )
     torch.manual_seed(SEED)
-    save_model(AutoModelForSequenceClassification.from_config(config), tokenizer, directory)
+    save_model(auto_class(teacher.task).from_config(config), tokenizer, directory)

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+# What transformers calls a task in a config; tagging has no name of its own there.
+PROBLEM_TYPES: Mapping[str, str | None] = {
+    "classification": "single_label_classification", "regression": "regression", "tagging": None,
+}  # fmt: skip
+TAGGER = "ForTokenClassification"  # how the names of classes end that answer every token
+
+
+def is_tagger(model: PreTrainedModel) -> bool:
+    """Tell whether a model answers every token, ``[B, T, C]``, instead of a text as a whole, ``[B, C]``."""
+    return type(model).__name__.endswith(TAGGER)
+
+
+def auto_class(task: str) -> Any:
+    """Return the class of transformers that opens models of a task."""
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    return AutoModelForTokenClassification if task == "tagging" else AutoModelForSequenceClassification
 
 
 def input_names(model: PreTrainedModel) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.modeling_outputs import SequenceClassifierOutput, TokenClassifierOutput
 
 
 class BiLSTMConfig(PretrainedConfig):
@@ -135,3 +135,28 @@ class BiLSTMForSequenceClassification(PreTrainedModel):
         texts = input_ids.repeat(2, 1).gather(1, sources)
         padding = getattr(self.config, "pad_token_id", None) or 0
         return torch.where(positions < sizes, texts, padding), sizes.clamp(min=0).squeeze(1)
+
+
+class BiLSTMForTokenClassification(BiLSTMForSequenceClassification):
+    """The same layers as a tagger: at every token the states of both directions -> ReLU layer -> logits."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **_: Any,
+    ) -> TokenClassifierOutput:
+        """Return logits ``[B, T, C]`` for token ids ``[B, T]`` and mask ``[B, T]``; segments are not used."""
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        lengths = attention_mask.sum(dim=1).clamp(min=1)
+        embedded = self.dropout(self.embedding(self.remap[input_ids]))
+        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        states, _ = nn.utils.rnn.pad_packed_sequence(
+            self.lstm(packed)[0], batch_first=True, total_length=input_ids.shape[1]
+        )
+        logits = self.classifier(self.dropout(torch.relu(self.dense(self.dropout(states)))))
+        loss = None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return TokenClassifierOutput(loss=loss, logits=logits)

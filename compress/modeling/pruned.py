@@ -1,4 +1,4 @@
-"""Stock sequence classifiers whose attention layers keep different numbers of heads, as transformers model types.
+"""Stock sequence classifiers, and taggers of words, whose attention layers keep different numbers of heads, as transformers model types.
 
 This file imports only torch and transformers: it travels in the model directory, so that the model opens with
 ``trust_remote_code=True`` where ``compress`` is not installed. How stock models load is not touched: every family has
@@ -16,20 +16,26 @@ from transformers import (
     AlbertForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
+    BertForTokenClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
+    DistilBertForTokenClassification,
     ElectraConfig,
     ElectraForSequenceClassification,
+    ElectraForTokenClassification,
     MobileBertConfig,
     MobileBertForSequenceClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
+    MPNetForTokenClassification,
     PretrainedConfig,
     PreTrainedModel,
     RobertaConfig,
     RobertaForSequenceClassification,
+    RobertaForTokenClassification,
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
+    XLMRobertaForTokenClassification,
 )
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
@@ -284,6 +290,30 @@ class PrunedXLMRobertaForSequenceClassification(_Pruned, XLMRobertaForSequenceCl
     config_class = PrunedXLMRobertaConfig
 
 
+class PrunedBertForTokenClassification(_Pruned, BertForTokenClassification):
+    config_class = PrunedBertConfig
+
+
+class PrunedDistilBertForTokenClassification(_Pruned, DistilBertForTokenClassification):
+    config_class = PrunedDistilBertConfig
+
+
+class PrunedElectraForTokenClassification(_Pruned, ElectraForTokenClassification):
+    config_class = PrunedElectraConfig
+
+
+class PrunedMPNetForTokenClassification(_Pruned, MPNetForTokenClassification):
+    config_class = PrunedMPNetConfig
+
+
+class PrunedRobertaForTokenClassification(_Pruned, RobertaForTokenClassification):
+    config_class = PrunedRobertaConfig
+
+
+class PrunedXLMRobertaForTokenClassification(_Pruned, XLMRobertaForTokenClassification):
+    config_class = PrunedXLMRobertaConfig
+
+
 MODEL_CLASSES: dict[str, type[Any]] = {
     "albert": PrunedAlbertForSequenceClassification,
     "bert": PrunedBertForSequenceClassification,
@@ -294,17 +324,26 @@ MODEL_CLASSES: dict[str, type[Any]] = {
     "roberta": PrunedRobertaForSequenceClassification,
     "xlm-roberta": PrunedXLMRobertaForSequenceClassification,
 }
+TAGGER_CLASSES: dict[str, type[Any]] = {
+    "bert": PrunedBertForTokenClassification,
+    "distilbert": PrunedDistilBertForTokenClassification,
+    "electra": PrunedElectraForTokenClassification,
+    "mpnet": PrunedMPNetForTokenClassification,
+    "roberta": PrunedRobertaForTokenClassification,
+    "xlm-roberta": PrunedXLMRobertaForTokenClassification,
+}
 
 
 def to_pruned(model: PreTrainedModel, kept_heads: Sequence[Sequence[int]] | None = None) -> PreTrainedModel:
     """Return a sliced model as one of the classes here, with the same weights and bit-equal logits.
 
     Args:
-        model: a sequence classifier of one of the :data:`FAMILIES` whose attention has been sliced.
+        model: a sequence classifier, or a tagger, of one of the :data:`FAMILIES` whose attention has been sliced.
         kept_heads: per layer, the original numbers of the heads that are left; by default ``config.kept_heads``,
             which :func:`compress.attention.remove_heads` keeps up to date.
     """
-    model_class = MODEL_CLASSES[stock_type(model.config)]
+    tags = type(model).__name__.endswith("ForTokenClassification")
+    model_class = (TAGGER_CLASSES if tags else MODEL_CLASSES)[stock_type(model.config)]
     settings = model.config.to_dict()
     heads = kept_heads if kept_heads is not None else settings.get("kept_heads")
     for name in ("model_type", "architectures", "auto_map", "transformers_version", "kept_heads"):
