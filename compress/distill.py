@@ -26,6 +26,7 @@ from compress.finetune import encoder_of
 from compress.label import label, teacher_logits
 from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
+from compress.modeling import auto_class
 from compress.progress import Progress, silent
 from compress.recipes import Choice, Phase, StudentRecipe, resolved
 from compress.rows import TrainingRow
@@ -198,9 +199,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def _load_encoder(encoder: ModelDir, teacher: ModelDir) -> PreTrainedModel:
     """Open a pretrained encoder with the head of a classifier, which is not read."""
-    from transformers import AutoModelForSequenceClassification
-
-    loaded: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+    loaded: PreTrainedModel = auto_class(teacher.task).from_pretrained(
         encoder.path, num_labels=len(teacher.labels), dtype="float32", ignore_mismatched_sizes=True
     )
     return loaded.eval()
@@ -223,7 +222,7 @@ def _lesson(pool: Any, gold: Gold, chosen: Gold, *, control: bool, metric: str |
         lessons = Lessons(None if control else pool, gold)
     elif control:
         kept, held = grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
-        labels = dict(zip(gold.examples, gold.labels, strict=True))
+        labels: dict[Example, Any] = dict(zip(gold.examples, gold.labels, strict=True))
         selection = Selection([TrainingRow(e, None, labels[e]) for e in held], "slice of train", metric)
         lessons = Lessons(None, Gold(kept, [labels[e] for e in kept]))
     else:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from compress import plugins
 from compress.data import Example, encode_gold
 from compress.errors import CompressError
@@ -16,9 +18,9 @@ from compress.metrics import evaluate
 from compress.progress import Progress
 from compress.tokens import encode, maximum_length, pad
 from compress.transfer import Gold
+from compress.words import one_column
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -76,11 +78,13 @@ class Judge:
         return cls(gold[split], shown, tokenizer, **settings)
 
     def logits(self, model: PreTrainedModel) -> np.ndarray:
-        return logits_of(self.gold.examples, TorchRun(model), self.tokenizer, max_length=self.max_length)
+        return logits_of(
+            self.gold.examples, TorchRun(model), self.tokenizer, max_length=self.max_length, task=self.task
+        )
 
     def point(self, removed: int, total: int, model: PreTrainedModel, *, recovered: bool = False) -> dict[str, Any]:
         """Return one point of the curve."""
-        value = evaluate(self.logits(model), self.gold.labels, task=self.task, metric=self.metric)
+        value = evaluate(self.logits(model), one_column(self.gold.labels), task=self.task, metric=self.metric)
         return {
             "heads_removed": removed, "heads_kept": total - removed, "share_removed": round(removed / total, 4),
             "metric": self.metric, "value": value, "split": self.split, "rows": len(self.gold.examples),
@@ -142,26 +146,30 @@ def choose_heads(
 
 def scoring_batches(
     examples: Sequence[Example],
-    gold: Sequence[int] | Sequence[float],
+    gold: Sequence[int] | Sequence[float] | Sequence[list[int]],
     tokenizer: PreTrainedTokenizerFast,
     *,
     max_length: int,
     task: str,
     device: str,
 ) -> Iterator[Batch]:
-    """Yield batches of like length with gold labels."""
+    """Yield batches of like length with gold labels; of sentences to tag those of the words that the model reads."""
     import torch
 
     from compress.types import Batch
 
-    tokens = encode(tokenizer, examples, max_length)
+    tokens = encode(tokenizer, examples, max_length, task=task)
     order = sorted(range(len(examples)), key=lambda row: len(tokens["input_ids"][row]))
     for start in range(0, len(order), SCORING_BATCH_ROWS):
         chosen = order[start : start + SCORING_BATCH_ROWS]
         arrays = pad([{k: v[row] for k, v in tokens.items()} for row in chosen], tokenizer.pad_token_id or 0)
+        labels: list[Any] = [gold[row] for row in chosen]
+        if task == "tagging":
+            arrays["words"], starts = arrays["words"] > 0, arrays["words"]
+            labels = [labels[row][starts[row, token] - 1] for row, token in zip(*np.nonzero(starts), strict=True)]
         tensors = {key: torch.from_numpy(values).to(device) for key, values in arrays.items()}
         kind = torch.float32 if task == "regression" else torch.long
-        yield Batch(**tensors, labels=torch.tensor([gold[row] for row in chosen], dtype=kind, device=device))
+        yield Batch(**tensors, labels=torch.tensor(labels, dtype=kind, device=device))
 
 
 @contextmanager

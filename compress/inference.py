@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from compress.data import Example
 
 BATCH_ROWS = 64
-_NOT_FINITE = "the model gave logits that are not finite numbers; its weights are damaged"
 
 # Token arrays [B, T] by input name -> logits [B, C], or [B, T, C] of a model that tags words.
 Run = Callable[[dict[str, np.ndarray]], np.ndarray]
@@ -59,7 +58,7 @@ def logits_of(
             logits = np.empty((len(examples), outputs.shape[1]), dtype=np.float32)
         logits[batch] = outputs
     if logits is None or not np.isfinite(logits).all():
-        raise CompressError(_NOT_FINITE)
+        raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
     return logits
 
 
@@ -72,11 +71,9 @@ def _logits_of_words(
     for start in range(0, len(order), batch_rows):
         batch = order[start : start + batch_rows]
         arrays = pad([{key: values[row] for key, values in tokens.items()} for row in batch], padding_id)
-        outputs = run(arrays)
-        if not np.isfinite(outputs).all():
-            raise CompressError(_NOT_FINITE)
         sizes = [counts[row] for row in batch]
-        for row, logits in zip(batch, by_sentence(at_words(outputs, arrays["words"], sizes), sizes), strict=True):
+        answers = at_words(run(arrays), arrays["words"], sizes)
+        for row, logits in zip(batch, by_sentence(answers, sizes), strict=True):
             found[row] = logits
     return np.concatenate(found)
 

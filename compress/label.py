@@ -21,6 +21,7 @@ from compress.labels import SHARD_ROWS, LabelDir, shard_is_done, write_shard
 from compress.measuring.cores import available_cores
 from compress.progress import Progress, silent
 from compress.tokens import maximum_length, tokenizer_sha256
+from compress.words import by_sentence, word_counts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -60,7 +61,7 @@ def label(
     bytes of an undisturbed run.
 
     Args:
-        teacher: a classifier, torch or ONNX.
+        teacher: a classifier or a tagger, torch or ONNX. A tagger reads a text as words with spaces between them.
         unlabeled: texts or pairs; streamed, never held in memory whole.
         device: ``cpu``, ``cuda``, or ``auto`` for cuda where there is one.
         threads: 0 for one a core.
@@ -90,13 +91,11 @@ def label(
                 made_from = {**record, "texts_sha256": content_sha256(examples)}
                 if not shard_is_done(working, number, made_from):
                     run = run or start_runtime(plan, model, working / WORK_FOLDER)
-                    write_shard(
-                        working,
-                        number,
-                        examples,
-                        logits_of(examples, run, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows),
-                        made_from,
-                    )
+                    logits = logits_of(
+                        examples, run, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows,
+                        task=model.task,
+                    )  # fmt: skip
+                    write_shard(working, number, examples, logits, made_from, task=model.task)
                 advance(len(examples))
         for stale in working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
             if int(stale.stem.removeprefix("shard-")) * plan.shard_rows >= fingerprint.rows:
@@ -128,8 +127,11 @@ def teacher_logits(
     device: str = "auto",
     threads: int = 0,
     max_length: int = 0,
-) -> np.ndarray:
-    """Return logits ``[N, C]`` in the order of the examples; the teacher runs for rows that ``labels`` lacks."""
+) -> np.ndarray | list[np.ndarray]:
+    """Return logits ``[N, C]`` in the order of the examples; the teacher runs for rows that ``labels`` lacks.
+
+    Those of a tagger are one array ``[W, C]`` for each sentence.
+    """
     wanted = {(example.text, example.text_pair) for example in examples}
     known = {
         (example.text, example.text_pair): logits
@@ -141,21 +143,25 @@ def teacher_logits(
     if missing:
         fresh = _run_teacher(model, missing, device=device, threads=threads, max_length=max_length)
         known |= {(example.text, example.text_pair): row for example, row in zip(missing, fresh, strict=True)}
-    return np.stack([known[(example.text, example.text_pair)] for example in examples])
+    ordered = [known[(example.text, example.text_pair)] for example in examples]
+    return ordered if model.task == "tagging" else np.stack(ordered)
 
 
 def _run_teacher(
     model: ModelDir, examples: Sequence[Example], *, device: str, threads: int, max_length: int
-) -> np.ndarray:
+) -> np.ndarray | list[np.ndarray]:
     tokenizer = model.load_tokenizer()
     with tempfile.TemporaryDirectory() as scratch:
         plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length)
         run = start_runtime(plan, model, Path(scratch))
         parts = [
-            logits_of(examples[start : start + SHARD_ROWS], run, tokenizer, max_length=plan.max_length)
+            logits_of(
+                examples[start : start + SHARD_ROWS], run, tokenizer, max_length=plan.max_length, task=model.task
+            )
             for start in range(0, len(examples), SHARD_ROWS)
         ]
-    return np.concatenate(parts)
+    logits = np.concatenate(parts)
+    return by_sentence(logits, word_counts(examples)) if model.task == "tagging" else logits
 
 
 def choose_runtime(model: ModelDir, device: str) -> tuple[str, str]:

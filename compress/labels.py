@@ -1,7 +1,9 @@
 """A label directory: what a teacher said about a pile of text, as Parquet shards with a manifest each.
 
 A shard holds ``text``, ``text_pair`` (if any) and the teacher's raw logits ``[N, C]`` in float32; losses apply a
-temperature later. ``shard-00000.json`` beside it names the teacher, the tokenizer, the rows and the checksum.
+temperature later. Those of a tagger are ``[W, C]`` for each text, in one list: word after word, not a number where it
+did not answer (:mod:`compress.words`). ``shard-00000.json`` beside it names the teacher, the tokenizer, the rows and
+the checksum.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 from compress.artifact import MANIFEST_NAME, Manifest, file_sha256, verify_files, write_atomically
 from compress.data import Example
 from compress.errors import CompressError
+from compress.words import by_sentence, word_counts
 
 SHARD_ROWS = 2048
 
@@ -53,9 +56,9 @@ class LabelDir:
         return str(self.manifest.parents[0]["sha256"])
 
     def __iter__(self) -> Iterator[tuple[Example, np.ndarray]]:
-        """Yield every example with its logits ``[C]``, a shard in memory at a time."""
+        """Yield every example with its logits ``[C]``, of a tagger ``[W, C]``, a shard in memory at a time."""
         for number in range(len(list(self.path.glob("shard-*.parquet")))):
-            examples, logits = read_shard(self.path, number)
+            examples, logits = read_shard(self.path, number, task=self.manifest.task)
             yield from zip(examples, logits, strict=True)
 
     def examples(self) -> Iterator[Example]:
@@ -72,9 +75,18 @@ def shard_path(directory: Path, number: int) -> Path:
 
 
 def write_shard(
-    directory: Path, number: int, examples: Sequence[Example], logits: np.ndarray, record: dict[str, Any]
+    directory: Path,
+    number: int,
+    examples: Sequence[Example],
+    logits: np.ndarray,
+    record: dict[str, Any],
+    *,
+    task: str = "classification",
 ) -> None:
-    """Write one shard, then its manifest: a shard without a valid manifest does not count."""
+    """Write one shard, then its manifest: a shard without a valid manifest does not count.
+
+    ``logits`` are ``[N, C]``, where N counts words if the task is tagging.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -82,7 +94,11 @@ def write_shard(
     if examples[0].text_pair is not None:
         columns["text_pair"] = pa.array([e.text_pair for e in examples], pa.string())
     flat = pa.array(np.ascontiguousarray(logits, dtype=np.float32).reshape(-1))
-    columns["logits"] = pa.FixedSizeListArray.from_arrays(flat, logits.shape[1])
+    if task == "tagging":
+        ends = np.cumsum([0, *word_counts(examples)]) * logits.shape[1]
+        columns["logits"] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
+    else:
+        columns["logits"] = pa.FixedSizeListArray.from_arrays(flat, logits.shape[1])
     path = shard_path(directory, number)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -94,16 +110,22 @@ def write_shard(
     write_atomically(path.with_suffix(".json"), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
-def read_shard(directory: Path, number: int) -> tuple[list[Example], np.ndarray]:
-    """Return a shard's examples and logits ``[N, C]`` float32."""
+def read_shard(
+    directory: Path, number: int, *, task: str = "classification"
+) -> tuple[list[Example], np.ndarray | list[np.ndarray]]:
+    """Return a shard's examples and logits ``[N, C]`` float32; of a tagger one array ``[W, C]`` for each example."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(shard_path(directory, number))
     texts = table["text"].to_pylist()
     pairs = table["text_pair"].to_pylist() if "text_pair" in table.column_names else [None] * len(texts)
     logits = table["logits"].combine_chunks()
-    values = logits.flatten().to_numpy(zero_copy_only=False).reshape(len(texts), -1)
-    return [Example(text, pair) for text, pair in zip(texts, pairs, strict=True)], values
+    examples = [Example(text, pair) for text, pair in zip(texts, pairs, strict=True)]
+    values = logits.flatten().to_numpy(zero_copy_only=False)
+    if task == "tagging":
+        counts = word_counts(examples)
+        return examples, by_sentence(values.reshape(sum(counts), -1), counts)
+    return examples, values.reshape(len(texts), -1)
 
 
 def shard_is_done(directory: Path, number: int, record: dict[str, Any]) -> bool:

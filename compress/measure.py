@@ -34,6 +34,7 @@ from compress.measuring.rounds import Files, Plan, Run, groups_of, started, take
 from compress.measuring.schema import SCHEMA
 from compress.peers import interpreter
 from compress.progress import Progress, silent
+from compress.words import one_column, word_counts
 
 logger = logging.getLogger("compress")
 
@@ -123,7 +124,7 @@ def benchmark(
         entries += _floors(floors, fitted, contenders, scratch)
         added, left_out = beside.plan_peers(
             peers, beside.peer_models(contenders, peer_models), scratch,
-            device=device, has_train=fitted is not None, interpreter=interpreter,
+            device=device, task=first.task, has_train=fitted is not None, interpreter=interpreter,
         )  # fmt: skip
         files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
         lines: list[Measurement] = []
@@ -142,7 +143,8 @@ def benchmark(
             "host_id": host_id(describe_host()), "left_out": left_out, **({"budget": budget} if budget else {}),
         }  # fmt: skip
         lines = [{**common, **line} for line in lines]
-    if len(rows.examples) <= PREDICTIONS_KEPT:
+    # Words that were resampled alone would pretend to be independent: what is said of words is said here.
+    if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
         known = {title: values for title, values in logits.items() if values is not None}
         keep_predictions(lines, {t: metrics.predictions(v, chosen.task) for t, v in known.items()}, rows.gold)
     if target is not None:
@@ -176,8 +178,9 @@ def _measure(
     arithmetic = count_arithmetic(runs, plan.device, progress)
     baseline = next(run.entry.title for run in runs if run.is_baseline)
     quality = quality_fields(
-        logits, rows.gold, baseline=baseline, metric=metric, task=teacher.task, labels=teacher.labels
-    )
+        logits, rows.gold, baseline=baseline, metric=metric, task=teacher.task, labels=teacher.labels,
+        sentences=_sentences(rows, teacher.task),
+    )  # fmt: skip
     for run, own in zip(runs, settings, strict=True):
         for setting in own:
             yield run, {
@@ -234,8 +237,13 @@ def _read_rows(data: Data, name: str, role: str, teacher: ModelDir) -> Rows:
         name, examples = name or ("data" if role == "test" else role), list(data)
     if len(examples) < 2:
         raise CompressError(f"{name} has {len(examples)} rows; a comparison needs two or more")
-    gold = np.array(encode_gold(examples, teacher.labels, task=teacher.task, name=name))
+    gold = one_column(encode_gold(examples, teacher.labels, task=teacher.task, name=name))
     return Rows(name, content_sha256(examples), examples, gold)
+
+
+def _sentences(rows: Rows, task: str) -> np.ndarray | None:
+    """Return the sentence of every word that is tagged."""
+    return np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples)) if task == "tagging" else None
 
 
 def _check_unseen(rows: Rows, contenders: Sequence[Contender]) -> None:

@@ -31,6 +31,7 @@ from compress.int8_check import Check, Judge, start
 from compress.measuring.cores import available_cores
 from compress.metrics import find_metric
 from compress.progress import Progress, silent
+from compress.words import one_column
 
 _FITTING_ROLES = ("train", "unlabeled")
 _INTEGER_PRODUCTS = {"MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QLinearMatMul", "QAttention"}
@@ -69,7 +70,7 @@ def quantize(
     _check_request(source, plugin, options or {}, max_accuracy_drop, min_agreement, device)
     chosen = find_metric(metric, task=source.task, classes=len(source.labels))
     rows = list(validation or ())
-    gold = np.asarray(encode_gold(rows, source.labels, task=source.task, name="validation"))
+    gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation"))
     data = describe_rows({"validation": rows})
     _check_roles(source, {entry["sha256"] for entry in data} | {content_sha256(map(without_label, rows))})
     recipe = {
@@ -156,7 +157,7 @@ def _check_opens(working: Path, source: ModelDir) -> None:
     run = start(working, threads=1)
     ids = np.full((2, 8), 1, dtype=np.int64)
     logits = run({"input_ids": ids, "attention_mask": np.ones_like(ids)})
-    if logits.shape != (2, len(source.labels)) or not np.isfinite(logits).all():
+    if (logits.shape[0], logits.shape[-1]) != (2, len(source.labels)) or not np.isfinite(logits).all():
         raise CompressError(f"the int8 graph of {source.path} does not give logits; keep the fp32 model")
 
 

@@ -83,6 +83,7 @@ def _table(
     import pyarrow as pa
 
     tokens = encode(tokenizer, [row.example for row in chunk], max_length, task=task)
+    has_logits = chunk[0].logits is not None
     if task == "tagging":
         chunk, tokens = _readable(chunk, tokens)
     columns: dict[str, Any] = {key: pa.array(values, pa.list_(pa.int32())) for key, values in tokens.items()}
@@ -92,12 +93,12 @@ def _table(
     columns["length"] = pa.array([len(ids) for ids in tokens["input_ids"]], pa.int32())
     kind, unknown = _label_type(task)
     columns["labels"] = pa.array([unknown if row.label is None else row.label for row in chunk], kind)
-    if chunk and chunk[0].logits is not None:
-        logits = pa.list_(pa.float32())
-        columns["teacher_logits"] = pa.array(
-            [None if row.logits is None else list(row.logits) for row in chunk],
-            pa.list_(logits) if task == "tagging" else logits,
-        )
+    if has_logits:
+        logits: list[Any] = [row.logits for row in chunk]
+        kind = pa.list_(pa.float32())
+        if task == "tagging":
+            logits, kind = [list(of_words) for of_words in logits], pa.list_(kind)
+        columns["teacher_logits"] = pa.array(logits, kind)
     return pa.table(columns)
 
 

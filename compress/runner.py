@@ -28,4 +28,7 @@ class Runner(Protocol):
         """Turn B texts or pairs into whatever ``run`` takes."""
 
     def run(self, inputs: Any) -> np.ndarray:
-        """Return logits ``[B, C]``, or log-probabilities, or scores ``[B, 1]`` for regression."""
+        """Return logits ``[B, C]``, or log-probabilities, or scores ``[B, 1]`` for regression.
+
+        Of a tagger there is a row for every word of the B sentences, ``[W, C]``, not a number where it has no answer.
+        """

@@ -74,7 +74,8 @@ class Watched:
         wants_hidden = {"output_hidden_states": True} if self.hidden else {}
         raw = (forward or self.model)(**inputs, **wants_hidden)
         queries, keys, values = (tuple(self.seen[name]) for name in ("queries", "keys", "values"))
-        return raw, Outputs(raw.logits, tuple(getattr(raw, "hidden_states", None) or ()), queries, keys, values)
+        logits = batch.answers(raw.logits)
+        return raw, Outputs(logits, tuple(getattr(raw, "hidden_states", None) or ()), queries, keys, values)
 
     def close(self) -> None:
         for hook in self.hooks:

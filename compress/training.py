@@ -31,6 +31,7 @@ from compress.host import has_fast_bfloat16
 from compress.masking import Masker
 from compress.metrics import evaluate
 from compress.recipes import Choice, Training
+from compress.rows import NO_LABEL
 from compress.signals import LIVE, Watched, needs, needs_of_student
 from compress.types import Batch, Intervention, Outputs, TeacherSignal
 
@@ -202,11 +203,13 @@ def train(
 
 def _score(prediction: Any, target: Target) -> dict[str, float]:
     """Logits that are not numbers still have a largest one, and so an accuracy: they score minus infinity."""
-    if not np.isfinite(prediction.predictions).all():
+    logits, labels = prediction.predictions, prediction.label_ids
+    if not np.isfinite(logits).all():
         return {"score": -math.inf}
-    return {
-        "score": evaluate(prediction.predictions, prediction.label_ids, task=target.task, metric=target.metric)
-    }
+    if target.task == "tagging":
+        words = labels != NO_LABEL
+        logits, labels = logits[words], labels[words]
+    return {"score": evaluate(logits, labels, task=target.task, metric=target.metric)}
 
 
 def _finite(model: PreTrainedModel) -> bool:
@@ -267,8 +270,13 @@ class DistillationTrainer(Trainer):
         inputs = self._prepare_inputs(inputs)
         batch = _batch(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
-            _, outputs = self.student(batch, model)
-        return None, outputs.logits.float(), batch.labels
+            raw, outputs = self.student(batch, model)
+        if batch.words is None or batch.labels is None:
+            return None, outputs.logits.float(), batch.labels
+        # The Trainer joins batches of rows, of whatever length: words stay at their tokens until they are scored.
+        labels = torch.full_like(batch.input_ids, NO_LABEL)
+        labels[batch.words] = batch.labels
+        return None, raw.logits.float(), labels
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
@@ -298,7 +306,7 @@ class EpochSampler(LengthGroupedSampler):
 
 
 def _batch(inputs: dict[str, Tensor]) -> Batch:
-    names = ("input_ids", "attention_mask", "token_type_ids", "labels", "mixed_ids", "mixed_mask", "rows")
+    names = ("input_ids", "attention_mask", "token_type_ids", "labels", "mixed_ids", "mixed_mask", "rows", "words")
     return Batch(**{name: inputs[name] for name in names if name in inputs})
 
 

@@ -13,7 +13,8 @@ from compress.data import Example, row_key
 from compress.errors import CompressError
 from compress.labels import LabelDir
 from compress.metrics import predictions
-from compress.rows import TrainingRow
+from compress.rows import NO_LABEL, TrainingRow
+from compress.words import NO_ANSWER
 
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
@@ -56,11 +57,14 @@ class Pool:
 
 @dataclass(frozen=True)
 class Gold:
-    """Labelled rows: classes or scores as the teacher counts them, and the teacher's logits ``[N, C]`` if it ran."""
+    """Labelled rows: classes or scores as the teacher counts them, and the teacher's logits ``[N, C]`` if it ran.
+
+    Of rows to tag there is a list of tags and an array of logits ``[W, C]`` for each sentence.
+    """
 
     examples: Sequence[Example] = ()
-    labels: Sequence[int] | Sequence[float] = ()
-    logits: np.ndarray | None = None
+    labels: Sequence[int] | Sequence[float] | Sequence[list[int]] = ()
+    logits: np.ndarray | list[np.ndarray] | None = None
 
     def rows(self) -> Iterator[TrainingRow]:
         for index, example in enumerate(self.examples):
@@ -105,6 +109,11 @@ def agreement_rows(pool: Pool, task: str) -> Selection:
         raise CompressError(
             f"{pool.name} has only {pool.rows} rows, too few to hold some out; give --validation FILE"
         )
-    predicted = predictions(np.stack([logits for _, logits in held]), task).tolist()
+    predicted: list[Any]
+    if task == "tagging":
+        of_words = [predictions(logits, task) for _, logits in held]
+        predicted = [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in of_words]
+    else:
+        predicted = predictions(np.stack([logits for _, logits in held]), task).tolist()
     rows = [TrainingRow(example, None, label) for (example, _), label in zip(held, predicted, strict=True)]
     return Selection(rows, "held-out pool (agreement with the teacher)", None)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from compress.errors import CompressError
+
 if TYPE_CHECKING:
     from compress.examples import Example
 
@@ -38,11 +40,17 @@ def at_words(logits: np.ndarray, starts: np.ndarray, counts: Sequence[int]) -> n
         logits: ``[B, T, C]``.
         starts: ``[B, T]``, as :func:`first_pieces` gives it.
         counts: words of each sentence.
+
+    Raises:
+        CompressError: a word is answered with something that is not a number.
     """
     found = np.full((sum(counts), logits.shape[-1]), np.nan, dtype=np.float32)
     before = np.cumsum([0, *counts[:-1]])
     row, token = np.nonzero(starts)
-    found[before[row] + starts[row, token] - 1] = logits[row, token]
+    answers = logits[row, token]
+    if not np.isfinite(answers).all():
+        raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
+    found[before[row] + starts[row, token] - 1] = answers
     return found
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from compress.artifact import ModelDir
 from compress.encoders import load_classifier
 from compress.errors import CompressError
+from compress.modeling import is_tagger
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -42,7 +43,8 @@ def build(
     config: Any = teacher.config
     labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
     regression = config.problem_type == "regression" or len(labels) == 1
-    return load_classifier(encoder, labels, "regression" if regression else "classification")
+    task = "tagging" if is_tagger(teacher) else "regression" if regression else "classification"
+    return load_classifier(encoder, labels, task)
 
 
 def _check_vocabulary(encoder: ModelDir, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -35,7 +35,8 @@ def command(
 ) -> None:
     """Classify texts, one JSON line each.
 
-    A line holds the label and its probability, or the score of a regression.
+    A line holds the label and its probability, or the score of a regression. A tagger of words reads a text as words
+    with spaces between them, and a line holds the words, their tags and probabilities.
     """
     if bool(data) == bool(texts):
         raise CompressError("predict needs either TEXT arguments or --data FILE")

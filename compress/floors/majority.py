@@ -18,6 +18,7 @@ from compress.examples import Example
 from compress.floors import need_processor
 
 RUNTIME = "numpy"
+TASKS = ("classification", "regression")
 _FILE_NAME = "majority.safetensors"
 
 

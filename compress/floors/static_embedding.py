@@ -22,6 +22,7 @@ from compress.floors import need_processor
 from compress.tokens import maximum_length
 
 RUNTIME = "numpy"
+TASKS = ("classification", "regression")
 _TOKENIZER_NAME = "tokenizer.json"
 _TABLE_NAME = "embeddings.safetensors"
 

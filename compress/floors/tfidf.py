@@ -22,6 +22,7 @@ from compress.examples import Example
 from compress.floors import need_processor
 
 RUNTIME = "scikit-learn"
+TASKS = ("classification", "regression")
 REQUIRES = {"sklearn.feature_extraction.text": "scikit-learn>=1.9"}
 FEATURES = 50_000
 _MARK = " \u00b6 "

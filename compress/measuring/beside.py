@@ -23,15 +23,20 @@ ALL = "all"
 
 
 def plan_floors(names: Sequence[str] | None, contenders: Sequence[Contender], scratch: Path) -> list[Entry]:
-    """Give each floor (all without ``names``) a place; on the processor, where they live.
+    """Give each floor (without ``names`` all of the teacher's task) a place; on the processor, where they live.
 
     Raises:
-        CompressError: an unknown floor.
+        CompressError: an unknown floor, or one of another task.
     """
     entries = []
+    task = contenders[0].model.task
     for name in plugins.names("floors") if names is None else _distinct(names):
         plugin = plugins.find("floors", name)
         module, name = plugin.load(), plugin.name
+        if task not in module.TASKS:
+            if names is None:
+                continue
+            raise CompressError(f"the floor {name} is for {' and '.join(module.TASKS)}, not {task}; leave it out")
         place = ModelDir(scratch / f"floor-{name}", None)
         contender = Contender(place, _free(name, "floor", contenders), "floor")
         build = Build("floors", name, contenders[0].model)
@@ -78,6 +83,7 @@ def plan_peers(
     scratch: Path,
     *,
     device: str,
+    task: str,
     has_train: bool,
     interpreter: Callable[[ModuleType], str],
 ) -> tuple[list[Entry], list[dict[str, str]]]:
@@ -94,6 +100,8 @@ def plan_peers(
         try:
             if device not in module.DEVICES:
                 raise Unavailable(f"it does not run on {device}")
+            if task == "tagging" and not getattr(module, "TAGS", False):
+                raise Unavailable("it classifies whole texts, and these models tag words")
             if module.NEEDS_TRAIN and not has_train:
                 raise Unavailable("it reads training rows; give them with --train")
             python = Path(interpreter(module))

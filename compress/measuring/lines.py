@@ -29,7 +29,7 @@ ONE = Ratio(1.0, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class Rows:
-    """Labelled rows: what they are called, their fingerprint and their gold labels ``[N]``."""
+    """Labelled rows: what they are called, their fingerprint and their gold labels ``[N]``; for tagging one a word."""
 
     name: str
     sha256: str

@@ -205,7 +205,8 @@ def _start(
     if entry.kind == "body":
         return runs, None
     path = files.scratch / "logits.npy"
-    runs[0].worker.ask("predict", logits=str(path))
+    task = (entry.build.source if entry.build else entry.directory).task
+    runs[0].worker.ask("predict", logits=str(path), task=task)
     return runs, np.load(path)
 
 

@@ -29,6 +29,7 @@ from compress.measuring.cores import pin
 from compress.measuring.memory import peak_gpu_memory, peak_memory, reset_peak_memory
 from compress.measuring.timing import is_stable
 from compress.runner import Runner
+from compress.words import by_sentence, word_counts
 
 WARM_UP_SECONDS = 10.0
 PROBE_RUNS = 3
@@ -120,10 +121,15 @@ class Subject:
     def inputs(self, rows: Sequence[int], shape: Shape) -> Any:
         return self.runner.prepare([self.examples[row] for row in rows], **shape)
 
-    def predict(self, *, logits: str) -> Any:
-        """Write the logits ``[N, C]`` of all rows; rows of like length share a batch."""
+    def predict(self, *, logits: str, task: str = "classification") -> Any:
+        """Write the logits ``[N, C]`` of all rows; rows of like length share a batch. For tagging N counts words."""
         order = sorted(range(len(self.examples)), key=lambda row: self.sizes[row])
         parts = [self.runner.run(self.inputs(order[i : i + PREDICT_ROWS], {})) for i in _steps(order, PREDICT_ROWS)]
+        if task == "tagging":  # its runners refuse numbers that are not finite
+            of_sentences = by_sentence(np.concatenate(parts), word_counts(self.examples[row] for row in order))
+            placed = [of_sentences[place] for place in np.argsort(order)]
+            np.save(logits, np.concatenate(placed).astype(np.float32))
+            return {}
         ordered = np.concatenate(parts).astype(np.float32)
         if not np.isfinite(ordered).all():
             raise CompressError("it gives logits that are not finite numbers; its weights are damaged")

@@ -18,6 +18,7 @@ from compress.artifact import ModelDir
 from compress.errors import CompressError
 from compress.examples import Example
 from compress.tokens import encode, maximum_length, pad
+from compress.words import at_words, word_counts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -32,6 +33,7 @@ _ROOM_FOR_SPECIAL_TOKENS = 16  # tokenizers refuse to cut to fewer tokens than t
 class TokenRunner:
     """A :class:`compress.runner.Runner` of a function of token arrays and the model's own tokenizer.
 
+    The function of a tagger answers tokens, ``[B, T, C]``; ``run`` then gives what words are answered, ``[W, C]``.
     ``max_length`` is what rows are cut to. ``function`` is set by :meth:`open`'s caller once the model is loaded.
     """
 
@@ -40,6 +42,7 @@ class TokenRunner:
     function: Function | None = None
     parameters: int = 0
     tokenizer_inside: bool = False
+    task: str = "classification"
 
     @classmethod
     def open(cls, directory: Path, max_length: int, lengths: Sequence[int]) -> TokenRunner:
@@ -58,11 +61,11 @@ class TokenRunner:
         longest = maximum_length(tokenizer, model.config)
         if max(lengths, default=0) > longest:
             raise CompressError(f"--length {max(lengths)} is more than the {longest} tokens that it can read")
-        return cls(tokenizer, min(max_length or longest, longest))
+        return cls(tokenizer, min(max_length or longest, longest), task=model.task)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the tokens of each row, after cutting."""
-        return [len(ids) for ids in encode(self.tokenizer, examples, self.max_length)["input_ids"]]
+        return [len(ids) for ids in encode(self.tokenizer, examples, self.max_length, task=self.task)["input_ids"]]
 
     def prepare(self, examples: Sequence[Example], *, length: int | None = None, width: int = 0) -> TokenArrays:
         """Tokenise and pad to the longest row.
@@ -73,16 +76,20 @@ class TokenRunner:
             width: pad to so many tokens at least.
         """
         if length is None:
-            tokens = encode(self.tokenizer, examples, self.max_length)
+            tokens = encode(self.tokenizer, examples, self.max_length, task=self.task)
         else:
             tokens = _encode_fixed(self.tokenizer, examples, length)
         rows = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(examples))]
         padding_id = int(self.tokenizer.pad_token_id or 0)
-        return widen(pad(rows, padding_id), width, padding_id)
+        arrays = widen(pad(rows, padding_id), width, padding_id)
+        if "words" in arrays:
+            arrays["counts"] = np.array(word_counts(examples), dtype=np.int64)
+        return arrays
 
     def run(self, inputs: TokenArrays) -> np.ndarray:
         assert self.function is not None
-        return self.function(inputs)
+        logits = self.function(inputs)
+        return at_words(logits, inputs["words"], inputs["counts"].tolist()) if "words" in inputs else logits
 
     def prepare_shapes(self, rows: int, length: int) -> None:
         """Let a runtime that prepares for shapes, such as one of CUDA graphs, do so for batches up to ``[B, T]``."""

@@ -140,13 +140,13 @@ class BiLSTMForSequenceClassification(PreTrainedModel):
 class BiLSTMForTokenClassification(BiLSTMForSequenceClassification):
     """The same layers as a tagger: at every token the states of both directions -> ReLU layer -> logits."""
 
-    def forward(
+    def forward(  # type: ignore[override]  # transformers names its outputs by task
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
-        **_: Any,
+        **__: Any,
     ) -> TokenClassifierOutput:
         """Return logits ``[B, T, C]`` for token ids ``[B, T]`` and mask ``[B, T]``; segments are not used."""
         if attention_mask is None:
@@ -154,9 +154,9 @@ class BiLSTMForTokenClassification(BiLSTMForSequenceClassification):
         lengths = attention_mask.sum(dim=1).clamp(min=1)
         embedded = self.dropout(self.embedding(self.remap[input_ids]))
         packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = nn.utils.rnn.pad_packed_sequence(
-            self.lstm(packed)[0], batch_first=True, total_length=input_ids.shape[1]
-        )
+        output, _ = self.lstm(packed)
+        states: Tensor
+        states, _ = nn.utils.rnn.pad_packed_sequence(output, batch_first=True, total_length=input_ids.shape[1])
         logits = self.classifier(self.dropout(torch.relu(self.dense(self.dropout(states)))))
         loss = None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return TokenClassifierOutput(loss=loss, logits=logits)

@@ -25,10 +25,7 @@ def _register(model_class: type[Any]) -> None:
     model_class.register_for_auto_class(opener.__name__)
 
 
-for _model_class in (
-    BiLSTMForSequenceClassification,
-    BiLSTMForTokenClassification,
-    *MODEL_CLASSES.values(),
-    *TAGGER_CLASSES.values(),
-):
+_register(BiLSTMForSequenceClassification)
+_register(BiLSTMForTokenClassification)
+for _model_class in (*MODEL_CLASSES.values(), *TAGGER_CLASSES.values()):
     _register(_model_class)

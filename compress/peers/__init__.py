@@ -1,8 +1,9 @@
 """What a user would pick instead: each module runs the same model through another tool, to be measured beside ours.
 
 A peer states ``REQUIRES`` (importable module -> pip requirement), ``DEVICES``, ``NEEDS_TRAIN`` (whether ``build`` reads
-labelled rows) and, where its requirements cannot or should not be installed beside ours, ``ENVIRONMENT``: the name of
-the virtual environment that it runs in, made by ``benchmarks/peer_environments.py``.
+labelled rows), ``TAGS`` where it can also run models that tag words, and, where its requirements cannot or should not
+be installed beside ours, ``ENVIRONMENT``: the name of the virtual environment that it runs in, made by
+``benchmarks/peer_environments.py``.
 
 ``build(directory, model, train, gold)`` converts a model, offline; ``start(directory, threads=, device=)`` opens what
 it made as a ``compress.runner.Runner``. Each does what the documentation of its tool tells a user to do. A peer that
@@ -123,4 +124,4 @@ def token_runner(
     def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
         return function({n: arrays[n] if n in arrays else np.zeros_like(arrays["input_ids"]) for n in inputs})
 
-    return TokenRunner(tokenizer, maximum_length(tokenizer, placed.config), run, parameters)
+    return TokenRunner(tokenizer, maximum_length(tokenizer, placed.config), run, parameters, task=placed.task)

@@ -25,6 +25,7 @@ from compress.peers import TOKENIZERS, need_device, place, token_runner
 REQUIRES: Mapping[str, str] = {"torch.ao.quantization": "torch>=2.13,<3", **TOKENIZERS}
 DEVICES = ("cpu",)
 NEEDS_TRAIN = False
+TAGS = True
 
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:

@@ -33,6 +33,7 @@ REQUIRES: Mapping[str, str] = {
 ENVIRONMENT = "torchao"
 DEVICES = ("cpu",)
 NEEDS_TRAIN = False
+TAGS = True
 
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
