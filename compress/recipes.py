@@ -244,11 +244,11 @@ class StudyData:
     """Which rows play which role.
 
     ``corpus`` names a corpus that is built first and serves as the data root: ``docstrings`` reads the sentences of
-    installed packages. Validation is a set of its own, or a slice of train.
+    installed packages. Validation is a set of its own, or a slice of train. A list of sets is read as one.
     """
 
-    train: DataSet
-    test: DataSet
+    train: DataSet | tuple[DataSet, ...]
+    test: DataSet | tuple[DataSet, ...]
     unlabeled: tuple[DataSet, ...]
     validation: DataSet | None = None
     validation_slice: Slice | None = None

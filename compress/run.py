@@ -467,7 +467,7 @@ def _rows(recipe: BenchmarkRecipe, stages: Stages, root: Path | None) -> StudyRo
             partial(build_corpus, seed=recipe.seed),
         )
         root = stages.directory / "corpora"
-    train = read_examples(_open(data.train, root, "train"))
+    train = read_examples(_joined(data.train, root, "train"))
     if data.validation_slice:
         train, validation = grouped_split(train, data.validation_slice.share_of_train, seed=recipe.seed)
     else:
@@ -475,13 +475,21 @@ def _rows(recipe: BenchmarkRecipe, stages: Stages, root: Path | None) -> StudyRo
     sources: dict[str, Sequence[Example] | TextSource] = {
         "train": train,
         "validation": validation,
-        "test": read_examples(_open(data.test, root, "test")),
-        "unlabeled": join_sources([_open(part, root, "unlabeled") for part in data.unlabeled]),
+        "test": read_examples(_joined(data.test, root, "test")),
+        "unlabeled": _joined(data.unlabeled, root, "unlabeled"),
     }
     checked = check_roles(sources, drop_overlap=data.drop_overlap)
     logger.info("rows: %s", checked.describe())
     sets: dict[str, Any] = dict(checked.sets)
-    return StudyRows(**sets, data_name=f"{data.test.set} {data.test.split}".strip())
+    return StudyRows(**sets, data_name=" + ".join(f"{part.set} {part.split}".strip() for part in _parts(data.test)))
+
+
+def _parts(sets: DataSet | tuple[DataSet, ...]) -> tuple[DataSet, ...]:
+    return sets if isinstance(sets, tuple) else (sets,)
+
+
+def _joined(sets: DataSet | tuple[DataSet, ...], root: Path | None, role: str) -> TextSource:
+    return join_sources([_open(part, root, role) for part in _parts(sets)])
 
 
 def _open(part: DataSet, root: Path | None, role: str) -> TextSource:
