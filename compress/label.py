@@ -95,7 +95,7 @@ def label(
                         examples, run, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows,
                         task=model.task,
                     )  # fmt: skip
-                    write_shard(working, number, examples, logits, made_from, task=model.task)
+                    write_shard(working, number, examples, logits, made_from, model.task)
                 advance(len(examples))
         for stale in working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
             if int(stale.stem.removeprefix("shard-")) * plan.shard_rows >= fingerprint.rows:

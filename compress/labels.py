@@ -80,7 +80,6 @@ def write_shard(
     examples: Sequence[Example],
     logits: np.ndarray,
     record: dict[str, Any],
-    *,
     task: str = "classification",
 ) -> None:
     """Write one shard, then its manifest: a shard without a valid manifest does not count.

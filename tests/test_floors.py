@@ -16,7 +16,7 @@ from compress.artifact import ModelDir
 from compress.errors import CompressError, Unavailable
 from compress.examples import Example
 
-FLOORS = plugins.names("floors")
+FLOORS = [name for name in plugins.names("floors") if "classification" in plugins.find("floors", name).load().TASKS]
 START_ALONE = """
 import sys
 from pathlib import Path
