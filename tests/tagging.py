@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import torch
-from tiny import BAD, GOOD, PLAIN, POSITIONS, UNEVEN, tokenizer
-from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
+from tiny import BAD, GOOD, PLAIN, classifier, tokenizer, uneven
+from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from compress.attention import remove_heads
 from compress.examples import Example, sentence
@@ -33,29 +32,17 @@ def sentences(count: int = 60, *, seed: int = 0) -> list[Example]:
 
 def tagger(family: str = "bert", *, seed: int = 0) -> PreTrainedModel:
     """Return a random tagger whose logits differ visibly from token to token."""
-    tokens = tokenizer(family)
-    offset = 2 if family in {"roberta", "xlm-roberta", "mpnet"} else 0
-    settings: dict[str, Any] = {
-        "vocab_size": len(tokens), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 64, "max_position_embeddings": POSITIONS + offset, "pad_token_id": tokens.pad_token_id,
-        "initializer_range": 0.3, "id2label": dict(enumerate(TAGS)),
-        "label2id": {label: index for index, label in enumerate(TAGS)},
-    }  # fmt: skip
-    if family == "distilbert":
-        settings["hidden_dim"] = settings.pop("intermediate_size")
-    if family in {"roberta", "xlm-roberta"}:
-        settings["type_vocab_size"] = 1
-    if family == "electra":
-        settings["embedding_size"] = 16
+    config = classifier(family, labels=TAGS).config
+    config.problem_type = None
     torch.manual_seed(seed)
-    model: PreTrainedModel = AutoModelForTokenClassification.from_config(AutoConfig.for_model(family, **settings))
+    model: PreTrainedModel = AutoModelForTokenClassification.from_config(config)
     return model.eval()
 
 
 def pruned_tagger(family: str = "bert") -> PreTrainedModel:
-    """Return a tagger with uneven heads, 2 and 3 of 4, as one of our own types."""
+    """Return a tagger with fewer heads, as one of our own types."""
     model = tagger(family)
-    remove_heads(model, UNEVEN)
+    remove_heads(model, uneven(family))
     return to_pruned(model).eval()
 
 

@@ -17,6 +17,7 @@ from tagging import TAGS, bilstm_tagger, conllu, pruned_tagger, sentences, tagge
 from tiny import FAMILIES, classifier, tokenizer, write
 from transformers import AutoModel, AutoModelForTokenClassification
 
+from compress import plugins
 from compress.artifact import ModelDir, load
 from compress.attention import head_gates
 from compress.cli import execute
@@ -534,6 +535,26 @@ def test_a_body_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.
     runner.function = TorchRun(ModelDir.open(tmp_path / "body").load())
     assert runner.run(runner.prepare(TEST[:3])).shape == (sum(len(row.words) for row in TEST[:3]), 3)
     assert runner.run(runner.prepare(TEST[:3], length=16)).shape == (3, 16, 3)  # no words: only for its speed
+
+
+def test_the_floor_knows_words_by_hand(tmp_path: Path) -> None:
+    floor = plugins.find("floors", "word-majority").load()
+    train = [Example("The run"), Example("run the END")]
+    floor.fit(tmp_path / "floor", train, np.array([0, 1, 2, 0, 1]), "tagging", 3, None)
+    runner = floor.start(tmp_path / "floor", threads=1, device="cpu")
+    answers = np.exp(runner.run(runner.prepare([Example("THE run"), Example("unseen")])))
+    # Of all words 2, 2, 1 have the tags 0, 1, 2, one more each: 3/8, 3/8, 2/8, added to what the word itself has.
+    assert np.allclose(answers[0], np.array([2 + 3 / 8, 3 / 8, 2 / 8]) / 3)
+    assert np.allclose(answers[1], np.array([3 / 8, 1 + 3 / 8, 1 + 2 / 8]) / 3)
+    assert np.allclose(answers[2], np.array([3 / 8, 1 + 3 / 8, 2 / 8]) / 2)  # only "END" occurs once
+    assert runner.parameters == 4 * 3
+
+
+@pytest.mark.parametrize("name", ["albert", "distilbert", "mobilebert"])
+def test_students_of_other_families_do_not_tag(name: str) -> None:
+    architecture = plugins.find("architectures", name).function
+    with pytest.raises(CompressError, match="this teacher tags words; use the student minibert-3 or bilstm-tagger"):
+        architecture(tagger(), tokenizer(), TRAIN)
 
 
 def test_a_floor_of_another_task_is_refused(teacher: ModelDir) -> None:

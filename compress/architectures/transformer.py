@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from compress.errors import CompressError
 from compress.modeling import auto_class, is_tagger
 from compress.modeling.pruned import stock_type

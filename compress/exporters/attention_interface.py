@@ -35,7 +35,7 @@ def supports(model_type: str) -> bool:
 
 
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
-    """Write the model's graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]``, or ``[batch, length, C]``."""
+    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
     AttentionInterface.register(ATTENTION, _attention)
     AttentionMaskInterface.register(ATTENTION, padding_only)
     with attention_implementation(model, ATTENTION):

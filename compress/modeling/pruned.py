@@ -1,4 +1,4 @@
-"""Stock sequence classifiers, and taggers of words, whose attention layers keep different numbers of heads, as transformers model types.
+"""Stock classifiers of texts and of words whose attention layers keep different numbers of heads, as model types.
 
 This file imports only torch and transformers: it travels in the model directory, so that the model opens with
 ``trust_remote_code=True`` where ``compress`` is not installed. How stock models load is not touched: every family has
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import (
     AlbertConfig,
     AlbertForSequenceClassification,
+    AlbertForTokenClassification,
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
@@ -25,6 +26,7 @@ from transformers import (
     ElectraForTokenClassification,
     MobileBertConfig,
     MobileBertForSequenceClassification,
+    MobileBertForTokenClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
     MPNetForTokenClassification,
@@ -290,6 +292,14 @@ class PrunedXLMRobertaForSequenceClassification(_Pruned, XLMRobertaForSequenceCl
     config_class = PrunedXLMRobertaConfig
 
 
+class PrunedAlbertForTokenClassification(_Pruned, AlbertForTokenClassification):
+    config_class = PrunedAlbertConfig
+
+
+class PrunedMobileBertForTokenClassification(_Pruned, MobileBertForTokenClassification):
+    config_class = PrunedMobileBertConfig
+
+
 class PrunedBertForTokenClassification(_Pruned, BertForTokenClassification):
     config_class = PrunedBertConfig
 
@@ -325,9 +335,11 @@ MODEL_CLASSES: dict[str, type[Any]] = {
     "xlm-roberta": PrunedXLMRobertaForSequenceClassification,
 }
 TAGGER_CLASSES: dict[str, type[Any]] = {
+    "albert": PrunedAlbertForTokenClassification,
     "bert": PrunedBertForTokenClassification,
     "distilbert": PrunedDistilBertForTokenClassification,
     "electra": PrunedElectraForTokenClassification,
+    "mobilebert": PrunedMobileBertForTokenClassification,
     "mpnet": PrunedMPNetForTokenClassification,
     "roberta": PrunedRobertaForTokenClassification,
     "xlm-roberta": PrunedXLMRobertaForTokenClassification,
