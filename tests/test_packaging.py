@@ -150,6 +150,6 @@ def test_an_editable_installation_reads_the_recipes_of_the_checkout(tmp_path: Pa
         [sys.executable, "-I", "-S", "-c", start + LIST], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    folder, *listed = done.stdout.splitlines()
+    folder, _, *listed = done.stdout.partition("\n\n")[0].splitlines()
     assert Path(folder) == source / "students"
     assert "mine" in {line.split()[0] for line in listed}
