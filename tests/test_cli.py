@@ -384,7 +384,8 @@ def test_everything_that_is_listed_can_be_shown(name: str, capsys: pytest.Captur
 def test_show_says_what_a_recipe_does_not_do_yet(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["show", "tinybert-4"]) == 0
     said = capsys.readouterr().out
-    assert "Of the paper's method it does not do yet:" in said and "transfer of attention scores" in said
+    assert "Of the paper's method it does not do yet:\n  - " in said
+    assert "What it learns, in this order\n" in said and "learns by attention-mse: " in said
     assert "arXiv:1909.10351" in said and "a label, not a threshold" in said
 
 
