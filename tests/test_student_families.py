@@ -91,7 +91,7 @@ def test_token_vectors_are_what_the_teacher_normalises(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["albert", "bert", "roberta", "xlm-roberta"])
-@pytest.mark.parametrize("start", ["mean", 0])
+@pytest.mark.parametrize("start", ["mean", "middle", 0])
 def test_an_albert_of_full_rank_and_a_teacher_of_one_layer_are_the_same(family: str, start: str | int) -> None:
     teacher = one_layer(family)
     width = embeddings_of(teacher).words.shape[1]
@@ -114,7 +114,7 @@ def test_an_albert_has_the_hidden_states_of_a_teacher_with_another_head(family: 
 def test_an_albert_layer_is_the_mean_or_one_of_the_teachers() -> None:
     teacher: Any = classifier("bert")
     both = [layer.query.weight for layer in attention_layers(teacher)]
-    for start, expected in (("mean", (both[0] + both[1]) / 2), (0, both[0]), (1, both[1])):
+    for start, expected in (("mean", (both[0] + both[1]) / 2), (0, both[0]), (1, both[1]), ("middle", both[1])):
         student = build("albert", teacher, embedding_size=8, depth=5, start=start)
         assert len(layers_of(student)) == 1 and student.config.num_hidden_layers == 5
         torch.testing.assert_close(attention_layers(student)[0].query.weight, expected)
@@ -302,8 +302,8 @@ def test_a_checkpoint_that_lacks_weights_or_is_onnx_or_absent_is_refused(tmp_pat
         ("electra", "albert", {"embedding_size": 17}, "embedding_size = 17 is not possible; give 2 to 16"),
         ("bert", "albert", {"embedding_size": 1}, "embedding_size = 1 is not possible"),
         ("bert", "albert", {"embedding_size": 8, "depth": 0}, "depth = 0 is not possible; give 1 layer or more"),
-        ("bert", "albert", {"embedding_size": 8, "start": 2}, "start = 2 is not possible; use .mean., or one of the"),
-        ("bert", "albert", {"embedding_size": 8, "start": "first"}, "start = 'first' is not possible; use 'mean'"),
+        ("bert", "albert", {"embedding_size": 8, "start": 2}, "start = 2 is not possible; use 'middle', .* 0 to 1"),
+        ("bert", "albert", {"embedding_size": 8, "start": "first"}, "start = 'first' is not possible; use 'middle'"),
         ("mobilebert", "albert", {}, "cannot start from a 'mobilebert' teacher, whose layers have bottlenecks"),
         ("bert", "distilbert", {"depth": 3}, "depth = 3 is not possible: the teacher has 2 layers"),
         ("bert", "distilbert", {"layers": [2]}, r"layers = \[2\] is not possible: the teacher has layers 0 to 1"),

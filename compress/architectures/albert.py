@@ -2,7 +2,7 @@
 
 Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations" (arXiv:1909.11942),
 sections 3.1 and 3.2. The paper trains it from scratch; here it starts from the teacher: the embeddings by a truncated
-singular value decomposition, the shared layer by the mean of the teacher's or one of them. It saves size, not time:
+singular value decomposition, the shared layer by one of the teacher's or the mean of them. It saves size, not time:
 each of the uses costs what a layer costs.
 """
 
@@ -47,7 +47,7 @@ def build(
     *,
     embedding_size: int = 128,
     depth: int | float = 1.0,
-    start: str | int = "mean",
+    start: str | int = "middle",
 ) -> PreTrainedModel:
     """Return an untrained ALBERT of the teacher's width that starts from its weights.
 
@@ -59,7 +59,7 @@ def build(
         examples: texts whose tokens decide which directions of the embeddings are kept.
         embedding_size: width of the word, position and segment vectors; at most the teacher's.
         depth: how often the layer is used, or with a decimal point a share of the teacher's layers.
-        start: ``mean`` of the teacher's layers, or the number of one of them, counted from 0.
+        start: the teacher's ``middle`` layer, the ``mean`` of all, or the number of one, counted from 0.
 
     Raises:
         CompressError: a shape that this teacher cannot give.
@@ -101,8 +101,12 @@ def _layers(teacher: PreTrainedModel, start: str | int) -> list[int]:
     there = int(teacher.config.num_hidden_layers)
     if start == "mean":
         return list(range(len(layers_of(teacher))))
+    if start == "middle":
+        start = there // 2
     if isinstance(start, str) or not 0 <= start < there:
-        raise CompressError(f"start = {start!r} is not possible; use 'mean', or one of the teacher's 0 to {there - 1}")
+        raise CompressError(
+            f"start = {start!r} is not possible; use 'middle', 'mean', or one of the teacher's layers, 0 to {there - 1}"
+        )
     return own_layers(teacher, [start])
 
 
