@@ -185,8 +185,14 @@ def frozen(model: PreTrainedModel, names: Sequence[str], resting: int = 0) -> It
             raise CompressError(f"frozen names {name!r}, which this student does not have apart; leave it out")
         chosen += by_part[name]
     if resting:
+        layers = list(layers_of(model))
+        if resting >= len(layers):
+            raise CompressError(
+                "by_layer = 'progressive' lets the layers below rest, and this student's layers share their weights; "
+                "use by_layer = 'stacked'"
+            )
         chosen += by_part["embeddings"]
-        chosen += [parameter for layer in list(layers_of(model))[:resting] for parameter in layer.parameters()]
+        chosen += [parameter for layer in layers[:resting] for parameter in layer.parameters()]
     chosen = [parameter for parameter in chosen if parameter.requires_grad]
     for parameter in chosen:
         parameter.requires_grad_(False)

@@ -334,6 +334,14 @@ def test_module_replacing_refuses_models_that_do_not_fit() -> None:
         attach(classifier("bert"), three)
 
 
+def test_shared_layers_do_not_rest_or_stand_in_for_each_other() -> None:
+    shared = classifier("albert")
+    with pytest.raises(CompressError, match="use by_layer = 'stacked'"), frozen(shared, (), resting=1):
+        pass
+    with pytest.raises(CompressError, match="share their weights"):
+        attach(classifier("albert"), shared)
+
+
 def test_theseus_trains_through_the_pipeline(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
     replacing = Phase((GOLD,), text="gold", frozen=("embeddings", "head"), intervention=Choice("module-replacing"))
     changed: list[set[str]] = []

@@ -83,6 +83,8 @@ def attach(
             f"family and width; these are {ours.model_type} and {theirs.model_type}"
         )
     deep, shallow = len(layers_of(teacher)), len(layers_of(student))
+    if deep < theirs.num_hidden_layers:
+        raise CompressError("module-replacing needs layers of their own, and those of this teacher share their weights")
     if deep % shallow:
         raise CompressError(f"module-replacing needs a depth that divides the teacher's {deep} layers, not {shallow}")
     size = deep // shallow
