@@ -52,7 +52,7 @@ def require_whole(teacher: PreTrainedModel, student: str) -> None:
 
 
 def require_plain_layers(teacher: PreTrainedModel, student: str) -> None:
-    """Refuse, beside what :func:`require_whole` does, taggers, and MobileBERT: its layers have bottlenecks, no norms."""
+    """Refuse, beside what :func:`require_whole` does, taggers, and MobileBERT, whose layers have bottlenecks."""
     require_whole(teacher, student)
     if is_tagger(teacher):
         raise CompressError(
