@@ -34,12 +34,14 @@ from compress.labels import LabelDir
 from compress.measure import benchmark
 from compress.measuring import bodies
 from compress.measuring.quality import quality_fields
+from compress.measuring.results import Row
 from compress.measuring.token_runner import TokenRunner
 from compress.metrics import METRICS, find_metric, interval, paired_difference, predictions
 from compress.predict import predictor
 from compress.prune import prune_heads
 from compress.quantize import quantize
 from compress.recipes import Choice, Phase, StudentRecipe, resolved
+from compress.reporting.flips import flips_of
 from compress.rows import TrainingRow, collator, write_rows
 from compress.run import run
 from compress.sentences import sentence_bootstrap, sentence_mean_interval, sentence_weights
@@ -310,6 +312,9 @@ def test_quality_of_words_by_hand() -> None:
     ]  # fmt: skip
     (won,) = found["flips_won"]
     assert won == {"row": 1, "word": 1, "gold": 0, "predicted": 0, "change": pytest.approx(99.97, abs=0.02)}
+    line = {**found, "model": "m", "model_sha256": "", "runtime": "torch", "kind": "model", "data_sha256": "x"}
+    (flips,) = flips_of([Row(({**line, "labels": ["a", "b", "c"]},))], {"x": ["one two three", "four five"]})
+    assert [(flip.text, flip.gold) for flip in flips.lost] == [("three: one two three", "b"), ("four: four five", "c")]
     by_label = {one["label"]: one for one in found["classes"]}
     assert by_label["c"]["recall"] == 0 and by_label["c"]["low"] is None  # words of one sentence only
     assert by_label["a"]["rows"] == 2 and by_label["a"]["low"] is not None

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from compress.examples import Example
 from compress.measuring.results import Measurement, Row
 from compress.reporting.units import NONE, points, span
 
@@ -19,7 +20,8 @@ WORST_SHOWN = 10
 class Flip:
     """A row of the test set, counted from 0 without a header; ``change`` is of the gold label's probability, in points.
 
-    ``text`` is empty unless the report was given the texts.
+    ``text`` is empty unless the report was given the texts. For tagging ``row`` is a sentence; its text begins with the
+    word.
     """
 
     row: int
@@ -83,11 +85,13 @@ def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
 def _flip(one: Mapping[str, Any], labels: Sequence[str], texts: Sequence[str]) -> Flip:
     row = one["row"]
     text = texts[row] if row < len(texts) else ""
+    if text and "word" in one:  # a row to tag is a sentence, its words apart
+        text = f"{Example(text).words[one['word']]}: {text}"
     return Flip(row, _label(one["gold"], labels), _label(one["predicted"], labels), one["change"], text)
 
 
 def _label(value: float, labels: Sequence[str]) -> str:
-    """Return a class by its name, a score as it is."""
+    """Return a class by its name, a score as it is; a word that was cut off is predicted to be -1."""
     return labels[value] if isinstance(value, int) and 0 <= value < len(labels) else f"{value:g}"
 
 
