@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,8 @@ def needs_of_student(losses: Iterable[Choice]) -> frozenset[str]:
 class Watched:
     """A model whose inside is seen: its hidden states and the projections of its attention, as far as they are wanted.
 
-    Hooks stay on the model until :meth:`close`. A layer that is used several times (ALBERT) is seen at each use.
+    Hooks are on the model during a call only: it keeps nothing alive afterwards, and two that watch one model do not
+    see each other's calls. A layer that is used several times (ALBERT) is seen at each use.
     """
 
     def __init__(self, model: PreTrainedModel, wants: frozenset[str]) -> None:
@@ -52,34 +53,40 @@ class Watched:
         self.model = model
         self.names = input_names(model)
         self.hidden = bool(wants & {"hidden", "first"})
-        self.seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}
-        self.hooks: list[Any] = []
-        if "attention" in wants and has_heads(model):
-            for layer in attention_layers(model):
-                for name, projection in (("queries", layer.query), ("keys", layer.key), ("values", layer.value)):
-                    self.hooks.append(projection.register_forward_hook(self._record(name, layer.head_size)))
-
-    def _record(self, name: str, head_size: int) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            rows, tokens, _ = output.shape
-            self.seen[name].append(output.view(rows, tokens, -1, head_size).transpose(1, 2))
-
-        return hook
+        self.layers = attention_layers(model) if "attention" in wants and has_heads(model) else []
 
     def __call__(self, batch: Batch, forward: Any = None) -> tuple[Any, Outputs]:
         """Return what ``forward`` (the model itself, unless something wraps it) gave, raw and as :class:`Outputs`."""
-        for seen in self.seen.values():
-            seen.clear()
         inputs = {name: value for name, value in batch.inputs().items() if name in self.names}
         wants_hidden = {"output_hidden_states": True} if self.hidden else {}
-        raw = (forward or self.model)(**inputs, **wants_hidden)
-        queries, keys, values = (tuple(self.seen[name]) for name in ("queries", "keys", "values"))
+        with self._recording() as seen:
+            raw = (forward or self.model)(**inputs, **wants_hidden)
+        queries, keys, values = (tuple(seen[name]) for name in ("queries", "keys", "values"))
         logits = batch.answers(raw.logits)
         return raw, Outputs(logits, tuple(getattr(raw, "hidden_states", None) or ()), queries, keys, values)
 
-    def close(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
+    @contextmanager
+    def _recording(self) -> Iterator[dict[str, list[Tensor]]]:
+        """Collect what the projections of the attention give within the block, L x ``[B, H, T, d]`` each."""
+        seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}
+        hooks = [
+            projection.register_forward_hook(_recorder(seen[name], layer.head_size))
+            for layer in self.layers
+            for name, projection in (("queries", layer.query), ("keys", layer.key), ("values", layer.value))
+        ]
+        try:
+            yield seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _recorder(into: list[Tensor], head_size: int) -> Callable[[nn.Module, Any, Tensor], None]:
+    def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        rows, tokens, _ = output.shape
+        into.append(output.view(rows, tokens, -1, head_size).transpose(1, 2))
+
+    return hook
 
 
 class CachedTeacher:

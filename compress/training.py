@@ -128,6 +128,51 @@ def train(
     if threads:
         torch.set_num_threads(threads)
     set_seed(seed)
+    trainer = trainer_for(
+        model, rows, teaching=teaching, target=target, training=training, steps=steps, collate=collate,
+        checkpoints=checkpoints, seed=seed, device=device, quiet=quiet,
+    )  # fmt: skip
+    started = time.monotonic()
+    resumed = last_whole_checkpoint(checkpoints)
+    if resumed:
+        logger.info("resuming after %s", resumed.name)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*pin_memory.*")
+        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+    trainer.release()
+    state = trainer.state
+    best = state.best_metric
+    if (target and (best is None or not math.isfinite(best))) or not _finite(model):
+        raise CompressError(
+            f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
+        )
+    model.eval()
+    return Outcome(
+        planned_steps=steps,
+        steps=state.global_step,
+        best_score=float(best) if target and best is not None else None,
+        best_step=int(state.best_global_step or state.global_step) if target else None,
+        score_name=target.score_name if target else "",
+        precision=resolve_precision(training.precision, device),
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def trainer_for(
+    model: PreTrainedModel,
+    rows: Dataset,
+    *,
+    teaching: Teaching,
+    target: Target | None,
+    training: Training,
+    steps: int,
+    collate: Callable[..., dict[str, Tensor]],
+    checkpoints: Path,
+    seed: int,
+    device: str,
+    quiet: bool = True,
+) -> DistillationTrainer:
+    """Return the trainer of :func:`train`, which has not begun. What it adds to the model, its ``release`` removes."""
     precision = resolve_precision(training.precision, device)
     terms = build_terms(teaching, model)
     interval = max(1, steps // training.evaluations)
@@ -171,34 +216,7 @@ def train(
         terms=terms,
     )
     trainer.remove_callback(PrinterCallback)
-    started = time.monotonic()
-    resumed = last_whole_checkpoint(checkpoints)
-    if resumed:
-        logger.info("resuming after %s", resumed.name)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*pin_memory.*")
-        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
-    # Mixed precision wraps forward in autocast for good; what is measured and saved afterwards must be float32.
-    trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
-    trainer.student.close()
-    if hasattr(model, LEARNED):
-        delattr(model, LEARNED)
-    state = trainer.state
-    best = state.best_metric
-    if (target and (best is None or not math.isfinite(best))) or not _finite(model):
-        raise CompressError(
-            f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
-        )
-    model.eval()
-    return Outcome(
-        planned_steps=steps,
-        steps=state.global_step,
-        best_score=float(best) if target and best is not None else None,
-        best_step=int(state.best_global_step or state.global_step) if target else None,
-        score_name=target.score_name if target else "",
-        precision=precision,
-        seconds=round(time.monotonic() - started, 1),
-    )
+    return trainer
 
 
 def _score(prediction: Any, target: Target) -> dict[str, float]:
@@ -277,6 +295,16 @@ class DistillationTrainer(Trainer):
         labels = torch.full_like(batch.input_ids, NO_LABEL)
         labels[batch.words] = batch.labels
         return None, raw.logits.float(), labels
+
+    def release(self) -> None:
+        """Leave the model as it was found but for its weights: without modules that losses learned, in float32.
+
+        Mixed precision wraps ``forward`` in autocast for good, and what is measured and saved must be float32.
+        """
+        model: Any = self.model
+        self.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        if hasattr(model, LEARNED):
+            delattr(model, LEARNED)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -226,9 +227,19 @@ def test_a_watched_model_shows_its_attention() -> None:
     assert outputs.layers == len(layers) == len(outputs.queries) == len(outputs.values)
     assert outputs.queries[0].shape == (2, HEADS, 3, layers[0].head_size)
     torch.testing.assert_close(outputs.queries[0].transpose(1, 2).reshape(2, 3, -1), expected)
-    watched.close()
-    with torch.no_grad():
-        assert watched(batch)[1].queries == ()
+    assert not any(layer.query._forward_hooks for layer in layers)
+
+
+def test_teachers_of_two_phases_do_not_see_each_others_calls() -> None:
+    model = classifier("bert")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    batch = Batch(ids, torch.ones_like(ids))
+    first, second = (LiveTeacher(model, frozenset({"attention"})) for _ in range(2))
+    one = first(batch, None)
+    released = weakref.ref(one.queries[0])
+    assert len(second(batch, None).queries) == len(one.queries) == len(attention_layers(model))
+    del one
+    assert released() is None
 
 
 def test_masked_text_gets_the_teachers_logits_of_masked_text() -> None:
