@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peer_environments import install, is_complete
+from peer_environments import textbrewer_python
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
@@ -33,12 +33,9 @@ from compress import plugins
 from compress.artifact import write_atomically
 from compress.host import without_home
 from compress.learned_parts import VocabularyHead
-from compress.peers import environments_folder
 from compress.relations import split_heads
 from compress.types import NO_TARGET, Batch, Outputs
 
-ENVIRONMENT = "textbrewer"
-REQUIREMENTS = ["textbrewer==0.2.1.post1", f"torch=={version('torch').partition('+')[0]}"]
 LENGTHS, CLASSES, WIDTH, HEADS, RELATION_HEADS, VOCABULARY = (9, 6, 4), 3, 32, 4, 8, 50
 TEMPERATURE, TOLERANCE, CLOSED = 3.0, 1e-5, -10000.0
 SIDES = ("student", "teacher")
@@ -98,11 +95,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("pip_options", nargs="*", metavar="PIP OPTIONS")
     arguments = parser.parse_args()
-    folder = environments_folder() / ENVIRONMENT
-    if not is_complete(folder, REQUIREMENTS) and not install(folder, REQUIREMENTS, arguments.pip_options):
+    python = textbrewer_python(arguments.pip_options)
+    if python is None:
         return 1
     student, teacher, batch = made(arguments.seed)
-    peer = textbrewer(folder / "bin" / "python", student, teacher, batch)
+    peer = textbrewer(python, student, teacher, batch)
     found = [
         *against_textbrewer(student, teacher, batch, peer["values"]),
         against_transformers(arguments.seed),

@@ -13,10 +13,19 @@ import argparse
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from compress import plugins
 from compress.peers import INSTALLED_NAME, environments_folder
+
+# What scripts here compare training with; it is no peer of `compress benchmark`. Its models are those of transformers.
+TEXTBREWER = "textbrewer"
+TEXTBREWER_REQUIRES = [
+    "textbrewer==0.2.1.post1",
+    f"torch=={version('torch').partition('+')[0]}",
+    f"transformers=={version('transformers')}",
+]
 
 
 def main() -> int:
@@ -45,6 +54,14 @@ def environments() -> dict[str, list[str]]:
         if environment := getattr(peer, "ENVIRONMENT", ""):
             found.setdefault(environment, set()).update(peer.REQUIRES.values())
     return {environment: sorted(requirements) for environment, requirements in sorted(found.items())}
+
+
+def textbrewer_python(pip_options: list[str]) -> Path | None:
+    """Return the Python of TextBrewer's environment, which is made if it is not there; None if that fails."""
+    folder = environments_folder() / TEXTBREWER
+    if is_complete(folder, TEXTBREWER_REQUIRES) or install(folder, TEXTBREWER_REQUIRES, pip_options):
+        return folder / "bin" / "python"
+    return None
 
 
 def is_complete(folder: Path, requirements: list[str]) -> bool:

@@ -1,0 +1,247 @@
+"""One turn of distillation_speed.py: a few training steps, ours or TextBrewer's, on the same text."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
+
+from compress import plugins
+from compress.artifact import ModelDir
+from compress.data import Example, open_source
+from compress.errors import CompressError
+from compress.inference import Run, logits_of
+from compress.label import Plan, plan_for, start_runtime
+from compress.masking import Masker
+from compress.recipes import Choice, Training
+from compress.rows import TrainingRow, collator, write_rows
+from compress.signals import LIVE, CachedFirstStates, CachedTeacher, LiveTeacher, needs, write_first_states
+from compress.tokens import maximum_length
+from compress.training import EpochSampler, Teaching, trainer_for
+from compress.types import Batch, Outputs, TeacherSignal
+
+DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
+TRAINING = Training(batch_size=32, precision="float32")
+NO_TEACHER, CACHED, FIRST, LIVE_TEACHER, PASS_FOR_EACH = (
+    "none", "cached logits", "cached first states", "live", "live, a pass for each loss"
+)  # fmt: skip
+CLIENT = Path(__file__).with_name("textbrewer_client.py")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to learn: the losses, and how the teacher's outputs come about.
+
+    ``request`` is for TextBrewer: its matches, what its models return and their attention. ``opponents`` are those of
+    ours that a contender of TextBrewer is compared with.
+    """
+
+    losses: tuple[str, ...]
+    teacher: str
+    library: str = "compress"
+    request: Mapping[str, Any] = field(default_factory=dict)
+    opponents: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{' + '.join(self.losses)}, {self.teacher}" + (f", {self.library}" * (self.library != "compress"))
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one round trains on: the texts, their rows, these rows as finished batches, and first states."""
+
+    examples: list[Example]
+    rows: Dataset
+    batches: Path
+    first_states: Path
+    seed: int
+
+
+@dataclass
+class Ours:
+    """Our side: a student that every turn trains further, its teacher, and text that the teacher has labelled."""
+
+    model: ModelDir
+    teacher: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    student: PreTrainedModel
+    student_folder: Path
+    pool: list[Example]
+    logits: np.ndarray
+    plan: Plan
+    run: Run
+    steps: int
+    source_name: str
+    scratch: Path
+    tokens_median: float = 0.0
+
+    @classmethod
+    def prepare(
+        cls, teacher: str, unlabeled: str, *, rounds: int, steps: int, threads: int, seed: int, scratch: Path
+    ) -> Ours:
+        """Open the teacher, start a student from its layers, and label enough text for all rounds.
+
+        Raises:
+            CompressError: there is less text than that.
+        """
+        model = ModelDir.open(teacher)
+        tokenizer = model.load_tokenizer()
+        wanted = rounds * TRAINING.batch_size * (WARM_UP + steps)
+        source = open_source(unlabeled, role="unlabeled", labelled=False).sample(wanted)
+        pool = list(source)
+        if len(pool) < wanted:
+            raise CompressError(f"{unlabeled} has {len(pool)} rows and {wanted} are needed; use fewer --rounds")
+        random.Random(seed).shuffle(pool)
+        plan = plan_for(model, tokenizer, device="cpu", threads=threads, max_length=TRAINING.max_length)
+        run = start_runtime(plan, model, scratch)
+        logits = logits_of(pool, run, tokenizer, max_length=plan.max_length)
+        loaded: Any = model.load()
+        start = plugins.find("architectures", "transformer").function
+        student: Any = start(loaded, tokenizer, pool, depth=DEPTH, start="spread")
+        folder = scratch / "student"
+        student.save_pretrained(folder)
+        return cls(
+            model, loaded, tokenizer, student, folder, pool, logits, plan, run, steps, source.name, scratch
+        )
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        return self.student.config.num_hidden_layers, self.teacher.config.num_hidden_layers
+
+    def lesson(self, number: int) -> Lesson:
+        """Return the text of one round, which no other round has."""
+        size = TRAINING.batch_size * (WARM_UP + self.steps)
+        chosen = slice(number * size, (number + 1) * size)
+        examples, logits = self.pool[chosen], self.logits[chosen]
+        length = min(TRAINING.max_length, maximum_length(self.tokenizer, self.model.config))
+        rows = write_rows(
+            self.scratch / f"rows-{number}.arrow",
+            (TrainingRow(e, z, int(z.argmax())) for e, z in zip(examples, logits, strict=True)),
+            self.tokenizer, max_length=length, task=self.model.task,
+        )  # fmt: skip
+        lengths = np.asarray(rows.with_format("numpy")["length"])
+        self.tokens_median = float(np.median(lengths))
+        batches = self.scratch / f"batches-{number}.npz"
+        np.savez(batches, **self._batches(rows, lengths.tolist(), number))  # type: ignore[arg-type]
+        first_states = self.scratch / f"first-{number}.npy"
+        write_first_states(first_states, rows, self.teacher, self.collate, device="cpu", precision=TRAINING.precision)
+        return Lesson(examples, rows, batches, first_states, seed=number)
+
+    @property
+    def collate(self) -> Callable[..., dict[str, Tensor]]:
+        return collator(self.tokenizer.pad_token_id or 0, self.model.task)
+
+    def _batches(self, rows: Dataset, lengths: list[int], seed: int) -> dict[str, np.ndarray]:
+        """Return what our trainer will read in its first epoch, for another library: ``[B, T]`` by number and name."""
+        order = list(EpochSampler(TRAINING.batch_size, lengths, seed=seed))
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        found = {}
+        for index in range(len(order) // TRAINING.batch_size):
+            chosen = order[index * TRAINING.batch_size : (index + 1) * TRAINING.batch_size]
+            batch = self.collate([rows[row] for row in chosen])
+            found.update({f"{index}/{name}": batch[name].numpy() for name in names if name in batch})
+        return found
+
+    def train(self, contender: Contender, lesson: Lesson) -> float:
+        """Train for some steps and return their mean milliseconds."""
+        losses = tuple(Choice(name) for name in contender.losses)
+        masker = Masker(self.tokenizer, MASKING) if "targets" in needs(losses) else None
+        trainer = trainer_for(
+            self.student, lesson.rows,
+            teaching=Teaching(losses, self._signal(contender, losses, lesson), self.teacher, masker),
+            target=None, training=TRAINING, steps=WARM_UP + self.steps, collate=self.collate,
+            checkpoints=self.scratch / "checkpoints", seed=lesson.seed, device="cpu",
+        )  # fmt: skip
+        watch = Stopwatch()
+        trainer.add_callback(watch)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*pin_memory.*")
+            trainer.train()
+        trainer.release()
+        return 1000 * (watch.ends[-1] - watch.ends[WARM_UP - 1]) / self.steps
+
+    def _signal(self, contender: Contender, losses: Sequence[Choice], lesson: Lesson) -> TeacherSignal:
+        if contender.teacher == FIRST:
+            return CachedFirstStates(lesson.first_states)
+        if contender.teacher in {NO_TEACHER, CACHED}:
+            return CachedTeacher()
+        live = LiveTeacher(self.teacher, needs(losses) & LIVE)
+
+        def without_cache(batch: Batch, cached_logits: Tensor | None) -> Outputs:
+            if contender.teacher == PASS_FOR_EACH:
+                for _ in losses[1:]:
+                    live(batch, None)
+            return live(batch, None)
+
+        return without_cache
+
+    def label(self, lesson: Lesson) -> float:
+        """Return the milliseconds that labelling takes for one batch of text."""
+        started = time.perf_counter()
+        logits_of(
+            lesson.examples, self.run, self.tokenizer, max_length=self.plan.max_length, batch_rows=self.plan.batch_rows
+        )
+        return 1000 * (time.perf_counter() - started) * TRAINING.batch_size / len(lesson.examples)
+
+
+class Stopwatch(TrainerCallback):
+    """Notes when each step ends, and keeps the trainer from saving at the end."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.ends.append(time.perf_counter())
+        control.should_save = False
+
+
+class Peer:
+    """TextBrewer in a process of its own; see textbrewer_client.py."""
+
+    def __init__(self, python: Path, student: Path, teacher: Path, threads: int, scratch: Path) -> None:
+        self.errors = scratch / "textbrewer.log"
+        command = [str(python), str(CLIENT), str(student), str(teacher), str(threads), str(scratch / "textbrewer")]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+            )
+        self.versions = self._answer()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
+
+    def train(self, contender: Contender, lesson: Lesson) -> float:
+        """Train for the same steps and return their mean milliseconds."""
+        request = {
+            **contender.request, "batches": str(lesson.batches), "warm_up": WARM_UP, "temperature": TEMPERATURE,
+            "learning_rate": TRAINING.learning_rate, "weight_decay": TRAINING.weight_decay,
+            "max_gradient_norm": TRAINING.max_gradient_norm,
+        }  # fmt: skip
+        asked: IO[str] = self.process.stdin  # type: ignore[assignment]
+        print(json.dumps(request), file=asked, flush=True)
+        return float(self._answer()["step_ms"])
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"TextBrewer ended:\n{self.errors.read_text()[-2000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
