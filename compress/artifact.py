@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MANIFEST_NAME = "compress.json"
 WEIGHTS_NAME = "model.safetensors"
 ONNX_NAME = "model.onnx"
+# Not model.safetensors: what does not know the format should find no weights instead of wrong ones.
+PACKED_NAME = "packed.safetensors"
 WORK_FOLDER = ".work"
 REQUEST_NAME = "request.json"
 VOCABULARIES = (
@@ -141,6 +143,11 @@ class ModelDir:
         return (self.path / ONNX_NAME).is_file()
 
     @property
+    def is_packed(self) -> bool:
+        """Whether weights of few bits are packed in a file that only this project reads."""
+        return (self.path / PACKED_NAME).is_file()
+
+    @property
     def is_classifier(self) -> bool:
         ends = ("ForSequenceClassification", TAGGER)
         return any(name.endswith(ends) for name in self.config.get("architectures") or ())
@@ -222,6 +229,10 @@ class ModelDir:
         from compress.progress import quiet_libraries
 
         quiet_libraries()
+        if self.is_packed:
+            from compress.packing import load_packed
+
+            return load_packed(self.path, self.task)
         try:
             loaded: Any = auto_class(self.task).from_pretrained(self.path, dtype="float32", output_loading_info=True)
         except (ValueError, OSError, RuntimeError) as error:

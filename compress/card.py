@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from compress.artifact import PACKED_NAME
+
 if TYPE_CHECKING:
     from compress.artifact import Manifest
 
@@ -46,6 +48,9 @@ def model_card(manifest: Manifest) -> str:
     if manifest.recipe:
         recipe = json.dumps(manifest.recipe, indent=2, sort_keys=True, ensure_ascii=False)
         lines += ["", "## Recipe, as it was resolved", "", "```json", recipe, "```"]
+    if PACKED_NAME in manifest.files:
+        return "\n".join([*lines, "", "## Use", "", "```python", "import compress",
+                          "model, tokenizer = compress.load(DIRECTORY)  # unpacks to float32", "```", ""])  # fmt: skip
     lines += [
         "",
         "## Use",

@@ -10,8 +10,10 @@ fuse them by itself where the graph tells the shapes between nodes, so that :fun
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import logging
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -119,7 +121,7 @@ def trace(model: PreTrainedModel, *, opset: int) -> onnx.ModelProto:
                 verbose=False,
             )
             assert program is not None  # it is, of the dynamo exporter
-            return join_attention(program.model_proto)
+            return join_attention(name_by_module(program.model_proto))
     finally:
         model.train(was_training)
 
@@ -135,6 +137,28 @@ def _gelu_as_one_node(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for module in written_out:
             del module.forward
+
+
+def name_by_module(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Name nodes after the torch module that they come from, such as ``bert.pooler.dense/node_Gemm_186``, in place."""
+    for node in model.graph.node:
+        scopes = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes")
+        if scopes:
+            *_, module, _ = ast.literal_eval(scopes)
+            node.name = f"{module.removeprefix('model.')}/{node.name}"
+    return model
+
+
+def module_of(node: onnx.NodeProto) -> str:
+    """Return the torch module that a node of our graphs comes from, or an empty string."""
+    module, found, _ = node.name.partition("/")
+    return module if found else ""
+
+
+def layer_of(node: onnx.NodeProto) -> int | None:
+    """Return the number of the encoder layer that a node of our graphs belongs to, counted from 0, or None."""
+    found = re.search(r"\.layer\.(\d+)\.", module_of(node))
+    return int(found[1]) if found else None
 
 
 def join_attention(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -16,6 +16,7 @@ from compress.artifact import WORK_FOLDER, write_atomically
 from compress.errors import CompressError
 from compress.masking import Masker
 from compress.modeling.pruned import layers_of
+from compress.quantization import forget_quantization
 from compress.recipes import Phase, Training, replace_training
 from compress.rows import collator, write_rows
 from compress.schedule import Stretch, stretches
@@ -88,6 +89,7 @@ def fit(
         if known := recall(work / stretch.name, model):
             outcomes.append(known)
             continue
+        forget_quantization(model.config)  # of a teacher, or of a phase after which the weights go on changing
         rows = write_rows(
             work / f"teaching-{stretch.phase.text}.arrow", lessons.rows(stretch.phase.text), tokenizer,
             max_length=length, task=task, mixer=mixer,

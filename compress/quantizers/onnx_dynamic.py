@@ -17,8 +17,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from compress.graph import clean, write_graph
+from compress.graph import clean, layer_of, write_graph
 
+WRITES = "onnx"
 # Smaller tables (segments, for example) are not worth the two extra nodes.
 _SMALLEST_TABLE_ROWS = 64
 
@@ -31,6 +32,7 @@ def quantize(
     reduce_range: bool = False,
     embeddings: bool = True,
     last_layer: bool = False,
+    keep_fp32: list[int] | None = None,
 ) -> None:
     """Read an fp32 graph and write its int8 version.
 
@@ -40,6 +42,7 @@ def quantize(
         reduce_range: 7 instead of 8 bits, for x86 processors without VNNI, whose int8 products can saturate.
         embeddings: store the embedding tables as int8 too.
         last_layer: quantize the layer that gives the logits as well; it is small, and its errors reach them whole.
+        keep_fp32: encoder layers, counted from 0, that stay as they are.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -48,6 +51,7 @@ def quantize(
     if embeddings:
         _quantize_tables(model)
     excluded = [] if last_layer else _last_layer(model)
+    excluded += [node.name for node in model.graph.node if layer_of(node) in set(keep_fp32 or ())]
     with _quiet():
         quantize_dynamic(
             model,

@@ -1,0 +1,102 @@
+"""What quantization computes: numbers become the nearest of ``2**bits`` or so evenly spaced ones.
+
+Gradients pass as if nothing had been rounded (the straight-through estimator, Bengio et al. 2013, arXiv:1308.3432).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_SMALLEST_STEP = torch.finfo(torch.float32).tiny
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, values: Tensor, quantized: Tensor) -> Tensor:
+        return quantized.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+def straight_through(values: Tensor, quantized: Tensor) -> Tensor:
+    """Return ``quantized``, whose gradient goes to ``values`` unchanged."""
+    through: Tensor = _StraightThrough.apply(values, quantized.to(values.dtype))
+    return through
+
+
+def symmetric_codes(values: Tensor, largest: Tensor | float, bits: int = 8) -> tuple[Tensor, Tensor]:
+    """Return whole numbers from ``-(2**(bits-1) - 1)`` to that, and the step by which they are multiplied.
+
+    ``q = clamp(round(x / step))`` with ``step = largest / (2**(bits-1) - 1)``, which is 127 steps for 8 bits (Zafrir et
+    al. 2019, Q8BERT, arXiv:1910.06188, section 2.1). What is larger than ``largest`` is cut to it.
+    """
+    last = 2 ** (bits - 1) - 1
+    step = (torch.as_tensor(largest, dtype=torch.float32, device=values.device) / last).clamp(min=_SMALLEST_STEP)
+    return (values.float() / step).round().clamp(-last, last), step
+
+
+def fake_symmetric(values: Tensor, largest: Tensor | float, bits: int = 8) -> Tensor:
+    """Return ``values`` rounded as :func:`symmetric_codes` does; gradients pass, also of what was cut."""
+    with torch.no_grad():
+        codes, step = symmetric_codes(values, largest, bits)
+    return straight_through(values, codes * step)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The ``2**bits`` numbers that each group of consecutive rows of a matrix may hold, from its least to its largest.
+
+    ``low`` and ``step`` are ``[G, 1]`` float32; the numbers of group g are ``low[g] + step[g] * code`` (Shen et al.
+    2020, Q-BERT, arXiv:1909.05840, sections 3 and 3.2).
+    """
+
+    low: Tensor
+    step: Tensor
+    bits: int
+    rows_per_group: int
+
+    def codes(self, rows: Tensor, numbers: Tensor) -> Tensor:
+        """Return uint8 codes of ``rows`` ``[..., I]``, which are the rows ``numbers`` ``[...]`` of the matrix."""
+        low, step = self._of(numbers)
+        return ((rows.float() - low) / step).round().clamp(0, 2**self.bits - 1).to(torch.uint8)
+
+    def values(self, codes: Tensor, numbers: Tensor) -> Tensor:
+        """Return the numbers, float32, that codes stand for."""
+        low, step = self._of(numbers)
+        return codes.float() * step + low
+
+    def fake(self, rows: Tensor, numbers: Tensor | None = None) -> Tensor:
+        """Return rows ``[..., I]`` of the matrix (all of them by default) rounded to the grid; gradients pass."""
+        if numbers is None:
+            numbers = torch.arange(rows.shape[0], device=rows.device)
+        with torch.no_grad():
+            rounded = self.values(self.codes(rows, numbers), numbers)
+        return straight_through(rows, rounded)
+
+    def _of(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        group = numbers // self.rows_per_group
+        return self.low[group], self.step[group]
+
+
+@torch.no_grad()
+def grid_of(matrix: Tensor, bits: int, groups: int) -> Grid:
+    """Return the grid of a matrix ``[O, I]`` with at most so many groups of rows, each with its own range.
+
+    A row of a linear layer is an output neuron. The paper has 128 groups of six neurons for the 768 of BERT-base.
+    """
+    rows = matrix.shape[0]
+    rows_per_group = math.ceil(rows / groups)
+    count = math.ceil(rows / rows_per_group)
+    missing = count * rows_per_group - rows
+    filled = torch.cat([matrix, matrix[-1:].expand(missing, -1)]) if missing else matrix  # changes no range
+    grouped = filled.float().reshape(count, -1)
+    low, high = grouped.amin(1, keepdim=True), grouped.amax(1, keepdim=True)
+    step = ((high - low) / (2**bits - 1)).clamp(min=_SMALLEST_STEP)
+    return Grid(low, step, bits, rows_per_group)
