@@ -273,15 +273,28 @@ class StudyTeacher:
 class StudyStudent:
     """A student of a study; ``training`` replaces values of its recipe's.
 
-    It and its control are trained once for each of ``seeds``, by default once with the study's; the first one also
-    becomes int8.
+    It and its control are trained once for each of ``seeds``, by default once with the study's; the first one is also
+    quantized, as it was trained to be or by the method that ``quantize`` names, with ``keep_fp32`` layers left out.
     """
 
     recipe: str
     control: bool = True
-    quantize: bool = True
+    quantize: bool | str = True
+    keep_fp32: int = 0
     training: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = [] if self.keep_fp32 >= 0 else [f"keep_fp32 = {self.keep_fp32} must be at least 0"]
+        if self.keep_fp32 and not self.quantize:
+            found.append(f"keep_fp32 = {self.keep_fp32} is of no use without quantize")
+        if isinstance(self.quantize, str):
+            try:
+                plugins.find("quantizers", self.quantize)
+            except CompressError as error:
+                found.append(str(error))
+        return found
 
 
 @dataclass(frozen=True)

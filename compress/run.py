@@ -38,7 +38,7 @@ from compress.labels import LabelDir
 from compress.measure import benchmark
 from compress.progress import Progress, silent
 from compress.prune import CURVE_NAME, RECOVERY, prune_heads
-from compress.quantize import quantize
+from compress.quantize import default_method, needs_training_rows, quantize
 from compress.recipes import (
     BenchmarkRecipe,
     DataSet,
@@ -109,7 +109,7 @@ def run(
     opened, models = work.teacher(teacher, model_root)
     labels = [work.labels(opened), work.train_labels(opened)]
     if recipe.teacher.quantize:
-        models.append(work.quantized(opened, "teacher-int8"))
+        models.append(work.quantized(opened, "teacher"))
     planned = {student.name: work.student(opened, labels, plan, student) for plan, student in plans}
     planned |= {_pruned_name(plan): work.pruned(opened, labels, plan) for plan in recipe.prune}
     failed: dict[str, Exception] = {}
@@ -282,8 +282,9 @@ class Study:
                 shared = self.controls[control_key(resolved(student), seed)]
                 yield self._trained(teacher, labels, variants, student, shared, seed=seed, control=True)
         if plan.quantize:
-            first = self.stages.directory / student.name
-            yield self.quantized(ModelDir.open(first), f"{student.name}-int8")
+            first = ModelDir.open(self.stages.directory / student.name)
+            method = plan.quantize if isinstance(plan.quantize, str) else None
+            yield self.quantized(first, student.name, method, plan.keep_fp32)
 
     def _trained(
         self,
@@ -347,21 +348,27 @@ class Study:
         made = self.stages.make(name, inputs, make)
         yield made
         if plan.quantize:
-            yield self.quantized(ModelDir.open(made), f"{name}-int8")
+            yield self.quantized(ModelDir.open(made), name)
 
-    def quantized(self, model: ModelDir, name: str) -> Path:
+    def quantized(self, model: ModelDir, name: str, method: str | None = None, keep_fp32: int = 0) -> Path:
+        """Quantize a model as it was trained to be, or by another method."""
+        chosen = method or default_method(model)
         # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
         conditions: dict[str, Any] = {
             "metric": self.recipe.benchmark.metric or None,
             "threads": self.recipe.benchmark.thread_counts[0],
         }
+        if method or keep_fp32:
+            conditions |= {"method": method, "keep_fp32": keep_fp32}
+        train = self.rows.train if needs_training_rows(model, method, keep_fp32) else ()
         inputs = {
             "model": model.sha256,
             "validation": describe_rows({"validation": self.rows.validation}),
+            **({"train": describe_rows({"train": train})} if train else {}),
             **conditions,
         }
-        make = partial(quantize, model, validation=self.rows.validation, **conditions)
-        return self.stages.make(name, inputs, make)
+        make = partial(quantize, model, train=train, validation=self.rows.validation, **conditions)
+        return self.stages.make(f"{name}-{'packed' if chosen == 'packed' else 'int8'}", inputs, make)
 
     def measured(self, teacher: ModelDir, models: Sequence[ModelDir]) -> Path:
         """Measure everything in one run and return the results file."""
