@@ -4,7 +4,7 @@ Shen et al. 2020, "Q-BERT: Hessian Based Ultra Low Precision Quantization of BER
 batches of the phase nothing is rounded: on them the sensitivity of each encoder layer is measured
 (:mod:`compress.sensitivity`) with the teacher's answers, and the layers get their bits by it. Embeddings, and linear
 layers outside the encoder, have ``embedding_bits``; the last layer, which gives the logits, stays in floating point.
-Afterwards the model has its floating-point weights, and its config names the bits, which the quantizer ``packed`` reads.
+Afterwards the model has its floating-point weights, and its config the bits, which the quantizer ``packed`` reads.
 """
 
 from __future__ import annotations
