@@ -24,6 +24,7 @@ _LAZY = {
     "head_importance": "compress.importance",
     "label": "compress.label",
     "load": "compress.artifact",
+    "pretrain": "compress.pretrain",
     "prune_heads": "compress.prune",
     "quantize": "compress.quantize",
     "replay": "compress.replay",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from compress.importance import head_importance
     from compress.label import label
     from compress.measure import benchmark
+    from compress.pretrain import pretrain
     from compress.prune import prune_heads
     from compress.quantize import quantize
     from compress.replay import replay

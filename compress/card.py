@@ -6,20 +6,24 @@ import json
 from typing import TYPE_CHECKING
 
 from compress.artifact import PACKED_NAME
+from compress.modeling import AUTO_CLASSES, CLASSIFIER
 
 if TYPE_CHECKING:
     from compress.artifact import Manifest
 
 
+# What the hub calls a task; all others are text-classification.
+PIPELINES = {"tagging": "token-classification", "fill-mask": "fill-mask", "feature-extraction": "feature-extraction"}
+
+
 def model_card(manifest: Manifest) -> str:
     """Return the card as Markdown with the front matter that the Hugging Face hub reads."""
     architecture = manifest.architecture
-    kind = "token" if manifest.task == "tagging" else "text"
-    opened = "Token" if manifest.task == "tagging" else "Sequence"
+    opened = AUTO_CLASSES.get(manifest.task, CLASSIFIER)
     lines = [
         "---",
         "library_name: " + ("onnx" if "model.onnx" in manifest.files else "transformers"),
-        f"pipeline_tag: {kind}-classification",
+        f"pipeline_tag: {PIPELINES.get(manifest.task, 'text-classification')}",
         "tags: [compress, " + manifest.stage + "]",
         "---",
         "",
@@ -27,8 +31,9 @@ def model_card(manifest: Manifest) -> str:
         "",
         f"Made by `compress {manifest.stage}`. Task: {manifest.task}.",
         "",
-        f"* Labels: {', '.join(manifest.labels[:20])}" + (" …" if len(manifest.labels) > 20 else ""),
     ]
+    if manifest.labels:
+        lines.append(f"* Labels: {', '.join(manifest.labels[:20])}" + (" …" if len(manifest.labels) > 20 else ""))
     if "parameters" in architecture:
         lines.append(f"* Parameters: {architecture['parameters']:,}")
     if architecture.get("heads_per_layer"):
@@ -56,7 +61,7 @@ def model_card(manifest: Manifest) -> str:
         "## Use",
         "",
         "```python",
-        f"from transformers import AutoModelFor{opened}Classification, AutoTokenizer",
+        f"from transformers import {opened}, AutoTokenizer",
         "import compress.architectures  # only needed for model types of compress",
         "```" if "model.onnx" not in manifest.files else "# or open model.onnx with onnxruntime\n```",
         "",

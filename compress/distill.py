@@ -21,6 +21,7 @@ from compress.data import (
     grouped_split,
     row_key,
 )
+from compress.encoders import check_vocabulary, load_body
 from compress.errors import CompressError
 from compress.finetune import encoder_of
 from compress.label import label, teacher_logits
@@ -28,7 +29,7 @@ from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
 from compress.modeling import auto_class
 from compress.progress import Progress, silent
-from compress.recipes import Choice, Phase, StudentRecipe, resolved
+from compress.recipes import Choice, Phase, StudentRecipe, of_phases, resolved
 from compress.rows import TrainingRow
 from compress.transfer import Gold, Lessons, Pool, Selection, agreement_rows
 
@@ -55,6 +56,7 @@ def distill(
     train: Sequence[Example] = (),
     validation: Sequence[Example] = (),
     encoder: str | Path | None = None,
+    start: str | Path | None = None,
     control: bool = False,
     drop_overlap: bool = False,
     metric: str | None = None,
@@ -77,6 +79,8 @@ def distill(
             the teacher on held-out text of the pool.
         encoder: the pretrained model that the teacher was fine-tuned from, or its recipe, for phases that it teaches;
             by default what the teacher's manifest names.
+        start: what ``compress pretrain`` made of the same student: it starts from these weights, with the head that its
+            architecture gives it, and goes through the phases that come after.
         control: train the control instead: the same student, from the same start, planned for the same number of steps,
             on the gold labels of ``train`` alone (and selected on a slice of it when there is no ``validation``).
         drop_overlap: leave out rows of the pool and of ``train`` that occur in ``validation`` instead of refusing.
@@ -93,12 +97,17 @@ def distill(
 
     model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
     recipe = recipes.load("students", student) if isinstance(student, str) else student
+    pretrained = _open_pretrained(start) if start is not None else None
+    if pretrained:
+        recipe = _after(pretrained, recipe)
     label_dirs, variant_dirs = open_labels(labels), open_labels(variants)
     _check_request(model, recipe, unlabeled, label_dirs, variant_dirs, train, control)
     label_dirs += variant_dirs
     device = resolve_device(device)
     find_metric(metric, task=model.task, classes=len(model.labels))  # a wrong name shows before the first hour
     tokenizer = model.load_tokenizer()
+    if pretrained:
+        check_vocabulary(pretrained, tokenizer)
     pool: Any = Pool(label_dirs) if label_dirs else unlabeled
     roles = {"train": train, "unlabeled": pool, "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
@@ -116,7 +125,7 @@ def distill(
         "stage": "distill", "teacher": model.sha256, "recipe": resolved(recipe), "control": control, "seed": seed,
         "labels": [directory.manifest.files for directory in label_dirs], "data": data, "metric": metric,
         "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None, "dropped": checked.dropped,
-        "encoder": general.sha256 if general else None,
+        "encoder": general.sha256 if general else None, "start": pretrained.sha256 if pretrained else None,
     }  # fmt: skip
     with writing(output, request, force=force) as working:
         if recipe.augmentation and unlabeled:
@@ -142,6 +151,8 @@ def distill(
             started, tokenizer = re_embed(source, tokenizer, learned), learned
         architecture = plugins.find("architectures", recipe.architecture.name).function
         built = architecture(started, tokenizer, chain(pool, train), **recipe.architecture.options)
+        if pretrained:
+            load_body(built, pretrained)
         outcomes = fit(
             built, tokenizer, lesson.lessons, lesson.selection, phases=phases,
             teachers=Teachers(source, _load_encoder(general, model) if general else None), training=recipe.training,
@@ -149,13 +160,14 @@ def distill(
             seed=seed, device=device, threads=threads, quiet=quiet,
         )  # fmt: skip
         name = Path(output).name
+        parents = {"teacher": model, "encoder": general, "start": pretrained}
         manifest = Manifest(
             stage="distill",
             name=name,
             task=model.task,
             labels=model.labels,
             architecture=describe_architecture(built),
-            parents=(parent_entry("teacher", model), *([parent_entry("encoder", general)] if general else [])),
+            parents=tuple(parent_entry(role, parent) for role, parent in parents.items() if parent),
             recipe=resolved(recipe),
             data=(*data, *_pool_data(pool)),
             metrics=({"name": find_metric(lesson.selection.metric, task=model.task).name,
@@ -166,6 +178,33 @@ def distill(
         )  # fmt: skip
         write_model(built, tokenizer, manifest, working)
     return ModelDir.open(output)
+
+
+def _open_pretrained(start: str | Path) -> ModelDir:
+    opened = ModelDir.open(start, classifier=False)
+    if opened.manifest is None or opened.manifest.stage != "pretrain":
+        raise CompressError(
+            f"{start} was not made by 'compress pretrain', which --start needs; to start from another checkpoint use a "
+            "student of the architecture checkpoint"
+        )
+    return opened
+
+
+def _after(pretrained: ModelDir, recipe: StudentRecipe) -> StudentRecipe:
+    """Return a recipe without the phases that pre-training has done; the others keep their steps."""
+    if recipe.vocabulary:
+        raise CompressError(
+            f"the student {recipe.name!r} learns a vocabulary of its own, which {pretrained.path} does not read; "
+            "leave --start out"
+        )
+    done = pretrained.manifest.recipe["phases"] if pretrained.manifest else []
+    left = [phase for phase in recipe.phases if resolved(phase) not in done]
+    if not left:
+        raise CompressError(f"{pretrained.path} has gone through all phases of the student {recipe.name!r} already")
+    for phase in recipe.phases:
+        if phase not in left:
+            logger.info("phase %s: done in %s", phase.name or "without a name", pretrained.name)
+    return of_phases(recipe, left)
 
 
 def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Phase, ...]:

@@ -1,4 +1,6 @@
-"""Pretrained encoders as classifiers: their own weights, and a fresh head of the labels that are wanted."""
+"""Pretrained encoders as classifiers: their own weights, and a fresh head of the labels that are wanted; or their body
+in a student that has a head.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from compress.errors import CompressError
 from compress.modeling import PROBLEM_TYPES, auto_class
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 HEAD_PARTS = {"classifier", "pre_classifier", "pooler"}
 
@@ -44,6 +46,48 @@ def load_classifier(encoder: ModelDir, labels: Sequence[str], task: str) -> PreT
     )
     _check_loaded(encoder, loaded)
     return cast("PreTrainedModel", model)
+
+
+def load_body(student: PreTrainedModel, encoder: ModelDir) -> None:
+    """Give a student the embeddings and layers of an encoder of its own family and shape; its head stays as it is.
+
+    Raises:
+        CompressError: another family or shape, or weights of the encoder are missing.
+    """
+    from transformers import AutoModel
+
+    body, loaded = AutoModel.from_pretrained(encoder.path, dtype="float32", output_loading_info=True)
+    _check_loaded(encoder, loaded)
+    ours, theirs = (
+        {name: value for name, value in base.state_dict().items() if not set(name.split(".")) & HEAD_PARTS}
+        for base in (student.base_model, body)
+    )
+    has: dict[str, Any] = {"type": body.config.model_type, **_shapes(theirs)}
+    wants: dict[str, Any] = {"type": student.config.model_type, **_shapes(ours)}
+    for name in {**has, **wants}:
+        if has.get(name) != wants.get(name):
+            raise CompressError(
+                f"{encoder.path} has another shape than this student ({name} is {has.get(name, 'absent')} and not "
+                f"{wants.get(name, 'absent')}); make it with 'compress pretrain' from the encoder of this teacher, for "
+                "the same student"
+            )
+    student.base_model.load_state_dict(theirs, strict=False)
+
+
+def _shapes(weights: Mapping[str, Any]) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in weights.items()}
+
+
+def check_vocabulary(encoder: ModelDir, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuse a checkpoint that would take the teacher's token ids for other pieces."""
+    own, theirs = encoder.load_tokenizer().get_vocab(), tokenizer.get_vocab()
+    if own != theirs:
+        different = sum(own.get(piece) != index for piece, index in theirs.items())
+        raise CompressError(
+            f"{encoder.path} has another vocabulary than the teacher ({different} of the teacher's {len(theirs)} "
+            "pieces are absent or have another number), and a student reads the teacher's token ids; choose a "
+            "checkpoint of the teacher's vocabulary, or fine-tune this one with 'compress finetune --teacher ...'"
+        )
 
 
 def _check_loaded(encoder: ModelDir, loaded: Mapping[str, Any]) -> None:

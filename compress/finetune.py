@@ -53,9 +53,7 @@ def finetune(
 
     quiet_libraries()
     recipe = _recipe(teacher)
-    encoder = ModelDir.open(encoder_path(recipe) if recipe else str(teacher), classifier=False)
-    if encoder.is_onnx:
-        raise CompressError(f"{teacher} is an ONNX model, which cannot be trained; give a torch directory or a recipe")
+    encoder = open_encoder(recipe or teacher)
     checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
     train = checked.sets["train"]  # type: ignore[assignment]
     task = infer_task([*train, *validation])
@@ -116,6 +114,19 @@ def _recipe(teacher: TeacherRecipe | str | Path) -> TeacherRecipe | None:
     return None
 
 
+def open_encoder(encoder: TeacherRecipe | str | Path) -> ModelDir:
+    """Open the encoder of a recipe, given itself or by its name, or the one of a directory or hub name.
+
+    Raises:
+        CompressError: there is none, or an ONNX model.
+    """
+    recipe = _recipe(encoder)
+    opened = ModelDir.open(encoder_path(recipe) if recipe else str(encoder), classifier=False)
+    if opened.is_onnx:
+        raise CompressError(f"{encoder} is an ONNX model, which cannot be trained; give a torch directory or a recipe")
+    return opened
+
+
 def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
     """Return the pretrained encoder that a teacher was fine-tuned from: the given one, or what its manifest names.
 
@@ -123,8 +134,7 @@ def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
         CompressError: none is given, and the manifest names no recipe or directory that is there.
     """
     if given is not None:
-        recipe = _recipe(str(given))
-        return ModelDir.open(encoder_path(recipe) if recipe else str(given), classifier=False)
+        return open_encoder(given)
     made = teacher.manifest
     hub, package = (str((made.recipe if made else {}).get(key, "")) for key in ("hub", "package"))
     if not (hub or package):

@@ -5,15 +5,18 @@ Shapes: N tokens, D hidden width, E width of the embeddings, V size of the vocab
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from compress.modeling.pruned import stock_type
 from compress.types import NO_TARGET, Batch, Outputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+GELU_HEADS = frozenset({"electra", "mpnet", "roberta", "xlm-roberta"})  # whatever their layers have
 
 
 def width_projection(student: PreTrainedModel, teacher: PreTrainedModel, *, always: bool) -> nn.Module:
@@ -29,11 +32,23 @@ def input_embeddings(model: PreTrainedModel) -> nn.Embedding:
     return embedding
 
 
+def head_activation(model: PreTrainedModel) -> nn.Module:
+    """Return the nonlinearity of a family's head for masked tokens: its layers', where it is not GELU by itself."""
+    from transformers.activations import ACT2FN
+
+    config: Any = model.config
+    if stock_type(config) in GELU_HEADS:
+        return nn.GELU()
+    activation: nn.Module = ACT2FN[getattr(config, "activation", None) or getattr(config, "hidden_act", "gelu")]
+    return activation
+
+
 class VocabularyHead(nn.Module):
     """From hidden states ``[N, D]`` to logits over the vocabulary ``[N, V]``: BERT's head for masked tokens.
 
-    Dense layer, GELU, layer norm, then the product with the model's own input embeddings and a bias (Devlin et al.
-    2019, arXiv:1810.04805). The dense layer ends in the width of the embeddings, which a factorised model has smaller.
+    Dense layer, nonlinearity, layer norm, then the product with the model's own input embeddings and a bias (Devlin et
+    al. 2019, arXiv:1810.04805). The dense layer ends in the width of the embeddings, which a factorised model has
+    smaller. The nonlinearity is the one that the model's family has in its head, so that the head can become that one.
 
     Args:
         model: whose embeddings are used. They stay the model's: the head neither saves nor moves them.
@@ -46,12 +61,13 @@ class VocabularyHead(nn.Module):
         self.tied = (embedding,)  # in a tuple, a module is no part of this one
         self.frozen = frozen
         self.dense = nn.Linear(model.config.hidden_size, embedding.embedding_dim)
-        self.norm = nn.LayerNorm(embedding.embedding_dim)
+        self.activation = head_activation(model)
+        self.norm = nn.LayerNorm(embedding.embedding_dim, eps=getattr(model.config, "layer_norm_eps", 1e-12))
         self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
 
     def forward(self, hidden: Tensor) -> Tensor:
         weight = self.tied[0].weight
-        transformed = self.norm(nn.functional.gelu(self.dense(hidden.float())))
+        transformed = self.norm(self.activation(self.dense(hidden.float())))
         return nn.functional.linear(transformed, weight.detach() if self.frozen else weight, self.bias).float()
 
 

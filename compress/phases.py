@@ -54,7 +54,7 @@ def fit(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     lessons: Lessons,
-    selection: Selection,
+    selection: Selection | None,
     *,
     phases: Sequence[Phase],
     teachers: Teachers,
@@ -63,6 +63,7 @@ def fit(
     working: Path,
     steps: int = 0,
     mixer: Mixer | None = None,
+    keep_learned: bool = False,
     seed: int,
     device: str,
     threads: int,
@@ -70,16 +71,22 @@ def fit(
 ) -> list[Outcome]:
     """Train a model in place and return how each stretch went; in the last one the best weights are selected.
 
+    Without a selection the last weights stay.
+
     Rows are tokenised into the working directory. A run that was stopped goes on in the stretch that it was in.
 
     Args:
         steps: for all phases together; 0 follows from rows and epochs.
         mixer: writes texts in two vocabularies, for losses that read such.
+        keep_learned: what the losses of the last stretch trained beside the model stays on it, for
+            :func:`compress.training.take_learned`.
     """
     work = working / WORK_FOLDER
     length = min(training.max_length, maximum_length(tokenizer, model.config.to_dict()))
-    selecting = write_rows(work / SELECTION_FILE, iter(selection.rows), tokenizer, max_length=length, task=task)
-    target = Target(selecting, selection.metric, selection.split, task)
+    target = None
+    if selection:
+        selecting = write_rows(work / SELECTION_FILE, iter(selection.rows), tokenizer, max_length=length, task=task)
+        target = Target(selecting, selection.metric, selection.split, task)
     if not steps:
         steps = steps_for(sum(1 for _ in lessons.rows("all")), training)
     planned = stretches(phases, getattr(model.config, "num_hidden_layers", 0), steps)
@@ -111,6 +118,7 @@ def fit(
                     Masker(tokenizer, stretch.phase.masking) if stretch.phase.masking else None,
                     intervention,
                     stretch.taught,
+                    keep_learned and last,
                 ),
                 target=target if last else None,
                 training=settings,
@@ -149,9 +157,10 @@ class Classroom:
         precision = resolve_precision(self.training.precision, self.device)
         repeated = stretch.steps * self.training.batch_size >= 2 * len(self.rows)
         only_first = not phase.needs & {"hidden", "attention"} and "first" in phase.needs
+        labelled = "teacher_logits" in self.rows.column_names
         if teacher is not None:
             teacher.to(self.device)  # type: ignore[arg-type]
-            if only_first and repeated and not phase.masking and first_states_fit(len(self.rows), teacher):
+            if only_first and repeated and labelled and not phase.masking and first_states_fit(len(self.rows), teacher):
                 path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
                 write_first_states(path, self.rows, teacher, self.collate, device=self.device, precision=precision)
                 return CachedFirstStates(path)

@@ -7,7 +7,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -129,6 +129,13 @@ class Phase:
     def needs(self) -> frozenset[str]:
         """What the losses read of the teacher and the batch."""
         return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in self.losses))
+
+    @property
+    def general(self) -> bool:
+        """Whether the phase needs no task: only unlabelled text, and at most the pretrained encoder as its teacher."""
+        reads_teacher = bool(self.needs & {"hidden", "first", "attention"} or self.intervention)
+        by_task = reads_teacher and self.teacher == "task"
+        return self.text == "pool" and not by_task and not self.needs & {"logits", "labels", "mixed"}
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
@@ -455,6 +462,14 @@ def parse(recipe_type: type[RecipeType], table: Mapping[str, Any], *, source: st
 def replace_training(training: Training, changes: Mapping[str, Any], *, source: str) -> Training:
     """Return ``training`` with some values replaced; an unknown key or a wrong type is a :class:`CompressError`."""
     return parse(Training, {**dataclasses.asdict(training), **changes}, source=source)
+
+
+def of_phases(recipe: StudentRecipe, kept: Sequence[Phase]) -> StudentRecipe:
+    """Return a recipe of some of its phases, with the part of its epochs and steps that their shares give them."""
+    part = sum(phase.share for phase in kept) / sum(phase.share for phase in recipe.phases)
+    steps = math.ceil(recipe.training.max_steps * part)
+    training = dataclasses.replace(recipe.training, epochs=recipe.training.epochs * part, max_steps=steps)
+    return dataclasses.replace(recipe, phases=tuple(kept), training=training)
 
 
 def resolved(recipe: Any) -> dict[str, Any]:

@@ -59,13 +59,18 @@ def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, manifest: Manifest, working: Path) -> None:
-    """Write a finished model directory: weights, tokenizer, manifest and card; then reopen it and compare logits."""
+def write_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    manifest: Manifest,
+    working: Path,
+) -> None:
+    """Write a finished model directory: weights, tokenizer, manifest and card; then reopen it and compare outputs."""
     model = model.cpu().float().eval()
     save_model(model, tokenizer, working)
     finish(working, manifest)
     reopened = auto_class(manifest.task).from_pretrained(working, dtype="float32").eval()
     inputs = example_inputs(model)
     with torch.no_grad():
-        if not torch.equal(model(**inputs).logits, reopened(**inputs).logits):
-            raise RuntimeError("the model written to disk does not give the logits of the model in memory")
+        if not torch.equal(model(**inputs)[0], reopened(**inputs)[0]):
+            raise RuntimeError("the model written to disk does not give the outputs of the model in memory")

@@ -86,7 +86,8 @@ class Term:
 class Teaching:
     """What happens in every step: the losses, where the teacher's outputs come from, and what is changed meanwhile.
 
-    ``taught`` are the student's layers, counted from 1, that losses may teach; None is all.
+    ``taught`` are the student's layers, counted from 1, that losses may teach; None is all. With ``keep_learned`` what
+    the losses trained beside the student stays on it for :func:`take_learned`.
     """
 
     losses: Sequence[Choice]
@@ -95,6 +96,7 @@ class Teaching:
     masker: Masker | None = None
     intervention: Intervention | None = None
     taught: tuple[int, ...] | None = None
+    keep_learned: bool = False
 
 
 LEARNED = "learned_by_losses"  # a submodule of the student while it trains: checkpoints hold it, and then it goes
@@ -250,6 +252,12 @@ def build_terms(teaching: Teaching, model: PreTrainedModel) -> list[Term]:
     return terms
 
 
+def take_learned(model: PreTrainedModel) -> nn.Module | None:
+    """Take off the model and return what losses trained beside it; None when there is nothing."""
+    learned: nn.Module | None = model._modules.pop(LEARNED, None)
+    return learned
+
+
 class DistillationTrainer(Trainer):
     """A ``Trainer`` that sums loss plug-ins and batches rows of like length together."""
 
@@ -297,14 +305,14 @@ class DistillationTrainer(Trainer):
         return None, raw.logits.float(), labels
 
     def release(self) -> None:
-        """Leave the model as it was found but for its weights: without modules that losses learned, in float32.
+        """Leave the model as it was found but for its weights, in float32, without what losses learned unless kept.
 
         Mixed precision wraps ``forward`` in autocast for good, and what is measured and saved must be float32.
         """
         model: Any = self.model
         self.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
-        if hasattr(model, LEARNED):
-            delattr(model, LEARNED)
+        if not self.teaching.keep_learned:
+            take_learned(model)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -51,8 +51,28 @@ class Pool:
 
     def held_out(self, example: Example) -> bool:
         """Tell whether a row selects instead of teaching; by its text, so that equal rows stay together."""
-        share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(self.rows, 1))
-        return int.from_bytes(row_key(example), "big") < share * 2**64
+        return held_out(example, self.rows)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Unlabelled text that nobody labels: rows to learn from where no phase reads logits."""
+
+    source: Iterable[Example]
+    rows: int
+
+    def labelled(self) -> Iterator[tuple[Example, None]]:
+        return ((example, None) for example in self.source)
+
+    def held_out(self, example: Example) -> bool:
+        """Tell whether a row measures instead of teaching; by its text, so that equal rows stay together."""
+        return held_out(example, self.rows)
+
+
+def held_out(example: Example, rows: int) -> bool:
+    """Tell whether a row is one of the few among so many that are not taught; it depends on its text alone."""
+    share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(rows, 1))
+    return int.from_bytes(row_key(example), "big") < share * 2**64
 
 
 @dataclass(frozen=True)
@@ -84,7 +104,7 @@ class Selection:
 class Lessons:
     """All rows that a student learns from. ``hold_out`` leaves out of the pool what :func:`agreement_rows` takes."""
 
-    pool: Pool | None
+    pool: Pool | Text | None
     gold: Gold
     hold_out: bool = False
 

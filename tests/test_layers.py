@@ -12,8 +12,8 @@ import compress
 
 PACKAGE = Path(compress.__file__).parent
 STAGES = frozenset(
-    ("finetune", "label", "distill", "prune", "quantize", "export", "measure", "report", "gate", "replay", "run",
-     "predict")
+    ("pretrain", "finetune", "label", "distill", "prune", "quantize", "export", "measure", "report", "gate", "replay",
+     "run", "predict")
 )
 PLUGINS = frozenset(
     ("architectures", "losses", "interventions", "augmenters", "criteria", "quantizers", "exporters", "runtimes",

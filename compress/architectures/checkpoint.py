@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from compress.artifact import ModelDir
-from compress.encoders import load_classifier
+from compress.encoders import check_vocabulary, load_classifier
 from compress.errors import CompressError
 from compress.modeling import is_tagger
 
@@ -39,21 +39,9 @@ def build(
     encoder = ModelDir.open(model, classifier=False)
     if encoder.is_onnx:
         raise CompressError(f"{model} is an ONNX model, which cannot be trained; give the one it was exported from")
-    _check_vocabulary(encoder, tokenizer)
+    check_vocabulary(encoder, tokenizer)
     config: Any = teacher.config
     labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
     regression = config.problem_type == "regression" or len(labels) == 1
     task = "tagging" if is_tagger(teacher) else "regression" if regression else "classification"
     return load_classifier(encoder, labels, task)
-
-
-def _check_vocabulary(encoder: ModelDir, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Refuse a checkpoint that would take the teacher's token ids for other pieces."""
-    own, theirs = encoder.load_tokenizer().get_vocab(), tokenizer.get_vocab()
-    if own != theirs:
-        different = sum(own.get(piece) != index for piece, index in theirs.items())
-        raise CompressError(
-            f"{encoder.path} has another vocabulary than the teacher ({different} of the teacher's {len(theirs)} "
-            "pieces are absent or have another number), and a student reads the teacher's token ids; choose a "
-            "checkpoint of the teacher's vocabulary, or fine-tune this one with 'compress finetune --teacher ...'"
-        )

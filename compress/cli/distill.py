@@ -22,6 +22,7 @@ from compress.cli import options
 @click.option(
     "--encoder", metavar="DIR|RECIPE", help="What the teacher was fine-tuned from, where a student learns from it."
 )
+@click.option("--start", metavar="DIR", help="What 'compress pretrain' made of this student: go on from there.")
 @click.option("--control", is_flag=True, help="Train the control instead: same student and plan, gold labels only.")
 @options.output
 @options.drop_overlap

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 PROBLEM_TYPES: Mapping[str, str | None] = {
     "classification": "single_label_classification", "regression": "regression", "tagging": None,
 }  # fmt: skip
+# What opens models of a task; those of all others are classifiers of text. The last two come before any task.
+AUTO_CLASSES: Mapping[str, str] = {
+    "tagging": "AutoModelForTokenClassification", "fill-mask": "AutoModelForMaskedLM", "feature-extraction": "AutoModel",
+}  # fmt: skip
+CLASSIFIER = "AutoModelForSequenceClassification"
 TAGGER = "ForTokenClassification"  # how the names of classes end that answer every token
 
 
@@ -24,9 +29,9 @@ def is_tagger(model: PreTrainedModel) -> bool:
 
 def auto_class(task: str) -> Any:
     """Return the class of transformers that opens models of a task."""
-    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+    import transformers
 
-    return AutoModelForTokenClassification if task == "tagging" else AutoModelForSequenceClassification
+    return getattr(transformers, AUTO_CLASSES.get(task, CLASSIFIER))
 
 
 def input_names(model: PreTrainedModel) -> tuple[str, ...]:

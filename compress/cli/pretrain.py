@@ -1,0 +1,47 @@
+"""compress pretrain"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from compress.cli import options
+from compress.errors import CompressError
+
+
+@click.command()
+@click.option("--encoder", required=True, metavar="RECIPE|DIR", help="A teacher's recipe, or a pretrained encoder.")
+@click.option("--student", metavar="RECIPE", help="A name from 'compress list students', or a .toml file.")
+@click.option("--head-only", is_flag=True, help="Or: keep the encoder as it is and train a head for masked tokens.")
+@click.option("--unlabeled", required=True, multiple=True, metavar="FILE", help="Text to learn from; may be repeated.")
+@click.option("--rows", type=click.IntRange(min=1), help="Use only so many rows, spread evenly over the text.")
+@click.option("--epochs", type=float, help="Passes over the text. Default: the part of the recipe's for these phases.")
+@options.output
+@options.columns
+@options.computing
+@options.verbosity
+def command(
+    encoder: str,
+    student: str | None,
+    head_only: bool,
+    unlabeled: tuple[str, ...],
+    rows: int | None,
+    output: str,
+    progress: Any,
+    **settings: Any,
+) -> None:
+    """Pre-train a student on unlabelled text, once for many tasks.
+
+    Runs the phases of the student's recipe that need no task: masked language modelling, or general distillation from
+    the encoder. Give the result to 'compress distill --start', or use it as any other encoder.
+    """
+    if (student is None) == (not head_only):
+        raise CompressError("pretrain needs either --student RECIPE or --head-only, not both")
+    pool = options.open_pool(unlabeled, settings, rows=rows or 0)
+    assert pool is not None  # click requires at least one file
+    from compress.pretrain import HEAD_ONLY, pretrain
+
+    options.forget_columns(settings)
+    made = pretrain(encoder, student or HEAD_ONLY, output, unlabeled=pool, **settings)
+    options.show_result(made)
