@@ -37,7 +37,7 @@ HEAD_ONLY = StudentRecipe(
     description="The encoder as it is, and a new head for masked tokens.",
     architecture=Choice("transformer", options={"depth": 1.0}),
     phases=(Phase((Choice("mlm"),), name="head", text="pool", masking=0.15, frozen=("embeddings", "layers")),),
-    training=Training(epochs=3.0, batch_size=32, learning_rate=1e-3),
+    training=Training(epochs=3.0, batch_size=32, learning_rate=3e-3),
     name="head-only",
 )
 NO_LABELS = ("none", "other")  # of the head that an architecture gives a student, which is not kept
@@ -170,7 +170,8 @@ def _check_text(text: Text, name: str, phases: Sequence[Phase], tokenizer: PreTr
 
 def _notes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return how the training went; nothing was selected, so that there is no best score."""
-    return {key: value for key, value in summary(outcomes).items() if key not in {"best_score", "best_step", "score_name"}}
+    of_selection = {"best_score", "best_step", "score_name"}
+    return {key: value for key, value in summary(outcomes).items() if key not in of_selection}
 
 
 def _score(
