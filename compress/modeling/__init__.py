@@ -16,7 +16,8 @@ PROBLEM_TYPES: Mapping[str, str | None] = {
 }  # fmt: skip
 # What opens models of a task; those of all others are classifiers of text. The last two come before any task.
 AUTO_CLASSES: Mapping[str, str] = {
-    "tagging": "AutoModelForTokenClassification", "fill-mask": "AutoModelForMaskedLM", "feature-extraction": "AutoModel",
+    "tagging": "AutoModelForTokenClassification", "fill-mask": "AutoModelForMaskedLM",
+    "feature-extraction": "AutoModel",
 }  # fmt: skip
 CLASSIFIER = "AutoModelForSequenceClassification"
 TAGGER = "ForTokenClassification"  # how the names of classes end that answer every token
