@@ -124,7 +124,7 @@ def benchmark(
         entries += _floors(floors, fitted, contenders, scratch)
         added, left_out = beside.plan_peers(
             peers, beside.peer_models(contenders, peer_models), scratch,
-            device=device, task=first.task, has_train=fitted is not None, interpreter=interpreter,
+            device=device, has_train=fitted is not None, interpreter=interpreter,
         )  # fmt: skip
         files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
         lines: list[Measurement] = []

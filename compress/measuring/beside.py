@@ -83,7 +83,6 @@ def plan_peers(
     scratch: Path,
     *,
     device: str,
-    task: str,
     has_train: bool,
     interpreter: Callable[[ModuleType], str],
 ) -> tuple[list[Entry], list[dict[str, str]]]:
@@ -100,7 +99,7 @@ def plan_peers(
         try:
             if device not in module.DEVICES:
                 raise Unavailable(f"it does not run on {device}")
-            if task == "tagging" and not getattr(module, "TAGS", False):
+            if models and models[0].model.task == "tagging" and not getattr(module, "TAGS", False):
                 raise Unavailable("it classifies whole texts, and these models tag words")
             if module.NEEDS_TRAIN and not has_train:
                 raise Unavailable("it reads training rows; give them with --train")
