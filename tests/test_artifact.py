@@ -349,7 +349,7 @@ def headless(path: Path) -> None:
         (lambda path: (path / "config.json").unlink(), "is not a model directory: it has no config.json"),
         (lambda path: (path / "config.json").write_text("{"), "config.json is not valid JSON"),
         (lambda path: (path / "config.json").write_text("[]"), "config.json is not valid JSON"),
-        (headless, "is not a sequence classifier (its architecture: BertModel)"),
+        (headless, "is not a sequence classifier or a tagger of words (its architecture: BertModel)"),
     ],
 )
 def test_damaged_directories(damage: Callable[[Path], Any], message: str, teacher: Path, tmp_path: Path) -> None:
