@@ -52,7 +52,7 @@ def labelled_by(directory: Path, family: str = "bert") -> list[Example]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", ["onnx-dynamic", "onnx-qdq"])
 def test_every_method_is_smaller_and_close(method: str, kind: str, tmp_path: Path) -> None:
-    if (method, kind) == ("onnx-qdq", "bilstm"):
+    if method == "onnx-qdq" and kind.startswith("bilstm"):
         pytest.skip("its graph, written node by node, has no names of modules, and its LSTM has no static int8")
     fp32 = onnx_directory(kind)
     family = "bert" if kind.startswith("bilstm") else kind.removeprefix("pruned-")
