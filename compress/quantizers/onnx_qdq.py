@@ -107,10 +107,14 @@ class _Writer:
     def _rounded(self, node: onnx.NodeProto) -> tuple[str, str]:
         """Return the names of the rounded input of a product and of its scale."""
         module = module_of(node)
+        if not module:
+            raise CompressError(
+                "onnx-qdq needs a graph whose nodes are named after torch modules, and this one is of a BiLSTM, or was "
+                "exported elsewhere or by an older version; use --method onnx-dynamic, or export the transformer again"
+            )
         if module not in self._ranges:
             raise CompressError(
-                f"the ranges do not fit this graph: there is none for {module or node.name!r}; quantize the torch "
-                "directory of the model, which is exported again"
+                f"the ranges do not fit this graph: there is none for {module!r}; measure them anew with --train FILE"
             )
         scale = np.float32(self._ranges[module] / 127)
         name = f"{node.input[0]}.by.{scale:.9g}"  # query, key and value read the same input by the same range
