@@ -33,11 +33,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("compress")
 
-HEAD_ONLY = StudentRecipe(
-    description="The encoder as it is, and a new head for masked tokens.",
+MASKED = Phase((Choice("mlm"),), name="masked language modelling", text="pool", masking=0.15)
+WHOLE = StudentRecipe(
+    description="The encoder itself, which goes on by masked language modelling.",
     architecture=Choice("transformer", options={"depth": 1.0}),
-    phases=(Phase((Choice("mlm"),), name="head", text="pool", masking=0.15, frozen=("embeddings", "layers")),),
-    training=Training(epochs=3.0, batch_size=32, learning_rate=3e-3),
+    phases=(MASKED,),
+    training=Training(epochs=3.0, batch_size=32, learning_rate=3e-4),
+    name="whole",
+)
+HEAD_ONLY = replace(
+    WHOLE,
+    description="The encoder as it is, and a new head for masked tokens.",
+    phases=(replace(MASKED, frozen=("embeddings", "layers")),),
+    training=replace(WHOLE.training, learning_rate=3e-3),
     name="head-only",
 )
 NO_LABELS = ("none", "other")  # of the head that an architecture gives a student, which is not kept
@@ -67,7 +75,9 @@ def pretrain(
 
     Args:
         encoder: a teacher's recipe, or an encoder's directory or hub name.
-        student: a recipe, or its name or file; ``HEAD_ONLY`` trains nothing but a head for masked tokens.
+        student: a recipe, or its name or file. ``WHOLE`` is the encoder itself, which a head for masked tokens is added
+            to; ``HEAD_ONLY`` trains that head alone. The last layer of a sentence encoder says little of single words,
+            so that there the whole learns more in fewer steps.
         unlabeled: the text; a part is held out.
         epochs: passes over the text; by default what the recipe's shares give to these phases.
 

@@ -340,8 +340,8 @@ def test_the_command(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     pool_file(tmp_path / "pool.txt", sentences())
     (tmp_path / "empty.txt").write_text("\n\n", encoding="utf-8")
     common = ["pretrain", "--encoder", str(encoder), "-o", str(tmp_path / "out"), "--device", "cpu", "--threads", "1"]
-    assert execute([*common, "--unlabeled", str(tmp_path / "pool.txt")]) == 2
-    assert "either --student RECIPE or --head-only" in capsys.readouterr().err
+    assert execute([*common, "--student", "pd", "--head-only", "--unlabeled", str(tmp_path / "pool.txt")]) == 2
+    assert "leave one out" in capsys.readouterr().err
     assert execute([*common, "--head-only", "--unlabeled", str(tmp_path / "empty.txt")]) == 2
     assert "empty.txt is empty" in capsys.readouterr().err
     text = ["--unlabeled", str(tmp_path / "pool.txt"), "--rows", "100"]
@@ -349,3 +349,7 @@ def test_the_command(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "masked-token accuracy" in capsys.readouterr().out
     opened = ModelDir.open(tmp_path / "out", classifier=False)
     assert opened.manifest is not None and opened.manifest.data[0]["rows"] == 100
+    assert execute([*common, *text, "--epochs", "1", "--force"]) == 0
+    before, after = state(encoder), state(tmp_path / "out")
+    name = "encoder.layer.1.output.dense.weight"
+    assert not torch.equal(before[name], after[f"bert.{name}"])

@@ -12,8 +12,10 @@ from compress.errors import CompressError
 
 @click.command()
 @click.option("--encoder", required=True, metavar="RECIPE|DIR", help="A teacher's recipe, or a pretrained encoder.")
-@click.option("--student", metavar="RECIPE", help="A name from 'compress list students', or a .toml file.")
-@click.option("--head-only", is_flag=True, help="Or: keep the encoder as it is and train a head for masked tokens.")
+@click.option(
+    "--student", metavar="RECIPE", help="A name from 'compress list students', or a .toml file. Default: the encoder."
+)
+@click.option("--head-only", is_flag=True, help="Keep the encoder as it is; train only a head for masked tokens.")
 @click.option("--unlabeled", required=True, multiple=True, metavar="FILE", help="Text to learn from; may be repeated.")
 @click.option("--rows", type=click.IntRange(min=1), help="Use only so many rows, spread evenly over the text.")
 @click.option("--epochs", type=float, help="Passes over the text. Default: the part of the recipe's for these phases.")
@@ -35,13 +37,15 @@ def command(
 
     Runs the phases of the student's recipe that need no task: masked language modelling, or general distillation from
     the encoder. Give the result to 'compress distill --start', or use it as any other encoder.
+
+    Without --student the encoder itself goes on by masked language modelling. Its head for that is always a new one.
     """
-    if (student is None) == (not head_only):
-        raise CompressError("pretrain needs either --student RECIPE or --head-only, not both")
+    if student and head_only:
+        raise CompressError("--head-only keeps the encoder as it is, so that there is no --student; leave one out")
     pool = options.open_pool(unlabeled, settings, rows=rows or 0)
     assert pool is not None  # click requires at least one file
-    from compress.pretrain import HEAD_ONLY, pretrain
+    from compress.pretrain import HEAD_ONLY, WHOLE, pretrain
 
     options.forget_columns(settings)
-    made = pretrain(encoder, student or HEAD_ONLY, output, unlabeled=pool, **settings)
+    made = pretrain(encoder, student or (HEAD_ONLY if head_only else WHOLE), output, unlabeled=pool, **settings)
     options.show_result(made)
