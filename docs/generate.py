@@ -31,14 +31,18 @@ JSON_SCHEMA = ROOT / "docs" / "results.schema.json"
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = RESULTS / "README.md"
+BENCHMARKS_PAGE = ROOT / "benchmarks" / "README.md"
+DISTILLATION_SPEED = RESULTS / "distillation-speed.jsonl"
 SURVEY_PAGES = (ROOT / "students" / "README.md", ROOT / "docs" / "table1.md")
 SURVEY_STUDY = "table1"
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
 # A table of the README stands between <!-- results:STUDY --> and <!-- /results -->, the fields between <!-- fields -->,
-# the published systems between <!-- survey:STUDY --> and <!-- /survey -->.
+# the published systems between <!-- survey:STUDY --> and <!-- /survey -->, and the speed of distillation between
+# <!-- distillation-speed --> and <!-- /distillation-speed -->.
 TABLE = re.compile(r"(<!-- results:(\S+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 SURVEY_TABLE = re.compile(r"(<!-- survey:(\S+) -->\n).*?(<!-- /survey -->)", re.DOTALL)
+SPEED_TABLE = re.compile(r"(<!-- distillation-speed -->\n).*?(<!-- /distillation-speed -->)", re.DOTALL)
 FIELD_TABLE = re.compile(r"(<!-- fields -->\n).*?(<!-- /fields -->)", re.DOTALL)
 
 INTRODUCTION = """\
@@ -223,6 +227,48 @@ def field_table() -> str:
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
+def benchmarks_page() -> str:
+    """Return the page of benchmarks with its table of distillation steps made again."""
+    page = BENCHMARKS_PAGE.read_text(encoding="utf-8")
+    return SPEED_TABLE.sub(lambda found: found[1] + speed_tables() + found[2], page)
+
+
+def speed_tables() -> str:
+    """Return the committed results of distillation_speed.py as Markdown: ours, TextBrewer's, and what was measured."""
+    if not DISTILLATION_SPEED.is_file():
+        return "Not measured yet.\n"
+    found = [json.loads(line) for line in DISTILLATION_SPEED.read_text(encoding="utf-8").splitlines()]
+    head = found[0]
+    lines = ["| losses | teacher | steps per second | to kl with cached logits |", "|---|---|---:|---:|"]
+    peers = ["| losses | TextBrewer, steps per second | ours | is as fast |", "|---|---:|---|---:|"]
+    gains = []
+    for line in found:
+        losses, rate = " + ".join(line["losses"]), f"{line['steps_per_second']:.1f}"
+        for opponent, ratio in line.get("ours_is_faster_by", {}).items():
+            peers.append(f"| {losses} | {rate} | {opponent} | {_times_within(ratio)} |")
+        if line["library"] == "compress":
+            share = _times_within(line["speed_to_cached_logits"])
+            lines.append(f"| {losses} | {line['teacher']} | {rate} | {share} |")
+        if "faster_than_a_pass_for_each" in line:
+            gains.append(
+                f"{losses} on one pass of the teacher: {_times_within(line['faster_than_a_pass_for_each'])} as fast as "
+                f"with a pass for each, {_times_within(line['faster_than_one_by_one'])} as fast as one after the other."
+            )
+    host, versions = head["host"], head["peer_versions"]
+    note = (
+        f"{head['teacher_model']} teaches three layers on {head['data']}; batches of {head['batch_size']}, "
+        f"median {head['tokens_median']:.0f} tokens, {head['precision']}, {head['threads']} threads of {host['cpu']} "
+        f"(family/model {host['cpu_family_model']}), {head['rounds']} rounds of {head['steps']} steps; 95% intervals. "
+        f"TextBrewer {versions['textbrewer']}, torch {versions['torch']}, transformers {versions['transformers']} on "
+        f"both sides. Made by `{head['command']}`."
+    )
+    return "\n".join([*lines, "", *gains, "", *peers, "", note]) + "\n"
+
+
+def _times_within(ratio: dict[str, float]) -> str:
+    return f"×{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 when one is out of date")
@@ -231,6 +277,7 @@ def main() -> int:
         COMMANDS_PAGE: commands_page(),
         README: readme_page(),
         RESULTS_PAGE: results_page(),
+        **({BENCHMARKS_PAGE: benchmarks_page()} if BENCHMARKS_PAGE.is_file() else {}),
         JSON_SCHEMA: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n",
         **{page: survey_page(page) for page in SURVEY_PAGES if page.is_file()},
         SURVEY_FIGURES: survey_figures(SURVEY_STUDY),
