@@ -59,12 +59,7 @@ def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def write_model(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    manifest: Manifest,
-    working: Path,
-) -> None:
+def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, manifest: Manifest, working: Path) -> None:
     """Write a finished model directory: weights, tokenizer, manifest and card; then reopen it and compare outputs."""
     model = model.cpu().float().eval()
     save_model(model, tokenizer, working)
