@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 import types
 import typing
@@ -278,8 +279,9 @@ class StudyTeacher:
 
 @dataclass(frozen=True)
 class StudyStudent:
-    """A student of a study; ``training`` replaces values of its recipe's.
+    """A student of a study; ``training`` replaces values of its recipe's, ``phases`` all that it learns from.
 
+    ``name`` tells it from another student of the same recipe; with other phases it is no longer the published system.
     It and its control are trained once for each of ``seeds``, by default once with the study's; the first one is also
     quantized, as it was trained to be or by the method that ``quantize`` names, with ``keep_fp32`` layers left out.
     """
@@ -290,12 +292,20 @@ class StudyStudent:
     keep_fp32: int = 0
     training: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
+    name: str = ""
+    phases: tuple[Phase, ...] = ()
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         found = [] if self.keep_fp32 >= 0 else [f"keep_fp32 = {self.keep_fp32} must be at least 0"]
         if self.keep_fp32 and not self.quantize:
             found.append(f"keep_fp32 = {self.keep_fp32} is of no use without quantize")
+        if self.phases and not self.name:
+            found.append(f"other phases make of {self.recipe} another student: give it a name")
+        if self.name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            found.append(f"name = {self.name!r} is no name of a folder; use letters, digits, '.', '_' and '-'")
+        if len(set(self.seeds)) < len(self.seeds):
+            found.append(f"student {self.recipe}: seeds names one twice")
         if isinstance(self.quantize, str):
             try:
                 plugins.find("quantizers", self.quantize)
@@ -472,6 +482,22 @@ def of_phases(recipe: StudentRecipe, kept: Sequence[Phase]) -> StudentRecipe:
     return dataclasses.replace(recipe, phases=tuple(kept), training=training)
 
 
+def in_phases(recipe: StudentRecipe, phases: Sequence[Phase], *, source: str) -> StudentRecipe:
+    """Return the student of a recipe with other phases. Nothing published belongs to it any longer."""
+    student = dataclasses.replace(
+        recipe,
+        phases=tuple(phases),
+        description=f"The student of {recipe.name}, with phases of its own.",
+        paper="",
+        missing=(),
+        published=(),
+        survey=(),
+    )
+    if faults := student.faults():
+        raise CompressError(f"{source}: " + "; ".join(faults))
+    return student
+
+
 def resolved(recipe: Any) -> dict[str, Any]:
     """Return a recipe as plain JSON values, for the manifest."""
     return typing.cast(dict[str, Any], _plain(dataclasses.asdict(recipe)))
@@ -588,8 +614,6 @@ def _cross_checks(recipe: Any) -> list[str]:
         faults.append(f"share_of_train = {recipe.share_of_train} must be above 0 and below 1")
     if isinstance(recipe, StudyPrune) and (recipe.recover < 0 or recipe.examples < 1):
         faults.append(f"prune {recipe.heads}: recover must be at least 0 and examples at least 1")
-    if isinstance(recipe, StudyStudent) and len(set(recipe.seeds)) < len(recipe.seeds):
-        faults.append(f"student {recipe.recipe}: seeds names one twice")
     if isinstance(recipe, TeacherRecipe) and not (recipe.hub or recipe.package):
         faults.append("a teacher needs hub or package")
     if isinstance(recipe, BenchmarkRecipe):

@@ -45,6 +45,7 @@ from compress.recipes import (
     StudentRecipe,
     StudyPrune,
     StudyStudent,
+    in_phases,
     replace_training,
     resolved,
 )
@@ -454,10 +455,11 @@ def _student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentR
     for plan in recipe.students:
         student = recipes.load("students", plan.recipe)
         training = replace_training(student.training, plan.training, source=f"{recipe.name}: student {plan.recipe}")
+        if plan.phases:
+            student = in_phases(student, plan.phases, source=f"{recipe.name}: student {plan.name}")
+        student = replace(student, name=plan.name or student.name)
         if any(other.name == student.name for _, other in plans):
-            raise CompressError(
-                f"{recipe.name} names the student {student.name!r} twice; give the other a recipe file of its own"
-            )
+            raise CompressError(f"{recipe.name} names the student {student.name!r} twice; give the other a name")
         plans.append((plan, replace(student, training=training)))
     return plans
 

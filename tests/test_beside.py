@@ -18,7 +18,7 @@ from compress.host import without_home
 from compress.measure import benchmark
 from compress.measuring import beside, bodies, rounds
 from compress.measuring.contenders import Build, Entry, open_contenders
-from compress.measuring.rounds import Files, Plan, Run, Setting
+from compress.measuring.rounds import BODY_BATCHES, Files, Plan, Run, Setting
 from compress.measuring.worker import Worker
 from compress.peers import interpreter
 from compress.progress import silent
@@ -96,6 +96,7 @@ def test_a_body_has_speed_and_no_quality(lines: list[dict[str, Any]]) -> None:
         assert line["metric"] is line["agreement"] is line["metric_name"] is None
         assert line["speedup"] > 0 and line["flops_per_row"] > 0 and line["parameters"] > 0
         assert "predictions" not in line
+        assert {len(batches) for batches in line["latency_ms"]} == {BODY_BATCHES}
 
 
 def test_what_could_not_be_measured_is_in_every_line(lines: list[dict[str, Any]]) -> None:

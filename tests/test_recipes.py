@@ -10,7 +10,7 @@ import pytest
 
 from compress import recipes
 from compress.errors import CompressError
-from compress.recipes import BenchmarkRecipe, Choice, StudentRecipe, TeacherRecipe, Training
+from compress.recipes import BenchmarkRecipe, Choice, Phase, StudentRecipe, TeacherRecipe, Training
 
 SHIPPED = [(kind, name) for kind in recipes.KINDS for name in recipes.names(kind)]  # type: ignore[arg-type]
 STUDENT: dict[str, Any] = {
@@ -179,3 +179,17 @@ def test_replaced_training_values_are_checked() -> None:
     assert changed == Training(epochs=0.5)
     with pytest.raises(CompressError, match="study has 1 fault: unknown key epoch"):
         recipes.replace_training(Training(), {"epoch": 1}, source="study")
+
+
+def test_with_other_phases_a_student_is_no_longer_what_was_published() -> None:
+    pkd = recipes.load("students", "pkd-half")
+    other = recipes.in_phases(pkd, [Phase((Choice("kl"),))], source="a study")
+    assert pkd.published and pkd.survey and pkd.paper and pkd.missing
+    assert (other.published, other.survey, other.paper, other.missing) == ((), (), "", ())
+    assert other.architecture == pkd.architecture and [choice.name for choice in other.losses] == ["kl"]
+
+
+def test_phases_must_suit_the_student() -> None:
+    small = recipes.load("students", "bert-48")
+    with pytest.raises(CompressError, match=r"a study: with \[vocabulary\] student and teacher read other tokens"):
+        recipes.in_phases(small, [Phase((Choice("hidden-mse"),))], source="a study")

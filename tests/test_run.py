@@ -265,12 +265,8 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
         ),
         ('split = "test"', 'split = "train"', "All 40 rows of train also occur in test"),
         ("seeds = [1, 5]", "seeds = [1, 1]", "seeds names one twice"),
-        ("rounds = 3", 'peers = ["torch-dynamic-int4"]', "unknown peer.*Did you mean 'torch-dynamic-int8'"),
-        ("rounds = 3", 'bodies = ["bert-bas"]', "unknown body 'bert-bas'.*Did you mean 'bert-base'"),
-        ("rounds = 3", "threads = [1, 0]", "threads, batch_sizes and lengths of at least 1"),
-        ("rounds = 3", 'threads = "all"', "benchmark.threads = 'all' is not of type int"),
-        ("rounds = 3", 'floors = ["majority"]', r"benchmark.floors = \['majority'\] is not of type bool"),
-        ("drop_overlap = true", "drop_overlap = 1", "drop_overlap = 1 is not of type bool"),
+        ("seeds = [1, 5]", 'phases = [{ losses = [{ name = "kl" }] }]', "another student: give it a name"),
+        ("seeds = [1, 5]", 'name = "../other"', "'../other' is no name of a folder"),
     ],
 )
 def test_a_fault_shows_before_anything_is_made(old: str, new: str, message: str, case: Case) -> None:
@@ -313,6 +309,30 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     study.measured(ModelDir.open(case.models / "tiny-bert"), [])
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["bodies"] == ("bert-base",)
     assert given["floors"] == () and given["train"] is rows.train
+
+
+def add_student(case: Case, more: str) -> None:
+    case.rewrite("[[prune]]", f'[[students]]\nrecipe = "{case.folder / "small.toml"}"\n{more}\n[[prune]]')
+
+
+def test_a_student_may_learn_in_phases_of_the_study(case: Case) -> None:
+    """It is another student than the recipe's, of nothing that was published, with the same control."""
+    module = importlib.import_module("compress.run")
+    phases = 'phases = [{ losses = [{ name = "kl", temperature = 4.0 }] }]'
+    add_student(case, f'name = "softened"\nseeds = [1, 5]\ntraining = {{ epochs = 2.0 }}\n{phases}')
+    recipe = recipes.load("benchmarks", str(case.recipe))
+    (_, first), (_, second) = plans = module._student_plans(recipe)
+    assert (first.name, second.name) == ("small", "softened")
+    (loss,) = second.losses
+    assert (loss.name, loss.options) == ("kl", {"temperature": 4.0})
+    assert second.architecture == first.architecture and second.training == first.training
+    assert set(module._control_names(recipe, plans).values()) == {"small-control", "small-seed-5-control"}
+
+
+def test_two_students_of_one_name_are_refused(case: Case) -> None:
+    add_student(case, "seeds = [7]")
+    with pytest.raises(CompressError, match="names the student 'small' twice; give the other a name"):
+        case.run()
 
 
 def test_validation_may_be_a_slice_of_train_in_whole_groups(case: Case) -> None:

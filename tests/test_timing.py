@@ -95,6 +95,11 @@ def test_speedup_of_exact_samples() -> None:
     assert (ratio.low, ratio.high) == (pytest.approx(4 / np.exp(0.01)), pytest.approx(4 * np.exp(0.01)))
 
 
+def test_a_side_that_timed_the_first_batches_only_is_compared_on_these() -> None:
+    ratio = timing.speedup([[10.0, 90.0, 90.0]] * 4, [[5.0]] * 4)
+    assert ratio.value == 2.0
+
+
 def test_a_disturbed_round_does_not_move_the_speedup() -> None:
     reference = [[10.0] * 5] * 9 + [[400.0] * 5]
     assert timing.speedup(reference, [[5.0] * 5] * 10).value == 2.0

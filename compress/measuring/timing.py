@@ -47,14 +47,20 @@ def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Ratio:
     """Return how many times faster the model is: the median over rounds of reference / model.
 
     The interval is that of the bootstrap over rounds, which are what repeats independently (the batches of a round
-    share its disturbance), widened by what two processes of the same model differ.
+    share its disturbance), widened by what two processes of the same model differ. Where one of the two was given only
+    the first batches of a round, these alone count of the other.
 
     Raises:
         ValueError: the two were not measured in the same two or more rounds.
     """
     if len(reference_ms) != len(model_ms) or len(reference_ms) < 2:
         raise ValueError(f"a ratio needs the same rounds, got {len(reference_ms)} and {len(model_ms)}")
-    ratios = round_medians(reference_ms) / round_medians(model_ms)
+    shared = [min(map(len, pair)) for pair in zip(reference_ms, model_ms, strict=True)]
+    reference, model = (
+        round_medians([samples[:count] for samples, count in zip(rounds, shared, strict=True)])
+        for rounds in (reference_ms, model_ms)
+    )
+    ratios = reference / model
     low, high = bootstrap((ratios,), lambda drawn: np.median(drawn, axis=-1), seed=seed)
     value = float(np.median(ratios))
     return Ratio(
