@@ -217,7 +217,7 @@ def test_a_study_without_budgets_is_as_it_was() -> None:
     ("new", "message"),
     [
         ("training = { max_step = 3 }", "budgets.small: training has 1 fault: unknown key max_step"),
-        ("teacher = { epochs = 0.0 }", "budgets.small: teacher has 1 fault: training.epochs = 0.0 must be above 0"),
+        ("teacher = { epochs = 0.0 }", "budgets.small: teacher has 1 fault: epochs = 0.0 must be above 0"),
         ("rows = -1", "budgets.small: rows = -1 must be at least 0"),
         ("steps = 3", "unknown key budgets.small.steps"),
     ],

