@@ -16,21 +16,13 @@ from compress.artifact import ModelDir
 from compress.augmentation import augmented
 from compress.controls import control_key
 from compress.data import (
-    Example,
     ExampleSource,
-    TextSource,
-    check_roles,
     content_sha256,
     describe_rows,
-    find_set,
-    grouped_split,
-    join_sources,
-    open_source,
-    read_examples,
     row_key,
 )
 from compress.distill import CONTROL_PHASES, distill
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError
 from compress.finetune import finetune
 from compress.heads import parse_heads
 from compress.label import label
@@ -41,16 +33,16 @@ from compress.prune import CURVE_NAME, RECOVERY, prune_heads
 from compress.quantize import default_method, needs_training_rows, quantize
 from compress.recipes import (
     BenchmarkRecipe,
-    DataSet,
     StudentRecipe,
     StudyPrune,
     StudyStudent,
-    in_phases,
     replace_training,
     resolved,
 )
 from compress.report import report
 from compress.stages import OutOfDate, Stages
+from compress.study_data import StudyRows, open_rows
+from compress.study_plan import check_only, control_names, pruned_name, student_plans, trainings
 
 logger = logging.getLogger("compress")
 
@@ -98,21 +90,21 @@ def run(
     whole = recipes.load("benchmarks", study) if isinstance(study, str) else study
     budget = budgets.choose(whole, budget)
     recipe = budgets.within(whole, budget)
-    plans = _student_plans(recipe)  # a fault in any recipe shows before the first hour
-    _check_only(only, recipe, plans)
+    plans = student_plans(recipe)  # a fault in any recipe shows before the first hour
+    check_only(only, recipe, plans)
     for pruning in recipe.prune:
         parse_heads(pruning.heads)
         replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruning.heads}")
     stages = Stages.open(Path(output), force)
-    rows = _rows(recipe, stages, Path(data_root) if data_root else None)
+    rows = open_rows(recipe, stages, Path(data_root) if data_root else None)
     compute = {"device": device, "threads": threads}
-    work = Study(recipe, stages, rows, compute, quiet, progress, budget, tuple(only), _control_names(recipe, plans))
+    work = Study(recipe, stages, rows, compute, quiet, progress, budget, tuple(only), control_names(recipe, plans))
     opened, models = work.teacher(teacher, model_root)
     labels = [work.labels(opened), work.train_labels(opened)]
     if recipe.teacher.quantize:
         models.append(work.quantized(opened, "teacher"))
     planned = {student.name: work.student(opened, labels, plan, student) for plan, student in plans}
-    planned |= {_pruned_name(plan): work.pruned(opened, labels, plan) for plan in recipe.prune}
+    planned |= {pruned_name(plan): work.pruned(opened, labels, plan) for plan in recipe.prune}
     failed: dict[str, Exception] = {}
     for name, making in planned.items():
         if only and name not in only:
@@ -139,21 +131,6 @@ def run(
     if failed:
         raise FailedRows(_failures(failed, f"the others are in {stages.directory / REPORT_NAME}"))
     return stages.directory
-
-
-@dataclass(frozen=True)
-class StudyRows:
-    """The rows of a study by role, checked for overlap."""
-
-    train: Sequence[Example]
-    validation: Sequence[Example]
-    test: Sequence[Example]
-    unlabeled: TextSource
-    data_name: str
-
-    def described(self) -> list[dict[str, Any]]:
-        """Return what a stage that fits and selects was made from."""
-        return describe_rows({"train": self.train, "validation": self.validation})
 
 
 @dataclass(frozen=True)
@@ -277,7 +254,7 @@ class Study:
         A control that another student has too is trained once.
         """
         variants = self.variant_labels(teacher, student)
-        for name, seed in _trainings(self.recipe, plan, student):
+        for name, seed in trainings(self.recipe, plan, student):
             yield self._trained(teacher, labels, variants, student, name, seed=seed, control=False)
             if plan.control:
                 shared = self.controls[control_key(resolved(student), seed)]
@@ -325,7 +302,7 @@ class Study:
     def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Path]:
         """Remove heads of the teacher, recover, and quantize."""
         training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {plan.heads}")
-        name = _pruned_name(plan)
+        name = pruned_name(plan)
         inputs = {
             "teacher": teacher.sha256,
             "plan": asdict(plan),
@@ -412,105 +389,7 @@ class Study:
         return self.stages.make(RESULTS_NAME, inputs, lambda path: make(output=path), gathers=True)
 
 
-def _trainings(recipe: BenchmarkRecipe, plan: StudyStudent, student: StudentRecipe) -> list[tuple[str, int]]:
-    """Return the name and seed of every training of a student."""
-    seeds = plan.seeds or (recipe.seed,)
-    return [(f"{student.name}-seed-{seed}" if number else student.name, seed) for number, seed in enumerate(seeds)]
-
-
-def _control_names(
-    recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]
-) -> dict[str, str]:
-    """Return what each control is called by its key: after the first of the study's students that it belongs to."""
-    names: dict[str, str] = {}
-    for plan, student in plans:
-        for name, seed in _trainings(recipe, plan, student) if plan.control else ():
-            names.setdefault(control_key(resolved(student), seed), f"{name}-control")
-    return names
-
-
-def _pruned_name(plan: StudyPrune) -> str:
-    return f"pruned-{plan.heads.replace('%', '')}"
-
-
-def _check_only(
-    only: Sequence[str], recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]
-) -> None:
-    there = [*(student.name for _, student in plans), *map(_pruned_name, recipe.prune)]
-    for name in only:
-        if name not in there:
-            raise CompressError(
-                f"--only {name} is not in {recipe.name}; it has {', '.join(there)}.{did_you_mean(name, there)}"
-            )
-
-
 def _failures(failed: Mapping[str, Exception], otherwise: str) -> str:
     """Say what failed and why."""
     said = "; ".join(f"{name} ({str(error).strip() or type(error).__name__})" for name, error in failed.items())
     return f"failed: {said}; {otherwise}, and the same command tries again what failed"
-
-
-def _student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentRecipe]]:
-    plans: list[tuple[StudyStudent, StudentRecipe]] = []
-    for plan in recipe.students:
-        student = recipes.load("students", plan.recipe)
-        training = replace_training(student.training, plan.training, source=f"{recipe.name}: student {plan.recipe}")
-        if plan.phases:
-            student = in_phases(student, plan.phases, source=f"{recipe.name}: student {plan.name}")
-        student = replace(student, name=plan.name or student.name)
-        if any(other.name == student.name for _, other in plans):
-            raise CompressError(f"{recipe.name} names the student {student.name!r} twice; give the other a name")
-        plans.append((plan, replace(student, training=training)))
-    return plans
-
-
-def _rows(recipe: BenchmarkRecipe, stages: Stages, root: Path | None) -> StudyRows:
-    """Open the sets of a study and check that no row plays two roles."""
-    data = recipe.data
-    if data.corpus:
-        from compress.corpus import build_corpus
-
-        stages.make(
-            f"corpora/{data.corpus}",
-            {"corpus": data.corpus, "seed": recipe.seed},
-            partial(build_corpus, seed=recipe.seed),
-        )
-        root = stages.directory / "corpora"
-    train = read_examples(_joined(data.train, root, "train"))
-    if data.validation_slice:
-        train, validation = grouped_split(train, data.validation_slice.share_of_train, seed=recipe.seed)
-    else:
-        validation = read_examples(_open(cast(DataSet, data.validation), root, "validation"))
-    sources: dict[str, Sequence[Example] | TextSource] = {
-        "train": train,
-        "validation": validation,
-        "test": read_examples(_joined(data.test, root, "test")),
-        "unlabeled": _joined(data.unlabeled, root, "unlabeled"),
-    }
-    checked = check_roles(sources, drop_overlap=data.drop_overlap)
-    logger.info("rows: %s", checked.describe())
-    sets: dict[str, Any] = dict(checked.sets)
-    return StudyRows(**sets, data_name=" + ".join(f"{part.set} {part.split}".strip() for part in _parts(data.test)))
-
-
-def _parts(sets: DataSet | tuple[DataSet, ...]) -> tuple[DataSet, ...]:
-    return sets if isinstance(sets, tuple) else (sets,)
-
-
-def _joined(sets: DataSet | tuple[DataSet, ...], root: Path | None, role: str) -> TextSource:
-    return join_sources([_open(part, root, role) for part in _parts(sets)])
-
-
-def _open(part: DataSet, root: Path | None, role: str) -> TextSource:
-    source = open_source(
-        find_set(root, part.set, part.split or role),
-        role=role,
-        labelled=role != "unlabeled",
-        text_column=part.text_column or None,
-        text_pair_column=part.text_pair_column or None,
-        label_column=part.label_column or None,
-    )
-    if part.rows:
-        source = source.sample(part.rows)
-    logger.info("%s: %s", role, source.describe())
-    return source

@@ -22,6 +22,8 @@ from compress.measuring.results import read_results
 from compress.progress import silent
 from compress.run import run
 from compress.stages import Stages
+from compress.study_data import open_rows
+from compress.study_plan import control_names, student_plans
 
 STUDY = """
 title = "A tiny study"
@@ -304,7 +306,7 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(module, "benchmark", benchmark)
     stages = Stages.open(case.out, force=False)
-    rows = module._rows(recipe, stages, case.data)
+    rows = open_rows(recipe, stages, case.data)
     study = module.Study(recipe, stages, rows, {"device": "cpu", "threads": 1}, True, silent)
     study.measured(ModelDir.open(case.models / "tiny-bert"), [])
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["bodies"] == ("bert-base",)
@@ -317,16 +319,15 @@ def add_student(case: Case, more: str) -> None:
 
 def test_a_student_may_learn_in_phases_of_the_study(case: Case) -> None:
     """It is another student than the recipe's, of nothing that was published, with the same control."""
-    module = importlib.import_module("compress.run")
     phases = 'phases = [{ losses = [{ name = "kl", temperature = 4.0 }] }]'
     add_student(case, f'name = "softened"\nseeds = [1, 5]\ntraining = {{ epochs = 2.0 }}\n{phases}')
     recipe = recipes.load("benchmarks", str(case.recipe))
-    (_, first), (_, second) = plans = module._student_plans(recipe)
+    (_, first), (_, second) = plans = student_plans(recipe)
     assert (first.name, second.name) == ("small", "softened")
     (loss,) = second.losses
     assert (loss.name, loss.options) == ("kl", {"temperature": 4.0})
     assert second.architecture == first.architecture and second.training == first.training
-    assert set(module._control_names(recipe, plans).values()) == {"small-control", "small-seed-5-control"}
+    assert set(control_names(recipe, plans).values()) == {"small-control", "small-seed-5-control"}
 
 
 def test_two_students_of_one_name_are_refused(case: Case) -> None:
@@ -336,9 +337,8 @@ def test_two_students_of_one_name_are_refused(case: Case) -> None:
 
 
 def test_validation_may_be_a_slice_of_train_in_whole_groups(case: Case) -> None:
-    module = importlib.import_module("compress.run")
     case.rewrite('validation = { set = "tiny", split = "validation" }', "validation_slice = { share_of_train = 0.2 }")
     recipe = recipes.load("benchmarks", str(case.recipe))
-    rows = module._rows(recipe, None, case.data)
+    rows = open_rows(recipe, None, case.data)
     assert len(rows.train) + len(rows.validation) == 40 and len(rows.validation) > 0
     assert not {row.text for row in rows.train} & {row.text for row in rows.validation}
