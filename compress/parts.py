@@ -76,16 +76,22 @@ def embeddings_of(model: PreTrainedModel) -> Embeddings:
     if stock_type(config) in OFFSET_POSITIONS:
         positions = positions[config.pad_token_id + 1 :]
     segments = getattr(tables, "token_type_embeddings", None)
-    projection = getattr(base, "embeddings_project", None)
-    if projection is None:
-        projection = getattr(base.encoder, "embedding_hidden_mapping_in", None) if hasattr(base, "encoder") else None
     return Embeddings(
         words=words,
         positions=positions,
         segments=words.new_zeros(1, positions.shape[1]) if segments is None else segments.weight.detach(),
         norm=tables.LayerNorm,
-        projection=projection,
+        projection=embeddings_projection(model),
     )
+
+
+def embeddings_projection(model: PreTrainedModel) -> nn.Linear | None:
+    """Return what widens narrow embeddings to the width of the layers, which lies outside of them; None without one."""
+    base: Any = model.base_model
+    outside: nn.Linear | None = getattr(base, "embeddings_project", None)  # ELECTRA; ALBERT has it in its encoder
+    if outside is None and hasattr(base, "encoder"):
+        outside = getattr(base.encoder, "embedding_hidden_mapping_in", None)
+    return outside
 
 
 def head_of(model: PreTrainedModel) -> tuple[nn.Linear, nn.Linear]:

@@ -16,6 +16,7 @@ from compress.artifact import WORK_FOLDER, write_atomically
 from compress.errors import CompressError
 from compress.masking import Masker
 from compress.modeling.pruned import layers_of
+from compress.parts import embeddings_projection
 from compress.quantization import forget_quantization
 from compress.recipes import Phase, Training, replace_training
 from compress.rows import collator, write_rows
@@ -171,7 +172,9 @@ def parts(model: PreTrainedModel) -> dict[str, list[Parameter]]:
     """Return the weights of a student by part: its embeddings, its head with the pooler, and the layers between."""
     base: Any = model.base_model
     embeddings: Any = getattr(base, "embeddings", None) or model.get_input_embeddings()
-    first = {id(parameter) for parameter in embeddings.parameters()}
+    projection = embeddings_projection(model)
+    modules = [embeddings, *([projection] if projection is not None else [])]
+    first = {id(parameter) for module in modules for parameter in module.parameters()}
     pooler = getattr(base, "pooler", None)
     pooling = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
     inside = {id(parameter) for parameter in base.parameters()} - pooling

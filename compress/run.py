@@ -36,6 +36,7 @@ from compress.recipes import (
     StudentRecipe,
     StudyPrune,
     StudyStudent,
+    deciding,
     replace_training,
     resolved,
 )
@@ -184,7 +185,7 @@ class Study:
             made = self.stages.make(
                 "finetuned" if wanted.model else "teacher",
                 {
-                    "recipe": resolved(base),
+                    "recipe": deciding(base),
                     "training": asdict(training),
                     "data": self.rows.described(),
                     "seed": self.recipe.seed,
@@ -279,7 +280,7 @@ class Study:
             student = replace(student, phases=CONTROL_PHASES, missing=(), published=(), survey=())
         inputs = {
             "teacher": teacher.sha256,
-            "recipe": control_key(resolved(student), seed) if control else resolved(student),
+            "recipe": control_key(resolved(student), seed) if control else deciding(student),
             "data": self.rows.described(),
             "labels": [directory.manifest.files for directory in (*labels, *variants)],
             "control": control,

@@ -115,6 +115,9 @@ def test_the_parts_of_a_student_are_all_of_it_once() -> None:
         ids = [id(parameter) for part in found.values() for parameter in part]
         assert sorted(ids) == sorted(id(parameter) for parameter in model.parameters())
         assert found["embeddings"] and found["layers"]
+    electra = classifier("electra")
+    widened = dict(electra.named_parameters())["electra.embeddings_project.weight"]
+    assert any(parameter is widened for parameter in parts(electra)["embeddings"])
     assert len(parts(classifier("bert"))["head"]) == 4  # the classifier's and the pooler's
     with pytest.raises(CompressError, match="frozen names 'head'"), frozen(bilstm(), ("head",)):
         pass

@@ -252,6 +252,16 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
     assert done < {path.name for path in case.out.iterdir()}
 
 
+def test_what_only_people_read_makes_nothing_anew(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.run()
+    before = stamps(case.out)
+    text = (case.folder / "small.toml").read_text()
+    (case.folder / "small.toml").write_text(text.replace('"tiny"', '"as small as can be"').replace(
+        "[architecture]", 'missing = ["nearly everything"]\n[architecture]', 1))  # fmt: skip
+    case.run()
+    assert stamps(case.out) == before
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

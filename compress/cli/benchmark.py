@@ -42,7 +42,8 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 @click.option("--peer-model", "peer_models", multiple=True, metavar="NAME", help="A model for peers; default all.")
 @click.option(
     "--body", "bodies", multiple=True, metavar="NAME",
-    help="Measure the speed of bert-base, bert-large or distilbert with random weights, for scale; may be repeated.",
+    help="For scale, measure the speed of bert-base, bert-large, distilbert, albert-base or albert-xxlarge with random "
+    "weights; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--runtime", "runtimes", multiple=True, metavar="NAME", help="See 'compress list runtimes'; may be repeated."

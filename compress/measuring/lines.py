@@ -67,7 +67,9 @@ def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
     return {
         "model": contender.name, "recipe": contender.recipe, "kind": entry.kind, "control_of": contender.control_of,
         "control": contender.control,
-        "stage": manifest.stage if manifest else "", "parents": _parents(contender, runs),
+        "stage": manifest.stage if manifest else "",
+        **({"quantizer": manifest.recipe["method"]} if manifest and manifest.stage == "quantize" else {}),
+        "parents": _parents(contender, runs),
         "training_seed": training_seed(contender.model), **training_fields(contender.model),
         "model_sha256": contender.model.sha256,
         "tokenizer_sha256": vocabulary_sha256(contender.model),

@@ -41,6 +41,7 @@ WHO = _fields(
     ("control_of", "string", "for a control: the model it is the control of, or the first of several"),
     ("control", "string~", "for a model: the control that belongs to it; empty where none was measured"),
     ("stage", "string", "stage that made it: finetune, distill, prune, quantize, export; empty if none of ours"),
+    ("quantizer", "string~", "of stage quantize: onnx-dynamic or onnx-qdq, both int8, or packed: size only"),
     ("parents", "array", "sha256 of the models it was made from, nearest first"),
     ("training_seed", "integer?", "seed it was trained with"),
     ("training_steps", "integer?~", "optimiser steps that a student or teacher of ours took; null for what has none"),

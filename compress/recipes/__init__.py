@@ -37,12 +37,13 @@ from compress.recipes.training import TeacherRecipe, Training, replace_training
 __all__ = [
     "Augmentation", "BenchmarkRecipe", "Budget", "Choice", "DataSet", "Kind", "Phase", "Published", "Slice",
     "StudentRecipe", "StudyBenchmark", "StudyData", "StudyPrune", "StudyStudent", "StudyTeacher", "Survey",
-    "TeacherRecipe", "Training", "Vocabulary", "folder", "in_phases", "load", "names", "of_phases", "parse",
+    "TeacherRecipe", "Training", "Vocabulary", "deciding", "folder", "in_phases", "load", "names", "of_phases", "parse",
     "replace_training", "resolved",
 ]  # fmt: skip
 
 Kind = Literal["teachers", "students", "benchmarks"]
 KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": BenchmarkRecipe}
+PROSE = frozenset(("description", "paper", "missing", "published", "survey"))
 SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
 
 
@@ -86,6 +87,11 @@ def load(kind: Kind, name_or_path: str) -> Any:
 def resolved(recipe: Any) -> dict[str, Any]:
     """Return a recipe as plain JSON values, for the manifest."""
     return typing.cast(dict[str, Any], _plain(dataclasses.asdict(recipe)))
+
+
+def deciding(recipe: Any) -> dict[str, Any]:
+    """Return what of a recipe decides the model: all but what is only there for people to read."""
+    return {key: value for key, value in resolved(recipe).items() if key not in PROSE}
 
 
 def _plain(value: Any) -> Any:

@@ -19,7 +19,7 @@ from compress.reporting import cells
 from compress.reporting.cells import EMPTY, Cell
 from compress.reporting.choosing import baseline_of
 from compress.reporting.markdown import plain, table
-from compress.reporting.units import NONE, in_percent, megabytes, plural, points, shown, span, times
+from compress.reporting.units import NONE, in_percent, megabytes, plural, points, precision, shown, span, times
 
 NO_CHECKPOINT = "no pretrained checkpoint"
 NOT_MEASURED = Cell("not measured")
@@ -229,8 +229,8 @@ def _fastest(student: Student) -> Cell:
     if not quiet:
         return Cell("too noisy")
     line = max(quiet, key=lambda one: float(one["speedup"]))
-    int8 = ", int8" if line["stage"] == "quantize" else ""
-    return Cell(times(line["speedup"]), f"{line['runtime']}{int8}", line["speedup"])
+    made = f", {precision(line)}" if line["stage"] == "quantize" else ""
+    return Cell(times(line["speedup"]), f"{line['runtime']}{made}", line["speedup"])
 
 
 def _control(trained: Aggregate | None) -> list[Cell]:

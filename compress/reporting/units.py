@@ -39,6 +39,11 @@ def in_points(budget: float) -> str:
     return f"{budget:g} point{'' if budget == 1 else 's'}"
 
 
+def precision(line: Mapping[str, Any]) -> str:
+    """Return what quantization made of a model: ``int8``, or ``packed``, which is smaller and no faster."""
+    return "packed" if line.get("quantizer") == "packed" else "int8"
+
+
 def megabytes(size_bytes: float) -> str:
     """Return a size with two significant digits at least: ``1.2 kB``, ``4.4 MB``, ``91 MB``."""
     if size_bytes < 1e4:

@@ -13,11 +13,11 @@ from compress.measuring.contenders import BASELINE_RUNTIME
 from compress.measuring.results import Measurement, Row
 from compress.measuring.timing import Ratio, speedup
 from compress.reporting.plot import Picture
-from compress.reporting.units import plural, span, times
+from compress.reporting.units import plural, precision, span, times
 from compress.reporting.waterfall_chart import Bar, waterfall_chart
 
 _WORDS = {
-    "distill": "distillation", "prune": "pruning", "quantize": "int8", "finetune": "fine-tuning", "export": "export",
+    "distill": "distillation", "prune": "pruning", "finetune": "fine-tuning", "export": "export",
 }  # fmt: skip
 
 
@@ -170,9 +170,10 @@ def _chain(run: _Run) -> list[tuple[str, str]]:
     while line["model_sha256"] != run.teacher:
         parents = line["parents"]
         known = next((p for p in parents if p != line["model_sha256"] and run.knows(p)), None)
-        word = _WORDS.get(line["stage"], "another model")
+        word = precision(line) if line["stage"] == "quantize" else _WORDS.get(line["stage"], "")
         is_direct = known is not None and known == parents[0]
-        name = word if is_direct or line["stage"] not in _WORDS else f"{word} and what came before"
+        name = word if is_direct or not word else f"{word} and what came before"
+        name = name or "another model"
         chain.append((name, line["model_sha256"]))
         if known is None or known in {sha for _, sha in chain}:
             break
