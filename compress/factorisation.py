@@ -39,7 +39,8 @@ class Directions:
 
 def leading_directions(vectors: Iterable[Tensor], rank: int) -> Directions:
     """Return the ``rank`` directions that hold most of vectors ``[N, E]``, which come in any number of parts."""
-    moment = torch.stack([part.double().T @ part.double() for part in vectors]).sum(dim=0)
+    squares = (part.double().T @ part.double() for part in vectors)
+    moment = sum(squares, start=torch.zeros(()))  # one after the other: all of a corpus together fill any memory
     values, basis = torch.linalg.eigh(moment)
     total = float(values.sum())
     lost = float(values[: len(values) - rank].clamp(min=0).sum()) / total if total > 0 else 0.0
@@ -49,19 +50,19 @@ def leading_directions(vectors: Iterable[Tensor], rank: int) -> Directions:
 def token_vectors(
     embeddings: Embeddings, tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example], *, words_only: bool = False
 ) -> Iterator[Tensor]:
-    """Yield ``[N, E]`` of the tokens of texts: word, position and segment summed, or the word vectors alone."""
+    """Yield ``[N, E]`` of the tokens of some texts at a time: word, position and segment summed, or the words alone."""
     limit = min(len(embeddings.positions), int(tokenizer.model_max_length))
     stream = itertools.islice(examples, COUNTED_EXAMPLES)
     while chunk := list(itertools.islice(stream, CHUNK)):
         tokens = encode(tokenizer, chunk, limit)
-        for row, ids in enumerate(tokens["input_ids"]):
-            vectors = embeddings.words[torch.tensor(ids)]
-            if not words_only:
-                segments = tokens["token_type_ids"][row] if "token_type_ids" in tokens else [0] * len(ids)
-                last = len(embeddings.segments) - 1
-                vectors = vectors + embeddings.positions[: len(ids)]
-                vectors = vectors + embeddings.segments[torch.tensor(segments).clamp(max=last)]
-            yield vectors
+        rows = [torch.tensor(ids) for ids in tokens["input_ids"]]
+        vectors = embeddings.words[torch.cat(rows)]
+        if not words_only:
+            vectors = vectors + torch.cat([embeddings.positions[: len(row)] for row in rows])
+            kinds = tokens.get("token_type_ids") or [[0] * len(row) for row in rows]
+            segments = torch.tensor([kind for row in kinds for kind in row])
+            vectors = vectors + embeddings.segments[segments.clamp(max=len(embeddings.segments) - 1)]
+        yield vectors
 
 
 def centred_basis(width: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,12 @@ def test_the_centred_basis_spans_what_has_no_mean(width: int) -> None:
     basis = centred_basis(width)
     torch.testing.assert_close(basis.T @ basis, torch.eye(width - 1).double())
     torch.testing.assert_close(basis.sum(dim=0), torch.zeros(width - 1).double())
+
+
+def test_directions_of_many_parts_are_found_in_the_memory_of_a_few() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    leading_directions((torch.full((1, 300), float(number % 7)) for number in range(3000)), 2)  # 2 GB of squares
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
 
 
 @pytest.mark.parametrize("family", PLAIN)
