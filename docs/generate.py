@@ -12,7 +12,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -21,7 +21,8 @@ from compress import recipes
 from compress.cli import COMMANDS, cli
 from compress.measuring.results import Measurement, Row, is_baseline, read_results, rows_of
 from compress.measuring.schema import GROUPS, json_schema
-from compress.reporting import survey
+from compress.reporting import cells, repeats, survey
+from compress.reporting.markdown import table
 from compress.reporting.sections import Measured, gather
 from compress.reporting.units import megabytes, points, shown, times
 
@@ -34,14 +35,17 @@ RESULTS_PAGE = RESULTS / "README.md"
 BENCHMARKS_PAGE = ROOT / "benchmarks" / "README.md"
 DISTILLATION_SPEED = RESULTS / "distillation-speed.jsonl"
 SURVEY_PAGES = (ROOT / "students" / "README.md", ROOT / "docs" / "table1.md")
-SURVEY_STUDY = "table1"
+SURVEY_STUDIES = ("table1", "ud", "mrpc", "sts")
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
+METRIC = repeats.HEADINGS.index("Metric, mean")
 # A table of the README stands between <!-- results:STUDY --> and <!-- /results -->, the fields between <!-- fields -->,
-# the published systems between <!-- survey:STUDY --> and <!-- /survey -->, and the speed of distillation between
-# <!-- distillation-speed --> and <!-- /distillation-speed -->.
+# the published systems between <!-- survey:STUDY,STUDY --> and <!-- /survey -->, what several seeds say between
+# <!-- repeats:STUDY --> and <!-- /repeats -->, and the speed of distillation between <!-- distillation-speed --> and
+# <!-- /distillation-speed -->.
 TABLE = re.compile(r"(<!-- results:(\S+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 SURVEY_TABLE = re.compile(r"(<!-- survey:(\S+) -->\n).*?(<!-- /survey -->)", re.DOTALL)
+REPEATS_TABLE = re.compile(r"(<!-- repeats:(\S+) -->\n).*?(<!-- /repeats -->)", re.DOTALL)
 SPEED_TABLE = re.compile(r"(<!-- distillation-speed -->\n).*?(<!-- /distillation-speed -->)", re.DOTALL)
 FIELD_TABLE = re.compile(r"(<!-- fields -->\n).*?(<!-- /fields -->)", re.DOTALL)
 
@@ -179,30 +183,51 @@ def _speedup(line: Measurement | None) -> str:
 
 
 def survey_page(page: Path) -> str:
-    """Return a page with its tables of published systems made again."""
-    return SURVEY_TABLE.sub(lambda found: found[1] + survey_tables(found[2]) + found[3], page.read_text("utf-8"))
+    """Return a page with its tables of published systems, and of what several seeds say, made again."""
+    text = SURVEY_TABLE.sub(
+        lambda found: found[1] + survey_tables(found[2].split(",")) + found[3], page.read_text(encoding="utf-8")
+    )
+    return REPEATS_TABLE.sub(lambda found: found[1] + repeats_table(found[2]) + found[3], text)
 
 
-def survey_tables(study: str) -> str:
-    """Return every student recipe with what was published and what a study's committed results say of it."""
+def survey_tables(studies: Sequence[str]) -> str:
+    """Return every student recipe with what was published and what the committed results of studies say of it."""
     students = [recipes.load("students", name) for name in recipes.names("students")]
-    parts = committed(study)
+    parts = [part for study in studies for part in committed(study)]
     if not parts:
         return survey.unmeasured(students)
-    tables = [(part, survey.survey(part.rows, part.lines, students)) for part in parts]
-    found = [(f"### {part.rows[0].head['data']}\n\n" if len(tables) > 1 else "") + survey.as_markdown(table)
-             for part, table in tables if table]  # fmt: skip
+    measured = {row.head["recipe"] for part in parts for row in part.rows if row.head["kind"] == "model"}
+    waiting = [student for student in students if student.name not in measured]
+    found = []
+    for number, part in enumerate(parts):
+        made = survey.survey(part.rows, part.lines, () if number else waiting)
+        title = f"**{part.rows[0].head['data']}**\n\n" if len(parts) > 1 else ""
+        found += [title + survey.as_markdown(made)] if made else []
     return "\n".join(found)
 
 
-def survey_figures(study: str) -> str:
+def survey_figures(studies: Sequence[str]) -> str:
     """Return what was measured of every student recipe, one entry a data set and machine."""
     figures: dict[str, list[dict[str, str]]] = {}
-    for part in committed(study):
-        if table := survey.survey(part.rows, part.lines):
-            for recipe, measured in survey.in_short(table, part.rows[0].head).items():
+    for part in (part for study in studies for part in committed(study)):
+        if made := survey.survey(part.rows, part.lines):
+            for recipe, measured in survey.in_short(made, part.rows[0].head).items():
                 figures.setdefault(recipe, []).append(measured)
     return json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
+
+
+def repeats_table(study: str) -> str:
+    """Return what several seeds of each student of a study say, the best first."""
+    path = RESULTS / f"{study}.jsonl"
+    if not path.is_file():
+        return "Not measured yet.\n"
+    lines = read_results([path])
+    teacher = next(line for line in lines if is_baseline(line))
+    kept = [index for index, heading in enumerate(repeats.HEADINGS) if heading not in {"Data sets", "Notes"}]
+    rows = sorted(repeats.repeats(lines), key=lambda row: -float(row[METRIC].value or 0))
+    text = [[cells.in_one_line(row[index]) for index in kept] for row in rows]
+    about = f"{teacher['data']}, n = {teacher['metric_rows']:,}; the teacher: {shown(teacher)}."
+    return table([repeats.HEADINGS[index] for index in kept], text) + f"\n\n{about} Made by `{teacher['command']}`.\n"
 
 
 def committed(study: str) -> list[Measured]:
@@ -280,7 +305,7 @@ def main() -> int:
         **({BENCHMARKS_PAGE: benchmarks_page()} if BENCHMARKS_PAGE.is_file() else {}),
         JSON_SCHEMA: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n",
         **{page: survey_page(page) for page in SURVEY_PAGES if page.is_file()},
-        SURVEY_FIGURES: survey_figures(SURVEY_STUDY),
+        SURVEY_FIGURES: survey_figures(SURVEY_STUDIES),
     }
     if not arguments.check:
         for path, page in pages.items():
