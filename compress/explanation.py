@@ -153,6 +153,6 @@ def _first(text: str) -> str:
 
 
 def _smaller(one: Mapping[str, Any]) -> str:
-    """Return how many times smaller in parameters, where it is."""
-    _, found, ratio = one["parameters"].partition("(÷")
+    """Return how many times smaller on disk, where it is: quantization keeps the number of parameters."""
+    _, found, ratio = one["disk"].partition("(÷")
     return f"÷{ratio.rstrip(')')}, " if found else ""

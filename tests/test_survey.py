@@ -48,7 +48,8 @@ def model(name: str, mistakes: int, **fields: Any) -> Measurement:
         "metric": metric, "metric_low": metric - 0.04, "metric_high": metric + 0.04, "metric_rows": 200,
         "difference_points": 100 * (metric - 0.95), "difference_low": -9.0, "difference_high": 1.0,
         "predictions": wrong(mistakes), "stage": "distill", "recipe": "narrow", "training_seed": 0,
-        "parameters": 5_500_000, "parameters_ratio": 4.0, "training_steps": 500, "training_batch_size": 64,
+        "parameters": 5_500_000, "parameters_ratio": 4.0, "size_ratio": 4.5,
+        "training_steps": 500, "training_batch_size": 64,
         "shape": {"type": "bert", "layers": 4, "hidden_size": 312, "vocabulary_size": 30522}, "budget": "small",
     }  # fmt: skip
     return line(name, **(base | fields))
@@ -169,7 +170,7 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     assert list(short) == ["narrow"]
     monkeypatch.setattr(explanation, "figures", lambda: {name: [one] for name, one in short.items()})
     _, measured, control, _ = explanation.in_short(recipe)
-    assert measured == "90.00%: ÷4.0, 94.7%, ×5.50" and control == "85.00% (+5.00)"
+    assert measured == "90.00%: ÷4.5, 94.7%, ×5.50" and control == "85.00% (+5.00)"
     said = "\n".join(explanation.explain(recipe))
     assert "Measured here on dev.tsv, seeds: 1, steps: 500 (of 64 rows)" in said
     assert "its control, on gold labels alone: 85.00%; distillation is worth +5.00 (" in said
