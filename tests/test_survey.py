@@ -20,12 +20,14 @@ from compress.reporting.sections import gather
 GOLD = [0, 1] * 100
 TINYBERT = Survey("distillation", "TinyBERT (Jiao 2019)", 7.5, 96, 9.4, "BERT_4, narrow", "all GLUE")
 Q8BERT = Survey("quantization", "Q8BERT (Zafrir 2019)", 4, 99, 0, "BERT_12", "all GLUE", baseline="BERT-large")
+BODY = replace(TINYBERT, system="TinyBERT, wide", body="bert-large")
 PHASES = (Phase((Choice("kl"),)),)
 KNOWN = {
     "narrow": StudentRecipe("n", Choice("transformer"), PHASES, survey=(TINYBERT,), name="narrow",
                             missing=("general distillation: no pretrained checkpoint",)),
     "rounded": StudentRecipe("r", Choice("transformer"), PHASES, survey=(Q8BERT,), name="rounded"),
     "other": StudentRecipe("o", Choice("bilstm"), PHASES, paper="Somebody 2020", name="other"),
+    "shared": StudentRecipe("s", Choice("albert"), PHASES, survey=(TINYBERT, BODY), name="shared"),
     "unmeasured": StudentRecipe("u", Choice("bilstm"), PHASES, survey=(TINYBERT,), name="unmeasured"),
 }  # fmt: skip
 
@@ -112,6 +114,25 @@ def test_the_best_speed_up_says_where_and_leaves_noise_out() -> None:
     assert row["speedup_torch"].text == "×5.50"
     assert (row["speedup_best"].text, row["speedup_best"].small) == ("×20.0", "onnxruntime, int8")
     assert row["metric"].text == "90.00%"  # of the model as trained
+
+
+def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
+    """As a row of its own, which does not take the place of what the recipe reached."""
+    student = model("shared", 20, recipe="shared")
+    body = line("bert-large", kind="body", metric=None, metric_name=None, difference_points=None, speedup=0.05,
+                parameters=335_000_000, parameters_ratio=0.07)  # fmt: skip
+    (part,) = gather([TEACHER, student, body])
+    found = survey.survey(part.rows, part.lines)
+    assert found is not None
+    small, large = (dict(zip(survey.KEYS, row, strict=True)) for row in found.rows)
+    assert (small["system"].text, small["metric"].text) == ("TinyBERT (Jiao 2019)", "90.00%")
+    assert (large["system"].text, large["metric"].text) == ("TinyBERT, wide", "–")
+    assert large["shape"].small == "bert-large with random weights: speed only"
+    assert large["parameters"].text == "335.0 M" and large["speedup_torch"].text == "×0.050"
+    assert survey.in_short(found, TEACHER)["shared"]["metric"].startswith("90.00%")
+    (part,) = gather([TEACHER, student])
+    alone = survey.survey(part.rows, part.lines)
+    assert alone is not None and alone.rows[1][3] == survey.NOT_MEASURED
 
 
 def test_a_quantized_system_is_judged_quantized() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from compress import plugins
 from compress.errors import CompressError
+from compress.measuring.bodies import BODIES
 from compress.recipes.reading import Choice
 from compress.recipes.training import Training, replace_training
 
@@ -30,7 +31,7 @@ class Survey:
     """A row of the survey of Rogers et al. 2020, "A Primer in BERTology", Table 1, as published.
 
     Figures are relative to ``baseline``: how many times smaller, the share of performance kept in percent, how many
-    times faster (0 where none was reported).
+    times faster (0 where none was reported). ``body`` names a published shape that is measured for its speed only.
     """
 
     family: Literal["distillation", "quantization", "other"]
@@ -41,6 +42,12 @@ class Survey:
     model: str
     evaluated_on: str
     baseline: str = "BERT-base"
+    body: str = ""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        known = not self.body or self.body in BODIES
+        return [] if known else [f"unknown body {self.body!r}; there is {', '.join(BODIES)}"]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ beside ours: another teacher, other data, another machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compress import recipes
@@ -74,11 +74,15 @@ def survey(
         return None
     listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
     listed += [(recipe, None) for recipe in known if not recipe.survey]  # what the survey could not know
+    bodies = {row.head["model"]: row.head for row in rows if row.head["kind"] == "body"}
     teacher = baseline_of(rows)
     head = teacher.head if teacher else rows[0].head
     return SurveyTable(
         headings(head),
-        [[*_published(recipe, one), *_measured(students.get(recipe.name)), _command(recipe)] for recipe, one in listed],
+        [
+            [*_published(recipe, one), *_cells(students.get(recipe.name), one, bodies), _command(recipe)]
+            for recipe, one in listed
+        ],
         _notes(head, rows),
     )
 
@@ -114,7 +118,7 @@ def in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]
     return {
         row["recipe"].text: {**about, **{key: cells.in_one_line(row[key]) for key in KEYS[3:]}}
         for row in rows
-        if row["shape"] != NOT_MEASURED
+        if row["metric"] != EMPTY  # neither what was not measured, nor a body
     }
 
 
@@ -164,6 +168,21 @@ def _published(recipe: StudentRecipe, one: Survey | None) -> list[Cell]:
 
 def _command(recipe: StudentRecipe) -> Cell:
     return Cell(f"compress distill --student {recipe.name}")
+
+
+def _cells(student: Student | None, one: Survey | None, bodies: Mapping[str, Measurement]) -> list[Cell]:
+    """Return the cells from the shape to the seeds: of the student, or of a body, which has no quality."""
+    if one is None or not one.body:
+        return _measured(student)
+    line = bodies.get(one.body)
+    if line is None:
+        return _measured(None)
+    speed = cells.ratio(line, "speedup")
+    known = Row((line,))
+    return [
+        Cell(shape(line), f"{one.body} with random weights: speed only"), EMPTY, EMPTY, EMPTY, cells.parameters(known),
+        cells.disk(known), speed, speed, *[EMPTY] * 4,
+    ]  # fmt: skip
 
 
 def _measured(student: Student | None) -> list[Cell]:
