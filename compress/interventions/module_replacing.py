@@ -41,8 +41,9 @@ class ModuleReplacing:
             if not layer.training or torch.rand(()) < self.probability:
                 return own(hidden, *inputs, **named)
             for predecessor in block:
-                hidden = _states(predecessor(hidden, *inputs, **named))
-            return hidden
+                output = predecessor(hidden, *inputs, **named)
+                hidden = _states(output)
+            return output  # as a layer of the family gives it, in a tuple or not
 
         return forward
 
