@@ -9,7 +9,7 @@ width all of this is an exact copy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.attention import attention_layers
+from compress.factorisation import leading_directions
 from compress.modeling import is_tagger
 from compress.modeling.pruned import FAMILIES, layers_of, linear_of, stock_type
 from compress.parts import head_of
+
+PASS_ROWS = 32  # the states of all layers of so many rows are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,16 @@ class Basis:
 @torch.no_grad()
 def basis_of_hidden_states(teacher: PreTrainedModel, batch: dict[str, Tensor], width: int) -> Basis:
     """Return the leading ``width`` directions of all hidden states of a batch, padding left out."""
-    outputs = teacher.eval()(**batch, output_hidden_states=True)
-    mask = batch["attention_mask"].bool()
-    states = torch.cat([hidden[mask] for hidden in outputs.hidden_states]).double()
-    values, vectors = torch.linalg.eigh(states.T @ states)
-    kept = vectors.flip(1)[:, :width]
-    return Basis(kept.float(), float(values.flip(0)[:width].sum() / values.sum()))
+    found = leading_directions(_hidden_states(teacher.eval(), batch), width)
+    return Basis(found.basis, 1 - found.error)
+
+
+def _hidden_states(model: PreTrainedModel, batch: dict[str, Tensor]) -> Iterator[Tensor]:
+    """Yield ``[N, D]`` of a layer of some rows at a time, padding left out."""
+    for start in range(0, len(batch["input_ids"]), PASS_ROWS):
+        part = {name: values[start : start + PASS_ROWS] for name, values in batch.items()}
+        mask = part["attention_mask"].bool()
+        yield from (hidden[mask] for hidden in model(**part, output_hidden_states=True).hidden_states)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.modeling.pruned import layers_of
 from compress.parts import choose_layers
-from compress.projection import basis_of_hidden_states
+from compress.projection import PASS_ROWS, basis_of_hidden_states
 
 TEXTS = ["the film is good", "dull", "a very slow plot with its cold ending and a stale story"]
 STUDENTS: list[tuple[str, dict[str, Any]]] = [
@@ -126,6 +126,22 @@ def test_a_narrower_student_starts_near_its_teacher_and_a_random_one_does_not(fa
     )
     assert started[0] > 0.95 and min(started) > 0.5
     assert max(map(abs, random)) < 0.45
+
+
+def test_the_directions_of_many_rows_are_those_of_all_found_a_few_rows_at_a_time() -> None:
+    teacher = classifier()
+    encoded = dict(tokenizer()([row.text for row in examples(2 * PASS_ROWS + 3)], padding=True, return_tensors="pt"))
+    with torch.no_grad():
+        hidden = teacher(**encoded, output_hidden_states=True).hidden_states
+    states = torch.cat([state[encoded["attention_mask"].bool()] for state in hidden]).double()
+    _, sizes, directions = torch.linalg.svd(states, full_matrices=False)
+    rows: list[int] = []
+    teacher.register_forward_pre_hook(lambda _, inputs, named: rows.append(len(named["input_ids"])), with_kwargs=True)
+    found = basis_of_hidden_states(teacher, encoded, 5)
+    assert rows == [PASS_ROWS, PASS_ROWS, 3]
+    assert found.energy == pytest.approx(float(sizes[:5].square().sum() / sizes.square().sum()))
+    best = directions[:5].T.float()
+    torch.testing.assert_close(found.directions @ found.directions.T, best @ best.T, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", NARROWED)
