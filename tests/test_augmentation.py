@@ -402,6 +402,25 @@ def test_each_position_is_predicted_once_and_in_one_batch() -> None:
     assert batches == [2, 1]
 
 
+def test_a_long_text_is_predicted_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, text = masked_lm(), "film plot story"
+    batches: list[int] = []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: batches.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    at_once, apart = (
+        ExpectedWords(model, tokenizer(), embedding_neighbours(model, tokenizer(), count=3), count=3) for _ in range(2)
+    )
+    words = words_in(text, "film", "plot", "story")
+    found = at_once(text, words)
+    read = len(tokenizer()(text, text)["input_ids"])
+    monkeypatch.setattr("compress.augmenters.masked_lm.BATCH_LOGITS", 2 * read * model.config.vocab_size)
+    assert apart(text, words) == found
+    monkeypatch.setattr("compress.augmenters.masked_lm.BATCH_LOGITS", 1)
+    apart(text + " film", words_in(text + " film", "film"))
+    assert batches == [3, 2, 1, 1, 1]
+
+
 def test_words_beyond_what_the_model_reads_stay() -> None:
     model, text = masked_lm(), " ".join(["film"] * POSITIONS)
     expected = ExpectedWords(model, tokenizer(), embedding_neighbours(model, tokenizer(), count=3), count=3)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from compress.data import Example
 
 BATCH_ROWS = 64
+BATCH_LOGITS = 2**27  # half a gigabyte: the model gives one for every row, token and piece of the vocabulary
 _REMEMBERED_TEXTS = 8  # the variants of a row are drawn in turn
 
 
@@ -142,12 +143,17 @@ class ExpectedWords:
         encoded = self._text(text)
         unknown = [word for word in words if word not in encoded.candidates]
         masked = [word for word in unknown if word in encoded.positions]
-        for start in range(0, len(masked), BATCH_ROWS):
-            self._predict(encoded, masked[start : start + BATCH_ROWS])
+        rows = self._rows(len(encoded.inputs["input_ids"]))
+        for start in range(0, len(masked), rows):
+            self._predict(encoded, masked[start : start + rows])
         for word in unknown:
             if word not in encoded.candidates:
                 encoded.candidates[word] = () if word in encoded.cut else self._neighbours(word.text)
         return [encoded.candidates[word] for word in words]
+
+    def _rows(self, tokens: int) -> int:
+        """Return how many rows of a text of so many tokens the model reads at once."""
+        return max(1, min(BATCH_ROWS, BATCH_LOGITS // (tokens * self._model.config.vocab_size)))
 
     def _encode(self, text: str) -> EncodedText:
         return EncodedText(text, self._tokenizer, self._limit)
