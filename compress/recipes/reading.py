@@ -23,7 +23,7 @@ CHOICE_FOLDERS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """A plug-in by name with its options, such as ``{name = "kl", temperature = 2.0}``."""
+    """A plug-in by name with its options, such as ``{name = "kl", temperature = 2.0}``; only losses have a weight."""
 
     name: str
     weight: float = 1.0
@@ -109,17 +109,18 @@ def _choice(table: Any, where: str, faults: list[str]) -> Choice | None:
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         faults.append(f"{where} = {table!r} is not a table with a name")
         return None
-    if not fits(table.get("weight", 1.0), "float"):
-        faults.append(f"{where}.weight = {table['weight']!r} is not a number")
-    options = {key: value for key, value in table.items() if key not in {"name", "weight"}}
     key = where.rpartition(".")[2].split("[")[0]
     plugin_folder = CHOICE_FOLDERS[key]
+    apart = {"name", "weight"} if plugin_folder == "losses" else {"name"}
+    options = {key: value for key, value in table.items() if key not in apart}
+    weight = table.get("weight", 1.0) if "weight" in apart else 1.0
+    if not fits(weight, "float"):
+        faults.append(f"{where}.weight = {weight!r} is not a number")
+        weight = 1.0
     try:
         plugin = plugins.find(plugin_folder, table["name"])
     except CompressError as error:
         faults.append(str(error))
     else:
         faults += plugin.check(options)
-    return Choice(
-        table["name"], float(table.get("weight", 1.0)) if fits(table.get("weight", 1.0), "float") else 1.0, options
-    )
+    return Choice(table["name"], float(weight), options)

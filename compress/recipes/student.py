@@ -108,6 +108,8 @@ class Phase:
             f"training.{key} cannot differ between phases; set share" for key in ("epochs", "max_steps")
             if key in self.training
         ]  # fmt: skip
+        if "max_length" in self.training:
+            found.append("training.max_length cannot differ between phases, which read the same tokens; set it for all")
         try:
             replace_training(Training(), self.training, source="training")
         except CompressError as error:
