@@ -146,7 +146,7 @@ def distill(
         mixer, started = None, source
         if recipe.vocabulary:
             learned = learn_vocabulary(tokenizer, chain(pool, train), recipe.vocabulary.size)
-            if "mixed" in recipe.needs:
+            if any("mixed" in phase.needs for phase in phases):
                 mixer = Mixer(tokenizer, learned, source.get_input_embeddings().num_embeddings, seed)
             started, tokenizer = re_embed(source, tokenizer, learned), learned
         architecture = plugins.find("architectures", recipe.architecture.name).function

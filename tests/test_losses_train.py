@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from study_parts import pool_file
+from study_parts import pool_file, train_rows
 from tiny import classifier
 
 from compress import plugins
 from compress.artifact import load
 from compress.distill import distill
 from compress.recipes import StudentRecipe, parse
+from compress.vocabulary import Mixer
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -68,4 +69,20 @@ def test_mixed_vocabulary_trains_a_small_vocabulary(teacher: Path, tmp_path: Pat
         vocabulary={"size": 100},
     )
     made = distill(teacher, student, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), device="cpu")
+    assert load(made.path)[0].get_input_embeddings().num_embeddings <= 100
+
+
+def test_the_control_of_a_student_of_mixed_text_reads_none(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mixer, "ids", lambda *_: pytest.fail("text was mixed"))
+    student = recipe(
+        architecture={"name": "transformer", "depth": 2, "hidden_size": 16},
+        phases=[{"losses": [{"name": "mixed-vocabulary"}]}],
+        vocabulary={"size": 100},
+    )
+    made = distill(
+        teacher, student, tmp_path / "control", unlabeled=pool_file(tmp_path / "pool.txt"), train=train_rows(),
+        control=True, device="cpu",
+    )  # fmt: skip
     assert load(made.path)[0].get_input_embeddings().num_embeddings <= 100
