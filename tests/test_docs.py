@@ -60,6 +60,13 @@ def test_every_page_is_there() -> None:
     assert [name for name in WRITTEN if not (ROOT / name).is_file()] == []
 
 
+def test_the_methods_say_what_every_student_does_and_name_no_other() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    table = text.partition("## What this project does")[2].partition("\n## ")[0]
+    named = [name for row in re.findall(r"^\| (`[^|]*)", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]
+    assert sorted(named) == sorted(recipes.names("students"))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
