@@ -283,7 +283,7 @@ def _notes(teacher: Measurement, rows: Sequence[Row]) -> list[str]:
         "by Rogers et al. 2020 (arXiv:2002.12327). Ours are against the teacher above, in torch float32 on this "
         "machine.",
         "The control is the same student from the same start, trained for as many steps on gold labels alone. Recipes "
-        "of one architecture, vocabulary and training share it.",
+        "of one architecture, vocabulary, augmentation and training share it.",
         f"{command} The command of a row goes on with '--teacher DIR --unlabeled FILE --train FILE -o DIR', for a "
         "teacher of your own.",
     ]
