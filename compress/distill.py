@@ -29,7 +29,7 @@ from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
 from compress.modeling import auto_class
 from compress.progress import Progress, silent
-from compress.recipes import Choice, Phase, StudentRecipe, of_phases, resolved
+from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, resolved
 from compress.rows import TrainingRow
 from compress.transfer import Gold, Lessons, Pool, Selection, agreement_rows
 
@@ -122,7 +122,7 @@ def distill(
     phases = CONTROL_PHASES if control else possible_phases(recipe, train)
     general = encoder_of(model, encoder) if any(phase.teacher == "encoder" for phase in phases) else None
     request = {
-        "stage": "distill", "teacher": model.sha256, "recipe": resolved(recipe), "control": control, "seed": seed,
+        "stage": "distill", "teacher": model.sha256, "recipe": deciding(recipe), "control": control, "seed": seed,
         "labels": [directory.manifest.files for directory in label_dirs], "data": data, "metric": metric,
         "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None, "dropped": checked.dropped,
         "encoder": general.sha256 if general else None, "start": pretrained.sha256 if pretrained else None,

@@ -21,7 +21,7 @@ from compress.encoders import load_classifier
 from compress.errors import CompressError
 from compress.finetune import open_encoder
 from compress.progress import quiet_libraries
-from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, of_phases, resolved
+from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
 from compress.rows import TrainingRow, collator, write_rows
 from compress.transfer import Gold, Lessons, Text
 
@@ -100,7 +100,7 @@ def pretrain(
     text = Text(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     _check_text(text, unlabeled.name, recipe.phases, tokenizer)
     request = {
-        "stage": "pretrain", "encoder": source.sha256, "recipe": resolved(recipe), "seed": seed,
+        "stage": "pretrain", "encoder": source.sha256, "recipe": deciding(recipe), "seed": seed,
         "unlabeled": [unlabeled.name, fingerprint.sha256()],
     }  # fmt: skip
     with writing(output, request, force=force) as working:
