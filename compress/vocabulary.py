@@ -43,13 +43,14 @@ def learn_vocabulary(
             "[vocabulary] learns word pieces for teachers that read word pieces, and this one's tokenizer is of the "
             f"kind {kind}; use a BERT-like teacher, or a student without [vocabulary]"
         )
-    specials = [getattr(tokenizer, f"{name}_token") for name in SPECIALS]
+    # In the teacher's order: MPNet's embeddings take the id 1 for padding, whatever their config says.
+    named = {f"{name}_token": getattr(tokenizer, f"{name}_token") for name in SPECIALS}
+    specials = sorted(named.values(), key=tokenizer.convert_tokens_to_ids)
     made = Tokenizer(models.WordPiece(unk_token=tokenizer.unk_token))
     made.normalizer, made.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
     made.train_from_iterator(_texts(examples), trainer)
     lowercase = bool(json.loads(theirs.to_str())["normalizer"].get("lowercase", True))
-    named = {f"{name}_token": token for name, token in zip(SPECIALS, specials, strict=True)}
     learned: Any = BertTokenizer(made.get_vocab(), do_lower_case=lowercase, **named)
     learned.model_max_length = tokenizer.model_max_length
     tokens: PreTrainedTokenizerFast = learned
