@@ -60,6 +60,7 @@ class SharedProjections(nn.Module):
         self.layers = ours
         # From the side that is projected to the side that it is compared with; in a tuple, models are no part of this.
         self.sides = (teacher, student) if direction == "down" else (student, teacher)
+        self.teacher = (teacher,)
         self.left, self.right = nn.ParameterDict(), nn.ParameterDict()
         sources, targets = (weights(side, 0) for side in self.sides)
         for shape, source in sources.items():
@@ -69,12 +70,18 @@ class SharedProjections(nn.Module):
 
     def distances(self, layer: int) -> list[Tensor]:
         """Return the mean squared difference of each matrix of a layer counted from 0; the teacher's are constants."""
-        sources, targets = (weights(side, layer) for side in self.sides)
+        sources, targets = (self._weights(side, layer) for side in self.sides)
         return [
             (self.left[shape] @ source @ self.right[shape] - target).square().mean()
             for shape in sources
             for source, target in zip(sources[shape], targets[shape], strict=True)
         ]
+
+    def _weights(self, side: PreTrainedModel, layer: int) -> dict[str, list[Tensor]]:
+        found = weights(side, layer)
+        if side is not self.teacher[0]:
+            return found
+        return {shape: [matrix.detach() for matrix in matrices] for shape, matrices in found.items()}
 
 
 def weights(model: PreTrainedModel, layer: int) -> dict[str, list[Tensor]]:
