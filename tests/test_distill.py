@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -356,6 +358,16 @@ def test_training_that_diverges_says_so(teacher: Path, labels: LabelDir, tmp_pat
     with pytest.raises(CompressError, match="training diverged.*lower training.learning_rate"):
         taught(teacher, tmp_path / "student", wild, labels=[labels])
     assert not (tmp_path / "student").exists()
+
+
+def test_weights_that_give_no_numbers_are_not_selected() -> None:
+    from compress.training import Target, _score
+
+    target = Target(None, "accuracy", "validation", "classification")  # type: ignore[arg-type]
+    logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
+    assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": 1.0}
+    logits[1, 0] = np.nan
+    assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": -math.inf}
 
 
 def test_the_package_offers_it() -> None:

@@ -167,6 +167,7 @@ def test_layers_get_their_bits_after_the_first_batches(monkeypatch: pytest.Monke
         logits = student.eval()(**inputs[0]).logits
     bits = attached.layer_bits
     attached.detach()
+    assert set(student.state_dict()) == set(teacher.state_dict())  # no buffer is left, nor saved
     decided = student.config.weight_bits
     assert [decided[f"bert.encoder.layer.{layer}.output.dense"] for layer in (0, 1)] == bits
     assert decided["bert.embeddings.word_embeddings"] == decided["bert.pooler.dense"] == 8
