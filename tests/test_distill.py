@@ -382,26 +382,27 @@ def test_a_training_stopped_in_its_fourth_epoch_reads_the_same_batches(
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
     recipe = replace(BILSTM, training=replace(TRAINING, epochs=4.0, max_steps=0, evaluations=12, patience=100))
     read: dict[int, list[int]] = {}
-    stop_at = [-1]
+    stop_at, taught_rows = [-1], [0]
     original = DistillationTrainer.compute_loss
 
     def watching(self: Any, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
         step = self.state.global_step
         if step == stop_at[0]:
             raise KeyboardInterrupt
-        read[step] = inputs["input_ids"].sum(dim=1).tolist()
+        read[step], taught_rows[0] = inputs["input_ids"].sum(dim=1).tolist(), len(self.train_dataset)
         return original(self, model, inputs, *given, **named)
 
     monkeypatch.setattr(DistillationTrainer, "compute_loss", watching)
     taught(teacher, tmp_path / "whole", recipe, **options)
     undisturbed = dict(read)
-    a_quarter = len(undisturbed) // 4
-    assert undisturbed[0] != undisturbed[a_quarter] != undisturbed[2 * a_quarter]  # epochs differ
+    epoch = math.ceil(taught_rows[0] / TRAINING.batch_size)
+    assert 3 * epoch < len(undisturbed) - 2
+    assert undisturbed[0] != undisturbed[epoch] != undisturbed[2 * epoch]  # epochs differ
     stop_at[0] = len(undisturbed) - 2
     with pytest.raises(KeyboardInterrupt):
         taught(teacher, tmp_path / "student", recipe, **options)
     read.clear()
     stop_at[0] = -1
     taught(teacher, tmp_path / "student", recipe, **options)
-    assert 3 * a_quarter < min(read) < len(undisturbed) - 2  # resumed within the fourth epoch
+    assert 3 * epoch < min(read) < len(undisturbed) - 2  # resumed within the fourth epoch
     assert read == {step: rows for step, rows in undisturbed.items() if step in read}

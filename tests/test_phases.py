@@ -401,7 +401,16 @@ def test_a_run_stopped_in_a_later_phase_does_not_train_the_first_again(
     (done,) = (tmp_path / ".student.partial").rglob("phase-1-inside/outcome.json")
     assert json.loads(done.read_text())["steps"] == first
     corrected = replace(recipe, description="What only people read.", missing=("nothing",))
+    stretches_begun: list[str] = []
+
+    def beginning(self: Any, *given: Any, **named: Any) -> Any:
+        stretches_begun.append(Path(self.args.output_dir).name)
+        return train(self, *given, **named)
+
+    train = DistillationTrainer.train
+    monkeypatch.setattr(DistillationTrainer, "train", beginning)
     resumed = taught(teacher, tmp_path / "student", corrected, labels)
+    assert stretches_begun == ["phase-2"]
     weights = state(resumed.path)
     for key in whole:
         torch.testing.assert_close(weights[key], whole[key], atol=1e-6, rtol=1e-5)
