@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import FAMILIES, LAYERS, bilstm, classifier, examples, pruned, tokenizer, write
+from tiny import FAMILIES, HEADS, LAYERS, bilstm, classifier, examples, pruned, tokenizer, write
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from compress import plugins
 from compress.architectures.bilstm import kept_pieces, project
 from compress.artifact import load
+from compress.attention import attention_layers
 from compress.data import Example
 from compress.errors import CompressError
 from compress.modeling.pruned import layers_of
 from compress.parts import choose_layers
-from compress.projection import PASS_ROWS, basis_of_hidden_states
+from compress.projection import PASS_ROWS, Basis, basis_of_hidden_states, project_model
 
 TEXTS = ["the film is good", "dull", "a very slow plot with its cold ending and a stale story"]
 STUDENTS: list[tuple[str, dict[str, Any]]] = [
@@ -142,6 +143,41 @@ def test_the_directions_of_many_rows_are_those_of_all_found_a_few_rows_at_a_time
     assert found.energy == pytest.approx(float(sizes[:5].square().sum() / sizes.square().sum()))
     best = directions[:5].T.float()
     torch.testing.assert_close(found.directions @ found.directions.T, best @ best.T, atol=1e-5, rtol=0)
+
+
+def first_dimensions(kept: int = 28, energy: float = 1.0) -> tuple[Any, Any]:
+    """A teacher, and a student in the first dimensions of its 32; a head's query and key have rank 7 of 8."""
+    teacher = classifier()
+    student = build("transformer", teacher, depth=LAYERS, hidden_size=kept)
+    with torch.no_grad():
+        for layer in attention_layers(teacher):
+            layer.query.weight[7::8], layer.query.bias[7::8] = 0.0, 0.0
+    project_model(teacher, student, [0, 1], Basis(torch.eye(32)[:, :kept], energy))
+    return teacher, student
+
+
+def test_scores_of_narrower_heads_are_the_teachers_where_its_own_have_that_rank() -> None:
+    teacher, student = first_dimensions()
+    states = torch.randn(5, 28)
+    for old, new in zip(attention_layers(teacher), attention_layers(student), strict=True):
+        with torch.no_grad():
+            wide = torch.nn.functional.pad(states, (0, 4))
+            theirs, ours = (
+                (layer.query(rows).unflatten(-1, (HEADS, -1)), layer.key(rows).unflatten(-1, (HEADS, -1)))
+                for layer, rows in ((old, wide), (new, states))
+            )
+        expected = torch.einsum("ihd,jhd->hij", *theirs) / 8**0.5
+        torch.testing.assert_close(torch.einsum("ihd,jhd->hij", *ours) / 7**0.5, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_narrower_norm_gives_what_the_teachers_gives_in_the_dimensions_that_are_left() -> None:
+    states = torch.randn(4000, 32) * torch.tensor([1.0] * 28 + [0.1] * 4)
+    energy = float(states[:, :28].square().sum() / states.square().sum())
+    teacher, student = first_dimensions(energy=energy)
+    with torch.no_grad():
+        theirs = teacher.bert.embeddings.LayerNorm(states)[:, :28]
+        ours = student.bert.embeddings.LayerNorm(states[:, :28])
+    assert float(ours.norm() / theirs.norm()) == pytest.approx(1, abs=0.005)
 
 
 @pytest.mark.parametrize("family", NARROWED)
