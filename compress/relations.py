@@ -32,7 +32,10 @@ def zero(student: Outputs) -> Tensor:
 
 
 def attention_scores(outputs: Outputs, layer: int) -> Tensor:
-    """Return ``q k' / sqrt(d)`` of a layer counted from 1, before the softmax and without a mask: ``[B, H, T, T]``."""
+    """Return ``q k' / sqrt(d)`` of a layer counted from 1, before the softmax and without a mask: ``[B, H, T, T]``.
+
+    The bias of relative positions that MPNet adds to it is not in it.
+    """
     return scaled_products(outputs.queries[layer - 1], outputs.keys[layer - 1])
 
 

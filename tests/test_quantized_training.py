@@ -142,6 +142,14 @@ def test_a_bilstm_is_refused(attach: Callable[..., Any]) -> None:
 # Q-BERT
 
 
+def test_a_teacher_that_reads_other_tokens_does_not_answer_for_the_bits() -> None:
+    student, teacher = classifier("bert"), classifier("bert")
+    student.resize_token_embeddings(50)
+    with pytest.raises(CompressError, match="the teacher reads other tokens; give one number of bits"):
+        groupwise_quantization.attach(student, teacher, bits=[2, 3])
+    groupwise_quantization.attach(student, teacher, bits=[3]).detach()
+
+
 def test_layers_get_their_bits_after_the_first_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     student, teacher = without_dropout(classifier("bert")), classifier("bert", seed=1)
     asked: list[Any] = []

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from compress.attention import has_heads
 from compress.errors import CompressError
 from compress.fake_layers import FakeLayers, Rounding, check_shares, quantized_modules
+from compress.learned_parts import input_embeddings
 from compress.modeling.pruned import layers_of
 from compress.quantization import ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization
 from compress.rounding import grid_of
@@ -122,12 +123,18 @@ def attach(
         decay: of these moving averages.
 
     Raises:
-        CompressError: a student without transformer layers, or an option out of its range.
+        CompressError: a student without transformer layers or, for several bits, of another vocabulary than its
+            teacher's; an option out of its range.
     """
     if not has_heads(student):
         raise CompressError(
             f"groupwise-quantization is for transformers, and the student is a {student.config.model_type!r}; "
             "use a transformer architecture"
+        )
+    if len(bits) > 1 and input_embeddings(student).num_embeddings != input_embeddings(teacher).num_embeddings:
+        raise CompressError(
+            "groupwise-quantization with several bits measures with the teacher's answers, and with [vocabulary] the "
+            "teacher reads other tokens; give one number of bits"
         )
     if not bits or groups < 1:
         raise CompressError(f"bits = {bits} needs a number and groups = {groups} must be at least 1")
