@@ -268,6 +268,8 @@ class DistillationTrainer(Trainer):
         self.reads_teacher = bool(needs(teaching.losses) & ({"logits"} | LIVE))
         self.student = Watched(arguments["model"], needs_of_student(teaching.losses))
         learning = [parameter for parameter in arguments["model"].parameters() if parameter.requires_grad]
+        if not learning:
+            raise CompressError("frozen names all parts of the student, so that nothing learns; leave a part out")
         self.anchor = min(learning, key=lambda parameter: parameter.numel())
         self.model_accepts_loss_kwargs = False
 

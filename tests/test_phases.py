@@ -425,6 +425,12 @@ def test_a_bilstm_can_learn_in_phases_too(teacher: Path, labels: LabelDir, tmp_p
     assert "embedding.weight" not in changed[0] and "embedding.weight" in changed[1]
 
 
+def test_a_phase_in_which_nothing_learns_is_refused(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    recipe = in_phases(Phase((KL,), frozen=("embeddings", "layers", "head")))
+    with pytest.raises(CompressError, match="nothing learns; leave a part out"):
+        taught(teacher, tmp_path / "student", recipe, labels)
+
+
 def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
     from compress.phases import Classroom
     from compress.rows import collator, write_rows
