@@ -7,6 +7,7 @@ the hidden states.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -166,7 +167,8 @@ def choose_layers(there: int, depth: int | float, start: str) -> list[int]:
     if start == "spread":
         return [round(i * (there - 1) / max(wanted - 1, 1)) for i in range(wanted)]
     if start == "blocks":
-        return [round((i + 1) * there / wanted) - 1 for i in range(wanted)]
+        # As the map that teaches them: where depths do not divide, a half goes up.
+        return [math.floor((i + 1) * there / wanted + 0.5) - 1 for i in range(wanted)]
     if start == "first":
         return list(range(wanted))
     raise CompressError(f"start = {start!r} is not known; use 'spread', 'blocks' or 'first'")

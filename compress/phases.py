@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("compress")
 
+# The order of rows follows from seed and epoch: stretches with the seed of the first one would all read its first rows
+# and hide the same tokens, and a recipe of many would see little of the text.
+SEEDS_APART = 10_000
+
 SELECTION_FILE = "selection.arrow"
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
 
@@ -126,7 +130,7 @@ def fit(
                 steps=stretch.steps,
                 collate=room.collate,
                 checkpoints=work / stretch.name,
-                seed=seed,
+                seed=seed + SEEDS_APART * number,
                 device=device,
                 threads=threads,
                 quiet=quiet,

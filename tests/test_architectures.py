@@ -199,6 +199,7 @@ def test_nothing_of_a_narrower_student_is_random(family: str) -> None:
         (12, 6, "spread", [0, 2, 4, 7, 9, 11]),  # DistilBERT
         (12, 4, "blocks", [2, 5, 8, 11]),  # TinyBERT, counted from 0
         (12, 6, "blocks", [1, 3, 5, 7, 9, 11]),
+        (6, 4, "blocks", [1, 2, 4, 5]),  # as the uniform map teaches them
         (6, 3, "spread", [0, 2, 5]),
         (12, 6, "first", [0, 1, 2, 3, 4, 5]),
         (12, 0.5, "spread", [0, 2, 4, 7, 9, 11]),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from study_parts import BILSTM, TRAINING, TRANSFORMER, pool_file, state, train_rows, validation_rows
 from tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
 
+from compress import training as training_module
 from compress.attention import attention_layers
 from compress.distill import distill
 from compress.errors import CompressError
@@ -185,6 +186,21 @@ def test_a_phase_reads_the_text_it_names(teacher: Path, labels: LabelDir, tmp_pa
         taught(teacher, tmp_path / "student", recipe, labels)
     gold = len(train_rows())
     assert read == [read[2] - gold, gold, read[2]] and read[0] > 0
+
+
+def test_two_phases_of_one_text_read_it_in_orders_of_their_own(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[int]] = []
+    original = training_module.DistillationTrainer.training_step
+
+    def step(self: Any, model: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
+        read.append(inputs["input_ids"].flatten().tolist())
+        return original(self, model, inputs, *rest, **named)
+
+    monkeypatch.setattr(training_module.DistillationTrainer, "training_step", step)
+    taught(teacher, tmp_path / "student", in_phases(Phase((MSE,)), Phase((MSE,)), max_steps=4, batch_size=8), labels)
+    assert len(read) == 4 and read[:2] != read[2:] and read[0] not in read[2:]
 
 
 def test_a_phase_for_gold_rows_is_left_out_where_there_are_none(
