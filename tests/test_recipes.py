@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from compress import recipes
+from compress import plugins, recipes
 from compress.errors import CompressError
 from compress.recipes import BenchmarkRecipe, Choice, Phase, StudentRecipe, TeacherRecipe, Training
+from compress.recipes.student import ROUNDING
 
 SHIPPED = [(kind, name) for kind in recipes.KINDS for name in recipes.names(kind)]  # type: ignore[arg-type]
 STUDENT: dict[str, Any] = {
@@ -190,6 +191,12 @@ def test_with_other_phases_a_student_is_no_longer_what_was_published() -> None:
     assert pkd.published and pkd.survey and pkd.paper and pkd.missing
     assert (other.published, other.survey, other.paper, other.missing) == ((), (), "", ())
     assert other.architecture == pkd.architecture and [choice.name for choice in other.losses] == ["kl"]
+
+
+def test_what_rounds_is_an_intervention_and_told_of_the_students_that_have_it() -> None:
+    assert set(plugins.names("interventions")) > ROUNDING
+    rounded = {name for name in recipes.names("students") if recipes.load("students", name).is_rounded}
+    assert rounded == {"best-of", "q8bert", "q-bert"}
 
 
 def test_phases_must_suit_the_student() -> None:

@@ -22,10 +22,11 @@ TINYBERT = Survey("distillation", "TinyBERT (Jiao 2019)", 7.5, 96, 9.4, "BERT_4,
 Q8BERT = Survey("quantization", "Q8BERT (Zafrir 2019)", 4, 99, 0, "BERT_12", "all GLUE", baseline="BERT-large")
 BODY = replace(TINYBERT, system="TinyBERT, wide", body="bert-large")
 PHASES = (Phase((Choice("kl"),)),)
+ROUNDED = (*PHASES, Phase((Choice("kl"),), intervention=Choice("fake-quantization")))
 KNOWN = {
     "narrow": StudentRecipe("n", Choice("transformer"), PHASES, survey=(TINYBERT,), name="narrow",
                             missing=("general distillation: no pretrained checkpoint",)),
-    "rounded": StudentRecipe("r", Choice("transformer"), PHASES, survey=(Q8BERT,), name="rounded"),
+    "rounded": StudentRecipe("r", Choice("transformer"), ROUNDED, survey=(Q8BERT,), name="rounded"),
     "other": StudentRecipe("o", Choice("bilstm"), PHASES, paper="Somebody 2020", name="other"),
     "shared": StudentRecipe("s", Choice("albert"), PHASES, survey=(TINYBERT, BODY), name="shared"),
     "unmeasured": StudentRecipe("u", Choice("bilstm"), PHASES, survey=(TINYBERT,), name="unmeasured"),

@@ -14,6 +14,9 @@ from compress.measuring.bodies import BODIES
 from compress.recipes.reading import Choice
 from compress.recipes.training import Training, replace_training
 
+# Interventions that round weights or activations in the forward pass.
+ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
+
 
 @dataclass(frozen=True)
 class Published:
@@ -161,6 +164,11 @@ class StudentRecipe:
     augmentation: Augmentation | None = None
     vocabulary: Vocabulary | None = None
     name: str = ""
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the student is trained for what quantization will make of it."""
+        return any(phase.intervention and phase.intervention.name in ROUNDING for phase in self.phases)
 
     @property
     def losses(self) -> tuple[Choice, ...]:

@@ -140,7 +140,7 @@ def _students(rows: Sequence[Row], lines: Sequence[Measurement]) -> dict[str, St
         own.sort(key=lambda one: one.runtime != BASELINE_RUNTIME)
         trained = next((one for one in own if one.stage != "quantize"), None)
         judged = trained
-        if known and any(one.family == "quantization" for one in known.survey):
+        if known and known.is_rounded:
             judged = next((one for one in own if one.stage == "quantize"), trained)
         if known and (judged := judged or next(iter(own), None)):
             mine = [row for row in rows if row.head["kind"] == "model" and row.head["recipe"] == recipe]
