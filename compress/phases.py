@@ -223,16 +223,17 @@ def frozen(model: PreTrainedModel, names: Sequence[str], resting: int = 0) -> It
 
 @contextmanager
 def intervening(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: Phase) -> Iterator[Any]:
-    """Attach a phase's intervention to the student within the block, if it has one."""
+    """Attach a phase's intervention to the student within the block, if it has one.
+
+    After a fault it stays: the student is lost then, and what a detaching intervention still decides may take minutes.
+    """
     if phase.intervention is None:
         yield None
         return
     plugin = plugins.find("interventions", phase.intervention.name)
     intervention = plugin.function(model, teacher, **phase.intervention.options)
-    try:
-        yield intervention
-    finally:
-        intervention.detach()
+    yield intervention
+    intervention.detach()
 
 
 def remember(folder: Path, model: PreTrainedModel, outcome: Outcome) -> None:

@@ -194,6 +194,12 @@ def test_a_word_alone_in_its_band_stays() -> None:
     assert FrequencyBands([Example("one , .")]).another("one", random.Random(0)) == "one"
 
 
+def test_a_word_that_is_nearly_all_of_its_band_is_changed_at_once() -> None:
+    bands = FrequencyBands([Example("the " * 200_000 + "cat sat")])
+    generator = random.Random(0)
+    assert {bands.another("the", generator) for _ in range(50)} == {"cat", "sat"}
+
+
 def test_the_corpus_is_not_read_where_no_word_is_replaced() -> None:
     def never() -> Any:
         raise AssertionError

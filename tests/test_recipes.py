@@ -100,6 +100,8 @@ def test_all_faults_come_at_once() -> None:
         ({"phases": []}, "phases is empty; a student needs at least one"),
         ({"phases": [{"losses": []}]}, "phases[0]: losses is empty; a phase needs at least one"),
         ({"phases": [{"losses": [{"name": "kl"}], "share": 0.0}]}, "phases[0]: share = 0.0 must be above 0"),
+        ({"phases": [{"losses": [{"name": "kl", "temperature": 0.0}]}]}, "kl: temperature = 0.0 must be above 0"),
+        ({"phases": [{"losses": [{"name": "kl", "weight": 0.0}]}]}, "kl: weight = 0.0 must be above 0"),
         ({"phases": [{"losses": [{"name": "kl"}], "masking": 1.0}]}, "masking = 1.0 must be at least 0 and below 1"),
         ({"phases": [{"losses": [{"name": "kl"}], "teacher": "encoder"}]}, "which an encoder does not give"),
         ({"phases": [{"losses": [{"name": "kl"}], "training": {"epochs": 2.0}}]}, "epochs cannot differ"),

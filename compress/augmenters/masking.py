@@ -15,6 +15,7 @@ proportion to counts, as in the paper, and never gives the word itself.
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from itertools import accumulate, islice
@@ -89,24 +90,29 @@ class FrequencyBands:
         for example in islice(corpus, COUNTED_ROWS):
             counts.update(example.text.split())
             counts.update((example.text_pair or "").split())
-        self._band_of: dict[str, tuple[bool, int]] = {}
+        self._place: dict[str, tuple[tuple[bool, int], int]] = {}  # band, and index in it
         members: dict[tuple[bool, int], list[str]] = {}
         ranks: Counter[bool] = Counter()
         for word in sorted(counts, key=lambda word: (-counts[word], word)):
             is_word = word.isalpha()
             band = (is_word, (ranks[is_word] // FIRST_BAND_WORDS).bit_length())
             ranks[is_word] += 1
-            self._band_of[word] = band
-            members.setdefault(band, []).append(word)
+            own = members.setdefault(band, [])
+            self._place[word] = (band, len(own))
+            own.append(word)
         self._bands = {
             band: (words, list(accumulate(counts[word] for word in words))) for band, words in members.items()
         }
 
     def another(self, word: str, generator: random.Random) -> str:
         """Return another word of the same band, drawn in proportion to counts; the word itself where there is none."""
-        words, cumulated = self._bands.get(self._band_of.get(word, (False, -1)), ([word], [1]))
-        if len(words) == 1:
+        if word not in self._place:
             return word
-        while (drawn := generator.choices(words, cum_weights=cumulated)[0]) == word:
-            pass
-        return drawn
+        band, index = self._place[word]
+        words, cumulated = self._bands[band]
+        below, above = cumulated[index - 1] if index else 0, cumulated[index]
+        others = cumulated[-1] - (above - below)
+        if not others:
+            return word
+        drawn = generator.randrange(others)
+        return words[bisect_right(cumulated, drawn if drawn < below else drawn + above - below)]

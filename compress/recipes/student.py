@@ -103,6 +103,11 @@ class Phase:
             found.append(f"share = {self.share} must be above 0")
         if not 0 <= self.masking < 1:
             found.append(f"masking = {self.masking} must be at least 0 and below 1")
+        for choice in self.losses:
+            if not choice.weight > 0:
+                found.append(f"{choice.name}: weight = {choice.weight} must be above 0; leave the loss out instead")
+            if not choice.options.get("temperature", 1.0) > 0:
+                found.append(f"{choice.name}: temperature = {choice.options['temperature']} must be above 0")
         if "targets" in self.needs and not self.masking:
             found.append("a loss predicts masked tokens, and masking is 0; set masking = 0.15")
         if self.teacher == "encoder" and self.needs & {"logits", "labels"}:
