@@ -208,19 +208,23 @@ def _after(pretrained: ModelDir, recipe: StudentRecipe) -> StudentRecipe:
 
 
 def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Phase, ...]:
-    """Return the phases of a recipe; one that reads gold rows alone is left out, and said to be, where there are
-    none.
+    """Return the phases of a recipe; without gold rows those are left out, and said to be, that learn from them alone.
+
+    A loss on gold labels beside others says nothing then, which is said too.
     """
     if train:
         return recipe.phases
-    left = tuple(phase for phase in recipe.phases if phase.text != "gold")
+    left = []
     for phase in recipe.phases:
-        if phase not in left:
-            logger.warning(
-                "the phase %s of %s learns from gold rows and there are none (--train FILE): it is left out",
-                phase.name or "without a name", recipe.name,
-            )  # fmt: skip
-    return left
+        gold = [choice.name for choice in phase.losses if "labels" in plugins.find("losses", choice.name).needs]
+        of_phase = f"the phase {phase.name} of {recipe.name}" if phase.name else recipe.name
+        if phase.text == "gold" or phase.needs == {"labels"}:
+            logger.warning("%s learns from gold rows and there are none (--train FILE): it is left out", of_phase)
+            continue
+        if gold:
+            logger.warning("%s: no gold rows (--train FILE), so that %s adds nothing", of_phase, ", ".join(gold))
+        left.append(phase)
+    return tuple(left)
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:

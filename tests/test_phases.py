@@ -18,7 +18,7 @@ from tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
 
 from compress import training as training_module
 from compress.attention import attention_layers
-from compress.distill import distill
+from compress.distill import distill, possible_phases
 from compress.errors import CompressError
 from compress.interventions.module_replacing import attach
 from compress.label import label
@@ -210,6 +210,14 @@ def test_a_phase_for_gold_rows_is_left_out_where_there_are_none(
     made = taught(teacher, tmp_path / "student", recipe, labels, train=())
     assert "stretches" not in made.manifest.notes  # one was left
     assert "the phase fine-tuning" in caplog.text and "left out" in caplog.text
+
+
+def test_a_loss_on_gold_labels_without_gold_rows_is_said_to_add_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    mixed, alone = Phase((GOLD, KL)), Phase((GOLD,), name="hard")
+    assert possible_phases(in_phases(mixed, alone), ()) == (mixed,)
+    assert "so that hard-label adds nothing" in caplog.text
+    assert "the phase hard of" in caplog.text and "left out" in caplog.text
+    assert possible_phases(in_phases(mixed, alone), train_rows()) == (mixed, alone)
 
 
 def test_the_control_learns_from_gold_in_one_phase(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
