@@ -64,7 +64,7 @@ def _recipe(recipe: Any, kind: str) -> Iterator[str]:
         yield f"Training: {in_words(recipe.training)}"
     elif isinstance(recipe, BenchmarkRecipe):
         yield f"{recipe.name} (study): {recipe.title}\n\n{recipe.description.strip()}\n"
-        yield f"Students: {', '.join(plan.recipe for plan in recipe.students)}"
+        yield f"Students: {', '.join(plan.name or plan.recipe for plan in recipe.students)}"
         yield f"Pruning: {', '.join(plan.heads for plan in recipe.prune) or 'none'}"
         for name, budget in recipe.budgets.items():
             yield f"Budget {name}: {_budget(budget)}"
