@@ -55,8 +55,7 @@ from compress.measuring.cores import available_cores
 from compress.measuring.results import host_id
 from compress.measuring.timing import Ratio, speedup
 from compress.progress import quiet_libraries
-from compress.recipes import Choice
-from compress.signals import needs
+from compress.recipes import Choice, needs_of
 
 LEFT_OUT = {
     "mixed-vocabulary": "reads text in two vocabularies, which this student has not",
@@ -121,7 +120,7 @@ def contenders() -> list[Contender]:
     for name in plugins.names("losses"):
         if name in LEFT_OUT:
             continue
-        wanted = needs([Choice(name)])
+        wanted = needs_of([Choice(name)])
         if wanted & {"hidden", "attention"}:
             teachers: tuple[str, ...] = (LIVE_TEACHER,)
         elif "first" in wanted:

@@ -25,9 +25,9 @@ from compress.errors import CompressError
 from compress.inference import Run, logits_of
 from compress.label import Plan, plan_for, start_runtime
 from compress.masking import Masker
-from compress.recipes import Choice, Training
+from compress.recipes import Choice, Training, needs_of
 from compress.rows import TrainingRow, collator, write_rows
-from compress.signals import LIVE, CachedFirstStates, CachedTeacher, LiveTeacher, needs, write_first_states
+from compress.signals import LIVE, CachedFirstStates, CachedTeacher, LiveTeacher, write_first_states
 from compress.tokens import maximum_length
 from compress.training import EpochSampler, Teaching, trainer_for
 from compress.types import Batch, Outputs, TeacherSignal
@@ -158,7 +158,7 @@ class Ours:
     def train(self, contender: Contender, lesson: Lesson) -> float:
         """Train for some steps and return their mean milliseconds."""
         losses = tuple(Choice(name) for name in contender.losses)
-        masker = Masker(self.tokenizer, MASKING) if "targets" in needs(losses) else None
+        masker = Masker(self.tokenizer, MASKING) if "targets" in needs_of(losses) else None
         trainer = trainer_for(
             self.student, lesson.rows,
             teaching=Teaching(losses, self._signal(contender, losses, lesson), self.teacher, masker),
@@ -178,7 +178,7 @@ class Ours:
             return CachedFirstStates(lesson.first_states)
         if contender.teacher in {NO_TEACHER, CACHED}:
             return CachedTeacher()
-        live = LiveTeacher(self.teacher, needs(losses) & LIVE)
+        live = LiveTeacher(self.teacher, needs_of(losses) & LIVE)
 
         def without_cache(batch: Batch, cached_logits: Tensor | None) -> Outputs:
             if contender.teacher == PASS_FOR_EACH:

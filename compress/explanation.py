@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from compress import plugins, recipes
-from compress.recipes import Choice, Phase, StudentRecipe, Survey, Training
+from compress.recipes import Choice, Phase, StudentRecipe, Training
 
 FIGURES_NAME = "measured.json"
 NONE = "–"
@@ -33,15 +33,9 @@ def figures() -> Mapping[str, list[dict[str, str]]]:
     return found
 
 
-def published(one: Survey) -> str:
-    """Return a row of the survey in short: times smaller, performance kept, times as fast."""
-    speed = f", ×{one.speedup:g}" if one.speedup else ""
-    return f"÷{one.compression:g}, {one.performance_kept:g}%{speed}"
-
-
 def in_short(recipe: StudentRecipe) -> tuple[str, str, str, str]:
     """Return a recipe's published figures, ours, those of its control, and the command that trains it."""
-    said = "; ".join(map(published, recipe.survey)) or NONE
+    said = "; ".join(one.in_short for one in recipe.survey) or NONE
     command = f"compress distill --student {recipe.name}"
     measured = figures().get(recipe.name)
     if not measured:

@@ -10,7 +10,6 @@ width all of this is an exact copy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.attention import attention_layers
-from compress.factorisation import leading_directions
+from compress.factorisation import Directions, leading_directions
 from compress.modeling import is_tagger
 from compress.modeling.pruned import FAMILIES, layers_of, linear_of, stock_type
 from compress.parts import head_of
@@ -26,19 +25,10 @@ from compress.parts import head_of
 PASS_ROWS = 32  # the states of all layers of so many rows are in memory at a time
 
 
-@dataclass(frozen=True)
-class Basis:
-    """Orthonormal ``directions`` ``[D, d]`` and the share of the hidden states' energy that they hold."""
-
-    directions: Tensor
-    energy: float
-
-
 @torch.no_grad()
-def basis_of_hidden_states(teacher: PreTrainedModel, batch: dict[str, Tensor], width: int) -> Basis:
+def directions_of_hidden_states(teacher: PreTrainedModel, batch: dict[str, Tensor], width: int) -> Directions:
     """Return the leading ``width`` directions of all hidden states of a batch, padding left out."""
-    found = leading_directions(_hidden_states(teacher.eval(), batch), width)
-    return Basis(found.basis, 1 - found.error)
+    return leading_directions(_hidden_states(teacher.eval(), batch), width)
 
 
 def _hidden_states(model: PreTrainedModel, batch: dict[str, Tensor]) -> Iterator[Tensor]:
@@ -51,14 +41,14 @@ def _hidden_states(model: PreTrainedModel, batch: dict[str, Tensor]) -> Iterator
 
 @torch.no_grad()
 def project_model(
-    teacher: PreTrainedModel, student: PreTrainedModel, layers: Sequence[int], basis: Basis | None
+    teacher: PreTrainedModel, student: PreTrainedModel, layers: Sequence[int], directions: Directions | None
 ) -> None:
     """Fill every weight of ``student`` from ``teacher``, in place; student layer i starts from ``layers[i]``."""
     width = teacher.config.hidden_size
-    basis = basis or Basis(torch.eye(width), 1.0)
-    down = basis.directions
+    directions = directions or Directions(torch.eye(width), 0.0)
+    down = directions.basis
     # A layer norm over d directions that hold a share f of the energy sees sqrt(f D / d) times the deviation.
-    norm_scale = (basis.energy * width / down.shape[1]) ** 0.5
+    norm_scale = ((1 - directions.error) * width / down.shape[1]) ** 0.5
     names = FAMILIES[stock_type(teacher.config)]
     for index, source in enumerate(layers):
         _project_attention(teacher, student, index, source, down)

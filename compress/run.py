@@ -17,7 +17,6 @@ from compress.augmentation import augmented
 from compress.controls import control_key
 from compress.data import (
     ExampleSource,
-    content_sha256,
     describe_rows,
     row_key,
 )
@@ -209,7 +208,7 @@ class Study:
         pool = {
             "sets": [asdict(part) for part in self.recipe.data.unlabeled],
             "dropped_for": describe_rows({"test": self.rows.test}),
-            "content": content_sha256(self.rows.unlabeled),
+            "content": self.rows.unlabeled_sha256,
         }
         return {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described()}
 

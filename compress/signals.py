@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from compress import plugins
 from compress.errors import CompressError
 from compress.modeling import input_names
-from compress.recipes import Choice
+from compress.recipes import Choice, needs_of
 from compress.types import Batch, Outputs, TeacherSignal
 
 if TYPE_CHECKING:
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 LIVE = frozenset({"hidden", "first", "attention"})
 FIRST_STATES_LIMIT_BYTES = 2 * 1024**3
-
-
-def needs(losses: Iterable[Choice]) -> frozenset[str]:
-    """Return what the losses read of the teacher and the batch: ``logits``, ``hidden``, ``labels`` and so on."""
-    return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in losses))
 
 
 def needs_of_student(losses: Iterable[Choice]) -> frozenset[str]:
@@ -153,7 +148,7 @@ def signal_for(
     Args:
         masked: the text is masked anew in every step, so that the logits of whole text do not belong to it.
     """
-    wanted = needs(losses)
+    wanted = needs_of(losses)
     if not wanted & LIVE and not (masked and "logits" in wanted):
         return CachedTeacher()
     if teacher is None:

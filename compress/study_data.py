@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from compress.data import (
     Example,
     TextSource,
     check_roles,
+    content_sha256,
     describe_rows,
     find_set,
     grouped_split,
@@ -35,6 +36,11 @@ class StudyRows:
     test: Sequence[Example]
     unlabeled: TextSource
     data_name: str
+
+    @cached_property
+    def unlabeled_sha256(self) -> str:
+        """Fingerprint of the unlabelled text, which takes seconds of a large pool."""
+        return content_sha256(self.unlabeled)
 
     def described(self) -> list[dict[str, Any]]:
         """Return what a stage that fits and selects was made from."""

@@ -30,9 +30,9 @@ from compress.errors import CompressError
 from compress.host import has_fast_bfloat16
 from compress.masking import Masker
 from compress.metrics import evaluate
-from compress.recipes import Choice, Training
+from compress.recipes import Choice, Training, needs_of
 from compress.rows import NO_LABEL
-from compress.signals import LIVE, Watched, needs, needs_of_student
+from compress.signals import LIVE, Watched, needs_of_student
 from compress.types import Batch, Intervention, Outputs, TeacherSignal
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class DistillationTrainer(Trainer):
         super().__init__(**arguments)
         self.teaching = teaching
         self.terms = terms
-        self.reads_teacher = bool(needs(teaching.losses) & ({"logits"} | LIVE))
+        self.reads_teacher = bool(needs_of(teaching.losses) & ({"logits"} | LIVE))
         self.student = Watched(arguments["model"], needs_of_student(teaching.losses))
         learning = [parameter for parameter in arguments["model"].parameters() if parameter.requires_grad]
         if not learning:

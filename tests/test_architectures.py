@@ -18,9 +18,10 @@ from compress.artifact import load
 from compress.attention import attention_layers
 from compress.data import Example
 from compress.errors import CompressError
+from compress.factorisation import Directions
 from compress.modeling.pruned import layers_of
 from compress.parts import choose_layers
-from compress.projection import PASS_ROWS, Basis, basis_of_hidden_states, project_model
+from compress.projection import PASS_ROWS, directions_of_hidden_states, project_model
 
 TEXTS = ["the film is good", "dull", "a very slow plot with its cold ending and a stale story"]
 STUDENTS: list[tuple[str, dict[str, Any]]] = [
@@ -117,7 +118,7 @@ def test_a_narrower_student_starts_near_its_teacher_and_a_random_one_does_not(fa
     student = build("transformer", teacher, family, depth=LAYERS, hidden_size=28)
     assert student.config.hidden_size == 28 and student.get_input_embeddings().weight.shape[1] in {28, 16}
     encoded = tokenizer(family)([row.text for row in examples()], padding=True, return_tensors="pt")
-    basis = basis_of_hidden_states(teacher, dict(encoded), 28).directions
+    basis = directions_of_hidden_states(teacher, dict(encoded), 28).basis
     torch.testing.assert_close(basis.T @ basis, torch.eye(28), atol=1e-5, rtol=0)
     fresh = AutoModelForSequenceClassification.from_config(student.config).eval()
     expected = directions(teacher, family, basis)
@@ -138,11 +139,11 @@ def test_the_directions_of_many_rows_are_those_of_all_found_a_few_rows_at_a_time
     _, sizes, directions = torch.linalg.svd(states, full_matrices=False)
     rows: list[int] = []
     teacher.register_forward_pre_hook(lambda _, inputs, named: rows.append(len(named["input_ids"])), with_kwargs=True)
-    found = basis_of_hidden_states(teacher, encoded, 5)
+    found = directions_of_hidden_states(teacher, encoded, 5)
     assert rows == [PASS_ROWS, PASS_ROWS, 3]
-    assert found.energy == pytest.approx(float(sizes[:5].square().sum() / sizes.square().sum()))
+    assert 1 - found.error == pytest.approx(float(sizes[:5].square().sum() / sizes.square().sum()))
     best = directions[:5].T.float()
-    torch.testing.assert_close(found.directions @ found.directions.T, best @ best.T, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.basis @ found.basis.T, best @ best.T, atol=1e-5, rtol=0)
 
 
 def first_dimensions(kept: int = 28, energy: float = 1.0) -> tuple[Any, Any]:
@@ -152,7 +153,7 @@ def first_dimensions(kept: int = 28, energy: float = 1.0) -> tuple[Any, Any]:
     with torch.no_grad():
         for layer in attention_layers(teacher):
             layer.query.weight[7::8], layer.query.bias[7::8] = 0.0, 0.0
-    project_model(teacher, student, [0, 1], Basis(torch.eye(32)[:, :kept], energy))
+    project_model(teacher, student, [0, 1], Directions(torch.eye(32)[:, :kept], 1 - energy))
     return teacher, student
 
 

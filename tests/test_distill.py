@@ -23,8 +23,8 @@ from compress.distill import distill
 from compress.errors import CompressError
 from compress.label import label
 from compress.labels import LabelDir
-from compress.recipes import Choice, Phase, StudentRecipe, resolved
-from compress.signals import CachedTeacher, LiveTeacher, needs, signal_for
+from compress.recipes import Choice, Phase, StudentRecipe, needs_of, resolved
+from compress.signals import CachedTeacher, LiveTeacher, signal_for
 from compress.training import last_whole_checkpoint, steps_for
 from compress.transfer import Gold, Lessons, Pool, agreement_rows
 
@@ -212,7 +212,7 @@ def test_a_gold_row_that_the_pool_holds_teaches_once(teacher: Path, tmp_path: Pa
 def test_the_teacher_runs_live_only_where_a_loss_needs_it(
     losses: tuple[Choice, ...], signal: type, wanted: set[str]
 ) -> None:
-    assert needs(losses) == wanted
+    assert needs_of(losses) == wanted
     assert type(signal_for(losses, classifier("bert"))) is signal
 
 

@@ -18,7 +18,7 @@ from compress.errors import CompressError
 from compress.modeling import auto_class, is_tagger
 from compress.modeling.pruned import stock_type
 from compress.parts import ffn_width, free_depth, own_layers, require_whole, starting_layers
-from compress.projection import basis_of_hidden_states, copy_model, project_model
+from compress.projection import copy_model, directions_of_hidden_states, project_model
 from compress.tokens import encode, pad
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def build(
     if stock_type(teacher.config) == "mobilebert":
         copy_model(teacher, student, sources)
         return student
-    basis = None
+    directions = None
     if hidden_size < width:
         sample = list(itertools.islice(examples, BASIS_EXAMPLES))
         tokens = encode(tokenizer, sample, BASIS_LENGTH)
         rows = [{key: values[i] for key, values in tokens.items()} for i in range(len(sample))]
         batch = {key: torch.from_numpy(v) for key, v in pad(rows, tokenizer.pad_token_id or 0).items()}
-        basis = basis_of_hidden_states(teacher, batch, hidden_size)
-    project_model(teacher, student, sources, basis)
+        directions = directions_of_hidden_states(teacher, batch, hidden_size)
+    project_model(teacher, student, sources, directions)
     return student
 
 

@@ -19,6 +19,7 @@ from compress.recipes.student import (
     Survey,
     Vocabulary,
     in_phases,
+    needs_of,
     of_phases,
 )
 from compress.recipes.study import (
@@ -37,8 +38,8 @@ from compress.recipes.training import TeacherRecipe, Training, replace_training
 __all__ = [
     "Augmentation", "BenchmarkRecipe", "Budget", "Choice", "DataSet", "Kind", "Phase", "Published", "Slice",
     "StudentRecipe", "StudyBenchmark", "StudyData", "StudyPrune", "StudyStudent", "StudyTeacher", "Survey",
-    "TeacherRecipe", "Training", "Vocabulary", "deciding", "folder", "in_phases", "load", "names", "of_phases", "parse",
-    "replace_training", "resolved",
+    "TeacherRecipe", "Training", "Vocabulary", "deciding", "folder", "in_phases", "load", "names", "needs_of",
+    "of_phases", "parse", "replace_training", "resolved",
 ]  # fmt: skip
 
 Kind = Literal["teachers", "students", "benchmarks"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,11 @@ from compress.recipes.training import Training, replace_training
 
 # Interventions that round weights or activations in the forward pass.
 ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
+
+
+def needs_of(losses: Iterable[Choice]) -> frozenset[str]:
+    """Return what losses read of the teacher and the batch: ``logits``, ``hidden``, ``labels`` and so on."""
+    return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in losses))
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,12 @@ class Survey:
     evaluated_on: str
     baseline: str = "BERT-base"
     body: str = ""
+
+    @property
+    def in_short(self) -> str:
+        """Times smaller, performance kept, times as fast."""
+        speed = f", ×{self.speedup:g}" if self.speedup else ""
+        return f"÷{self.compression:g}, {self.performance_kept:g}%{speed}"
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
@@ -87,7 +98,7 @@ class Phase:
     @property
     def needs(self) -> frozenset[str]:
         """What the losses read of the teacher and the batch."""
-        return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in self.losses))
+        return needs_of(self.losses)
 
     @property
     def general(self) -> bool:
@@ -183,7 +194,7 @@ class StudentRecipe:
     @property
     def needs(self) -> frozenset[str]:
         """What the losses of all phases read of the teacher and the batch."""
-        return frozenset().union(*(phase.needs for phase in self.phases))
+        return needs_of(self.losses)
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""

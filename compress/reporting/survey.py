@@ -124,9 +124,8 @@ def in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]
 
 def published(one: Survey) -> Cell:
     """Return how many times smaller a system was reported to be, the share it kept and how many times faster it was."""
-    speed = f", ×{one.speedup:g}" if one.speedup else ""
     baseline = "" if one.baseline == "BERT-base" else f"against {one.baseline}"
-    return Cell(f"÷{one.compression:g}, {one.performance_kept:g}%{speed}", baseline, one.performance_kept)
+    return Cell(one.in_short, baseline, one.performance_kept)
 
 
 def _students(rows: Sequence[Row], lines: Sequence[Measurement]) -> dict[str, Student]:
