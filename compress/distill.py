@@ -289,6 +289,8 @@ def _check_request(
 ) -> None:
     if (unlabeled is None) == (not label_dirs):
         raise CompressError("distill needs either --unlabeled FILE, which it labels first, or --labels DIR, not both")
+    if not control:
+        _check_task(model, recipe)
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
     for directory in (*label_dirs, *variant_dirs):
@@ -306,3 +308,18 @@ def _check_request(
         raise CompressError(
             f"the student {recipe.name!r} learns from gold labels, and there are none; give --train FILE"
         )
+
+
+def _check_task(model: ModelDir, recipe: StudentRecipe) -> None:
+    for choice in recipe.losses:
+        needs = plugins.find("losses", choice.name).needs
+        if model.task == "regression" and "classes" in needs:
+            raise CompressError(
+                f"the student {recipe.name!r} compares classes (the loss {choice.name}), and {model.name} is a "
+                "regression; use a student that learns by logit-mse, such as minilm-3"
+            )
+        if model.task == "tagging" and "mixed" in needs:
+            raise CompressError(
+                f"the student {recipe.name!r} reads texts in two vocabularies (the loss {choice.name}), whose words do "
+                f"not begin at the same pieces, and {model.name} tags words; use a student without that loss"
+            )

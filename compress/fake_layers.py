@@ -27,6 +27,8 @@ class FakeLayers:
     ``input_range``: the exponential moving average of the largest magnitude of its inputs, observed in training mode
     from the first batch on, whether or not rounding is ``active`` yet. Being buffers, the ranges are part of the state
     dict and survive a restart. Outputs of an embedding are rows of its table: they are rounded instead of the table.
+    With ``evaluates_rounded`` the evaluation mode rounds even before training does, so that a checkpoint is selected by
+    what it will compute in the end.
 
     Args:
         rounding: gives for a module's name and weight how its rows are rounded.
@@ -46,6 +48,7 @@ class FakeLayers:
         without: frozenset[str] = frozenset(),
     ) -> None:
         self.active = False
+        self.evaluates_rounded = False
         self._rounding = rounding
         self._bits = activation_bits
         self._decay = decay
@@ -78,12 +81,15 @@ class FakeLayers:
         def forward(inputs: Tensor) -> Tensor:
             if self._bits and linear.training:
                 self._observe(linear.get_buffer(RANGE_BUFFER), inputs)
-            if not self.active:
+            if not self._rounds(linear):
                 return functional.linear(inputs, linear.weight, linear.bias)
             weight = self._rounding(name, linear.weight)(linear.weight, None)
             return functional.linear(self._rounded(linear, inputs), weight, linear.bias)
 
         return forward
+
+    def _rounds(self, module: nn.Module) -> bool:
+        return self.active or (self.evaluates_rounded and not module.training)
 
     @torch.no_grad()
     def _observe(self, average: Tensor, inputs: Tensor) -> None:
@@ -99,7 +105,7 @@ class FakeLayers:
 
     def _table_hook(self, name: str) -> Callable[..., Tensor | None]:
         def hook(table: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            if not self.active:
+            if not self._rounds(table):
                 return None
             weight = table.weight
             assert isinstance(weight, Tensor)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from study_parts import BILSTM, TRAINING, TRANSFORMER, pool_file, pool_rows, state, train_rows, validation_rows
+from tagging import tagger
 from tiny import classifier, pruned, write
 
 import compress
@@ -204,8 +205,8 @@ def test_a_gold_row_that_the_pool_holds_teaches_once(teacher: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("losses", "signal", "wanted"),
     [
-        ((Choice("logit-mse"), Choice("kl")), CachedTeacher, {"logits"}),
-        ((Choice("kl"), Choice("hidden-cosine")), LiveTeacher, {"logits", "hidden"}),
+        ((Choice("logit-mse"), Choice("kl")), CachedTeacher, {"logits", "classes"}),
+        ((Choice("kl"), Choice("hidden-cosine")), LiveTeacher, {"logits", "classes", "hidden"}),
         ((Choice("hard-label"),), CachedTeacher, {"labels"}),
     ],
 )
@@ -310,6 +311,10 @@ def other_teacher(given: dict[str, Any], folder: Path) -> None:
     given["teacher"] = write(folder / "other", classifier("bert", seed=5))
 
 
+def another_task(model: Callable[[], Any], student: str) -> Callable[[dict[str, Any], Path], None]:
+    return lambda given, folder: given.update(teacher=write(folder / "other", model()), student=student)
+
+
 def set_option(**options: Any) -> Callable[[dict[str, Any], Path], None]:
     return lambda given, folder: given.update(options)
 
@@ -317,6 +322,8 @@ def set_option(**options: Any) -> Callable[[dict[str, Any], Path], None]:
 GOLD = Choice("hard-label")
 REFUSED: list[tuple[Any, str]] = [
     (other_teacher, "was labelled by another teacher"),
+    (another_task(lambda: classifier("bert", labels=("score",)), "pd"), r"compares classes \(the loss kl\)"),
+    (another_task(tagger, "bert-48"), "in two vocabularies .*, and other tags words"),
     (set_option(labels=[]), "needs either --unlabeled FILE"),
     (lambda given, folder: given.update(unlabeled=pool_file(folder / "p.txt")), "not both"),
     (set_option(control=True), "--control trains on gold labels alone"),

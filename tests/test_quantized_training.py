@@ -98,20 +98,22 @@ def test_nothing_is_left_when_it_ends() -> None:
     assert all("forward" not in module.__dict__ and not module._forward_hooks for module in student.modules())
 
 
-def test_rounding_starts_with_its_share_of_the_phase() -> None:
-    student = classifier("bert")
+def test_training_rounds_from_its_share_of_the_phase_and_evaluations_from_the_first() -> None:
+    student = without_dropout(classifier("bert"))
     inputs = batches(student, 1)[0]
     with torch.no_grad():
         expected = student(**inputs).logits
         attached = fake_quantization.attach(student, classifier("bert"), start=0.5)
         student.train()
-        student(**inputs)  # observes
-        student.eval()
         attached.step(0.49)
         assert torch.equal(student(**inputs).logits, expected)
         attached.step(0.5)
-        assert not torch.equal(student(**inputs).logits, expected)
+        rounded = student(**inputs).logits
+        assert not torch.equal(rounded, expected)
+        attached.step(0.49)
+        assert torch.equal(student.eval()(**inputs).logits, rounded)  # what is selected is what is used
         attached.detach()
+        assert torch.equal(student(**inputs).logits, expected)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class FakeQuantization:
 
     def __init__(self, student: PreTrainedModel, layers: FakeLayers, start: float) -> None:
         self._student, self._layers, self._start = student, layers, start
-        layers.active = start == 0
+        layers.active, layers.evaluates_rounded = start == 0, True
 
     def step(self, done: float) -> None:
         """Round from the share ``start`` of the phase on."""
@@ -56,7 +56,8 @@ def attach(
         bits: of weights and activations, 2 to 8; the quantizer ``onnx-qdq`` is for 8.
         decay: of the moving average of activation ranges. It starts at the first batch, which the paper's .9999 hardly
             leaves within a few hundred steps.
-        start: share of the phase that passes before rounding begins; ranges are observed from its first batch.
+        start: share of the phase that passes before training rounds; ranges are observed from its first batch, and
+            evaluations round from the first one on.
 
     Raises:
         CompressError: a student without transformer layers, or an option out of its range.

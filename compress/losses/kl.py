@@ -12,7 +12,7 @@ from torch.nn.functional import kl_div, log_softmax
 from compress.errors import CompressError
 from compress.types import Batch, Outputs
 
-NEEDS = frozenset({"logits"})
+NEEDS = frozenset({"logits", "classes"})
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, temperature: float = 2.0) -> Tensor:

@@ -23,7 +23,7 @@ from compress.types import Batch, Outputs
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-NEEDS = frozenset({"logits", "mixed"})
+NEEDS = frozenset({"logits", "classes", "mixed"})
 
 
 def loss(
