@@ -188,10 +188,15 @@ def write_first_states(
             arrays["token_type_ids"].to(device) if "token_type_ids" in arrays else None,
         )  # fmt: skip
         first = torch.stack([hidden[:, 0] for hidden in signal(batch, None).hidden], dim=1).cpu().half().numpy()
+        if not np.isfinite(first).all():
+            raise CompressError(
+                "the teacher gave hidden states that float16 does not hold; its weights are damaged, or too large for "
+                "the losses that compare first states"
+            )
         if states is None:
             states = np.lib.format.open_memmap(temporary, "w+", np.float16, (len(order), *first.shape[1:]))
         states[chosen] = first
-    if states is None or not np.isfinite(states[order[0]]).all():
-        raise CompressError("the teacher gave hidden states that are not finite numbers; its weights are damaged")
+    if states is None:
+        raise ValueError("there are no rows to run the teacher over")
     states.flush()
     temporary.replace(path)

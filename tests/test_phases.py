@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from study_parts import BILSTM, TRAINING, TRANSFORMER, pool_file, state, train_rows, validation_rows
 from tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
 
+from compress import signals
 from compress import training as training_module
 from compress.attention import attention_layers
-from compress.distill import distill, possible_phases
+from compress.data import Example
+from compress.distill import distill, possible_phases, summary
 from compress.errors import CompressError
 from compress.interventions.module_replacing import attach
 from compress.label import label
@@ -30,6 +32,8 @@ from compress.phases import frozen, parts
 from compress.recipes import Choice, Phase, StudentRecipe
 from compress.schedule import divide, stretches
 from compress.signals import LiveTeacher, Watched
+from compress.training import Outcome
+from compress.transfer import held_out
 from compress.types import NO_TARGET, Batch
 
 GOLD, KL, MSE, HIDDEN = Choice("hard-label"), Choice("kl"), Choice("logit-mse"), Choice("hidden-cosine")
@@ -455,19 +459,25 @@ def test_a_phase_in_which_nothing_learns_is_refused(teacher: Path, labels: Label
         taught(teacher, tmp_path / "student", recipe, labels)
 
 
-def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
-    from compress.phases import Classroom
+def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
+    """The rows of a pool with its logits, and what makes a batch of some."""
     from compress.rows import collator, write_rows
-    from compress.schedule import Stretch
-    from compress.signals import CachedFirstStates
     from compress.transfer import Gold, Lessons, Pool
 
-    tokens, model = tokenizer("bert"), classifier("bert")
     rows = write_rows(
-        tmp_path / "rows.arrow", Lessons(Pool((labels,)), Gold()).rows("all"), tokens, max_length=32,
+        folder / "rows.arrow", Lessons(Pool((labels,)), Gold()).rows("all"), tokenizer("bert"), max_length=32,
         task="classification",
     )  # fmt: skip
-    collate = collator(0, "classification")
+    return rows, collator(0, "classification")
+
+
+def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    from compress.phases import Classroom
+    from compress.schedule import Stretch
+    from compress.signals import CachedFirstStates
+
+    tokens, model = tokenizer("bert"), classifier("bert")
+    rows, collate = written(labels, tmp_path)
     room = Classroom(model, tokens, rows, collate, TRAINING, "cpu")
     phase = Phase((Choice("patience", options={"layers": "skip"}), KL))
     steps = 2 * len(rows) // TRAINING.batch_size + 1
@@ -482,3 +492,37 @@ def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels
     assert given_first is not None
     expected = torch.stack([states[:, 0] for states in hidden], dim=1)
     np.testing.assert_allclose(given_first.numpy(), expected.numpy(), atol=5e-3, rtol=2e-3)
+
+
+def test_first_states_are_cached_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = classifier("bert")
+    bytes_of_a_row = 2 * (model.config.num_hidden_layers + 1) * model.config.hidden_size
+    monkeypatch.setattr(signals, "FIRST_STATES_LIMIT_BYTES", 5 * bytes_of_a_row)
+    assert signals.first_states_fit(5, model) and not signals.first_states_fit(6, model)
+
+
+def test_one_row_whose_first_states_are_no_numbers_is_enough(labels: LabelDir, tmp_path: Path) -> None:
+    model = classifier("bert")
+    rows, collate = written(labels, tmp_path)
+    counts = np.unique(np.concatenate(rows["input_ids"]), return_counts=True)
+    rare = int(counts[0][counts[1].argmin()])
+    with torch.no_grad():
+        model.get_input_embeddings().weight[rare] = torch.inf  # type: ignore[operator]
+    with pytest.raises(CompressError, match="hidden states that float16 does not hold"):
+        signals.write_first_states(tmp_path / "first.npy", rows, model, collate, device="cpu", precision="float32")
+    assert not (tmp_path / "first.npy").exists()
+
+
+def test_the_best_step_counts_the_steps_of_the_stretches_before() -> None:
+    before = Outcome(9, 8, None, None, "", "float32", 1.0)
+    last = Outcome(20, 15, 0.8, 5, "validation", "float32", 2.5)
+    told = summary([before, before, last])
+    assert told["best_step"] == 8 + 8 + 5
+    assert (told["planned_steps"], told["steps"], told["seconds"]) == (38, 31, 4.5)
+
+
+def test_of_a_large_pool_so_many_rows_are_held_out_and_no_more() -> None:
+    rows = [Example(f"row {number}") for number in range(20_000)]
+    few, many = (sum(held_out(row, size) for row in rows) for size in (20_000, 200_000))
+    assert 900 < few < 1100  # 5%
+    assert 150 < many < 250  # 2,000 of 200,000

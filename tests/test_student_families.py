@@ -128,8 +128,11 @@ def test_an_albert_layer_is_the_mean_or_one_of_the_teachers() -> None:
 
 
 def test_fewer_directions_lose_more_and_say_how_much() -> None:
-    """What the student reads is the projection of what the teacher reads: the angle between them follows the loss."""
-    teacher = classifier("bert")
+    """What the student reads is the projection of what the teacher reads, in angle and in length."""
+    teacher: Any = classifier("bert")
+    with torch.no_grad():
+        teacher.bert.embeddings.LayerNorm.weight.fill_(1.0)
+        teacher.bert.embeddings.LayerNorm.bias.zero_()  # so that what the teacher reads has the energy 32
     errors, cosines = [], []
     for size in (32, 24, 12, 4):
         student: Any = build("albert", teacher, embedding_size=size)
@@ -140,6 +143,8 @@ def test_fewer_directions_lose_more_and_say_how_much() -> None:
             read = widen(student.albert.embeddings(encoded["input_ids"]))[encoded["attention_mask"].bool()]
         errors.append(student.config.embedding_error)
         cosines.append(float(torch.cosine_similarity(read, states(teacher)[0]).mean()))
+        left = 32 * (1 - student.config.embedding_error)
+        assert float(read.square().sum(dim=1).mean()) == pytest.approx(left, rel=1e-3)
     assert errors == sorted(errors) and errors[0] == pytest.approx(0, abs=1e-6) and 0.3 < errors[-1] < 1
     assert cosines == sorted(cosines, reverse=True) and cosines[0] > 0.9999 and cosines[1] > 0.9
 
