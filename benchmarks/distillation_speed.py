@@ -48,12 +48,12 @@ from distillation_turns import (
 from peer_environments import textbrewer_python
 
 from compress import plugins
-from compress.artifact import write_atomically
 from compress.host import describe_host, library_versions
 from compress.layer_maps import layer_map
 from compress.measuring.cores import available_cores
 from compress.measuring.results import host_id
 from compress.measuring.timing import Ratio, speedup
+from compress.output import write_atomically
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, needs_of
 

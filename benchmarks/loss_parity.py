@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
 from compress import plugins
-from compress.artifact import write_atomically
 from compress.host import without_home
 from compress.learned_parts import VocabularyHead
+from compress.output import write_atomically
 from compress.relations import split_heads
 from compress.types import NO_TARGET, Batch, Outputs
 

@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from compress.artifact import ModelDir, write_atomically
+from compress.artifact import ModelDir
 from compress.data import Example, open_source, read_examples
 from compress.host import describe_host, library_versions, without_home
 from compress.measuring.contenders import Contender, Entry
@@ -40,6 +40,7 @@ from compress.measuring.rounds import Run, Setting, load, take_turns
 from compress.measuring.subject import write_texts
 from compress.measuring.timing import Ratio, is_noisy, noise, speedup
 from compress.measuring.worker import Worker
+from compress.output import write_atomically
 from compress.progress import silent
 
 # Works and rests for up to so many seconds each, on every core, until it is ended or its parent is gone.

@@ -27,11 +27,11 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from compress.artifact import write_atomically
 from compress.host import describe_host, library_versions, without_home
 from compress.measuring.cores import available_cores
 from compress.measuring.results import host_id
 from compress.measuring.timing import speedup
+from compress.output import write_atomically
 
 POLICIES: dict[str, dict[str, str]] = {
     "default": {},

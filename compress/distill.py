@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from compress import plugins, recipes
-from compress.artifact import WORK_FOLDER, Manifest, ModelDir, parent_entry, writing
+from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.augmentation import augmented
 from compress.data import (
     Example,
@@ -28,6 +28,7 @@ from compress.label import label, teacher_logits
 from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
 from compress.modeling import auto_class
+from compress.output import WORK_FOLDER, writing
 from compress.progress import Progress, silent
 from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, resolved
 from compress.rows import TrainingRow

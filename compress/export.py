@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compress import plugins
-from compress.artifact import ONNX_NAME, Manifest, ModelDir, finish, parent_entry, writing
+from compress.artifact import ONNX_NAME, Manifest, ModelDir, parent_entry
 from compress.errors import CompressError
 from compress.modeling import TAGGER
+from compress.output import finish, writing
 from compress.tokens import OFFSET_POSITIONS, maximum_length
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from compress import recipes
-from compress.artifact import Manifest, ModelDir, parent_entry, writing
+from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import Example, check_roles, describe_rows, encode_gold, infer_labels, infer_task
 from compress.encoders import load_classifier
 from compress.errors import CompressError
 from compress.metrics import find_metric
+from compress.output import writing
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
 from compress.transfer import Gold, Lessons, Selection

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress import plugins
-from compress.artifact import WORK_FOLDER, Manifest, ModelDir, finish, parent_entry, write_atomically, writing
+from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
 from compress.errors import CompressError
 from compress.inference import BATCH_ROWS, Run, logits_of
 from compress.labels import SHARD_ROWS, LabelDir, shard_is_done, write_shard
 from compress.measuring.cores import available_cores
+from compress.output import WORK_FOLDER, finish, write_atomically, writing
 from compress.progress import Progress, silent
 from compress.tokens import maximum_length, tokenizer_sha256
 from compress.words import by_sentence, word_counts

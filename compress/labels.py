@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from compress.artifact import MANIFEST_NAME, Manifest, file_sha256, verify_files, write_atomically
+from compress.artifact import MANIFEST_NAME, Manifest, file_sha256, verify_files
 from compress.data import Example
 from compress.errors import CompressError
+from compress.output import write_atomically
 from compress.words import by_sentence, word_counts
 
 SHARD_ROWS = 2048

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compress import plugins
-from compress.artifact import WORK_FOLDER, write_atomically
 from compress.errors import CompressError
 from compress.masking import Masker
 from compress.modeling.pruned import layers_of
+from compress.output import WORK_FOLDER, write_atomically
 from compress.parts import embeddings_projection
 from compress.quantization import forget_quantization
 from compress.recipes import Phase, Training, replace_training

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compress import plugins, recipes
-from compress.artifact import WORK_FOLDER, Manifest, ModelDir, parent_entry, writing
+from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.distill import summary
 from compress.encoders import load_classifier
 from compress.errors import CompressError
 from compress.finetune import open_encoder
+from compress.output import WORK_FOLDER, writing
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
 from compress.rows import TrainingRow, collator, write_rows

@@ -12,13 +12,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compress.artifact import WORK_FOLDER, Manifest, ModelDir, parent_entry, write_atomically, writing
+from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import Example, check_roles, describe_rows, encode_gold, row_key
 from compress.errors import CompressError
 from compress.heads import heads_to_remove
 from compress.importance import Judge, choose_heads, masked
 from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
+from compress.output import WORK_FOLDER, write_atomically, writing
 from compress.progress import Progress, silent
 from compress.recipes import Choice, Phase, Training
 from compress.tokens import maximum_length

@@ -27,7 +27,7 @@ from typing import Any, cast
 import numpy as np
 
 from compress import plugins
-from compress.artifact import MANIFEST_NAME, ONNX_NAME, WORK_FOLDER, Manifest, ModelDir, finish, parent_entry, writing
+from compress.artifact import MANIFEST_NAME, ONNX_NAME, Manifest, ModelDir, parent_entry
 from compress.data import check_roles
 from compress.errors import CompressError
 from compress.examples import Example, content_sha256, describe_rows, encode_gold, without_label
@@ -35,6 +35,7 @@ from compress.export import write_onnx
 from compress.int8_check import Check, Judge, start
 from compress.measuring.cores import available_cores
 from compress.metrics import find_metric
+from compress.output import WORK_FOLDER, finish, writing
 from compress.progress import Progress, silent
 from compress.quantization import ACTIVATION_RANGES, WEIGHT_BITS
 from compress.words import one_column

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compress.artifact import write_atomically
 from compress.errors import CompressError
 from compress.measuring.results import Measurement, read_results
+from compress.output import write_atomically
 from compress.reporting import kinds, repeats
 from compress.reporting.cells import in_one_line
 from compress.reporting.cost import parse_prices

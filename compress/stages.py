@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compress.artifact import MANIFEST_NAME, write_atomically
+from compress.artifact import MANIFEST_NAME
 from compress.errors import CompressError
+from compress.output import write_atomically
 
 logger = logging.getLogger("compress")
 

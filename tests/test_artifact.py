@@ -15,8 +15,9 @@ import torch
 from tiny import bilstm, classifier, pruned, write
 
 import compress
-from compress.artifact import Manifest, ModelDir, finish, load, parent_entry, verify_files, write_atomically, writing
+from compress.artifact import Manifest, ModelDir, load, parent_entry, verify_files
 from compress.errors import CompressError
+from compress.output import finish, write_atomically, writing
 
 REQUEST = {"stage": "test", "seed": 0}
 

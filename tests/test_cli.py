@@ -19,9 +19,10 @@ from study_parts import TINY_STUDENT, labelled_file, pool_file, pool_rows, train
 from tiny import classifier, write
 
 from compress import catalogue
-from compress.artifact import Manifest, finish
+from compress.artifact import Manifest
 from compress.cli import COMMANDS, execute
 from compress.data import Example
+from compress.output import finish
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

@@ -224,7 +224,8 @@ def test_parity_is_checked_with_what_is_on_disk() -> None:
 
 
 def test_data_of_the_parent_is_inherited(tmp_path: Path) -> None:
-    from compress.artifact import Manifest, finish
+    from compress.artifact import Manifest
+    from compress.output import finish
 
     directory = write(tmp_path / "model", classifier("distilbert"), "distilbert")
     data = ({"role": "train", "name": "train", "rows": 3, "sha256": "abc"},)

@@ -15,7 +15,7 @@ import pytest
 from tiny import LABELS, bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
 from compress import plugins
-from compress.artifact import Manifest, ModelDir, file_sha256, finish
+from compress.artifact import Manifest, ModelDir, file_sha256
 from compress.calibration import observed_ranges
 from compress.errors import CompressError
 from compress.examples import Example, describe_rows
@@ -23,6 +23,7 @@ from compress.graph import operator_counts
 from compress.inference import logits_of
 from compress.int8_check import Judge
 from compress.measuring.timing import Ratio
+from compress.output import finish
 from compress.quantize import quantize
 
 KINDS = [

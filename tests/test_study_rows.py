@@ -14,12 +14,13 @@ from study_parts import TINY_STUDENT, labelled_file, pool_file, train_rows, vali
 from tiny import classifier, write
 
 from compress import budgets, recipes
-from compress.artifact import Manifest, ModelDir, finish
+from compress.artifact import Manifest, ModelDir
 from compress.cli import execute
 from compress.controls import control_key
 from compress.data import Example
 from compress.errors import CompressError
 from compress.labels import LabelDir
+from compress.output import finish
 from compress.recipes import BenchmarkRecipe, Choice, Phase, Vocabulary, resolved
 from compress.run import FailedRows, run
 

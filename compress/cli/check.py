@@ -123,8 +123,8 @@ def _show(verdict: Verdict) -> None:
 
 
 def _write(junit: str | None, json_file: str | None, verdict: Verdict) -> None:
-    from compress.artifact import write_atomically
     from compress.gating.outputs import to_json, to_junit
+    from compress.output import write_atomically
 
     for option, path, form in (("--junit", junit, to_junit), ("--json", json_file, to_json)):
         if path:

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from compress.artifact import ModelDir, write_atomically
+from compress.artifact import ModelDir
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.measuring.results import Measurement
+from compress.output import write_atomically
 from compress.plugins import fits
 
 SUFFIX = ".lock.json"

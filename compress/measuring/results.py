@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compress.artifact import write_atomically
 from compress.errors import CompressError
 from compress.measuring.schema import SCHEMA, faults
+from compress.output import write_atomically
 
 # Raw samples, metric with n, sizes and host of one configuration: one line of JSON, as compress.measuring.schema says.
 Measurement = dict[str, Any]
