@@ -91,9 +91,10 @@ def distill(
     """
     from transformers import set_seed
 
+    from compress.device import resolve_device
     from compress.phases import Teachers, fit
     from compress.saving import describe_architecture, write_model
-    from compress.training import resolve_device, steps_for
+    from compress.training import steps_for
     from compress.vocabulary import Mixer, learn_vocabulary, re_embed
 
     model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)

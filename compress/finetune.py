@@ -48,9 +48,9 @@ def finetune(
     """
     from transformers import set_seed
 
+    from compress.device import resolve_device
     from compress.phases import Teachers, fit
     from compress.saving import describe_architecture, write_model
-    from compress.training import resolve_device
 
     quiet_libraries()
     recipe = _recipe(teacher)

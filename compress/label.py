@@ -170,17 +170,13 @@ def choose_runtime(model: ModelDir, device: str) -> tuple[str, str]:
 
     torch on a GPU; on a CPU ONNX Runtime with fused attention where the model exports, else torch.
     """
-    import torch
-
+    from compress.device import resolve_device
     from compress.export import exporter_for
 
-    if device not in {"auto", "cpu", "cuda"}:
-        raise CompressError(f"--device {device} is not known; use auto, cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CompressError("--device cuda was asked for, but this host has no usable GPU; use --device cpu")
+    found = resolve_device(device)
     if model.is_onnx:
         return "onnxruntime", "cuda" if device == "cuda" else "cpu"
-    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+    if found == "cuda":
         return "torch", "cuda"
     return ("onnxruntime" if exporter_for(model) else "torch"), "cpu"
 

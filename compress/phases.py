@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compress import plugins
+from compress.device import resolve_precision
 from compress.errors import CompressError
 from compress.masking import Masker
 from compress.modeling.pruned import layers_of
@@ -23,7 +24,7 @@ from compress.rows import collator, write_rows
 from compress.schedule import Stretch, stretches
 from compress.signals import CachedFirstStates, first_states_fit, signal_for, write_first_states
 from compress.tokens import maximum_length
-from compress.training import Outcome, Target, Teaching, resolve_precision, steps_for, train
+from compress.training import Outcome, Target, Teaching, steps_for, train
 from compress.transfer import Lessons, Selection
 from compress.types import TeacherSignal
 

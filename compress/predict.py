@@ -27,7 +27,7 @@ def predictor(
     An answer is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words", "tags",
     "probabilities"}``, one tag a word, null for a word that was cut off.
     """
-    from compress.training import resolve_device
+    from compress.device import resolve_device
 
     opened = model if isinstance(model, ModelDir) else ModelDir.open(model)
     start = plugins.find("runtimes", "onnxruntime" if opened.is_onnx else "torch").function

@@ -87,10 +87,11 @@ def pretrain(
     """
     from transformers import set_seed
 
+    from compress.device import resolve_device
     from compress.masked_lm import body_of, check_form, masked_lm, trained_head
     from compress.phases import Teachers, fit
     from compress.saving import describe_architecture, write_model
-    from compress.training import resolve_device, take_learned
+    from compress.training import take_learned
 
     quiet_libraries()
     recipe = general_part(recipes.load("students", student) if isinstance(student, str) else student, epochs)

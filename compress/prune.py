@@ -83,9 +83,9 @@ def prune_heads(
     import torch
 
     from compress.attention import attention_layers, kept_heads, remove_heads
+    from compress.device import resolve_device
     from compress.modeling.pruned import to_pruned
     from compress.saving import describe_architecture, write_model
-    from compress.training import resolve_device
 
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
     label_dirs = open_labels(labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from compress import plugins
+from compress.device import autocast
 from compress.errors import CompressError
 from compress.modeling import input_names
 from compress.recipes import Choice, needs_of
@@ -130,10 +131,6 @@ class LiveTeacher:
         whole = batch.targets is None
         logits = cached_logits if whole and cached_logits is not None else outputs.logits.float()
         return replace(outputs, logits=logits)
-
-
-def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
-    return torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 def signal_for(

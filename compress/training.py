@@ -26,8 +26,8 @@ from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, Traini
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from compress import plugins
+from compress.device import resolve_precision
 from compress.errors import CompressError
-from compress.host import has_fast_bfloat16
 from compress.masking import Masker
 from compress.metrics import evaluate
 from compress.recipes import Choice, Training, needs_of
@@ -346,24 +346,6 @@ class EpochSampler(LengthGroupedSampler):
 def _batch(inputs: dict[str, Tensor]) -> Batch:
     names = ("input_ids", "attention_mask", "token_type_ids", "labels", "mixed_ids", "mixed_mask", "rows", "words")
     return Batch(**{name: inputs[name] for name in names if name in inputs})
-
-
-def resolve_precision(precision: str, device: str) -> str:
-    """Return ``float32`` or ``bfloat16``; ``auto`` is bfloat16 where the hardware multiplies it natively."""
-    if precision != "auto":
-        return precision
-    if device == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    return "bfloat16" if has_fast_bfloat16() else "float32"
-
-
-def resolve_device(device: str) -> str:
-    """Return ``cpu`` or ``cuda`` for ``--device``."""
-    if device not in {"auto", "cpu", "cuda"}:
-        raise CompressError(f"--device {device} is not known; use auto, cpu or cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CompressError("--device cuda was asked for, but this host has no usable GPU; use --device cpu")
-    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def last_whole_checkpoint(directory: Path) -> Path | None:

@@ -61,7 +61,7 @@ def augmenter(
     Raises:
         CompressError: the directory holds no masked language model, or one without its trained head.
     """
-    from compress.training import resolve_device
+    from compress.device import resolve_device
 
     check_rewording(candidates, probability)
     network, own_tokenizer = open_masked_lm(model)

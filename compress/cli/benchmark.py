@@ -101,9 +101,9 @@ def command(
     """
     options.keep_inputs({"-o": output}, [data, *fitted])
     from compress.data import open_source
+    from compress.device import resolve_device
     from compress.measure import benchmark
     from compress.measuring.cores import available_cores
-    from compress.training import resolve_device
 
     names = ("text_column", "text_pair_column", "label_column")
     source = open_source(
