@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tiny import BAD, GOOD, PLAIN, examples
+from tiny import BAD, GOOD, PLAIN, classifier, examples, write
 
 from compress.data import Example, TextSource, open_source
 from compress.recipes import Choice, Phase, StudentRecipe, Training
@@ -84,3 +84,29 @@ batch_size = 32
 evaluations = 1
 precision = "float32"
 """
+
+# The data and the teacher of a study, as `write_study_data` lays them out.
+STUDY_HEAD = """
+[data]
+train = { set = "tiny", split = "train" }
+validation = { set = "tiny", split = "validation" }
+test = { set = "tiny", split = "test" }
+unlabeled = [{ set = "tiny", split = "unlabeled", rows = 60 }]
+drop_overlap = true
+[teacher]
+model = "tiny-bert"
+quantize = false
+"""
+
+
+def write_study_data(data_root: Path, model_root: Path) -> list[Example]:
+    """Write the set ``tiny`` and the teacher ``tiny-bert`` that ``STUDY_HEAD`` names; return the test rows."""
+    folder = data_root / "tiny"
+    folder.mkdir(parents=True)
+    write(model_root / "tiny-bert", classifier("bert"))
+    tests = [Example(f"tests {word} {index}", None, ("negative", "positive")[index % 2])
+             for index, word in enumerate(GOOD * 3)]  # fmt: skip
+    for split, rows in (("train", train_rows()), ("validation", validation_rows()), ("test", tests)):
+        labelled_file(folder / f"{split}.csv", rows)
+    pool_file(folder / "unlabeled.txt")
+    return tests

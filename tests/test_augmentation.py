@@ -13,8 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from study_parts import BILSTM, TINY_STUDENT, labelled_file, pool_file, train_rows, validation_rows
-from tiny import BAD, FAMILIES, GOOD, POSITIONS, bilstm, classifier, examples, tokenizer, write
+from study_parts import (
+    BILSTM,
+    STUDY_HEAD,
+    TINY_STUDENT,
+    pool_file,
+    train_rows,
+    validation_rows,
+    write_study_data,
+)
+from tiny import BAD, FAMILIES, GOOD, POSITIONS, bilstm, classifier, tokenizer, write
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from compress import plugins
@@ -495,17 +503,9 @@ STUDY = """
 title = "A tiny study"
 description = "of variants"
 seed = 1
-[data]
-train = {{ set = "tiny", split = "train" }}
-validation = {{ set = "tiny", split = "validation" }}
-test = {{ set = "tiny", split = "test" }}
-unlabeled = [{{ set = "tiny", split = "unlabeled", rows = 60 }}]
-drop_overlap = true
-[teacher]
-model = "tiny-bert"
-quantize = false
+""" + STUDY_HEAD + """
 [[students]]
-recipe = "{student}"
+recipe = "FOLDER/small.toml"
 quantize = false
 seeds = [1, 5]
 [benchmark]
@@ -522,17 +522,11 @@ def test_a_study_labels_the_variants_once_for_all_seeds_and_the_control(
     stage = importlib.import_module("compress.run")
     monkeypatch.setattr(stage, "benchmark", lambda *_, output, **__: output.write_text(""))
     monkeypatch.setattr(stage, "report", lambda _, path, **__: path.mkdir())
-    data, out = tmp_path / "data" / "tiny", tmp_path / "study"
-    data.mkdir(parents=True)
-    write(tmp_path / "tiny-bert", classifier("bert"))
-    labelled_file(data / "train.csv", train_rows())
-    labelled_file(data / "validation.csv", validation_rows())
-    tests = [replace(row, text=f"tests {row.text} {index}") for index, row in enumerate(examples(24))]
-    labelled_file(data / "test.csv", tests)
-    pool_file(data / "unlabeled.txt")
+    out = tmp_path / "study"
+    tests = write_study_data(tmp_path / "data", tmp_path)
     augmentation = '[augmentation]\nby = { name = "masking", mask = 0.3, ngram = 0.5 }\ncopies = 3\n'
     (tmp_path / "small.toml").write_text(TINY_STUDENT + augmentation)
-    (tmp_path / "tiny.toml").write_text(STUDY.format(student=tmp_path / "small.toml"))
+    (tmp_path / "tiny.toml").write_text(STUDY.replace("FOLDER", str(tmp_path)))
     roots: dict[str, Any] = {"data_root": tmp_path / "data", "model_root": tmp_path, "device": "cpu", "threads": 1}
     run(str(tmp_path / "tiny.toml"), out, **roots)
     pool, variants = (LabelDir.open(out / name) for name in ("labels", "small-variants-labels"))

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from study_parts import TINY_STUDENT, labelled_file, pool_file, train_rows, validation_rows
-from tiny import GOOD, classifier, write
+from study_parts import (
+    STUDY_HEAD,
+    TINY_STUDENT,
+    write_study_data,
+)
 
 from compress import recipes
 from compress.artifact import ModelDir
-from compress.data import Example
 from compress.errors import CompressError
 from compress.labels import LabelDir
 from compress.measuring.lock import read_lock
@@ -29,25 +31,17 @@ STUDY = """
 title = "A tiny study"
 description = "of nothing"
 seed = 1
-[data]
-train = {{ set = "tiny", split = "train" }}
-validation = {{ set = "tiny", split = "validation" }}
-test = {{ set = "tiny", split = "test" }}
-unlabeled = [{{ set = "tiny", split = "unlabeled", rows = 60 }}]
-drop_overlap = true
-[teacher]
-model = "tiny-bert"
-quantize = false
+""" + STUDY_HEAD + """
 [[students]]
-recipe = "{student}"
+recipe = "FOLDER/small.toml"
 quantize = false
-training = {{ epochs = 2.0 }}
+training = { epochs = 2.0 }
 seeds = [1, 5]
 [[prune]]
 heads = "50%"
 recover = 1.0
 quantize = false
-training = {{ max_steps = 2, batch_size = 32, precision = "float32" }}
+training = { max_steps = 2, batch_size = 32, precision = "float32" }
 [benchmark]
 batch_sizes = [1]
 rounds = 3
@@ -60,18 +54,10 @@ class Case:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.data, self.models, self.out = folder, folder / "data", folder / "models", folder / "study"
-        (self.data / "tiny").mkdir(parents=True)
-        self.models.mkdir()
-        write(self.models / "tiny-bert", classifier("bert"))
-        labelled_file(self.data / "tiny" / "train.csv", train_rows())
-        labelled_file(self.data / "tiny" / "validation.csv", validation_rows())
-        tests = [Example(f"tests {word} {index}", None, ("negative", "positive")[index % 2]) for index, word in
-                 enumerate(GOOD * 3)]  # fmt: skip
-        labelled_file(self.data / "tiny" / "test.csv", tests)
-        pool_file(self.data / "tiny" / "unlabeled.txt")
+        write_study_data(self.data, self.models)
         (folder / "small.toml").write_text(TINY_STUDENT)
         self.recipe = folder / "tiny.toml"
-        self.recipe.write_text(STUDY.format(student=folder / "small.toml"))
+        self.recipe.write_text(STUDY.replace("FOLDER", str(folder)))
 
     def run(self, **options: object) -> Path:
         given = {"data_root": self.data, "model_root": self.models, "device": "cpu", "threads": 1, **options}

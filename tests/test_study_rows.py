@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 from lines import line, write_lines
-from study_parts import TINY_STUDENT, labelled_file, pool_file, train_rows, validation_rows
+from study_parts import (
+    STUDY_HEAD,
+    TINY_STUDENT,
+    write_study_data,
+)
 from tiny import classifier, write
 
 from compress import budgets, recipes
 from compress.artifact import Manifest, ModelDir
 from compress.cli import execute
 from compress.controls import control_key
-from compress.data import Example
 from compress.errors import CompressError
 from compress.labels import LabelDir
 from compress.output import finish
@@ -31,15 +34,7 @@ description = "of a tiny study"
 training = { max_steps = 3, batch_size = 16 }
 rows = 20
 [budgets.paper]
-[data]
-train = { set = "tiny", split = "train" }
-validation = { set = "tiny", split = "validation" }
-test = { set = "tiny", split = "test" }
-unlabeled = [{ set = "tiny", split = "unlabeled", rows = 60 }]
-drop_overlap = true
-[teacher]
-model = "tiny-bert"
-quantize = false
+""" + STUDY_HEAD + """
 [[students]]
 recipe = "FOLDER/first.toml"
 quantize = false
@@ -72,13 +67,8 @@ class Case:
         self.trained: list[tuple[str, str, dict[str, Any]]] = []
         self.measured: list[dict[str, Any]] = []
         self.failing: dict[str, Exception] = {}
-        (folder / "data" / "tiny").mkdir(parents=True)
-        self.teacher = write(folder / "models" / "tiny-bert", classifier("bert"))
-        labelled_file(folder / "data" / "tiny" / "train.csv", train_rows())
-        labelled_file(folder / "data" / "tiny" / "validation.csv", validation_rows())
-        tests = [Example(f"tests good {index}", None, ("negative", "positive")[index % 2]) for index in range(8)]
-        labelled_file(folder / "data" / "tiny" / "test.csv", tests)
-        pool_file(folder / "data" / "tiny" / "unlabeled.txt")
+        write_study_data(folder / "data", folder / "models")
+        self.teacher = folder / "models" / "tiny-bert"
         for name, loss in (("first", "logit-mse"), ("second", "kl"), ("third", "kl")):
             (folder / f"{name}.toml").write_text(TINY_STUDENT.replace("logit-mse", loss))
         self.recipe.write_text(STUDY.replace("FOLDER", str(folder)))
