@@ -28,15 +28,15 @@ def repeats(lines: Sequence[Measurement]) -> list[list[Cell]]:
 
 
 def _row(one: Aggregate) -> list[Cell]:
-    scale, unit = (100.0, "%") if in_percent(one.metric_name) else (1.0, "")
-    spread = NONE if one.metric_spread is None else f"{scale * one.metric_spread:.2f}"
+    scale, unit, digits = (100.0, "%", 2) if in_percent(one.metric_name) else (1.0, "", 4)
+    spread = NONE if one.metric_spread is None else f"{scale * one.metric_spread:.{digits}f}"
     device = "" if one.device == "cpu" else one.device
     where = ", ".join(filter(None, ("" if one.kind == "model" else one.kind, one.stage, one.runtime, device)))
     return [
         Cell(one.name, where, one.name),
         Cell(str(one.seeds), "", one.seeds),
         Cell(str(one.data_sets), "", one.data_sets),
-        Cell(f"{scale * one.metric:.2f}{unit}", one.metric_name, scale * one.metric),
+        Cell(f"{scale * one.metric:.{digits}f}{unit}", one.metric_name, scale * one.metric),
         Cell(spread, "", one.metric_spread),
         _difference(one.difference_points, one.low, one.high),
         _difference(one.gain_points, one.gain_low, one.gain_high),
