@@ -186,9 +186,10 @@ def write_first_states(
         )  # fmt: skip
         first = torch.stack([hidden[:, 0] for hidden in signal(batch, None).hidden], dim=1).cpu().half().numpy()
         if not np.isfinite(first).all():
+            temporary.unlink(missing_ok=True)
             raise CompressError(
-                "the teacher gave hidden states that float16 does not hold; its weights are damaged, or too large for "
-                "the losses that compare first states"
+                "the teacher gave first states that are no numbers, or larger than float16 holds, in which they are "
+                "kept; if its weights are sound, use a student without the losses patience and first-cosine"
             )
         if states is None:
             states = np.lib.format.open_memmap(temporary, "w+", np.float16, (len(order), *first.shape[1:]))

@@ -147,7 +147,7 @@ def test_the_example_of_a_loss(tmp_path: Path) -> None:
     assert value.item() == pytest.approx(np.log((2 + 2 * np.cosh(2.0)) / 4) / 2)
     assert module.loss(teacher, teacher, batch).item() == pytest.approx(0, abs=1e-7)
     value.backward()
-    assert student.logits.grad is not None and module.NEEDS == {"logits"}
+    assert student.logits.grad is not None and module.NEEDS == {"logits", "classes"}
 
 
 def test_the_example_of_a_student(tmp_path: Path) -> None:

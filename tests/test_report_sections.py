@@ -11,6 +11,7 @@ from made_study import study
 from compress.errors import CompressError
 from compress.measuring.results import read_results
 from compress.reporting.page import view
+from compress.reporting.repeats import repeats
 from compress.reporting.sections import gather, section
 from compress.reporting.sweeps import length_sweep, thread_sweep
 
@@ -92,3 +93,13 @@ def test_what_distillation_is_worth_is_read_from_afar_with_its_doubt() -> None:
     assert tile.startswith("points over the same student undistilled, −") and " to +" in tile
     (found,) = gather([TEACHER, made, control])
     assert section(found, 1.0, {}).tiles[-1][1].endswith("without an interval")
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "spread"), [("accuracy", "80.00%", "1.41"), ("pearson", "0.8000", "0.0141")]
+)
+def test_means_over_seeds_have_the_digits_of_their_metric(name: str, mean: str, spread: str) -> None:
+    seeds = [line(f"m-{seed}", recipe="m", training_seed=seed, metric=0.79 + 0.02 * seed, metric_name=name)
+             for seed in (0, 1)]  # fmt: skip
+    (row,) = repeats(seeds)
+    assert (row[3].text, row[4].text) == (mean, spread)

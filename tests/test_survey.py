@@ -108,6 +108,16 @@ def test_a_row_is_about_all_seeds() -> None:
     assert row["difference"].text == "−6.00"
 
 
+def test_both_speed_ups_are_of_one_seed_whose_speed_is_known() -> None:
+    first = STUDENT | {"noisy": True}
+    loud = model("narrow", 20, runtime="onnxruntime", speedup=30.0, control="narrow-control")
+    second = model("narrow-seed-5", 24, training_seed=5, speedup=5.25)
+    row = made(first, loud, second, model("narrow-seed-5", 24, training_seed=5, runtime="onnxruntime", speedup=20.0))
+    assert row["narrow"]["speedup_torch"].text == "×5.25" and row["narrow"]["speedup_best"].text == "×20.0"
+    unknown = made(first, second | {"noisy": True})["narrow"]
+    assert unknown["speedup_torch"].text.startswith("too noisy") and unknown["speedup_best"].text == "too noisy"
+
+
 def test_the_best_speed_up_says_where_and_leaves_noise_out() -> None:
     int8 = model("narrow-int8", 22, stage="quantize", runtime="onnxruntime", speedup=20.0)
     noisy = model("narrow", 20, runtime="openvino", speedup=99.0, noisy=True)

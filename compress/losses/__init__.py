@@ -2,7 +2,8 @@
 
 ``NEEDS`` names what they read of the teacher and the batch: ``logits`` come from the label directory; ``hidden``,
 ``attention`` (queries, keys, values) and ``first`` (hidden states of the first token, which can be cached) make the
-teacher run live; ``labels`` are gold, ``targets`` masked tokens, ``mixed`` the text in two vocabularies.
+teacher run live; ``labels`` are gold, ``targets`` masked tokens, ``mixed`` the text in two vocabularies. ``classes``
+says that they compare classes, of which a regression has none.
 ``STUDENT_NEEDS`` names what they read of the student beside its logits: ``hidden``, ``attention``.
 
 A loss with weights of its own also defines ``learned(student, teacher, *, options) -> Module`` and takes that module as

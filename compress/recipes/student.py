@@ -19,7 +19,7 @@ ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
 
 
 def needs_of(losses: Iterable[Choice]) -> frozenset[str]:
-    """Return what losses read of the teacher and the batch: ``logits``, ``hidden``, ``labels`` and so on."""
+    """Return what losses read of teacher and batch, ``logits``, ``hidden``, ``labels`` and so on, as they name it."""
     return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in losses))
 
 
