@@ -72,7 +72,8 @@ def distill(
 
     Args:
         student: a recipe, or its name or file.
-        unlabeled: text that is labelled first; or ``labels``, label directories of this teacher.
+        unlabeled: text that is labelled first; or ``labels``, label directories of this teacher. A recipe all of whose
+            phases read gold rows needs neither.
         variants: with ``labels``, label directories of the variants that the recipe's augmentation makes of that text.
         train: gold rows; they are taught with the teacher's logits too (from ``labels`` where they hold them), and
             losses that read gold labels learn from these.
@@ -103,21 +104,21 @@ def distill(
     if pretrained:
         recipe = _after(pretrained, recipe)
     label_dirs, variant_dirs = open_labels(labels), open_labels(variants)
-    _check_request(model, recipe, unlabeled, label_dirs, variant_dirs, train, control)
+    _check_request(model, recipe, unlabeled, label_dirs, variant_dirs, train, validation, control)
     label_dirs += variant_dirs
     device = resolve_device(device)
     find_metric(metric, task=model.task, classes=len(model.labels))  # a wrong name shows before the first hour
     tokenizer = model.load_tokenizer()
     if pretrained:
         check_vocabulary(pretrained, tokenizer)
-    pool: Any = Pool(label_dirs) if label_dirs else unlabeled
-    roles = {"train": train, "unlabeled": pool, "validation": validation}
+    pool: Any = unlabeled or Pool(label_dirs)  # of no rows where all phases read gold ones
+    roles = {"train": train, "unlabeled": pool if unlabeled or label_dirs else (), "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
     if validation:
         logger.info("rows: %s", checked.describe())
     train = cast(Sequence[Example], checked.sets.get("train", ()))
     # Gold rows teach once, with their labels, also where the pool holds their text.
-    pool = checked.sets["unlabeled"].without(frozenset(map(row_key, train)))  # type: ignore[union-attr]
+    pool = checked.sets.get("unlabeled", pool).without(frozenset(map(row_key, train)))
     gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
     chosen = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
     data = describe_rows({"train": train, "validation": validation})
@@ -287,10 +288,18 @@ def _check_request(
     label_dirs: Sequence[LabelDir],
     variant_dirs: Sequence[LabelDir],
     train: Sequence[Example],
+    validation: Sequence[Example],
     control: bool,
 ) -> None:
-    if (unlabeled is None) == (not label_dirs):
-        raise CompressError("distill needs either --unlabeled FILE, which it labels first, or --labels DIR, not both")
+    if unlabeled is not None and label_dirs:
+        raise CompressError("--unlabeled FILE, which is labelled first, and --labels DIR exclude each other; give one")
+    if unlabeled is None and not label_dirs:
+        if recipe.reads_pool or recipe.vocabulary or not train:
+            raise CompressError("distill needs text: give --unlabeled FILE, which it labels first, or --labels DIR")
+        if not validation and not control:
+            raise CompressError(
+                "without unlabelled text the best checkpoint is selected by labelled rows; give --validation FILE"
+            )
     if not control:
         _check_task(model, recipe)
     if control and not train:

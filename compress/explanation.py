@@ -36,14 +36,15 @@ def figures() -> Mapping[str, list[dict[str, str]]]:
 def in_short(recipe: StudentRecipe) -> tuple[str, str, str, str]:
     """Return a recipe's published figures, ours, those of its control, and the command that trains it."""
     said = "; ".join(one.in_short for one in recipe.survey) or NONE
-    command = f"compress distill --student {recipe.name}"
     measured = figures().get(recipe.name)
     if not measured:
-        return said, "not measured yet", NONE, command
+        return said, "not measured yet", NONE, recipe.command
     one = {key: _first(text) for key, text in measured[0].items()}
+    data, *others = measured[0]["data"].split(" + ")
+    data += f" and {len(others)} more" if others else ""
     ours = f"{_smaller(measured[0])}{one['kept']}, {one['speedup_best']}"
     worth = f" ({one['worth']})" if one["worth"] != NONE else ""
-    return said, f"{one['metric']}: {ours}", one["control"] + worth, command
+    return said, f"{one['metric']} on {data}: {ours}", measured[0]["control"] + worth, recipe.command
 
 
 def explain(recipe: StudentRecipe) -> Iterator[str]:
@@ -69,7 +70,10 @@ def explain(recipe: StudentRecipe) -> Iterator[str]:
         yield from (f"  - {part}" for part in recipe.missing)
     yield from _published(recipe)
     yield from _measured(recipe)
-    yield f"\nTrain it: compress distill --student {recipe.name} --teacher DIR --unlabeled FILE --train FILE -o DIR"
+    pool = "--unlabeled FILE " if recipe.reads_pool else ""
+    yield f"\nTrain it: {recipe.command} --teacher DIR {pool}--train FILE -o DIR"
+    if "--encoder" in recipe.command:
+        yield "  --encoder: what the teacher was fine-tuned from; a teacher of 'compress finetune' names it itself"
 
 
 def _phase(phase: Phase, number: int, share: float) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 SPECIALS = ("pad", "unk", "cls", "sep", "mask")
+ALPHABET = 1000  # letters; rarer ones are unknown
 
 
 def learn_vocabulary(
@@ -48,13 +50,33 @@ def learn_vocabulary(
     specials = sorted(named.values(), key=tokenizer.convert_tokens_to_ids)
     made = Tokenizer(models.WordPiece(unk_token=tokenizer.unk_token))
     made.normalizer, made.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
-    made.train_from_iterator(_texts(examples), trainer)
+    texts = list(_texts(examples))
+    letters, inner = _letters(texts, made)
+    # The trainer numbers letters inside words as it meets them in a hash table, and equally frequent pairs by these
+    # numbers: named beforehand, and in order, they make the same text give the same vocabulary.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=[*specials, *inner], initial_alphabet=letters, limit_alphabet=len(letters),
+        show_progress=False,
+    )  # fmt: skip
+    made.train_from_iterator(texts, trainer)
     lowercase = bool(json.loads(theirs.to_str())["normalizer"].get("lowercase", True))
     learned: Any = BertTokenizer(made.get_vocab(), do_lower_case=lowercase, **named)
     learned.model_max_length = tokenizer.model_max_length
     tokens: PreTrainedTokenizerFast = learned
     return tokens
+
+
+def _letters(texts: Iterable[str], tokenizer: Any) -> tuple[list[str], list[str]]:
+    """Return the most frequent letters of words, and those pieces of one letter that continue a word, both in order."""
+    found: Counter[str] = Counter()
+    inside: set[str] = set()
+    for text in texts:
+        normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal):
+            found.update(word)
+            inside.update(word[1:])
+    kept = sorted(found, key=lambda letter: (-found[letter], letter))[:ALPHABET]
+    return sorted(kept), [f"##{letter}" for letter in sorted(inside & set(kept))]
 
 
 def _texts(examples: Iterable[Example]) -> Iterator[str]:

@@ -320,12 +320,14 @@ def set_option(**options: Any) -> Callable[[dict[str, Any], Path], None]:
 
 
 GOLD = Choice("hard-label")
+ALL_GOLD = replace(BILSTM, phases=(Phase((GOLD,), text="gold"),))
 REFUSED: list[tuple[Any, str]] = [
     (other_teacher, "was labelled by another teacher"),
     (another_task(lambda: classifier("bert", labels=("score",)), "pd"), r"compares classes \(the loss kl\)"),
     (another_task(tagger, "bert-48"), "in two vocabularies .*, and other tags words"),
-    (set_option(labels=[]), "needs either --unlabeled FILE"),
-    (lambda given, folder: given.update(unlabeled=pool_file(folder / "p.txt")), "not both"),
+    (set_option(labels=[]), "distill needs text: give --unlabeled FILE"),
+    (set_option(labels=[], student=ALL_GOLD, train=train_rows()), "selected by labelled rows; give --validation FILE"),
+    (lambda given, folder: given.update(unlabeled=pool_file(folder / "p.txt")), "exclude each other; give one"),
     (set_option(control=True), "--control trains on gold labels alone"),
     (set_option(student="bilsm"), "Did you mean 'bilstm'"),
     (set_option(student=replace(BILSTM, phases=(Phase((GOLD,)),))), "there are none; give --train FILE"),
@@ -343,6 +345,16 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (set_option(student=replace(TRANSFORMER, architecture=Choice("transformer", options={"depth": 9}))), "depth = 9"),
 ]
+
+
+def test_a_recipe_of_gold_rows_needs_no_other_text(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    gold = {"train": train_rows(), "validation": validation_rows()}
+    made = taught(teacher, tmp_path / "alone", ALL_GOLD, **gold)
+    assert made.manifest is not None
+    assert made.manifest.notes["planned_steps"] == steps_for(40, TRAINING)
+    assert [entry["role"] for entry in made.manifest.data] == ["train", "validation"]
+    control = taught(teacher, tmp_path / "control", ALL_GOLD, train=train_rows(), control=True)
+    assert control.manifest is not None and control.manifest.notes["control"]
 
 
 @pytest.mark.parametrize(("change", "message"), REFUSED)

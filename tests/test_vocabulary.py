@@ -27,6 +27,14 @@ def test_special_tokens_keep_their_order(family: str) -> None:
     assert learned.convert_ids_to_tokens(learned(text)["input_ids"]) == pieces
 
 
+def test_the_same_text_gives_the_same_vocabulary_whatever_its_order() -> None:
+    """A run that goes on learns it again, and the weights that it kept belong to these numbers."""
+    learned = learn_vocabulary(tokenizer(), TEXTS, 100).get_vocab()
+    assert learn_vocabulary(tokenizer(), TEXTS[::-1], 100).get_vocab() == learned
+    inner = sorted((index, piece) for piece, index in learned.items() if piece.startswith("##") and len(piece) == 3)
+    assert len(inner) > 10 and [piece for _, piece in inner] == sorted(piece for _, piece in inner)
+
+
 def test_a_tokenizer_of_another_kind_is_refused() -> None:
     with pytest.raises(CompressError, match="use a BERT-like teacher"):
         learn_vocabulary(tokenizer("roberta"), TEXTS, 100)

@@ -196,6 +196,17 @@ class StudentRecipe:
         """What the losses of all phases read of the teacher and the batch."""
         return needs_of(self.losses)
 
+    @property
+    def reads_pool(self) -> bool:
+        """Whether a phase reads unlabelled text."""
+        return any(phase.text != "gold" for phase in self.phases)
+
+    @property
+    def command(self) -> str:
+        """What trains it, before the teacher and the data."""
+        encoder = " --encoder DIR" if any(phase.teacher == "encoder" for phase in self.phases) else ""
+        return f"compress distill --student {self.name}{encoder}"
+
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         if not self.phases:

@@ -58,10 +58,12 @@ class Student:
 
     @property
     def timed(self) -> list[Measurement]:
-        """The lines of one seed, whose shape is that of all: the first one whose speed as trained is not noise."""
-        lines = [row.head for row in self.rows]
+        """The lines of what is judged, of one seed, whose shape is that of all: the first whose speed is not noise."""
+        lines = [row.head for row in self.rows if row.head["stage"] == self.judged.stage]
         seeds = list(dict.fromkeys(line["training_seed"] for line in lines))
-        quiet = [line["training_seed"] for line in lines if line["runtime"] == BASELINE_RUNTIME and not line["noisy"]]
+        runtimes = [line["runtime"] for line in lines]
+        runtime = BASELINE_RUNTIME if BASELINE_RUNTIME in runtimes else runtimes[0]
+        quiet = [line["training_seed"] for line in lines if line["runtime"] == runtime and not line["noisy"]]
         chosen = next((seed for seed in seeds if seed in quiet), seeds[0])
         return [line for line in lines if line["training_seed"] == chosen]
 
@@ -89,7 +91,7 @@ def survey(
     return SurveyTable(
         headings(head),
         [
-            [*_published(recipe, one), *_cells(students.get(recipe.name), one, bodies), _command(recipe)]
+            [*_published(recipe, one), *_cells(students.get(recipe.name), one, bodies), _command(recipe, one)]
             for recipe, one in listed
         ],
         _notes(head, rows),
@@ -174,8 +176,8 @@ def _published(recipe: StudentRecipe, one: Survey | None) -> list[Cell]:
     return [Cell(one.system, f"{one.model}; {one.evaluated_on}", one.system), published(one), name]
 
 
-def _command(recipe: StudentRecipe) -> Cell:
-    return Cell(f"compress distill --student {recipe.name}")
+def _command(recipe: StudentRecipe, one: Survey | None = None) -> Cell:
+    return EMPTY if one and one.body else Cell(recipe.command)
 
 
 def _cells(student: Student | None, one: Survey | None, bodies: Mapping[str, Measurement]) -> list[Cell]:
@@ -207,9 +209,9 @@ def _measured(student: Student | None) -> list[Cell]:
         _difference(judged.difference_points, judged.low, judged.high),
         cells.parameters(Row((line,))),
         cells.disk(Row((line,))),
-        _as_trained(student),
+        _in_torch(student),
         _fastest(student),
-        *_control(student.trained),
+        *_control(student),
         _steps(trained),
         Cell(str(judged.seeds), "", judged.seeds),
     ]
@@ -250,15 +252,22 @@ def _difference(value: float | None, low: float | None, high: float | None) -> C
     return Cell(points(value), "" if low is None or high is None else span(points(low), points(high)), value, low, high)
 
 
-def _as_trained(student: Student) -> Cell:
-    """Return the speed-up of the model as it was trained, in the runtime that all are held against."""
-    trained = student.trained or student.judged
-    found = [line for line in student.timed if line["runtime"] == BASELINE_RUNTIME and line["stage"] == trained.stage]
+def _in_torch(student: Student) -> Cell:
+    """Return the speed-up of the judged model in the runtime that all are held against, if it runs there."""
+    found = [line for line in student.timed if line["runtime"] == BASELINE_RUNTIME]
     return cells.ratio(found[0], "speedup") if found else EMPTY
 
 
+def _before(student: Student) -> str:
+    """Return the metric that the control is compared with, where the row is about what was made of that model."""
+    trained = student.trained
+    if trained is None or trained is student.judged:
+        return ""
+    return f"against {shown({'metric': trained.metric, 'metric_name': trained.metric_name})} before rounding"
+
+
 def _fastest(student: Student) -> Cell:
-    """Return the best speed-up of the model in any runtime, as trained or made int8."""
+    """Return the best speed-up of the judged model in any runtime."""
     quiet = [line for line in student.timed if not line["noisy"]]
     if not quiet:
         return Cell("too noisy")
@@ -267,14 +276,15 @@ def _fastest(student: Student) -> Cell:
     return Cell(times(line["speedup"]), f"{line['runtime']}{made}", line["speedup"])
 
 
-def _control(trained: Aggregate | None) -> list[Cell]:
-    """Return the metric of the same student without distillation, and what distillation adds to it."""
+def _control(student: Student) -> list[Cell]:
+    """Return the metric of the same student without distillation, and what distillation adds to it before int8."""
+    trained = student.trained
     if trained is None or trained.gain_points is None:
         return [EMPTY, EMPTY]
     metric = trained.metric - trained.gain_points / 100
     scale = 100.0 if in_percent(trained.metric_name) else 1.0
     return [
-        Cell(shown({"metric": metric, "metric_name": trained.metric_name}), "", scale * metric),
+        Cell(shown({"metric": metric, "metric_name": trained.metric_name}), _before(student), scale * metric),
         _difference(trained.gain_points, trained.gain_low, trained.gain_high),
     ]
 
