@@ -123,7 +123,7 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     )
 
     from compress.modeling.bilstm import BiLSTMConfig
-    from compress.modeling.pruned import stock_type
+    from compress.modeling.families import stock_type
 
     if isinstance(config, BiLSTMConfig):
         family = config.base_model_type.removeprefix("compress-pruned-")
@@ -137,7 +137,7 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     else:
         family = stock_type(config)
         settings = config.to_dict()
-        for name in ("model_type", "auto_map", "kept_heads", "architectures", "transformers_version"):
+        for name in ("model_type", "auto_map", "kept_heads", "ffn_per_layer", "architectures", "transformers_version"):
             settings.pop(name, None)
     stock = AutoConfig.for_model(family, **settings)
     if any(name.endswith(TAGGER) for name in config.architectures or ()):
@@ -178,7 +178,7 @@ def check_parity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, wor
 
 def padded_example(model: PreTrainedModel, rows: int, length: int) -> Mapping[str, Any]:
     """Return token ids and mask ``[rows, length]`` where every second row is half padding."""
-    from compress.attention import example_inputs
+    from compress.model_inputs import example_inputs
 
     inputs = example_inputs(model, rows, length)
     padding = getattr(model.config, "pad_token_id", None)
@@ -188,6 +188,6 @@ def padded_example(model: PreTrainedModel, rows: int, length: int) -> Mapping[st
 
 
 def _kinds() -> str:
-    from compress.modeling.pruned import FAMILIES
+    from compress.modeling.families import FAMILIES
 
     return f"ONNX works for {', '.join(sorted(FAMILIES))} and for the bilstm student"

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 
-from compress.attention import example_inputs
+from compress.model_inputs import example_inputs
 from compress.modeling import input_names
 
 ATTENTION = "compress-onnx"

@@ -107,41 +107,74 @@ def choose_heads(
     progress: Progress,
 ) -> dict[str, Any]:
     """Choose the heads to remove, step by step, and return the kept head numbers, first scores and curve."""
-    import torch
-
-    from compress.attention import gates_work, kept_heads
+    from compress.gates import gates_work
+    from compress.units import kept_heads
 
     if not gates_work(model):
         raise CompressError(
             f"gates on the heads of a {model.config.model_type!r} model do not reach its logits; it cannot be pruned"
         )
-    plugin = plugins.find("criteria", criterion)
-    options = {"seed": seed} if "seed" in plugin.parameters else {}
     numbers = kept_heads(model)
     total = sum(map(len, numbers))
-    masks = [torch.ones(len(heads)) for heads in numbers]
     batches = list(
         scoring_batches(
             sample.examples, sample.labels, tokenizer, max_length=max_length, task=judge.task, device=str(model.device)
         )
     )
     first: list[list[float]] = []
+    masks: list[Tensor] = []
     curve = [judge.point(0, total, model)]
-    removed = 0
+    before = 0
     with progress("Scoring heads", count) as advance:
-        for size in step_sizes(count, step):
-            scores = plugin.function(model, batches, masks, **options)
+        path = removal_path(model, batches, count, criterion=criterion, normalise=normalise, step=step, seed=seed)
+        for removed, masks, scores in path:
             first = first or scores.tolist()
-            masks = close_lowest(normalised(scores) if normalise else scores, masks, size)
-            removed += size
             with masked(model, masks):
                 curve.append(judge.point(removed, total, model))
-            advance(size)
+            advance(removed - before)
+            before = removed
     kept = [
         [head for head, on in zip(heads, mask.tolist(), strict=True) if on]
         for heads, mask in zip(numbers, masks, strict=True)
     ]
     return {"kept": kept, "importance": first, "curve": curve}
+
+
+def removal_path(
+    model: PreTrainedModel,
+    batches: Sequence[Batch],
+    count: int,
+    *,
+    criterion: str,
+    step: int,
+    normalise: bool = True,
+    recompute: bool = True,
+    seed: int = 0,
+    fixed: Tensor | None = None,
+) -> Iterator[tuple[int, list[Tensor], Tensor]]:
+    """Yield after each step how many heads are closed, the masks, and the scores ``[L, H]`` that chose them.
+
+    Args:
+        count: heads to close in all; every layer keeps its best one.
+        step: heads closed at a time.
+        normalise: divide each layer's scores by their L2 norm.
+        recompute: score again with the closed heads closed after each step (Michel et al. 2019, section 4.1).
+        fixed: scores to use instead of computing any.
+    """
+    import torch
+
+    from compress.units import units_of
+
+    plugin = plugins.find("criteria", criterion)
+    options = {"seed": seed} if "seed" in plugin.parameters else {}
+    masks = [torch.ones(units.count) for units in units_of(model)]
+    scores, removed = fixed, 0
+    for size in step_sizes(count, step):
+        if scores is None or (recompute and fixed is None):
+            scores = plugin.function(model, batches, masks, **options)
+        masks = close_lowest(normalised(scores) if normalise else scores, masks, size)
+        removed += size
+        yield removed, masks, scores
 
 
 def scoring_batches(
@@ -174,8 +207,8 @@ def scoring_batches(
 
 @contextmanager
 def masked(model: PreTrainedModel, masks: Sequence[Tensor]) -> Iterator[None]:
-    from compress.attention import head_gates
+    from compress.gates import gated
 
-    with head_gates(model) as gates:
+    with gated(model) as gates:
         gates.mask(masks)
         yield

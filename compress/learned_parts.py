@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from compress.modeling.pruned import stock_type
+from compress.modeling.families import stock_type
 from compress.types import NO_TARGET, Batch, Outputs
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from compress.attention import example_inputs
 from compress.errors import CompressError
 from compress.learned_parts import VocabularyHead, input_embeddings, masked_tokens
+from compress.model_inputs import example_inputs
 from compress.signals import Watched
 from compress.types import Batch
 

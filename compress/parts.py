@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from compress.attention import has_heads
 from compress.errors import CompressError
 from compress.modeling import is_tagger
-from compress.modeling.pruned import FAMILIES, PREFIX, layers_of, stock_type
+from compress.modeling.families import FAMILIES, PREFIX, layers_of, stock_type
 from compress.tokens import OFFSET_POSITIONS
 
 HEAD_DENSE = ("pooler", "pooler.dense", "pre_classifier", "classifier.dense")

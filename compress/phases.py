@@ -15,7 +15,7 @@ from compress import plugins
 from compress.device import resolve_precision
 from compress.errors import CompressError
 from compress.masking import Masker
-from compress.modeling.pruned import layers_of
+from compress.modeling.families import layers_of
 from compress.output import WORK_FOLDER, write_atomically
 from compress.parts import embeddings_projection
 from compress.quantization import forget_quantization

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from compress.attention import attention_layers
 from compress.factorisation import Directions, leading_directions
 from compress.modeling import is_tagger
-from compress.modeling.pruned import FAMILIES, layers_of, linear_of, stock_type
+from compress.modeling.families import FAMILIES, layers_of, linear_of, stock_type
 from compress.parts import head_of
 
 PASS_ROWS = 32  # the states of all layers of so many rows are in memory at a time

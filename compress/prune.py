@@ -82,10 +82,12 @@ def prune_heads(
     """
     import torch
 
-    from compress.attention import attention_layers, kept_heads, remove_heads
+    from compress.attention import attention_layers
     from compress.device import resolve_device
     from compress.modeling.pruned import to_pruned
     from compress.saving import describe_architecture, write_model
+    from compress.slicing import remove_heads
+    from compress.units import kept_heads
 
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
     label_dirs = open_labels(labels)

@@ -12,10 +12,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import compress.modeling.registration  # noqa: F401  makes save_pretrained copy the modelling file of our own types
 from compress.artifact import Manifest
-from compress.attention import example_inputs, ffn_widths, has_heads, heads_per_layer
+from compress.attention import has_heads
+from compress.model_inputs import example_inputs
 from compress.modeling import auto_class, input_names
-from compress.modeling.pruned import stock_type
+from compress.modeling.families import stock_type
 from compress.output import finish
+from compress.units import ffn_widths, heads_per_layer
 
 # optimum does not list MobileBERT, whose config has BERT's names.
 NORMALIZED_AS = {"mobilebert": "bert"}

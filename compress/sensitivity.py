@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from compress.attention import has_heads
 from compress.errors import CompressError
-from compress.modeling.pruned import layers_of
+from compress.modeling.families import layers_of
 from compress.types import NO_TARGET
 
 if TYPE_CHECKING:

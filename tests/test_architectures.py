@@ -19,7 +19,7 @@ from compress.attention import attention_layers
 from compress.data import Example
 from compress.errors import CompressError
 from compress.factorisation import Directions
-from compress.modeling.pruned import layers_of
+from compress.modeling.families import layers_of
 from compress.parts import choose_layers
 from compress.projection import PASS_ROWS, directions_of_hidden_states, project_model
 

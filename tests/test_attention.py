@@ -1,47 +1,49 @@
-"""Heads: where they are, gates on them, and their removal, for every family."""
+"""Heads and neurons: where they are, gates on them, and their removal, for every family."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tiny import FAMILIES, HEADS, UNEVEN, bilstm, classifier, heads_after_pruning, physical_layers, uneven
+from tiny import FAMILIES, HEADS, PRUNABLE, UNEVEN, bilstm, classifier, heads_after_pruning, physical_layers, uneven
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from compress.attention import (
-    attention_layers,
-    example_inputs,
-    ffn_widths,
-    gates_work,
-    head_gates,
-    heads_per_layer,
-    kept_heads,
-    remove_heads,
-)
+from compress.attention import attention_layers
 from compress.errors import CompressError
 from compress.export import padded_example
+from compress.gates import gated, gates_work
+from compress.model_inputs import example_inputs
+from compress.slicing import remove_heads, remove_neurons
+from compress.units import ffn_widths, heads_per_layer, kept_heads, units_of
 
 MASKS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0]]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRUNABLE)
 def test_shapes_are_found(family: str) -> None:
     model = classifier(family)
     layers = physical_layers(family)
     assert heads_per_layer(model) == [HEADS] * layers
     assert ffn_widths(model) == [64] * layers
     # MobileBERT attends inside its bottleneck, which is half as wide here.
-    assert {layer.head_size for layer in attention_layers(model)} == {4 if family == "mobilebert" else 8}
-    assert gates_work(model)
+    assert {units.size for units in units_of(model)} == {4 if family == "mobilebert" else 8}
+    assert gates_work(model) and (family == "mobilebert" or gates_work(model, "neurons"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_the_four_projections_of_attention_are_found(family: str) -> None:
+    for layer, units in zip(attention_layers(classifier(family)), units_of(classifier(family)), strict=True):
+        assert layer.heads == HEADS and layer.head_size == units.size
+        assert layer.output.in_features == layer.value.out_features == units.columns.in_features
+
+
+@pytest.mark.parametrize("family", PRUNABLE)
 def test_sliced_equals_masked_and_pruning_composes(family: str) -> None:
     model = classifier(family).train()
     model.requires_grad_(False)
     inputs = padded_example(model, 3, 11)
     model.eval()
     layers = physical_layers(family)
-    with torch.no_grad(), head_gates(model) as gates:
+    with torch.no_grad(), gated(model) as gates:
         whole = model(**inputs).logits
         gates.mask(MASKS[:layers])
         masked = model(**inputs).logits
@@ -59,19 +61,57 @@ def test_sliced_equals_masked_and_pruning_composes(family: str) -> None:
     assert not any(parameter.requires_grad for name, parameter in model.named_parameters() if "LayerNorm" in name)
 
 
-@pytest.mark.parametrize("family", ["bert", "mobilebert", "mpnet"])
+@pytest.mark.parametrize("family", [family for family in PRUNABLE if family != "mobilebert"])
+def test_a_model_without_neurons_equals_one_with_them_masked(family: str) -> None:
+    model, layers = classifier(family), physical_layers(family)
+    inputs = padded_example(model, 3, 11)
+    masks = torch.ones(layers, 64)
+    masks[0, [0, 7, 40]] = 0.0
+    masks[-1, 10:] = 0.0
+    with torch.no_grad(), gated(model, "neurons") as gates:
+        whole = model(**inputs).logits
+        gates.mask(list(masks))
+        masked = model(**inputs).logits
+    remove_neurons(model, {layer: (1 - row).nonzero().flatten().tolist() for layer, row in enumerate(masks)})
+    assert ffn_widths(model) == masks.sum(dim=1).int().tolist() == model.config.ffn_per_layer
+    with torch.no_grad():
+        assert (model(**inputs).logits - masked).abs().max() <= 1e-5
+        assert (whole - masked).abs().max() > 1e-3
+
+
+def test_a_family_with_several_feed_forward_networks_keeps_its_neurons() -> None:
+    with pytest.raises(CompressError, match="mobilebert has several feed-forward networks"):
+        remove_neurons(classifier("mobilebert"), {0: [1]})
+
+
+def test_position_projections_of_their_own_lose_their_heads_too() -> None:
+    torch.manual_seed(0)
+    config = classifier("deberta-v2").config
+    config.share_att_key = False
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    assert len(units_of(model)[0].rows) == 5
+    inputs = padded_example(model, 2, 12)
+    with torch.no_grad(), gated(model) as gates:
+        gates.mask(MASKS)
+        masked = model(**inputs).logits
+    remove_heads(model, UNEVEN)
+    with torch.no_grad():
+        assert (model(**inputs).logits - masked).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "mobilebert", "mpnet"])
 def test_removal_keeps_the_training_mode(family: str) -> None:
     model = classifier(family).train()
     remove_heads(model, UNEVEN)
     assert all(module.training for module in model.modules())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRUNABLE)
 def test_one_backward_gives_the_gradient_of_every_example(family: str) -> None:
     model = classifier(family)
     model.requires_grad_(False)
     inputs = padded_example(model, 3, 9)
-    with head_gates(model) as gates:
+    with gated(model) as gates:
         together = gates.per_example(3)
         model(**inputs).logits[:, 0].sum().backward()
         for row in range(3):
@@ -88,7 +128,7 @@ def test_gradient_agrees_with_finite_differences(family: str) -> None:
     model = classifier(family).double()
     inputs = example_inputs(model, 1, 6)
     step = 1e-3  # the gates are float32 numbers
-    with head_gates(model) as gates:
+    with gated(model) as gates:
         exact = gates.per_example(1)
         model(**inputs).logits[0, 0].backward()
         gates.examples = []
@@ -110,7 +150,7 @@ def test_gates_are_gone_after_the_block() -> None:
     inputs = example_inputs(model)
     with torch.no_grad():
         before = model(**inputs).logits
-        with pytest.raises(RuntimeError), head_gates(model) as gates:
+        with pytest.raises(RuntimeError), gated(model) as gates:
             gates.mask([[0.0] * HEADS] * 2)
             assert not torch.equal(model(**inputs).logits, before)
             raise RuntimeError
@@ -118,7 +158,7 @@ def test_gates_are_gone_after_the_block() -> None:
 
 
 def test_masks_of_another_model_are_refused() -> None:
-    with head_gates(classifier("bert")) as gates, pytest.raises(ValueError, match=r"\[4, 3\]"):
+    with gated(classifier("bert")) as gates, pytest.raises(ValueError, match=r"\[4, 3\]"):
         gates.mask([[1.0] * 4, [1.0] * 3])
 
 
@@ -144,11 +184,11 @@ def test_an_albert_that_shares_several_layers_is_refused(shape: dict[str, int]) 
     model = AutoModelForSequenceClassification.from_config(config)
     assert heads_per_layer(model) == [] and ffn_widths(model) == []
     with pytest.raises(CompressError, match=r"shares \d groups of \d layers; compress knows the heads of one that"):
-        attention_layers(model)
+        units_of(model)
 
 
 def test_a_model_without_known_heads_is_refused() -> None:
     model = bilstm()
     assert heads_per_layer(model) == [] and ffn_widths(model) == []
-    with pytest.raises(CompressError, match="'compress-bilstm'.*albert, bert, distilbert"):
+    with pytest.raises(CompressError, match="'compress-bilstm'.*albert, bert, deberta-v2"):
         attention_layers(model)

@@ -147,7 +147,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
         lambda d: d.command("distill", student=d.file("s.toml", TINY_STUDENT + 'epoch = 1\n[trainin]\nx = "y"\n')),
         "2 faults: unknown key trainin. Did you mean 'training'?; unknown key training.epoch. Did you mean 'epochs'?"),
     "unknown study": (lambda d: ["run", "sst3", "-o", str(d.out)], "Did you mean 'sst2'?"),
-    "unknown criterion": (lambda d: d.command("prune", criterion="magnitude"), "unknown criterion 'magnitude'"),
+    "unknown criterion": (lambda d: d.command("prune", criterion="fisher"), "unknown criterion 'fisher'"),
     "unknown method": (lambda d: d.command("quantize", method="onnx-dinamic"), "Did you mean 'onnx-dynamic'?"),
     "unknown metric": (lambda d: d.command("distill", metric="acc"), "acc"),
     "an unreachable hub model": (lambda d: d.command("label", teacher="some/one"), "neither a directory here nor"),

@@ -19,7 +19,7 @@ from compress import plugins, recipes
 from compress.cli import COMMANDS, cli
 from compress.data import Example
 from compress.errors import CompressError
-from compress.modeling.pruned import layers_of
+from compress.modeling.families import layers_of
 from compress.types import Batch, Outputs
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -28,11 +28,11 @@ from transformers import AutoConfig, AutoTokenizer
 
 from compress import plugins
 from compress.artifact import ModelDir, load
-from compress.attention import heads_per_layer
 from compress.errors import CompressError
 from compress.export import check_parity, export, exporter_for, padded_example, stock_config
 from compress.graph import operator_counts
 from compress.modeling import input_names
+from compress.units import heads_per_layer
 
 KINDS = [*FAMILIES, *(f"pruned-{family}" for family in FAMILIES), "bilstm", "bilstm-siamese"]
 SHAPES = [(1, 1), (1, 7), (5, 12), (3, 40)]

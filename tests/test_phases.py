@@ -27,7 +27,7 @@ from compress.label import label
 from compress.labels import LabelDir
 from compress.layer_maps import layer_map
 from compress.masking import Masker
-from compress.modeling.pruned import layers_of
+from compress.modeling.families import layers_of
 from compress.phases import frozen, parts
 from compress.recipes import Choice, Phase, StudentRecipe
 from compress.schedule import divide, stretches

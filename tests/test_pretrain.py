@@ -21,7 +21,6 @@ from transformers import AutoModel, AutoModelForMaskedLM
 import compress.phases
 from compress.architectures import checkpoint
 from compress.artifact import ModelDir
-from compress.attention import example_inputs
 from compress.augmenters.masked_lm import augmenter
 from compress.cli import execute
 from compress.data import Example
@@ -30,6 +29,7 @@ from compress.errors import CompressError
 from compress.finetune import finetune
 from compress.learned_parts import VocabularyHead
 from compress.masked_lm import check_form, masked_lm
+from compress.model_inputs import example_inputs
 from compress.pretrain import HEAD_ONLY, general_part, pretrain
 from compress.recipes import Choice, Phase, StudentRecipe, of_phases
 

@@ -18,12 +18,13 @@ from tiny import FAMILIES, bilstm, classifier, onnx_directory, physical_layers, 
 
 import compress
 from compress.artifact import ModelDir, load
-from compress.attention import head_gates, heads_per_layer, kept_heads
 from compress.data import Example
 from compress.errors import CompressError
+from compress.gates import gated
 from compress.label import label
 from compress.predict import predictor
 from compress.prune import prune_heads
+from compress.units import heads_per_layer, kept_heads
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 # A head of a model of width 32 with 4 heads: 8 rows of q, k and v with their biases, 8 columns of the output.
@@ -62,7 +63,7 @@ def test_uneven_heads_are_sliced_where_the_mask_was(teacher: Path, tmp_path: Pat
     kept = kept_heads(small)
     assert heads_per_layer(small) == [len(heads) for heads in kept] and sum(map(len, kept)) == 3
     inputs = tokenizer([row.text for row in train_rows()], padding=True, return_tensors="pt")
-    with torch.no_grad(), head_gates(whole) as gates:
+    with torch.no_grad(), gated(whole) as gates:
         gates.mask([[float(head in layer) for head in range(4)] for layer in kept])
         assert (whole(**inputs).logits - small(**inputs).logits).abs().max() <= 1e-5
 

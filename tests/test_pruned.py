@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import FAMILIES, bilstm, classifier, physical_layers, pruned, tokenizer, uneven, write
+from tiny import PRUNABLE, bilstm, classifier, physical_layers, pruned, tokenizer, uneven, write
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
 from compress.artifact import load
-from compress.attention import heads_per_layer, kept_heads, remove_heads
 from compress.export import padded_example
 from compress.modeling.pruned import MODEL_CLASSES, to_pruned
 from compress.saving import save_model
+from compress.slicing import remove_heads, remove_neurons
+from compress.units import ffn_widths, heads_per_layer, kept_heads
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRUNABLE)
 def test_logits_are_bit_equal_after_conversion_and_reload(family: str, tmp_path: Path) -> None:
     sliced = classifier(family, labels=("a", "b", "c"))
     remove_heads(sliced, uneven(family))
@@ -36,8 +37,11 @@ def test_logits_are_bit_equal_after_conversion_and_reload(family: str, tmp_path:
         assert kept_heads(reloaded) == [[0, 3], [1, 2, 3]][:layers]
         # Once more: what was reloaded can be pruned, saved and loaded again.
         remove_heads(reloaded, {1: [2]} if layers > 1 else {0: [1]})
+        if family != "mobilebert":
+            remove_neurons(reloaded, {0: [0, 5, 63]})
         again, _ = load(write(tmp_path / "again", to_pruned(reloaded), family))
         assert kept_heads(again) == ([[0, 3], [1, 2]] if layers > 1 else [[0]])
+        assert ffn_widths(again)[0] == (64 if family == "mobilebert" else 61)
         assert heads_per_layer(again) == [len(heads) for heads in kept_heads(again)]
         assert torch.equal(again(**inputs).logits, reloaded(**inputs).logits)
 
@@ -48,17 +52,24 @@ def test_stock_models_load_as_before(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "stock").iterdir() if p.suffix == ".py") == []
 
 
-def test_an_explicit_head_map_is_kept() -> None:
-    sliced = classifier("bert")
-    remove_heads(sliced, {0: [0]})
-    assert kept_heads(to_pruned(sliced, [[1, 2, 3], [0, 1, 2, 3]])) == [[1, 2, 3], [0, 1, 2, 3]]
+def test_a_whole_model_keeps_all_its_heads() -> None:
     assert kept_heads(to_pruned(classifier("bert"))) == [[0, 1, 2, 3]] * 2
 
 
 @pytest.mark.parametrize("heads", [[[0, 1]], [[0], []], [[0], [4]], [[1, 0], [0]], [[0, 0], [0]]])
 def test_head_maps_that_do_not_fit_are_refused(heads: list[list[int]]) -> None:
+    model = classifier("bert")
+    model.config.kept_heads = heads
     with pytest.raises(ValueError, match="does not fit 2 layers of 4 heads"):
-        to_pruned(classifier("bert"), heads)
+        to_pruned(model)
+
+
+@pytest.mark.parametrize("widths", [[64], [64, 0]])
+def test_widths_that_do_not_fit_are_refused(widths: list[int]) -> None:
+    model = classifier("bert")
+    model.config.ffn_per_layer = widths
+    with pytest.raises(ValueError, match="does not fit 2 layers; each needs at least one neuron"):
+        to_pruned(model)
 
 
 OPEN_WITHOUT_COMPRESS = """
@@ -76,7 +87,8 @@ for directory in sys.argv[1:]:
 
 
 def test_directories_open_without_compress(tmp_path: Path) -> None:
-    kinds = {family: family for family in ("albert", "bert", "mobilebert", "mpnet", "xlm-roberta")} | {"bilstm": "bert"}
+    families = ("albert", "bert", "deberta-v2", "mobilebert", "modernbert", "mpnet", "xlm-roberta")
+    kinds = {family: family for family in families} | {"bilstm": "bert"}
     expected = []
     for kind, family in kinds.items():
         model = bilstm() if kind == "bilstm" else pruned(kind)

@@ -15,11 +15,11 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
 from compress.artifact import ModelDir
-from compress.attention import example_inputs
 from compress.distill import distill
 from compress.errors import CompressError
 from compress.interventions import fake_quantization, groupwise_quantization
-from compress.modeling.pruned import layers_of
+from compress.model_inputs import example_inputs
+from compress.modeling.families import layers_of
 from compress.recipes import Choice, Phase, StudentRecipe, load
 from compress.rounding import fake_symmetric, grid_of
 from compress.sensitivity import PARTS

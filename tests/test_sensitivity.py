@@ -8,9 +8,9 @@ from tiny import FAMILIES, classifier
 from torch.func import functional_call, hessian
 from torch.nn import functional
 
-from compress.attention import example_inputs
 from compress.errors import CompressError
-from compress.modeling.pruned import layers_of
+from compress.model_inputs import example_inputs
+from compress.modeling.families import layers_of
 from compress.sensitivity import (
     LayerSensitivity,
     Part,

@@ -21,12 +21,13 @@ from transformers import (
 
 from compress import plugins
 from compress.artifact import ModelDir
-from compress.attention import attention_layers, heads_per_layer
+from compress.attention import attention_layers
 from compress.errors import CompressError
 from compress.factorisation import Directions, centred_basis, leading_directions, token_vectors
 from compress.modeling import input_names
-from compress.modeling.pruned import layers_of
+from compress.modeling.families import layers_of
 from compress.parts import embeddings_of, head_of
+from compress.units import heads_per_layer
 
 PLAIN = ["bert", "electra", "mpnet", "roberta", "xlm-roberta", "distilbert", "albert"]
 TEXTS = ["the film is good", "dull", "a very slow plot with its cold ending and a stale story"]

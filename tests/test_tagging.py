@@ -19,7 +19,6 @@ from transformers import AutoModel, AutoModelForTokenClassification
 
 from compress import plugins
 from compress.artifact import ModelDir, load
-from compress.attention import head_gates
 from compress.cli import execute
 from compress.data import Example, content_sha256, infer_task, open_source, read_examples
 from compress.distill import distill
@@ -27,6 +26,7 @@ from compress.errors import CompressError
 from compress.examples import encode_gold, infer_labels, sentence
 from compress.export import export
 from compress.finetune import finetune
+from compress.gates import gated
 from compress.importance import scoring_batches
 from compress.inference import TorchRun, logits_of
 from compress.label import label
@@ -465,7 +465,7 @@ def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: ModelDir) -> N
     for row, tags in zip(rows, gold, strict=True):
         read = encode(tokens, [row], 64, task="tagging")
         places = [place for place, start in enumerate(read["words"][0]) if start]
-        with head_gates(model) as gates:
+        with gated(model) as gates:
             opened = gates.per_example(1)
             logits = model(input_ids=torch.tensor(read["input_ids"])).logits[0, places]
             loss = torch.nn.functional.cross_entropy(logits, torch.tensor(tags[: len(places)]), reduction="sum")

@@ -15,6 +15,7 @@ from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     BertTokenizer,
+    DebertaV2Tokenizer,
     DistilBertTokenizer,
     MPNetTokenizer,
     PreTrainedModel,
@@ -24,13 +25,16 @@ from transformers import (
 )
 
 from compress.artifact import ModelDir
-from compress.attention import remove_heads
 from compress.examples import Example
 from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
 from compress.modeling.pruned import to_pruned
 from compress.saving import save_model
+from compress.slicing import remove_heads
 
 FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "mpnet", "roberta", "xlm-roberta")
+# Families that are pruned, exported and measured, but which no student starts from.
+PRUNED_ONLY = ("deberta-v2", "modernbert")
+PRUNABLE = tuple(sorted((*FAMILIES, *PRUNED_ONLY)))
 LABELS = ("negative", "positive")
 LAYERS, HEADS, POSITIONS = 2, 4, 64
 # Two heads go from the first layer and one from the second.
@@ -83,11 +87,34 @@ def tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
         scored = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
         scored += [(f"▁{word}", -3.0) for word in words] + [(piece, -6.0) for piece in ("▁", *".,!?", *_LETTERS)]
         made = XLMRobertaTokenizer(scored)
+    elif family == "deberta-v2":
+        scored = [(piece, 0.0) for piece in ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")]
+        scored += [(f"▁{word}", -3.0) for word in words] + [(piece, -6.0) for piece in ("▁", *".,!?", *_LETTERS)]
+        made = DebertaV2Tokenizer(scored, unk_id=3)
+    elif family == "modernbert":
+        made = _modernbert_tokenizer()
     else:
         raise ValueError(family)
     made.model_max_length = POSITIONS
     tokens: PreTrainedTokenizerFast = made
     return tokens
+
+
+def _modernbert_tokenizer() -> PreTrainedTokenizerFast:
+    """Return byte-level pieces, as ModernBERT's, whose own class is the general one."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    specials = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    symbols = [*specials.values(), *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    made = Tokenizer(models.BPE({symbol: index for index, symbol in enumerate(symbols)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, model_input_names=["input_ids", "attention_mask"], **specials
+    )
 
 
 def classifier(
@@ -115,6 +142,11 @@ def classifier(
         settings["type_vocab_size"] = 1
     if family in {"electra", "albert"}:
         settings["embedding_size"] = 16
+    if family == "deberta-v2":  # as DeBERTa-v3 has it
+        settings |= {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
+        settings |= {"position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0}
+    if family == "modernbert":  # its second layer attends to neighbours only
+        settings |= {"local_attention": 8, "global_attn_every_n_layers": 2, "initializer_cutoff_factor": 2.0}
     if family == "mobilebert":
         settings |= {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2}
         settings["initializer_range"] = 0.2  # nothing inside normalises

@@ -18,7 +18,7 @@ from transformers import AlbertConfig, AlbertForSequenceClassification
 
 from compress.errors import CompressError
 from compress.factorisation import centred_basis, check_rank, leading_directions, token_vectors
-from compress.modeling.pruned import layers_of
+from compress.modeling.families import layers_of
 from compress.parts import (
     Embeddings,
     activation,

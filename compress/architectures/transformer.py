@@ -16,7 +16,7 @@ import torch
 
 from compress.errors import CompressError
 from compress.modeling import auto_class, is_tagger
-from compress.modeling.pruned import stock_type
+from compress.modeling.families import stock_type
 from compress.parts import ffn_width, free_depth, own_layers, require_whole, starting_layers
 from compress.projection import copy_model, directions_of_hidden_states, project_model
 from compress.tokens import encode, pad

@@ -1,4 +1,5 @@
-"""Criteria: ``importance(model, batches, masks, *, options) -> Tensor`` ``[L, H]``, raw and at least zero, one a file.
+"""Criteria: ``importance(model, batches, masks, *, options) -> Tensor`` ``[L, U]``, raw: the largest matters most.
 
-``batches`` are :class:`compress.types.Batch` with labels; ``masks`` are the heads that are still open, per layer, and
-a closed head scores zero."""
+One a file. ``batches`` are :class:`compress.types.Batch` with labels; ``masks`` are the units that are still open, per
+layer, and a closed or missing one scores zero. A criterion with the option ``part`` scores ``neurons`` too.
+"""

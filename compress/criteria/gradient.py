@@ -13,50 +13,41 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from compress.attention import head_gates
+from compress.gates import gated
+from compress.scores import Labels, as_scores, fixed_weights, labels_of, losses_of
 from compress.types import Batch
+from compress.units import Part
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def importance(model: PreTrainedModel, batches: Iterable[Batch], masks: Sequence[Tensor] | None = None) -> Tensor:
-    """Return raw scores ``[L, H]``, H being the largest number of heads of a layer; missing heads score zero.
+def importance(
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    masks: Sequence[Tensor] | None = None,
+    *,
+    part: Part = "heads",
+    labels: Labels = "gold",
+) -> Tensor:
+    """Return raw scores ``[L, U]``.
 
-    The loss is cross-entropy with ``batch.labels`` ``[B]`` (squared error for regression); labels are required. The
-    loss of a sentence to tag is the sum over its words.
+    The loss is cross-entropy (squared error for regression); that of a sentence to tag is the sum over its words.
+
+    Args:
+        labels: ``gold``, or ``own``: the classes that the model predicts itself, which needs no labels.
     """
-    model.eval()
-    frozen = [parameter.requires_grad for parameter in model.parameters()]
-    model.requires_grad_(False)  # only the gates need a gradient; this spares two thirds of the backward
-    try:
-        with head_gates(model) as gates, torch.enable_grad():
-            if masks is not None:
-                gates.mask(masks)
-            totals = [torch.zeros(heads, dtype=torch.float64) for heads in gates.heads]
-            rows = 0
-            for batch in batches:
-                if batch.labels is None:
-                    raise ValueError("gradient importance needs labels")
-                opened = gates.per_example(len(batch.input_ids))
-                logits = batch.answers(model(**batch.inputs()).logits)
-                gradients = torch.autograd.grad(summed_loss(logits, batch.labels), opened)
-                for total, gradient in zip(totals, gradients, strict=True):
-                    total += gradient.abs().sum(dim=0).double().cpu()
-                rows += len(batch.input_ids)
-    finally:
-        for parameter, wanted in zip(model.parameters(), frozen, strict=True):
-            parameter.requires_grad_(wanted)
-    scores = torch.zeros(len(totals), max(map(len, totals)))
-    for layer, total in enumerate(totals):
-        scores[layer, : len(total)] = (total / rows).float()
+    # Only the gates need a gradient; this spares two thirds of the backward.
+    with fixed_weights(model), gated(model, part) as gates, torch.enable_grad():
         if masks is not None:
-            scores[layer, : len(total)] *= torch.as_tensor(masks[layer])
-    return scores
-
-
-def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the task loss summed over examples, so that each example's gradient is its own."""
-    if logits.shape[-1] == 1:
-        return ((logits.squeeze(-1) - labels) ** 2).sum()
-    return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            gates.mask(masks)
+        totals = [torch.zeros(units, dtype=torch.float64) for units in gates.counts]
+        rows = 0
+        for batch in batches:
+            opened = gates.per_example(len(batch.input_ids))
+            logits = batch.answers(model(**batch.inputs()).logits)
+            loss = losses_of(logits, labels_of(batch, logits, labels)).sum()
+            for total, gradient in zip(totals, torch.autograd.grad(loss, opened), strict=True):
+                total += gradient.abs().sum(dim=0).double().cpu()
+            rows += len(batch.input_ids)
+    return as_scores([total / rows for total in totals], masks)

@@ -24,7 +24,7 @@ from compress.graph import (
     trace,
     write_graph,
 )
-from compress.modeling.pruned import PREFIX
+from compress.modeling.families import PREFIX
 
 FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "roberta", "xlm-roberta")
 

@@ -26,7 +26,7 @@ from compress.graph import (
     trace,
     write_graph,
 )
-from compress.modeling.pruned import PREFIX, layers_of
+from compress.modeling.families import PREFIX, layers_of
 
 
 def supports(model_type: str) -> bool:

@@ -18,7 +18,7 @@ from compress.attention import has_heads
 from compress.errors import CompressError
 from compress.fake_layers import FakeLayers, Rounding, check_shares, quantized_modules
 from compress.learned_parts import input_embeddings
-from compress.modeling.pruned import layers_of
+from compress.modeling.families import layers_of
 from compress.quantization import ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization
 from compress.rounding import grid_of
 from compress.sensitivity import PART_ROWS, PARTS, Part, answers_of, assign_bits, layer_sensitivities

@@ -16,7 +16,7 @@ import torch
 
 from compress.attention import has_heads
 from compress.errors import CompressError
-from compress.modeling.pruned import layers_of
+from compress.modeling.families import layers_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from compress.attention import attention_layers
 from compress.errors import CompressError
-from compress.modeling.pruned import FAMILIES, layers_of, stock_type
+from compress.modeling.families import FAMILIES, layers_of, stock_type
 from compress.relations import zero
 from compress.types import Batch, Outputs
 

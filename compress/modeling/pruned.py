@@ -1,14 +1,15 @@
-"""Stock classifiers of texts and of words whose attention layers keep different numbers of heads, as model types.
+"""Stock classifiers of texts and of words whose layers keep different numbers of heads and neurons, as model types.
 
-This file imports only torch and transformers: it travels in the model directory, so that the model opens with
-``trust_remote_code=True`` where ``compress`` is not installed. How stock models load is not touched: every family has
-a config and a model class of its own here, which resize themselves from ``config.kept_heads`` before weights load.
+This file imports only torch, transformers and ``families.py``: both files travel in the model directory, so that the
+model opens with ``trust_remote_code=True`` where ``compress`` is not installed. How stock models load is not touched:
+every family has a config and a model class of its own here, which resize themselves from ``config.kept_heads`` and
+``config.ffn_per_layer`` before weights load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 from transformers import (
@@ -18,6 +19,9 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
+    DebertaV2Config,
+    DebertaV2ForSequenceClassification,
+    DebertaV2ForTokenClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
     DistilBertForTokenClassification,
@@ -27,10 +31,12 @@ from transformers import (
     MobileBertConfig,
     MobileBertForSequenceClassification,
     MobileBertForTokenClassification,
+    ModernBertConfig,
+    ModernBertForSequenceClassification,
+    ModernBertForTokenClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
     MPNetForTokenClassification,
-    PretrainedConfig,
     PreTrainedModel,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -41,112 +47,8 @@ from transformers import (
 )
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
-PREFIX = "compress-pruned-"
-
-
-class LayerNames(NamedTuple):
-    """Where things are: the list of layers below the base model, and module names below one layer.
-
-    ``attended_norm`` follows the attention's residual, ``norm`` the feed-forward network's.
-    """
-
-    layers: str
-    attention: str
-    query: str
-    key: str
-    value: str
-    output: str
-    attended_norm: str
-    widened: str
-    narrowed: str
-    norm: str
-
-
-_BERT = LayerNames(
-    layers="encoder.layer",
-    attention="attention.self",
-    query="attention.self.query",
-    key="attention.self.key",
-    value="attention.self.value",
-    output="attention.output.dense",
-    attended_norm="attention.output.LayerNorm",
-    widened="intermediate.dense",
-    narrowed="output.dense",
-    norm="output.LayerNorm",
-)
-# One layer is all there is: it is used ``num_hidden_layers`` times.
-_ALBERT = LayerNames(
-    layers="encoder.albert_layer_groups.0.albert_layers",
-    attention="attention",
-    query="attention.query",
-    key="attention.key",
-    value="attention.value",
-    output="attention.dense",
-    attended_norm="attention.LayerNorm",
-    widened="ffn",
-    narrowed="ffn_output",
-    norm="full_layer_layer_norm",
-)
-_DISTILBERT = LayerNames(
-    layers="transformer.layer",
-    attention="attention",
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
-    output="attention.out_lin",
-    attended_norm="sa_layer_norm",
-    widened="ffn.lin1",
-    narrowed="ffn.lin2",
-    norm="output_layer_norm",
-)
-_MPNET = LayerNames(
-    layers="encoder.layer",
-    attention="attention.attn",
-    query="attention.attn.q",
-    key="attention.attn.k",
-    value="attention.attn.v",
-    output="attention.attn.o",
-    attended_norm="attention.LayerNorm",
-    widened="intermediate.dense",
-    narrowed="output.dense",
-    norm="output.LayerNorm",
-)
-FAMILIES: dict[str, LayerNames] = {
-    "albert": _ALBERT,
-    "bert": _BERT,
-    "distilbert": _DISTILBERT,
-    "electra": _BERT,
-    # The widened and narrowed layers, and the last norm, are those of the last of a layer's feed-forward networks.
-    "mobilebert": _BERT,
-    "mpnet": _MPNET,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-}
-
-
-def stock_type(config: PretrainedConfig) -> str:
-    """Return the stock model type: ``bert`` for ``bert`` and for ``compress-pruned-bert``."""
-    return str(config.model_type).removeprefix(PREFIX)
-
-
-def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """Return the transformer layers of a model of one of the :data:`FAMILIES`; a shared one comes once."""
-    layers = model.base_model.get_submodule(FAMILIES[stock_type(model.config)].layers)
-    assert isinstance(layers, nn.ModuleList)
-    return layers
-
-
-def linear_of(layer: nn.Module, name: str) -> nn.Linear:
-    """Return the linear layer of that name, one of :class:`LayerNames`, of a transformer layer."""
-    module = layer.get_submodule(name)
-    assert isinstance(module, nn.Linear)
-    return module
-
-
-def head_size_of(config: PretrainedConfig) -> int:
-    """Return the width of one attention head of an unpruned model; MobileBERT attends inside its bottleneck."""
-    width: int = getattr(config, "true_hidden_size", config.hidden_size)
-    return width // int(config.num_attention_heads)
+# Relative, because both files travel together in model directories.
+from .families import PREFIX, PRUNABLE, Cut, head_size_of, layers_of, linear_of, linears_of, stock_type
 
 
 class PrunedMPNetSelfAttention(MPNetSelfAttention):
@@ -188,10 +90,18 @@ def keep_mpnet_heads(model: PreTrainedModel, layer: int, kept_heads: Sequence[in
     module.attn = attention.train(module.training)
 
 
+def count_heads(layer: nn.Module, family: str, heads: int) -> None:
+    """Tell an attention module how many heads it has, where it does not see that from its weights."""
+    if family == "deberta-v2":
+        attention: Any = layer.get_submodule(PRUNABLE[family].attention)
+        attention.num_attention_heads = heads
+        attention.all_head_size = heads * attention.attention_head_size
+
+
 def _resize(model: PreTrainedModel) -> None:
-    """Give every attention layer the shapes of ``config.kept_heads``, with fresh weights that loading fills."""
-    config, names = model.config, FAMILIES[stock_type(model.config)]
-    layers = layers_of(model)
+    """Give every layer the shapes of ``config.kept_heads`` and ``ffn_per_layer``, with weights that loading fills."""
+    config, family = model.config, stock_type(model.config)
+    layers, names = layers_of(model), PRUNABLE[family]
     kept = config.kept_heads
     if kept is None:
         config.kept_heads = kept = [list(range(config.num_attention_heads)) for _ in layers]
@@ -204,16 +114,34 @@ def _resize(model: PreTrainedModel) -> None:
             "each layer needs at least one head number, in rising order"
         )
     for index, (layer, heads) in enumerate(zip(layers, kept, strict=True)):
-        width = len(heads) * head_size_of(config)
-        for name in (names.query, names.key, names.value):
-            layer.set_submodule(name, nn.Linear(linear_of(layer, name).in_features, width))
-        layer.set_submodule(names.output, nn.Linear(width, linear_of(layer, names.output).out_features))
-        if names is _MPNET:
+        _resize_cut(layer, names.heads, len(heads) * head_size_of(config))
+        count_heads(layer, family, len(heads))
+        if family == "mpnet":
             keep_mpnet_heads(model, index, heads)
+    widths = config.ffn_per_layer
+    if widths is None:
+        return
+    if names.neurons is None:
+        raise ValueError(f"ffn_per_layer = {widths}, but the feed-forward networks of {family} are not cut")
+    if len(widths) != len(layers) or min(widths) < 1:
+        raise ValueError(f"ffn_per_layer = {widths} does not fit {len(layers)} layers; each needs at least one neuron")
+    for layer, width in zip(layers, widths, strict=True):
+        _resize_cut(layer, names.neurons, width)
+
+
+def _resize_cut(layer: nn.Module, cut: Cut, width: int) -> None:
+    for name, old in linears_of(layer, cut.rows):
+        layer.set_submodule(name, nn.Linear(old.in_features, cut.blocks * width, bias=old.bias is not None))
+    old = linear_of(layer, cut.columns)
+    layer.set_submodule(cut.columns, nn.Linear(width, old.out_features, bias=old.bias is not None))
 
 
 class _Pruned:
-    """Resize before weights are loaded. ``kept_heads`` are head numbers of the model that was pruned, per layer."""
+    """Resize before weights are loaded.
+
+    Per layer, ``kept_heads`` are head numbers of the model that was pruned, and ``ffn_per_layer`` the widths of the
+    feed-forward networks (None: all are as the stock config says).
+    """
 
     def __init__(self, *inputs: Any, **kwargs: Any) -> None:
         super().__init__(*inputs, **kwargs)
@@ -223,6 +151,7 @@ class _Pruned:
 class PrunedAlbertConfig(AlbertConfig):
     model_type = PREFIX + "albert"
     kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
 
 
 class PrunedAlbertForSequenceClassification(_Pruned, AlbertForSequenceClassification):
@@ -232,15 +161,27 @@ class PrunedAlbertForSequenceClassification(_Pruned, AlbertForSequenceClassifica
 class PrunedBertConfig(BertConfig):
     model_type = PREFIX + "bert"
     kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
 
 
 class PrunedBertForSequenceClassification(_Pruned, BertForSequenceClassification):
     config_class = PrunedBertConfig
 
 
+class PrunedDebertaV2Config(DebertaV2Config):
+    model_type = PREFIX + "deberta-v2"
+    kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
+
+
+class PrunedDebertaV2ForSequenceClassification(_Pruned, DebertaV2ForSequenceClassification):
+    config_class = PrunedDebertaV2Config
+
+
 class PrunedDistilBertConfig(DistilBertConfig):
     model_type = PREFIX + "distilbert"
     kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
 
 
 class PrunedDistilBertForSequenceClassification(_Pruned, DistilBertForSequenceClassification):
@@ -250,6 +191,7 @@ class PrunedDistilBertForSequenceClassification(_Pruned, DistilBertForSequenceCl
 class PrunedElectraConfig(ElectraConfig):
     model_type = PREFIX + "electra"
     kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
 
 
 class PrunedElectraForSequenceClassification(_Pruned, ElectraForSequenceClassification):
@@ -259,15 +201,27 @@ class PrunedElectraForSequenceClassification(_Pruned, ElectraForSequenceClassifi
 class PrunedMobileBertConfig(MobileBertConfig):
     model_type = PREFIX + "mobilebert"
     kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
 
 
 class PrunedMobileBertForSequenceClassification(_Pruned, MobileBertForSequenceClassification):
     config_class = PrunedMobileBertConfig
 
 
+class PrunedModernBertConfig(ModernBertConfig):
+    model_type = PREFIX + "modernbert"
+    kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
+
+
+class PrunedModernBertForSequenceClassification(_Pruned, ModernBertForSequenceClassification):
+    config_class = PrunedModernBertConfig
+
+
 class PrunedMPNetConfig(MPNetConfig):
     model_type = PREFIX + "mpnet"
     kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
 
 
 class PrunedMPNetForSequenceClassification(_Pruned, MPNetForSequenceClassification):
@@ -277,6 +231,7 @@ class PrunedMPNetForSequenceClassification(_Pruned, MPNetForSequenceClassificati
 class PrunedRobertaConfig(RobertaConfig):
     model_type = PREFIX + "roberta"
     kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
 
 
 class PrunedRobertaForSequenceClassification(_Pruned, RobertaForSequenceClassification):
@@ -286,6 +241,7 @@ class PrunedRobertaForSequenceClassification(_Pruned, RobertaForSequenceClassifi
 class PrunedXLMRobertaConfig(XLMRobertaConfig):
     model_type = PREFIX + "xlm-roberta"
     kept_heads: list[list[int]] | None = None
+    ffn_per_layer: list[int] | None = None
 
 
 class PrunedXLMRobertaForSequenceClassification(_Pruned, XLMRobertaForSequenceClassification):
@@ -302,6 +258,14 @@ class PrunedMobileBertForTokenClassification(_Pruned, MobileBertForTokenClassifi
 
 class PrunedBertForTokenClassification(_Pruned, BertForTokenClassification):
     config_class = PrunedBertConfig
+
+
+class PrunedDebertaV2ForTokenClassification(_Pruned, DebertaV2ForTokenClassification):
+    config_class = PrunedDebertaV2Config
+
+
+class PrunedModernBertForTokenClassification(_Pruned, ModernBertForTokenClassification):
+    config_class = PrunedModernBertConfig
 
 
 class PrunedDistilBertForTokenClassification(_Pruned, DistilBertForTokenClassification):
@@ -327,9 +291,11 @@ class PrunedXLMRobertaForTokenClassification(_Pruned, XLMRobertaForTokenClassifi
 MODEL_CLASSES: dict[str, type[Any]] = {
     "albert": PrunedAlbertForSequenceClassification,
     "bert": PrunedBertForSequenceClassification,
+    "deberta-v2": PrunedDebertaV2ForSequenceClassification,
     "distilbert": PrunedDistilBertForSequenceClassification,
     "electra": PrunedElectraForSequenceClassification,
     "mobilebert": PrunedMobileBertForSequenceClassification,
+    "modernbert": PrunedModernBertForSequenceClassification,
     "mpnet": PrunedMPNetForSequenceClassification,
     "roberta": PrunedRobertaForSequenceClassification,
     "xlm-roberta": PrunedXLMRobertaForSequenceClassification,
@@ -337,31 +303,30 @@ MODEL_CLASSES: dict[str, type[Any]] = {
 TAGGER_CLASSES: dict[str, type[Any]] = {
     "albert": PrunedAlbertForTokenClassification,
     "bert": PrunedBertForTokenClassification,
+    "deberta-v2": PrunedDebertaV2ForTokenClassification,
     "distilbert": PrunedDistilBertForTokenClassification,
     "electra": PrunedElectraForTokenClassification,
     "mobilebert": PrunedMobileBertForTokenClassification,
+    "modernbert": PrunedModernBertForTokenClassification,
     "mpnet": PrunedMPNetForTokenClassification,
     "roberta": PrunedRobertaForTokenClassification,
     "xlm-roberta": PrunedXLMRobertaForTokenClassification,
 }
 
 
-def to_pruned(model: PreTrainedModel, kept_heads: Sequence[Sequence[int]] | None = None) -> PreTrainedModel:
+def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
     """Return a sliced model as one of the classes here, with the same weights and bit-equal logits.
 
     Args:
-        model: a sequence classifier, or a tagger, of one of the :data:`FAMILIES` whose attention has been sliced.
-        kept_heads: per layer, the original numbers of the heads that are left; by default ``config.kept_heads``,
-            which :func:`compress.attention.remove_heads` keeps up to date.
+        model: a sequence classifier, or a tagger, of one of the :data:`PRUNABLE` families, whose config says how it was
+            sliced (``kept_heads`` and ``ffn_per_layer``, as :mod:`compress.slicing` keeps them up to date).
     """
     tags = type(model).__name__.endswith("ForTokenClassification")
     model_class = (TAGGER_CLASSES if tags else MODEL_CLASSES)[stock_type(model.config)]
     settings = model.config.to_dict()
-    heads = kept_heads if kept_heads is not None else settings.get("kept_heads")
-    for name in ("model_type", "architectures", "auto_map", "transformers_version", "kept_heads"):
+    for name in ("model_type", "architectures", "auto_map", "transformers_version"):
         settings.pop(name, None)
-    kept = None if heads is None else [[int(head) for head in layer] for layer in heads]
-    config = model_class.config_class(kept_heads=kept, **settings)
+    config = model_class.config_class(**settings)
     config.architectures = [model_class.__name__]
     pruned: PreTrainedModel = model_class(config)
     nn.Module.to(pruned, next(model.parameters()))

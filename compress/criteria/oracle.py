@@ -1,0 +1,48 @@
+"""What the model loses without one head: its value with all heads minus its value without this one.
+
+Michel et al. 2019 (arXiv:1905.10650), section 3.2. L x H evaluations of all examples; the score of a head that harms is
+negative. Heads that replace each other all look useless alone, which is what ``shapley`` mends at a price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from compress.gates import gated
+from compress.scores import Measure, as_scores, fixed_weights, value_of
+from compress.types import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def importance(
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    masks: Sequence[Tensor] | None = None,
+    *,
+    measure: Measure = "metric",
+) -> Tensor:
+    """Return raw scores ``[L, H]``.
+
+    Args:
+        measure: the value of a model: ``metric`` (share of right answers) or ``loss`` (minus the mean loss, which
+            tells heads apart that change no answer).
+    """
+    kept = list(batches)
+    with fixed_weights(model), gated(model) as gates:
+        present = [torch.ones(heads) for heads in gates.counts] if masks is None else [m.clone() for m in masks]
+        gates.mask(present)
+        whole = value_of(model, kept, measure)
+        scores = [torch.zeros(heads) for heads in gates.counts]
+        for layer, heads in enumerate(present):
+            for head in heads.nonzero().flatten().tolist():
+                heads[head] = 0.0
+                gates.mask(present)
+                scores[layer][head] = whole - value_of(model, kept, measure)
+                heads[head] = 1.0
+    return as_scores(scores, masks)

@@ -1,0 +1,64 @@
+"""The Shapley value of a head, by Monte Carlo: what it adds to the heads that come before it in a random order.
+
+Shapley 1953; Castro et al. 2009, "Polynomial calculation of the Shapley value based on sampling", whose estimate this
+is; Held and Yannakoudakis 2022, "Shapley Head Pruning" (arXiv:2210.05709), for attention heads. Scores of all heads sum
+to the value of the whole model minus that of one without any head. ``permutations`` x L x H evaluations: the costly
+standard that cheap criteria are held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from compress.errors import CompressError
+from compress.gates import gated
+from compress.scores import Measure, as_scores, fixed_weights, value_of
+from compress.types import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def importance(
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    masks: Sequence[Tensor] | None = None,
+    *,
+    permutations: int = 8,
+    measure: Measure = "loss",
+    seed: int = 0,
+) -> Tensor:
+    """Return raw scores ``[L, H]``, which can be negative.
+
+    Args:
+        permutations: random orders; every second one is the first backwards, which halves the variance or better.
+        measure: the value of a model, as in the criterion ``oracle``.
+
+    Raises:
+        CompressError: fewer than one permutation.
+    """
+    if permutations < 1:
+        raise CompressError(f"permutations = {permutations} is not possible; give 1 or more")
+    kept, generator = list(batches), torch.Generator().manual_seed(seed)
+    with fixed_weights(model), gated(model) as gates:
+        open_ones = [torch.ones(heads) for heads in gates.counts] if masks is None else list(masks)
+        places = [(layer, head) for layer, row in enumerate(open_ones) for head in row.nonzero().flatten().tolist()]
+        scores = [torch.zeros(heads, dtype=torch.float64) for heads in gates.counts]
+        order: list[int] = []
+        for number in range(permutations):
+            order = order[::-1] if number % 2 else torch.randperm(len(places), generator=generator).tolist()
+            present = [torch.zeros(heads) for heads in gates.counts]
+            gates.mask(present)
+            before = value_of(model, kept, measure)
+            for index in order:
+                layer, head = places[index]
+                present[layer][head] = 1.0
+                gates.mask(present)
+                after = value_of(model, kept, measure)
+                scores[layer][head] += (after - before) / permutations
+                before = after
+    return as_scores(scores, masks)

@@ -1,0 +1,19 @@
+"""Inputs that are no text but run through a model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+def example_inputs(model: PreTrainedModel, batch_size: int = 2, length: int = 8, seed: int = 0) -> dict[str, Tensor]:
+    """Return token ids and mask ``[B, T]`` that are no text but run through the model; no token is padding."""
+    generator = torch.Generator().manual_seed(seed)
+    vocabulary = getattr(model.config, "tokenizer_size", model.config.vocab_size)
+    lowest = min(5, vocabulary - 1)  # 0 to 4 are padding and the other special tokens of every family
+    input_ids = torch.randint(lowest, vocabulary, (batch_size, length), generator=generator)
+    if getattr(model.config, "pairs", "") == "siamese":  # two texts, of different lengths
+        input_ids[:, length // 3] = model.config.separator_token_id
+    device = next(model.parameters()).device
+    return {"input_ids": input_ids.to(device), "attention_mask": torch.ones_like(input_ids, device=device)}

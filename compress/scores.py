@@ -1,0 +1,92 @@
+"""What criteria share: the loss of a batch, a model whose weights take no gradient, and scores as one tensor.
+
+Shapes: B batch, L layers, U units (heads or neurons) of a layer, N examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from compress.errors import CompressError
+from compress.types import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Labels = Literal["gold", "own"]
+Measure = Literal["loss", "metric"]
+
+
+def labels_of(batch: Batch, logits: Tensor, labels: Labels) -> Tensor:
+    """Return the gold labels of a batch, or (``own``) what the model predicts itself, which needs none.
+
+    The divergence to the model's own *probabilities* would have a gradient of zero, so that its largest class is taken.
+
+    Raises:
+        CompressError: own predictions of a regression, whose squared error has a gradient of zero too.
+    """
+    if labels == "own":
+        if logits.shape[-1] == 1:
+            raise CompressError("labels = 'own' needs classes, and this model is a regression; give gold labels")
+        return logits.detach().argmax(dim=-1)
+    if labels != "gold":
+        raise CompressError(f"labels = {labels!r} is not known; use 'gold' or 'own'")
+    if batch.labels is None:
+        raise ValueError("gold labels were asked for, and the batch has none")
+    return batch.labels
+
+
+def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the task loss of every answer: cross-entropy, or the squared error of a regression."""
+    if logits.shape[-1] == 1:
+        return (logits.float().squeeze(-1) - labels) ** 2
+    return torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none")
+
+
+@contextmanager
+def fixed_weights(model: PreTrainedModel, *, learning: bool = False) -> Iterator[None]:
+    """Put a model into eval mode and let all, or (``learning``) none, of its weights go without a gradient; undo it."""
+    was_training = model.training
+    wanted = [parameter.requires_grad for parameter in model.parameters()]
+    model.eval().requires_grad_(learning)
+    try:
+        yield
+    finally:
+        model.train(was_training)
+        for parameter, learns in zip(model.parameters(), wanted, strict=True):
+            parameter.requires_grad_(learns)
+
+
+def as_scores(by_layer: Sequence[Tensor], masks: Sequence[Tensor] | None) -> Tensor:
+    """Return ``[L, U]`` float32, U being the largest number of units of a layer; missing and closed ones score zero."""
+    scores = torch.zeros(len(by_layer), max(map(len, by_layer)))
+    for layer, values in enumerate(by_layer):
+        scores[layer, : len(values)] = values.float().cpu()
+        if masks is not None:
+            scores[layer, : len(values)] *= torch.as_tensor(masks[layer]).float()
+    return scores
+
+
+@torch.no_grad()
+def value_of(model: PreTrainedModel, batches: Iterable[Batch], measure: Measure) -> float:
+    """Return how good a model is on batches: minus its mean loss, or (``metric``) the share it gets right.
+
+    A regression has minus its mean squared error as its metric too.
+    """
+    if measure not in {"loss", "metric"}:
+        raise CompressError(f"measure = {measure!r} is not known; use 'loss' or 'metric'")
+    total, answers = 0.0, 0
+    for batch in batches:
+        logits = batch.answers(model(**batch.inputs()).logits)
+        labels = labels_of(batch, logits, "gold")
+        if measure == "loss" or logits.shape[-1] == 1:
+            total -= float(losses_of(logits, labels).sum())
+        else:
+            total += float((logits.argmax(dim=-1) == labels).sum())
+        answers += len(labels)
+    return total / answers
