@@ -22,6 +22,7 @@ _LAZY = {
     "export": "compress.export",
     "finetune": "compress.finetune",
     "head_importance": "compress.importance",
+    "head_study": "compress.head_study",
     "label": "compress.label",
     "load": "compress.artifact",
     "pretrain": "compress.pretrain",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from compress.export import export
     from compress.finetune import finetune
     from compress.gate import check
+    from compress.head_study import head_study
     from compress.importance import head_importance
     from compress.label import label
     from compress.measure import benchmark

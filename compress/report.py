@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING
 from compress.errors import CompressError
 from compress.measuring.results import Measurement, read_results
 from compress.output import write_atomically
-from compress.reporting import kinds, repeats
-from compress.reporting.cells import in_one_line
 from compress.reporting.cost import parse_prices
 from compress.reporting.curves import read_curve
 from compress.reporting.machine import machine
-from compress.reporting.markdown import plain, table
-from compress.reporting.page import Options, Page, view
+from compress.reporting.page import Options, view
 from compress.reporting.provenance import locks_beside, short
-from compress.reporting.survey import as_markdown as survey_markdown
-from compress.reporting.tables import as_markdown
-from compress.reporting.units import exact, plural, points, times
+from compress.reporting.render import render
 
 if TYPE_CHECKING:
     from compress.data import TextSource
@@ -78,8 +73,8 @@ def report(
         Options(max_accuracy_drop, parse_prices(prices), currency, title, _read_texts(texts, lines)),
     )
     written = {
-        HTML_NAME: _render("report.html.j2", page),
-        MARKDOWN_NAME: _render("report.md.j2", page),
+        HTML_NAME: render("report.html.j2", page),
+        MARKDOWN_NAME: render("report.md.j2", page),
         JSON_NAME: json.dumps(machine(page), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
     }
     try:
@@ -115,21 +110,3 @@ def _read_texts(given: Sequence[TextSource | str | Path], lines: Sequence[Measur
             )
         found[sha256] = [e.text if e.text_pair is None else f"{e.text} / {e.text_pair}" for e in examples]
     return found
-
-
-def _render(template: str, page: Page) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("compress.reporting"), autoescape=template.endswith(".html.j2"), undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters.update(
-        plain=plain, plural=plural, points=points, times=times, exact=exact, short=short, as_markdown=as_markdown,
-        survey_markdown=survey_markdown,
-    )
-    environment.globals.update(
-        kinds=kinds.KINDS, symbol=kinds.symbol, repeat_headings=repeats.HEADINGS, markdown_table=table,
-        lines_of=lambda rows: [[in_one_line(cell) for cell in row] for row in rows],
-    )  # fmt: skip
-    return environment.get_template(template).render(page=page)

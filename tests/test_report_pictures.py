@@ -9,7 +9,7 @@ from lines import line
 from made_study import study
 
 from compress.measuring.results import rows_of
-from compress.reporting import plot
+from compress.reporting import heat_map, plot
 from compress.reporting.kinds import KINDS
 from compress.reporting.marks import marks, published_figures
 from compress.reporting.pareto import Point, front, pareto_chart
@@ -27,6 +27,33 @@ def test_line_chart_is_standalone_svg() -> None:
     assert "prefers-color-scheme:dark" in svg
     with pytest.raises(ValueError, match="no points"):
         plot.line_chart([], title="t", x_label="x", y_label="y")
+
+
+def test_bars_reach_from_low_to_high_and_stay_inside() -> None:
+    series = [plot.Series("a", [(0, 90), (50, 80)], [(88, 92), (70, 85)]), plot.Series("b", [(0, 89)])]
+    root = ElementTree.fromstring(plot.line_chart(series, title="t", x_label="x", y_label="y", lines=False))
+    assert not root.findall(f".//{SVG}polyline")
+    bars = [one for one in root.iter(f"{SVG}line") if "bar" in one.attrib["class"].split()]
+    lengths = [float(one.attrib["y1"]) - float(one.attrib["y2"]) for one in bars]
+    assert len(bars) == 2 and lengths[1] / lengths[0] == pytest.approx(15 / 4, rel=0.01)
+    ends = [float(one.attrib[key]) for one in bars for key in ("y1", "y2")]
+    assert plot.WIDE.top <= min(ends) and max(ends) <= plot.WIDE.bottom + 2 * plot.LEGEND_STEP
+
+
+@pytest.mark.parametrize("canvas", [plot.WIDE, plot.NARROW])
+def test_a_heat_map_shades_by_magnitude_and_colours_by_sign(canvas: plot.Canvas) -> None:
+    rows = [[0.5, -2.0, 0.0], [1.0, 0.25]]
+    root = ElementTree.fromstring(heat_map.draw(rows, title="importance <1>", canvas=canvas))
+    cells = [one for one in root.iter(f"{SVG}rect") if one.attrib["class"] in {"cell", "below"}]
+    assert [float(one.attrib["fill-opacity"]) for one in cells] == [0.25, 1.0, 0.0, 0.5, 0.125]
+    assert [one.attrib["class"] for one in cells] == ["cell", "below", "cell", "cell", "cell"]
+    assert [title.text for title in root.iter(f"{SVG}title")][1] == "layer 1, 2: -2"
+    assert "the largest is 1 at layer 2, 1" in root.attrib["aria-label"]
+    assert all(float(one.attrib["x"]) + float(one.attrib["width"]) <= canvas.width for one in cells)
+
+
+def test_a_heat_map_of_equal_scores_is_drawn() -> None:
+    assert "fill-opacity" in heat_map.draw([[0.0, 0.0]], title="t", canvas=plot.WIDE, digits=2)
 
 
 @pytest.mark.parametrize("values", [[5.0], [88.1, 88.2], [0.0, 100.0], [-3.0, 4.0], [1.0, 1e6]])

@@ -17,8 +17,8 @@ import compress
 from compress.errors import CompressError, did_you_mean
 
 COMMANDS = (
-    "finetune", "label", "pretrain", "distill", "prune", "quantize", "export", "benchmark", "report", "check", "replay",
-    "run", "predict", "list", "show",
+    "finetune", "label", "pretrain", "distill", "heads", "prune", "quantize", "export", "benchmark", "report", "check",
+    "replay", "run", "predict", "list", "show",
 )  # fmt: skip
 
 FAILED, INTERRUPTED = 2, 130

@@ -21,6 +21,7 @@ font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-size:13px}
 .chart .s0{stroke:var(--c0);--own:var(--c0)}.chart .s1{stroke:var(--c1);--own:var(--c1)}
 .chart .s2{stroke:var(--c2);--own:var(--c2)}.chart .s3{stroke:var(--c3);--own:var(--c3)}
 .chart .s1.line{stroke-dasharray:9 4}.chart .s2.line{stroke-dasharray:2 4}.chart .s3.line{stroke-dasharray:10 3 2 3}
+.chart .bar{stroke-width:1.5;opacity:.55}
 .chart .dot{fill:var(--own);stroke:var(--paper);stroke-width:1.5}.chart .key{fill:var(--own);stroke:none}
 """
 
@@ -63,10 +64,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Series:
-    """A named line through points ``(x, y)``."""
+    """A named line through points ``(x, y)``, each with its ``(low, high)`` where ``bars`` are given."""
 
     name: str
     points: Sequence[tuple[float, float]]
+    bars: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,14 @@ def number(value: float) -> str:
 
 
 def line_chart(
-    series: Sequence[Series], *, title: str, x_label: str, y_label: str, canvas: Canvas = WIDE, log: bool = False
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    canvas: Canvas = WIDE,
+    log: bool = False,
+    lines: bool = True,
 ) -> str:
     """Return a line chart as a standalone SVG document; a series of one point is a single dot.
 
@@ -129,6 +138,7 @@ def line_chart(
 
     Args:
         log: both axes are logarithmic, and few values are their own ticks; all values are above 0.
+        lines: join the points of a series.
 
     Raises:
         ValueError: there is no point to draw.
@@ -139,7 +149,8 @@ def line_chart(
     legend = _legend(canvas, [one.name for one in series]) if len(series) > 1 else []
     room = LEGEND_STEP * len(legend)
     canvas = replace(canvas, top=canvas.top + room, height=canvas.height + room)
-    y = Axis.over([p[1] for p in points], canvas.bottom, canvas.top, margin=0.08, log=log)
+    ends = [end for one in series for bar in one.bars for end in bar]
+    y = Axis.over([*(p[1] for p in points), *ends], canvas.bottom, canvas.top, margin=0.08, log=log)
     widest = max(len(number(tick)) for tick in y.ticks(7))
     canvas = replace(canvas, left=max(canvas.left, 26 + 8 * widest))
     x = Axis.over([p[0] for p in points], canvas.left, canvas.right, margin=0.03, log=log)
@@ -150,7 +161,9 @@ def line_chart(
     for index, one in enumerate(series):
         style = f"s{index % 4}"
         placed = [(x.place(a), y.place(b)) for a, b in one.points]
-        if len(placed) > 1:
+        for (a, _), (low, high) in zip(placed, one.bars, strict=bool(one.bars)):
+            parts.append(f'<line class="bar {style}" x1="{a}" x2="{a}" y1="{y.place(low)}" y2="{y.place(high)}"/>')
+        if lines and len(placed) > 1:
             line = " ".join(f"{a},{b}" for a, b in placed)
             parts.append(f'<polyline class="line {style}" points="{line}"/>')
         for (a, b), (value, result) in zip(placed, one.points, strict=True):

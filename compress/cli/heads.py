@@ -1,0 +1,47 @@
+"""compress heads"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from compress.cli import options
+
+
+@click.command()
+@click.option("--model", required=True, metavar="DIR", help="The model whose heads are studied.")
+@click.option("--train", required=True, metavar="FILE", help="Labelled rows that score the heads.")
+@click.option("--validation", required=True, metavar="FILE", help="Labelled rows on which their removal is measured.")
+@click.option(
+    "--criterion", "criteria", multiple=True, metavar="NAME",
+    help="A way to score heads, several times for several; see 'compress list criteria'. [default: all but shapley]",
+)  # fmt: skip
+@click.option("--examples", type=int, default=1024, show_default=True, help="Rows of --train that score the heads.")
+@click.option("--step", type=float, default=0.1, show_default=True, help="Share of heads between two points.")
+@click.option("--normalise/--no-normalise", default=True, show_default=True, help="Compare scores across layers.")
+@options.output
+@options.drop_overlap
+@options.metric
+@options.columns
+@options.computing
+@options.verbosity
+def command(
+    model: str, train: str, validation: str, criteria: tuple[str, ...], output: str, quiet: bool, **settings: Any
+) -> None:
+    """Study what a model's attention heads are worth, without changing it.
+
+    Writes heads.json, tables, and a page with the importance of every head, what each alone is worth, and how many can
+    go in which order.
+    """
+    train_rows = options.read_labelled(train, "train", settings)
+    validation_rows = options.read_labelled(validation, "validation", settings)
+    from compress.head_study import CRITERIA, head_study
+
+    options.forget_columns(settings)
+    made = head_study(
+        model, output, train=train_rows, validation=validation_rows, criteria=criteria or CRITERIA, quiet=quiet,
+        **settings,
+    )  # fmt: skip
+    if not quiet:
+        click.echo(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")

@@ -1,0 +1,292 @@
+"""Stage: what the heads of a model are worth: by criterion, one by one, alone in a layer, and fewer and fewer of them.
+
+Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv:1905.10650), sections 3 and 4. Rows of train
+score the heads; what comes of it is measured on rows of validation.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compress import plugins
+from compress.artifact import Manifest, ModelDir, parent_entry
+from compress.data import Example, check_roles, describe_rows, encode_gold
+from compress.errors import CompressError
+from compress.evaluations import Evaluations
+from compress.importance import removal_path, scoring_batches
+from compress.metrics import find_metric
+from compress.output import WORK_FOLDER, finish, write_atomically, writing
+from compress.progress import Progress, silent
+from compress.tokens import maximum_length
+from compress.transfer import Gold
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from compress.types import Batch
+
+logger = logging.getLogger("compress")
+
+STUDY_NAME = "heads.json"
+CRITERIA = ("gradient", "taylor", "magnitude", "confidence", "oracle", "random")
+RANDOM_ORDERS = 5
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A model with some heads closed: ``points`` against the whole one with its interval, and McNemar's p."""
+
+    layer: int
+    head: int
+    value: float
+    points: float
+    low: float
+    high: float
+    mcnemar_p: float | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A point of the evolution: so many heads removed in an order, and what that costs."""
+
+    order: str
+    seed: int
+    heads_removed: int
+    share_removed: float
+    value: float
+    points: float
+    low: float
+    high: float
+
+
+def head_study(
+    model: ModelDir | str | Path,
+    output: str | Path,
+    *,
+    train: Sequence[Example],
+    validation: Sequence[Example],
+    criteria: Sequence[str] = CRITERIA,
+    examples: int = 1024,
+    step: float = 0.1,
+    normalise: bool = True,
+    drop_overlap: bool = False,
+    metric: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    threads: int = 0,
+    force: bool = False,
+    quiet: bool = True,
+    progress: Progress = silent,
+) -> Path:
+    """Write ``heads.json``, tables and pictures about the heads of a model, and return the directory.
+
+    Args:
+        train: gold rows; ``examples`` of them, drawn at random, score the heads by every one of the ``criteria``.
+        validation: gold rows on which single heads are removed, layers keep one head only, and the evolution is drawn.
+        step: share of the heads between two points of the evolution.
+
+    Raises:
+        CompressError: for anything about the request that the user can put right.
+    """
+    import torch
+
+    from compress.device import resolve_device
+    from compress.gates import gates_work
+    from compress.reporting.heads import write_report
+    from compress.units import heads_per_layer
+
+    source = model if isinstance(model, ModelDir) else ModelDir.open(model)
+    _check_request(criteria, train, validation, examples, step)
+    checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
+    train = checked.sets["train"]  # type: ignore[assignment]
+    chosen = find_metric(metric, task=source.task, classes=len(source.labels))
+    torch_device = resolve_device(device)
+    if threads:
+        torch.set_num_threads(threads)
+    whole: Any = source.load()
+    whole.to(torch_device)
+    if not gates_work(whole):
+        raise CompressError(
+            f"gates on the heads of a {whole.config.model_type!r} model do not reach its logits; it cannot be studied"
+        )
+    sample = random.Random(seed).sample(list(train), min(examples, len(train)))
+    data = describe_rows({"train": train, "validation": validation})
+    request = {
+        "stage": "heads", "model": source.sha256, "criteria": list(criteria), "examples": examples, "step": step,
+        "normalise": normalise, "data": data, "seed": seed, "metric": chosen.name,
+    }  # fmt: skip
+    tokenizer = source.load_tokenizer()
+    max_length = min(128, maximum_length(tokenizer, source.config))
+    gold = [
+        Gold(rows, encode_gold(rows, source.labels, task=source.task, name=role))
+        for role, rows in (("train", sample), ("validation", validation))
+    ]
+    batches = list(
+        scoring_batches(
+            gold[0].examples, gold[0].labels, tokenizer, max_length=max_length, task=source.task,
+            device=str(torch_device),
+        )
+    )
+    with writing(output, request, force=force) as working:
+        known = working / WORK_FOLDER
+        scoring, judging = (
+            Evaluations(whole, tokenizer, rows, chosen, len(source.labels), max_length, known / folder)
+            for rows, folder in zip(gold, ("scoring", "judging"), strict=True)
+        )
+        heads = heads_per_layer(whole)
+        with progress("Scoring heads", len(criteria)) as advance:
+            scores = {}
+            for name in criteria:
+                scores[name] = _scores(known, name, whole, batches, seed)
+                advance(1)
+        with progress("Removing single heads", sum(heads)) as advance:
+            ablation = list(_single(judging, heads, advance))
+        with progress("Keeping single heads", sum(heads)) as advance:
+            alone = list(_alone(scoring, judging, heads, advance))
+        with progress("Removing more and more", 2 + RANDOM_ORDERS) as advance:
+            evolution: list[Step] = []
+            for order, number in (("gradient", 0), ("oracle", 0), *(("random", n) for n in range(RANDOM_ORDERS))):
+                fixed = scores.get(order) if order == "oracle" else None
+                evolution += _evolution(
+                    judging, batches, heads, order, seed + number, step=step, normalise=normalise, fixed=fixed
+                )
+                advance(1)
+        low, high = judging.interval()
+        study = {
+            "model": source.name, "model_sha256": source.sha256, "heads_per_layer": heads, "metric": chosen.name,
+            "value": judging.value(), "low": low, "high": high, "validation_rows": len(validation),
+            "scoring_rows": len(sample), "seed": seed, "normalise": normalise,
+            "criteria": {name: [row[:count].tolist() for row, count in zip(found, heads, strict=True)]
+                         for name, found in scores.items()},
+            "correlations": list(_correlations(scores, heads, seed)),
+            "ablation": [asdict(one) for one in ablation], "one_head": [asdict(one) for one in alone],
+            "evolution": [asdict(one) for one in evolution],
+        }  # fmt: skip
+        write_atomically(working / STUDY_NAME, json.dumps(study, indent=1) + "\n")
+        write_report(study, working)
+        manifest = Manifest(
+            stage="heads", kind="heads", name=Path(output).name, task=source.task, labels=source.labels,
+            parents=(parent_entry("model", source),), recipe={k: request[k] for k in ("criteria", "examples", "step")},
+            data=tuple(data), seeds={"seed": seed},
+        )  # fmt: skip
+        finish(working, manifest)
+    return Path(output)
+
+
+def _scores(folder: Path, name: str, model: PreTrainedModel, batches: list[Batch], seed: int) -> Tensor:
+    """Return the scores of a criterion, kept in a file once they are known."""
+    import torch
+
+    path = folder / f"scores-{name}.json"
+    if not path.is_file():
+        plugin = plugins.find("criteria", name)
+        options = {"seed": seed} if "seed" in plugin.parameters else {}
+        write_atomically(path, json.dumps(plugin.function(model, batches, **options).tolist()))
+    return torch.tensor(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _single(judging: Evaluations, heads: Sequence[int], advance: Any) -> Iterator[Removal]:
+    """Yield what the model is without each head (Michel et al. 2019, section 3.2)."""
+    for layer, count in enumerate(heads):
+        for head in range(count):
+            masks = _masks(heads)
+            masks[layer][head] = 0.0
+            yield _removal(judging, layer, head, masks)
+            advance(1)
+
+
+def _alone(scoring: Evaluations, judging: Evaluations, heads: Sequence[int], advance: Any) -> Iterator[Removal]:
+    """Yield for each layer what the model is with its best head alone there (section 3.3).
+
+    The best head is the best one on the scoring rows: on the rows that judge it, the best of many would look too good.
+    """
+    for layer, count in enumerate(heads):
+        values = []
+        for head in range(count):
+            values.append(scoring.value(_only(heads, layer, head)))
+            advance(1)
+        best = int(np.argmax(values))
+        yield _removal(judging, layer, best, _only(heads, layer, best))
+
+
+def _removal(judging: Evaluations, layer: int, head: int, masks: list[Tensor]) -> Removal:
+    found = judging.difference(masks)
+    return Removal(layer, head, judging.value(masks), found.points, found.low, found.high, found.mcnemar_p)
+
+
+def _masks(heads: Sequence[int]) -> list[Tensor]:
+    import torch
+
+    return [torch.ones(count) for count in heads]
+
+
+def _only(heads: Sequence[int], layer: int, head: int) -> list[Tensor]:
+    masks = _masks(heads)
+    masks[layer].zero_()
+    masks[layer][head] = 1.0
+    return masks
+
+
+def _evolution(
+    judging: Evaluations,
+    batches: list[Batch],
+    heads: Sequence[int],
+    order: str,
+    seed: int,
+    *,
+    step: float,
+    normalise: bool,
+    fixed: Tensor | None,
+) -> Iterator[Step]:
+    """Yield what is left as heads go in an order, until each layer has one (section 4.2)."""
+    total = sum(heads)
+    path = removal_path(
+        judging.model, batches, total - len(heads), criterion=order, step=max(1, round(step * total)),
+        normalise=normalise and order == "gradient", recompute=order == "gradient", seed=seed, fixed=fixed,
+    )  # fmt: skip
+    for removed, masks in ((0, _masks(heads)), *((removed, masks) for removed, masks, _ in path)):
+        found = judging.difference(masks)
+        yield Step(
+            order, seed, removed, round(removed / total, 4), judging.value(masks), found.points, found.low, found.high
+        )
+
+
+def _correlations(scores: dict[str, Tensor], heads: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:
+    """Yield Spearman's rank correlation of every two criteria, with its bootstrap interval over heads."""
+    from compress.metrics import METRICS, bootstrap
+
+    flat = {name: np.concatenate([row[:count].numpy() for row, count in zip(found, heads, strict=True)]).astype(float)
+            for name, found in scores.items()}  # fmt: skip
+    spearman = METRICS["spearman"].statistic
+    for first, second in combinations(flat, 2):
+        columns = (flat[first], flat[second])
+        if min(np.ptp(column) for column in columns) == 0:
+            continue  # all heads score alike, so that there is no order
+        low, high = bootstrap(columns, lambda a, b: spearman(a, b, 1), seed=seed)
+        value = float(spearman(*columns, 1))
+        yield {"first": first, "second": second, "spearman": value, "low": float(low), "high": float(high)}
+
+
+def _check_request(
+    criteria: Sequence[str], train: Sequence[Example], validation: Sequence[Example], examples: int, step: float
+) -> None:
+    for name in criteria:
+        plugins.find("criteria", name)
+    if not train:
+        raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
+    if not validation:
+        raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
+    if examples < 1:
+        raise CompressError(f"--examples {examples} is not a number of rows; give 1 or more, such as 1024")
+    if not 0 < step <= 1:
+        raise CompressError(f"--step {step} is not a share of the heads; give one above 0 and at most 1, such as 0.1")

@@ -1,0 +1,226 @@
+"""The page, tables and pictures of ``compress heads``: what the heads of a model are worth."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compress.output import write_atomically
+from compress.reporting import heat_map, plot
+from compress.reporting.cells import Cell
+from compress.reporting.markdown import table
+from compress.reporting.plot import Picture
+from compress.reporting.render import render
+from compress.reporting.units import NONE, in_percent, metric_title, points, shown
+
+HTML_NAME, MARKDOWN_NAME = "report.html", "report.md"
+SIGNIFICANT = 0.01  # of Michel et al. 2019, here after Holm's correction for so many heads
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture with its caption, the file it is also written to, and the same as a table."""
+
+    title: str
+    caption: str
+    file: str
+    picture: Picture
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    @property
+    def markdown(self) -> str:
+        return table(self.headings, [[" ".join(filter(None, (c.text, c.small))) for c in row] for row in self.rows])
+
+
+@dataclass(frozen=True)
+class HeadsPage:
+    """What the templates show."""
+
+    title: str
+    verdict: Sequence[str]
+    figures: Sequence[Figure]
+
+
+def write_report(study: Mapping[str, Any], directory: Path) -> None:
+    """Write ``report.html``, ``report.md``, a CSV and SVGs for each figure, all from the content of ``heads.json``."""
+    page = view(study)
+    write_atomically(directory / HTML_NAME, render("heads.html.j2", page))
+    write_atomically(directory / MARKDOWN_NAME, render("heads.md.j2", page))
+    for figure in page.figures:
+        write_atomically(directory / f"{figure.file}.svg", figure.picture.wide)
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(figure.headings)
+        writer.writerows([cell.text if cell.value is None else cell.value for cell in row] for row in figure.rows)
+        write_atomically(directory / f"{figure.file}.csv", buffer.getvalue())
+
+
+def view(study: Mapping[str, Any]) -> HeadsPage:
+    """Return the page of a study."""
+    significant = holm([one["mcnemar_p"] for one in study["ablation"]], SIGNIFICANT)
+    figures = [_importance(study, name) for name in study["criteria"]]
+    figures += [_ablation(study, significant), _one_head(study), _evolution(study)]
+    if study["correlations"]:
+        figures.append(_correlations(study))
+    return HeadsPage(f"The heads of {study['model']}", _verdict(study, significant), figures)
+
+
+def holm(p_values: Sequence[float | None], level: float) -> list[bool]:
+    """Return which of several tests are significant together (Holm 1979); a test without p is not."""
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    found = [False] * len(p_values)
+    for rank, (p, index) in enumerate(order):
+        if p > level / (len(order) - rank):
+            break
+        found[index] = True
+    return found
+
+
+def _verdict(study: Mapping[str, Any], significant: Sequence[bool]) -> list[str]:
+    heads, metric = sum(study["heads_per_layer"]), study["metric"]
+    told = [
+        f"{metric.capitalize()} of the whole model: {shown({'metric': study['value'], 'metric_name': metric})} on "
+        f"{study['validation_rows']:,} rows; heads were scored on {study['scoring_rows']:,} others.",
+    ]
+    tested = any(one["mcnemar_p"] is not None for one in study["ablation"])
+    if tested:
+        told.append(
+            f"{sum(significant)} of {heads} heads change the share of right answers for certain when they alone are "
+            f"removed (McNemar, Holm, p < {SIGNIFICANT:g})."
+        )
+    kept = [one for one in study["evolution"] if one["order"] == "gradient" and one["high"] >= 0]
+    far = max(kept, key=lambda one: one["heads_removed"])
+    if far["heads_removed"]:
+        told.append(
+            f"In gradient order {far['heads_removed']} heads ({100 * far['share_removed']:.0f}%) can go before the "
+            f"loss is certain: {points(far['points'])} points ({points(far['low'])} to {points(far['high'])}). No "
+            "weight was trained meanwhile; 'compress prune --recover' wins some of it back."
+        )
+    else:
+        told.append("In gradient order the first step of removed heads is already a certain loss.")
+    return told
+
+
+def _importance(study: Mapping[str, Any], name: str) -> Figure:
+    rows = study["criteria"][name]
+    widest = max(map(len, rows))
+    cells = [
+        [Cell(f"layer {layer + 1}"), *(Cell(f"{v:.4g}", "", v) for v in row), *[Cell(NONE)] * (widest - len(row))]
+        for layer, row in enumerate(rows)
+    ]
+    return Figure(
+        f"Importance by {name}", f"Raw scores, see 'compress show {name}'. Dark matters most.", f"importance-{name}",
+        Picture.both(lambda canvas: heat_map.draw(rows, title=f"Importance by {name}", canvas=canvas)),
+        ["Layer", *(f"head {head + 1}" for head in range(widest))], cells,
+    )  # fmt: skip
+
+
+def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
+    found = list(zip(study["ablation"], significant, strict=True))
+    series = [
+        plot.Series(title, [(one["layer"] + 1, one["points"]) for one, certain in found if certain is wanted])
+        for title, wanted in (("within chance", False), ("significant", True))
+    ]
+    return Figure(
+        "One head removed",
+        "Every head alone is removed, and all others stay: the difference to the whole model, by layer.", "ablation",
+        Picture.both(
+            lambda canvas: plot.line_chart(
+                [one for one in series if one.points], title="One head removed", x_label="layer",
+                y_label="difference (points)", canvas=canvas, lines=False,
+            )
+        ),
+        ["Layer", "Head", metric_title(study["metric"]), "Points", "McNemar p", "Significant"],
+        [[Cell(str(one["layer"] + 1)), Cell(str(one["head"] + 1)), *_value(study, one),
+          Cell(NONE if one["mcnemar_p"] is None else f"{one['mcnemar_p']:.2g}", "", one["mcnemar_p"]),
+          Cell("yes" if certain else "no")] for one, certain in found],
+    )  # fmt: skip
+
+
+def _one_head(study: Mapping[str, Any]) -> Figure:
+    found = study["one_head"]
+    series = [plot.Series("best head alone", [(one["layer"] + 1, one["points"]) for one in found],
+                          [(one["low"], one["high"]) for one in found])]  # fmt: skip
+    return Figure(
+        "One head kept",
+        "In one layer at a time all heads but one are removed: the one that is best on the scoring rows.", "one_head",
+        Picture.both(
+            lambda canvas: plot.line_chart(
+                series, title="One head kept in a layer", x_label="layer", y_label="difference (points)", canvas=canvas,
+                lines=False,
+            )
+        ),
+        ["Layer", "Head that stays", metric_title(study["metric"]), "Points"],
+        [[Cell(str(one["layer"] + 1)), Cell(str(one["head"] + 1)), *_value(study, one)] for one in found],
+    )  # fmt: skip
+
+
+def _evolution(study: Mapping[str, Any]) -> Figure:
+    scale = 100 if in_percent(study["metric"]) else 1
+    series, rows = [], []
+    for order in dict.fromkeys(one["order"] for one in study["evolution"]):
+        steps = [one for one in study["evolution"] if one["order"] == order]
+        by_count: dict[int, list[Mapping[str, Any]]] = {}
+        for one in steps:
+            by_count.setdefault(one["heads_removed"], []).append(one)
+        means = [{key: sum(one[key] for one in same) / len(same) for key in ("share_removed", "value", "points")}
+                 for same in by_count.values()]  # fmt: skip
+        several = len({one["seed"] for one in steps}) > 1
+        # Of several random orders the bar is from the lowest to the highest; of one it is the interval over rows.
+        bars = [
+            (min(one["value"] for one in same), max(one["value"] for one in same)) if several
+            else (study["value"] + same[0]["low"] / 100, study["value"] + same[0]["high"] / 100)
+            for same in by_count.values()
+        ]  # fmt: skip
+        title = f"{order} (mean of {len({one['seed'] for one in steps})})" if several else order
+        series.append(
+            plot.Series(title, [(100 * one["share_removed"], scale * one["value"]) for one in means],
+                        [(scale * low, scale * high) for low, high in bars])
+        )  # fmt: skip
+        for one in steps:
+            rows.append([
+                Cell(order, f"seed {one['seed']}" if several else ""), Cell(str(one["heads_removed"])),
+                Cell(f"{100 * one['share_removed']:.0f}%", "", one["share_removed"]), *_value(study, one),
+            ])  # fmt: skip
+    return Figure(
+        "Fewer and fewer heads",
+        "Heads go in an order, until each layer has one. Bars: 95% interval of the difference to the whole model; of "
+        "random orders the lowest and the highest.", "evolution",
+        Picture.both(
+            lambda canvas: plot.line_chart(
+                series, title="Fewer and fewer heads", x_label="heads removed (%)",
+                y_label=metric_title(study["metric"]), canvas=canvas,
+            )
+        ),
+        ["Order", "Heads removed", "Share", metric_title(study["metric"]), "Points"], rows,
+    )  # fmt: skip
+
+
+def _correlations(study: Mapping[str, Any]) -> Figure:
+    names = list(study["criteria"])
+    known = {(one["first"], one["second"]): one["spearman"] for one in study["correlations"]}
+    matrix = [[1.0 if a == b else known.get((a, b), known.get((b, a), 0.0)) for b in names] for a in names]
+    return Figure(
+        "Do the criteria agree?",
+        "Spearman's rank correlation over all heads, with the 95% bootstrap interval over heads.", "correlations",
+        Picture.both(
+            lambda canvas: heat_map.draw(matrix, title="Rank correlation", canvas=canvas, rows_named=names,
+                                         columns_named=names, digits=2)
+        ),
+        ["Criteria", "Spearman", "Interval"],
+        [[Cell(f"{one['first']}, {one['second']}"), Cell(f"{one['spearman']:.2f}", "", one["spearman"]),
+          Cell(f"{one['low']:.2f} to {one['high']:.2f}")] for one in study["correlations"]],
+    )  # fmt: skip
+
+
+def _value(study: Mapping[str, Any], one: Mapping[str, Any]) -> list[Cell]:
+    value = shown({"metric": one["value"], "metric_name": study["metric"]})
+    return [
+        Cell(value, "", one["value"]),
+        Cell(points(one["points"]), f"{points(one['low'])} to {points(one['high'])}", one["points"]),
+    ]

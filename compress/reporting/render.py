@@ -1,0 +1,32 @@
+"""Fill the templates of pages: HTML escaped, Markdown as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compress.reporting import kinds, repeats
+from compress.reporting.cells import in_one_line
+from compress.reporting.markdown import plain, table
+from compress.reporting.provenance import short
+from compress.reporting.survey import as_markdown as survey_markdown
+from compress.reporting.tables import as_markdown
+from compress.reporting.units import exact, plural, points, times
+
+
+def render(template: str, page: Any) -> str:
+    """Return a page from one of the ``templates``."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("compress.reporting"), autoescape=template.endswith(".html.j2"), undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters.update(
+        plain=plain, plural=plural, points=points, times=times, exact=exact, short=short, as_markdown=as_markdown,
+        survey_markdown=survey_markdown,
+    )
+    environment.globals.update(
+        kinds=kinds.KINDS, symbol=kinds.symbol, repeat_headings=repeats.HEADINGS, markdown_table=table,
+        lines_of=lambda rows: [[in_one_line(cell) for cell in row] for row in rows],
+    )  # fmt: skip
+    return environment.get_template(template).render(page=page)
