@@ -38,7 +38,7 @@ class Evaluations:
 
     def predicted(self, masks: Masks | None = None) -> np.ndarray:
         """Return the predictions of the model with the heads of these masks, or of the whole model."""
-        from compress.importance import masked
+        from compress.gates import masked
 
         given = b"" if masks is None else b"".join(mask.bool().numpy().tobytes() + b"|" for mask in masks)
         path = self.folder / f"{hashlib.sha256(given).hexdigest()[:16]}.npy"

@@ -22,7 +22,7 @@ from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import Example, check_roles, describe_rows, encode_gold
 from compress.errors import CompressError
 from compress.evaluations import Evaluations
-from compress.importance import removal_path, scoring_batches
+from compress.importance import check_scoring, removal_path, scoring_batches
 from compress.metrics import find_metric
 from compress.output import WORK_FOLDER, finish, write_atomically, writing
 from compress.progress import Progress, silent
@@ -106,7 +106,11 @@ def head_study(
     from compress.units import heads_per_layer
 
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
-    _check_request(criteria, train, validation, examples, step)
+    for name in criteria:
+        plugins.find("criteria", name)
+    check_scoring(train, examples, step)
+    if not validation:
+        raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
     checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
     train = checked.sets["train"]  # type: ignore[assignment]
     chosen = find_metric(metric, task=source.task, classes=len(source.labels))
@@ -275,18 +279,3 @@ def _correlations(scores: dict[str, Tensor], heads: Sequence[int], seed: int) ->
         low, high = bootstrap(columns, lambda a, b: spearman(a, b, 1), seed=seed)
         value = float(spearman(*columns, 1))
         yield {"first": first, "second": second, "spearman": value, "low": float(low), "high": float(high)}
-
-
-def _check_request(
-    criteria: Sequence[str], train: Sequence[Example], validation: Sequence[Example], examples: int, step: float
-) -> None:
-    for name in criteria:
-        plugins.find("criteria", name)
-    if not train:
-        raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
-    if not validation:
-        raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
-    if examples < 1:
-        raise CompressError(f"--examples {examples} is not a number of rows; give 1 or more, such as 1024")
-    if not 0 < step <= 1:
-        raise CompressError(f"--step {step} is not a share of the heads; give one above 0 and at most 1, such as 0.1")

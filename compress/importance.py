@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +59,16 @@ def head_importance(
     return normalised(scores) if normalise else scores
 
 
+def check_scoring(train: Sequence[Example], examples: int, step: float) -> None:
+    """Refuse a request to score heads that has no rows, or no sensible number of them or share of heads a step."""
+    if not train:
+        raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
+    if examples < 1:
+        raise CompressError(f"--examples {examples} is not a number of rows; give 1 or more, such as 1024")
+    if not 0 < step <= 1:
+        raise CompressError(f"--step {step} is not a share of the heads; give one above 0 and at most 1, such as 0.1")
+
+
 @dataclass(frozen=True)
 class Judge:
     """The rows on which the curve is drawn: validation, or the scoring sample where there is none."""
@@ -107,7 +116,7 @@ def choose_heads(
     progress: Progress,
 ) -> dict[str, Any]:
     """Choose the heads to remove, step by step, and return the kept head numbers, first scores and curve."""
-    from compress.gates import gates_work
+    from compress.gates import gates_work, masked
     from compress.units import kept_heads
 
     if not gates_work(model):
@@ -203,12 +212,3 @@ def scoring_batches(
         tensors = {key: torch.from_numpy(values).to(device) for key, values in arrays.items()}
         kind = torch.float32 if task == "regression" else torch.long
         yield Batch(**tensors, labels=torch.tensor(labels, dtype=kind, device=device))
-
-
-@contextmanager
-def masked(model: PreTrainedModel, masks: Sequence[Tensor]) -> Iterator[None]:
-    from compress.gates import gated
-
-    with gated(model) as gates:
-        gates.mask(masks)
-        yield

@@ -16,7 +16,7 @@ from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import Example, check_roles, describe_rows, encode_gold, row_key
 from compress.errors import CompressError
 from compress.heads import heads_to_remove
-from compress.importance import Judge, choose_heads, masked
+from compress.importance import Judge, check_scoring, choose_heads
 from compress.labels import LabelDir, open_labels
 from compress.metrics import find_metric
 from compress.output import WORK_FOLDER, write_atomically, writing
@@ -82,18 +82,17 @@ def prune_heads(
     """
     import torch
 
-    from compress.attention import attention_layers
     from compress.device import resolve_device
+    from compress.gates import masked
     from compress.modeling.pruned import to_pruned
     from compress.saving import describe_architecture, write_model
     from compress.slicing import remove_heads
-    from compress.units import kept_heads
+    from compress.units import kept_heads, units_of
 
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
     label_dirs = open_labels(labels)
-    _check_request(source, label_dirs, recover, examples, step)
-    if not train:
-        raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
+    _check_request(source, label_dirs, recover)
+    check_scoring(train, examples, step)
     if recover and not validation and not label_dirs:
         raise CompressError(
             "--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR"
@@ -110,7 +109,7 @@ def prune_heads(
         torch.set_num_threads(threads)
     whole: Any = source.load()
     whole.to(torch_device)
-    before = [layer.heads for layer in attention_layers(whole)]
+    before = [units.count for units in units_of(whole)]
     count = heads_to_remove(heads, before)
     sample = random.Random(seed).sample(list(train), min(examples, len(train)))
     gold = {
@@ -249,15 +248,9 @@ def _inherited(source: ModelDir) -> tuple[dict[str, Any], ...]:
     return source.manifest.data if source.manifest else ()
 
 
-def _check_request(
-    source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, examples: int, step: float
-) -> None:
+def _check_request(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float) -> None:
     if recover < 0:
         raise CompressError(f"--recover {recover} is below 0; give a number of epochs such as 1")
-    if examples < 1:
-        raise CompressError(f"--examples {examples} is not a number of rows; give 1 or more, such as 1024")
-    if not 0 < step <= 1:
-        raise CompressError(f"--step {step} is not a share of the heads; give one above 0 and at most 1, such as 0.1")
     if not label_dirs:
         return
     if not recover:

@@ -12,15 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import compress.modeling.registration  # noqa: F401  makes save_pretrained copy the modelling file of our own types
 from compress.artifact import Manifest
-from compress.attention import has_heads
 from compress.model_inputs import example_inputs
 from compress.modeling import auto_class, input_names
-from compress.modeling.families import stock_type
 from compress.output import finish
-from compress.units import ffn_widths, heads_per_layer
-
-# optimum does not list MobileBERT, whose config has BERT's names.
-NORMALIZED_AS = {"mobilebert": "bert"}
+from compress.units import ffn_widths, has_units, heads_per_layer
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: str | Path) -> None:
@@ -46,13 +41,9 @@ def _name_inputs(directory: Path, tokenizer: PreTrainedTokenizerBase, used: Sequ
 
 def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
     """Return what a manifest says of a model: type, shape, number of weights, heads and FFN width of each layer."""
-    from optimum.utils import NormalizedConfigManager
-
     shape = {}
-    if has_heads(model):
-        family = stock_type(model.config)
-        config = NormalizedConfigManager.get_normalized_config_class(NORMALIZED_AS.get(family, family))(model.config)
-        shape = {"layers": config.num_layers, "hidden_size": config.hidden_size}
+    if has_units(model):  # DistilBERT's config answers to these names too
+        shape = {"layers": model.config.num_hidden_layers, "hidden_size": model.config.hidden_size}
     return {
         "model_type": model.config.model_type,
         **shape,

@@ -33,9 +33,10 @@ def importance(model: PreTrainedModel, batches: Iterable[Batch], masks: Sequence
         try:
             for batch in batches:
                 read = batch.attention_mask.bool()
+                asked = _asked(batch)[:, None, None, :]
                 attentions = model(**batch.inputs(), output_attentions=True).attentions
                 for use, weights in enumerate(attentions):
-                    largest = weights.masked_fill(~_asked(batch)[:, None, None, :], 0.0).amax(dim=-1)  # [B, H, T]
+                    largest = weights.masked_fill(~asked, 0.0).amax(dim=-1)  # [B, H, T]
                     by_head = (largest * read[:, None, :]).sum(dim=(0, 2)).double().cpu()
                     totals[use % len(totals)] += by_head * len(totals) / len(attentions)
                 tokens += int(read.sum())
