@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "ModelDir": "compress.artifact",
+    "Pruning": "compress.recipes",
     "benchmark": "compress.measure",
     "check": "compress.gate",
     "distill": "compress.distill",
@@ -26,7 +27,7 @@ _LAZY = {
     "label": "compress.label",
     "load": "compress.artifact",
     "pretrain": "compress.pretrain",
-    "prune_heads": "compress.prune",
+    "prune": "compress.prune",
     "quantize": "compress.quantize",
     "replay": "compress.replay",
     "report": "compress.report",
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
     from compress.label import label
     from compress.measure import benchmark
     from compress.pretrain import pretrain
-    from compress.prune import prune_heads
+    from compress.prune import prune
     from compress.quantize import quantize
+    from compress.recipes import Pruning
     from compress.replay import replay
     from compress.report import report
     from compress.run import run

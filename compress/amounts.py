@@ -1,4 +1,4 @@
-"""How much to remove: what ``--heads``, ``--ffn``, ``--layers`` and ``--hidden`` say. Always what goes, never what stays."""
+"""How much ``--heads``, ``--ffn``, ``--layers`` and ``--hidden`` remove. They say what goes, never what stays."""
 
 from __future__ import annotations
 

@@ -84,8 +84,3 @@ def _rounded(widths: Sequence[int], present: Sequence[int], keep: int, multiple:
             lower[layer] += step
             spare -= step
     return lower
-
-
-def step_sizes(total: int, step: int) -> list[int]:
-    """Cut a number of removals into steps: ``step`` at a time, the rest last."""
-    return [step] * (total // step) + ([total % step] if total % step else [])

@@ -1,10 +1,9 @@
-"""What a model answers on fixed rows with some of its heads closed. Each answer is kept: a stopped study goes on."""
+"""What a model answers on fixed rows with some of its heads and neurons closed. Answers are kept for a resumed run."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +17,9 @@ from compress.transfer import Gold
 from compress.words import one_column
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-Masks = Sequence["Tensor"]
+    from compress.masks import Masks
 
 
 @dataclass(frozen=True)
@@ -35,29 +33,33 @@ class Evaluations:
     classes: int
     max_length: int
     folder: Path
+    split: str = "validation"
 
     def predicted(self, masks: Masks | None = None) -> np.ndarray:
-        """Return the predictions of the model with the heads of these masks, or of the whole model."""
-        from compress.gates import masked
-
-        given = b"" if masks is None else b"".join(mask.bool().numpy().tobytes() + b"|" for mask in masks)
-        path = self.folder / f"{hashlib.sha256(given).hexdigest()[:16]}.npy"
+        """Return the predictions of the model with what these masks close closed, or of the model as it is."""
+        path = self.folder / f"{_key(masks)}.npy"
         if path.is_file():
             known: np.ndarray = np.load(path, allow_pickle=False)
             return known
-        with nullcontext() if masks is None else masked(self.model, masks):
-            logits = logits_of(
-                self.gold.examples, TorchRun(self.model), self.tokenizer, max_length=self.max_length,
-                task=self.metric.task,
-            )  # fmt: skip
-        found = predictions(logits, self.metric.task)
+        found = predictions(self.logits(masks), self.metric.task)
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp.npy")
         np.save(temporary, found, allow_pickle=False)
         temporary.replace(path)
         return found
 
+    def logits(self, masks: Masks | None = None, rows: int | None = None) -> np.ndarray:
+        """Return logits ``[N, C]``, not kept, of all rows or the first ones."""
+        from compress.masks import closed
+
+        with closed(self.model, masks or {}):
+            return logits_of(
+                self.gold.examples[:rows], TorchRun(self.model), self.tokenizer, max_length=self.max_length,
+                task=self.metric.task,
+            )  # fmt: skip
+
     def value(self, masks: Masks | None = None) -> float:
+        """Return the metric."""
         return score(self.predicted(masks), self._labels, metric=self.metric, classes=self.classes)
 
     def interval(self) -> tuple[float, float]:
@@ -67,9 +69,13 @@ class Evaluations:
         )
 
     def difference(self, masks: Masks) -> Difference:
-        """Return what the model wins or loses with these masks against the whole one, on the same rows."""
+        """Return what the model wins or loses with these masks against itself without, on the same rows."""
+        return self.against(self.predicted(), masks)
+
+    def against(self, reference: np.ndarray, masks: Masks | None = None) -> Difference:
+        """Return what the model wins or loses against the predictions of another one on these rows."""
         return paired_difference(
-            self.predicted(masks), self.predicted(), self._labels, metric=self.metric, classes=self.classes,
+            self.predicted(masks), reference, self._labels, metric=self.metric, classes=self.classes,
             sentences=self._sentences,
         )  # fmt: skip
 
@@ -84,3 +90,12 @@ class Evaluations:
             return None
         tags: Sequence[list[int]] = self.gold.labels  # type: ignore[assignment]
         return np.repeat(np.arange(len(tags)), [len(row) for row in tags])
+
+
+def _key(masks: Masks | None) -> str:
+    """Return a name for masks: what is closed, by part and layer."""
+    given = b"".join(
+        part.encode() + b":" + b"".join(row.bool().numpy().tobytes() + b"|" for row in rows)
+        for part, rows in sorted((masks or {}).items())
+    )
+    return hashlib.sha256(given).hexdigest()[:16]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +21,12 @@ from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import Example, check_roles, describe_rows, encode_gold
 from compress.errors import CompressError
 from compress.evaluations import Evaluations
-from compress.importance import check_scoring, removal_path, scoring_batches
+from compress.importance import scoring_batches, scoring_rows
 from compress.metrics import find_metric
 from compress.output import WORK_FOLDER, finish, write_atomically, writing
 from compress.progress import Progress, silent
+from compress.recipes import Pruning
+from compress.removal_path import removal_path
 from compress.tokens import maximum_length
 from compress.transfer import Gold
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from compress.masks import Masks
     from compress.types import Batch
+    from compress.units import Part
 
 logger = logging.getLogger("compress")
 
@@ -108,7 +111,8 @@ def head_study(
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
     for name in criteria:
         plugins.find("criteria", name)
-    check_scoring(train, examples, step)
+    pruning = Pruning(examples=examples, step=step, normalise=normalise)
+    pruning.check()
     if not validation:
         raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
     checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
@@ -123,7 +127,7 @@ def head_study(
         raise CompressError(
             f"gates on the heads of a {whole.config.model_type!r} model do not reach its logits; it cannot be studied"
         )
-    sample = random.Random(seed).sample(list(train), min(examples, len(train)))
+    sample = scoring_rows(train, examples, seed)
     data = describe_rows({"train": train, "validation": validation})
     request = {
         "stage": "heads", "model": source.sha256, "criteria": list(criteria), "examples": examples, "step": step,
@@ -161,9 +165,9 @@ def head_study(
             evolution: list[Step] = []
             for order, number in (("gradient", 0), ("oracle", 0), *(("random", n) for n in range(RANDOM_ORDERS))):
                 fixed = scores.get(order) if order == "oracle" else None
-                evolution += _evolution(
-                    judging, batches, heads, order, seed + number, step=step, normalise=normalise, fixed=fixed
-                )
+                by_gradient = order == "gradient"
+                going = replace(pruning, criterion=order, normalise=normalise and by_gradient, recompute=by_gradient)
+                evolution += _evolution(judging, batches, heads, going, seed + number, fixed)
                 advance(1)
         low, high = judging.interval()
         study = {
@@ -204,7 +208,7 @@ def _single(judging: Evaluations, heads: Sequence[int], advance: Any) -> Iterato
     for layer, count in enumerate(heads):
         for head in range(count):
             masks = _masks(heads)
-            masks[layer][head] = 0.0
+            masks["heads"][layer][head] = 0.0
             yield _removal(judging, layer, head, masks)
             advance(1)
 
@@ -223,21 +227,21 @@ def _alone(scoring: Evaluations, judging: Evaluations, heads: Sequence[int], adv
         yield _removal(judging, layer, best, _only(heads, layer, best))
 
 
-def _removal(judging: Evaluations, layer: int, head: int, masks: list[Tensor]) -> Removal:
+def _removal(judging: Evaluations, layer: int, head: int, masks: Masks) -> Removal:
     found = judging.difference(masks)
     return Removal(layer, head, judging.value(masks), found.points, found.low, found.high, found.mcnemar_p)
 
 
-def _masks(heads: Sequence[int]) -> list[Tensor]:
+def _masks(heads: Sequence[int]) -> dict[Part, list[Tensor]]:
     import torch
 
-    return [torch.ones(count) for count in heads]
+    return {"heads": [torch.ones(count) for count in heads]}
 
 
-def _only(heads: Sequence[int], layer: int, head: int) -> list[Tensor]:
+def _only(heads: Sequence[int], layer: int, head: int) -> Masks:
     masks = _masks(heads)
-    masks[layer].zero_()
-    masks[layer][head] = 1.0
+    masks["heads"][layer].zero_()
+    masks["heads"][layer][head] = 1.0
     return masks
 
 
@@ -245,24 +249,22 @@ def _evolution(
     judging: Evaluations,
     batches: list[Batch],
     heads: Sequence[int],
-    order: str,
+    pruning: Pruning,
     seed: int,
-    *,
-    step: float,
-    normalise: bool,
     fixed: Tensor | None,
 ) -> Iterator[Step]:
     """Yield what is left as heads go in an order, until each layer has one (section 4.2)."""
     total = sum(heads)
     path = removal_path(
-        judging.model, batches, total - len(heads), criterion=order, step=max(1, round(step * total)),
-        normalise=normalise and order == "gradient", recompute=order == "gradient", seed=seed, fixed=fixed,
+        judging.model, batches, {"heads": total - len(heads)}, pruning, seed=seed,
+        fixed=None if fixed is None else {"heads": fixed},
     )  # fmt: skip
-    for removed, masks in ((0, _masks(heads)), *((removed, masks) for removed, masks, _ in path)):
+    for removed, masks in ((0, _masks(heads)), *((step.removed["heads"], step.masks) for step in path)):
         found = judging.difference(masks)
         yield Step(
-            order, seed, removed, round(removed / total, 4), judging.value(masks), found.points, found.low, found.high
-        )
+            pruning.criterion, seed, removed, round(removed / total, 4), judging.value(masks), found.points, found.low,
+            found.high,
+        )  # fmt: skip
 
 
 def _correlations(scores: dict[str, Tensor], heads: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:

@@ -5,8 +5,6 @@ The rules by which int8 is refused stand in :mod:`compress.quantize`.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,17 +16,15 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.examples import Example
 from compress.inference import Run, logits_of
-from compress.measuring.timing import Ratio, draw_batches, speedup
+from compress.measuring.side_by_side import ROWS, take_turns
+from compress.measuring.timing import Ratio, speedup
 from compress.metrics import agreement, find_metric, predictions, score
-from compress.tokens import encode, maximum_length, pad
+from compress.tokens import encode, maximum_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-TIMED_ROUNDS = 10
-TIMED_ROWS = 2000
-# Batch size -> batches of a round, so that both sizes take a like share of the time.
-TIMED_BATCHES = {1: 10, 32: 1}
+BATCH_SIZES = (1, 32)
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,7 @@ class Judge:
         if same < min_agreement:
             reasons.append(f"it agrees with fp32 on {same:.1%} of the rows, fewer than {min_agreement:.1%}")
         # A model that is wrong is not timed: it is not kept, however fast it is.
-        speedups = {} if reasons or not self.timed else {size: self.time(rows, size) for size in TIMED_BATCHES}
+        speedups = {} if reasons or not self.timed else {size: self.time(rows, size) for size in BATCH_SIZES}
         if speedups:
             mean = float(np.exp(np.mean([np.log(ratio.value) for ratio in speedups.values()])))
             if mean <= 1:
@@ -115,21 +111,7 @@ class Judge:
 
     def time(self, rows: Sequence[Example], batch_size: int) -> Ratio:
         """Return how many times faster int8 is than fp32, on batches of the rows' own lengths."""
-        tokens = encode(self.tokenizer, rows[:TIMED_ROWS], self.max_length)
-        generator = random.Random(0)
-        samples: dict[str, list[list[float]]] = {name: [] for name in self.runs}
-        for turn in range(TIMED_ROUNDS + 1):
-            drawn = draw_batches(generator, len(tokens["input_ids"]), batch_size, TIMED_BATCHES[batch_size])
-            rows_of = [[{key: values[row] for key, values in tokens.items()} for row in batch] for batch in drawn]
-            batches = [pad(batch, self.tokenizer.pad_token_id or 0) for batch in rows_of]
-            order = list(self.runs)
-            generator.shuffle(order)
-            for name in order:
-                run, latency_ms = self.runs[name], []
-                for batch in batches:
-                    start = time.perf_counter()
-                    run(batch)
-                    latency_ms.append(1000 * (time.perf_counter() - start))
-                if turn:  # the first round warms up
-                    samples[name].append(latency_ms)
+        tokens = encode(self.tokenizer, rows[:ROWS], self.max_length)
+        padding_ids = dict.fromkeys(self.runs, self.tokenizer.pad_token_id or 0)
+        samples = take_turns(self.runs, dict.fromkeys(self.runs, tokens), padding_ids, batch_size)
         return speedup(samples["fp32"], samples["int8"])

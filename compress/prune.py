@@ -1,60 +1,62 @@
-"""Stage: score a model's attention heads, remove the least important ones for real, and recover what was lost."""
+"""Stage: take from a model what it can do without, for real, and win back what was lost.
+
+Vocabulary, layers, heads and neurons, and hidden width go in this order, in one command, and one recovery ends it.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
-import random
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compress.artifact import Manifest, ModelDir, parent_entry
-from compress.data import Example, check_roles, describe_rows, encode_gold, row_key
+from compress.data import Example, check_roles, content_sha256, describe_rows, encode_gold, row_key
 from compress.errors import CompressError
-from compress.heads import heads_to_remove
-from compress.importance import Judge, check_scoring, choose_heads
+from compress.export import export, exporter_for
+from compress.importance import scoring_batches, scoring_rows
+from compress.label import teacher_logits
 from compress.labels import LabelDir, open_labels
-from compress.metrics import find_metric
+from compress.measuring.side_by_side import Speed, time_side_by_side
+from compress.measuring.timing import Ratio
+from compress.metrics import Metric, find_metric
 from compress.output import WORK_FOLDER, write_atomically, writing
 from compress.progress import Progress, silent
-from compress.recipes import Choice, Phase, Training
+from compress.recipes import Pruning, Training
+from compress.recovery import RECOVERY, check_labels, losses_of, recover, selection_for
 from compress.tokens import maximum_length
-from compress.transfer import Gold, Lessons, Pool, Selection, agreement_rows
+from compress.transfer import Gold, Lessons, Pool
 
 if TYPE_CHECKING:
-    import numpy as np
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel
 
-    from compress.training import Outcome
+    from compress.cuts import Shrinking
+    from compress.masks import Masks
+    from compress.types import Batch
 
 logger = logging.getLogger("compress")
 
-MASKED_TOLERANCE = 1e-5
-CURVE_NAME = "pruning_curve.csv"
-PICTURE_NAME = "pruning_curve.svg"
-DECISION_NAME = "removed_heads.json"
-RECOVERY = Training(epochs=1.0, learning_rate=5e-5, evaluations=8, patience=4)
-RECOVERY_PHASES = (Phase((Choice("logit-mse"),)),)
+CURVE_NAME, PICTURE_NAME = "pruning_curve.csv", "pruning_curve.svg"
+REPORT_NAME = "pruning.json"
+DECISION_NAME = "decision.json"
+ON_TRAIN = "train (the scoring rows)"
+BATCH_SIZES = (1, 32)  # at which each removal is timed
 
 
-def prune_heads(
+def prune(
     model: ModelDir | str | Path,
-    heads: str,
+    pruning: Pruning,
     output: str | Path,
     *,
     train: Sequence[Example],
     validation: Sequence[Example] = (),
-    criterion: str = "gradient",
-    examples: int = 1024,
-    step: float = 0.1,
-    normalise: bool = True,
-    recover: float = 0.0,
+    vocabulary: Iterable[Example] | None = None,
     labels: Sequence[LabelDir | str | Path] = (),
     training: Training = RECOVERY,
+    measure: bool = True,
     drop_overlap: bool = False,
     metric: str | None = None,
     seed: int = 0,
@@ -64,18 +66,21 @@ def prune_heads(
     quiet: bool = True,
     progress: Progress = silent,
 ) -> ModelDir:
-    """Remove attention heads by importance and return the smaller model.
+    """Remove structure from a model and return the smaller one.
 
-    Heads go in steps of ``step`` of the original number; importance is computed again after each (Michel et al. 2019,
-    section 4.1). The metric after every step is the curve in ``pruning_curve.csv`` and ``pruning_curve.svg``.
+    ``report.html`` in its directory, and ``pruning.json`` with the same figures, say after each removal how many
+    weights and operations are left, how fast that is in each runtime, and what it costs; ``pruning_curve.csv`` is the
+    metric step by step.
 
     Args:
-        heads: how many to *remove*: ``60%``, ``0.6``, or a count such as ``40``.
-        train: gold rows; ``examples`` of them, drawn at random, score the heads.
-        validation: gold rows for the curve and to select the recovered checkpoint; without any the curve is drawn on
-            the scoring rows, which flatters, and says so.
-        recover: epochs of distillation from the unpruned model afterwards, on ``labels`` (its own, or its teacher's)
-            and the texts of ``train``.
+        pruning: what to remove, and how it is chosen.
+        train: gold rows; some of them, drawn at random, score what may go.
+        validation: gold rows that judge and select; without any the scoring rows judge, which flatters, and it is said.
+        vocabulary: text whose word pieces stay, and no others; None keeps all.
+        labels: text for the recovery, labelled by the unpruned model or its teacher; the texts of ``train`` are always
+            learned from.
+        measure: time the model after each removal.
+        threads: processor threads; speeds are measured on one, or as many as are said.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
@@ -83,183 +88,253 @@ def prune_heads(
     import torch
 
     from compress.device import resolve_device
-    from compress.gates import masked
-    from compress.modeling.pruned import to_pruned
     from compress.saving import describe_architecture, write_model
-    from compress.slicing import remove_heads
-    from compress.units import kept_heads, units_of
 
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
-    label_dirs = open_labels(labels)
-    _check_request(source, label_dirs, recover)
-    check_scoring(train, examples, step)
-    if recover and not validation and not label_dirs:
+    pruning.check()
+    if not (pruning.removes_units or pruning.layers or pruning.hidden or vocabulary is not None):
         raise CompressError(
-            "--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR"
+            "nothing to remove; say what with --heads 60%, --ffn 40%, --layers 2, --hidden 25% or --vocabulary FILE, "
+            "or how far to go with --max-accuracy-drop 1.0 or --speedup 1.5"
         )
+    label_dirs = open_labels(labels)
+    check_labels(source, label_dirs, pruning.recover, bool(validation))
+    sample = scoring_rows(train, pruning.examples, seed)
     pool: Any = Pool(label_dirs) if label_dirs else None
     roles = {"train": train, "unlabeled": pool, "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
     train = checked.sets["train"]  # type: ignore[assignment]
+    sample = scoring_rows(train, pruning.examples, seed)
     if pool is not None:
         pool = checked.sets["unlabeled"].without(frozenset(map(row_key, train)))  # type: ignore[union-attr]
-    chosen_metric = find_metric(metric, task=source.task, classes=len(source.labels)).name
+    chosen_metric = find_metric(metric, task=source.task, classes=len(source.labels))
     torch_device = resolve_device(device)
     if threads:
         torch.set_num_threads(threads)
-    whole: Any = source.load()
-    whole.to(torch_device)
-    before = [units.count for units in units_of(whole)]
-    count = heads_to_remove(heads, before)
-    sample = random.Random(seed).sample(list(train), min(examples, len(train)))
     gold = {
         role: Gold(rows, encode_gold(rows, source.labels, task=source.task, name=role))
         for role, rows in (("sample", sample), ("train", train), ("validation", validation))
     }
     data = describe_rows({"train": train, "validation": validation})
+    corpus = {"vocabulary": content_sha256(vocabulary)} if vocabulary is not None else {}
     request = {
-        "stage": "prune", "model": source.sha256, "heads": heads, "criterion": criterion, "examples": examples,
-        "step": step, "normalise": normalise, "recover": recover, "training": asdict(training), "data": data,
-        "labels": [directory.manifest.files for directory in label_dirs], "seed": seed, "metric": chosen_metric,
+        "stage": "prune", "model": source.sha256, **asdict(pruning), **corpus, "training": asdict(training),
+        "data": data, "labels": [directory.manifest.files for directory in label_dirs], "seed": seed,
+        "metric": chosen_metric.name,
     }  # fmt: skip
-    logger.info("removing %d of %d heads, %d stay", count, sum(before), sum(before) - count)
-    tokenizer = source.load_tokenizer()
-    max_length = min(training.max_length, maximum_length(tokenizer, source.config))
-    judge = Judge.of(gold, tokenizer, task=source.task, metric=chosen_metric, max_length=max_length)
+    whole: Any = source.load()
+    _check_model(whole, pruning)
+    whole.to(torch_device)
     with writing(output, request, force=force) as working:
-        decided = working / WORK_FOLDER / DECISION_NAME
-        if not decided.is_file():
-            decision = choose_heads(
-                whole, tokenizer, gold["sample"], judge, count, criterion=criterion, normalise=normalise,
-                step=max(1, round(step * sum(before))), max_length=max_length, seed=seed, progress=progress,
-            )  # fmt: skip
-            write_atomically(decided, json.dumps(decision, indent=1) + "\n")
-        decision = json.loads(decided.read_text(encoding="utf-8"))
-        numbers = kept_heads(whole)
-        masks = [
-            torch.tensor([float(head in kept) for head in now])
-            for now, kept in zip(numbers, decision["kept"], strict=True)
-        ]
-        with masked(whole, masks):
-            masked_logits = judge.logits(whole)
-        smaller: Any = source.load()
-        smaller.to(torch_device)
-        remove_heads(smaller, {i: [p for p, on in enumerate(mask.tolist()) if not on] for i, mask in enumerate(masks)})
-        smaller = to_pruned(smaller).eval()
-        _check_sliced(masked_logits, judge.logits(smaller))
-        curve = decision["curve"]
-        notes: dict[str, Any] = {
-            "recipe": f"prune-{heads}", "heads_removed": count, "heads_kept": sum(before) - count,
-            "criterion": criterion,
-        }  # fmt: skip
-        if recover:
-            outcome = _recover(
-                source, smaller, tokenizer, pool, gold, recover, training, working, chosen_metric,
-                seed=seed, device=torch_device, threads=threads, quiet=quiet,
-            )  # fmt: skip
-            notes |= {"recovery": asdict(outcome)}
-            curve = [*curve, judge.point(count, sum(before), smaller, recovered=True)]
-        _write_curve(working, curve, Path(output).name)
-        value = curve[-1]["value"]
+        work = _Work(source, pruning, gold, chosen_metric, working, torch_device, threads, seed, progress)
+        state = work.shrink(whole, vocabulary)
+        notes: dict[str, Any] = {}
+        if pruning.recover:
+            notes["recovery"] = asdict(work.recover(state, pool, training, quiet))
+        found = work.report(state, work.speeds(state) if measure else [], Path(output).name)
         manifest = Manifest(
             stage="prune",
             name=Path(output).name,
             task=source.task,
             labels=source.labels,
-            architecture=describe_architecture(smaller),
+            architecture=describe_architecture(state.model),
             parents=(parent_entry("unpruned", source),),
-            recipe={
-                key: request[key]
-                for key in ("heads", "criterion", "examples", "step", "normalise", "recover", "training")
-            },
+            recipe={**asdict(pruning), "training": asdict(training)},
             data=(
-                *_inherited(source),
+                *(source.manifest.data if source.manifest else ()),
                 *data,
-                *(e for directory in label_dirs for e in directory.manifest.data),
+                *(entry for directory in label_dirs for entry in directory.manifest.data),
             ),
-            metrics=({"name": chosen_metric, "value": value, "split": judge.split, "rows": len(judge.gold.examples)},),
-            notes=notes,
+            metrics=(state.metric_entry,),
+            notes={**found, **notes},
             seeds={"seed": seed},
         )
-        write_model(smaller, tokenizer, manifest, working)
+        write_model(state.model, state.tokenizer, manifest, working)
     return ModelDir.open(output)
 
 
-def _recover(
-    source: ModelDir,
-    smaller: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    pool: Pool | None,
-    gold: dict[str, Gold],
-    epochs: float,
-    training: Training,
-    working: Path,
-    metric: str,
-    **settings: Any,
-) -> Outcome:
-    """Train the pruned model to say what the unpruned one says."""
-    from dataclasses import replace
+@dataclass(frozen=True)
+class _Work:
+    """A pruning under way: what it was asked for, and on what it is judged."""
 
-    from compress.label import teacher_logits
-    from compress.phases import Teachers, fit
+    source: ModelDir
+    pruning: Pruning
+    gold: Mapping[str, Gold]
+    metric: Metric
+    working: Path
+    device: str
+    threads: int
+    seed: int
+    progress: Progress
 
-    if gold["validation"].examples:
-        selection = Selection(list(gold["validation"].rows()), "validation", metric)
-    elif pool is not None:
-        selection = agreement_rows(pool, source.task)
-    else:
-        raise CompressError("--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR")
-    own = [directory for directory in pool.labels if directory.teacher_sha256 == source.sha256] if pool else []
-    logits = teacher_logits(
-        source, gold["train"].examples, labels=own, device=settings["device"], threads=settings["threads"]
-    )
-    taught = Gold(gold["train"].examples, gold["train"].labels, logits)
-    (outcome,) = fit(
-        smaller, tokenizer, Lessons(pool, taught, hold_out=not gold["validation"].examples), selection,
-        phases=RECOVERY_PHASES, teachers=Teachers(), training=replace(training, epochs=epochs), task=source.task,
-        working=working, **settings,
-    )  # fmt: skip
-    return outcome
+    @property
+    def folder(self) -> Path:
+        return self.working / WORK_FOLDER
 
+    def shrink(self, whole: PreTrainedModel, vocabulary: Iterable[Example] | None) -> Shrinking:
+        """Remove everything that was asked for, in place, and judge each removal."""
+        from compress.cuts import Shrinking
 
-def _check_sliced(masked: np.ndarray, sliced: np.ndarray) -> None:
-    import numpy as np
+        tokenizer = self.source.load_tokenizer()
+        judged = "validation" if self.gold["validation"].examples else "sample"
+        state = Shrinking(
+            whole, tokenizer, self.gold[judged], self.metric, len(self.source.labels),
+            min(128, maximum_length(tokenizer, self.source.config)), self.folder / "cuts",
+            "validation" if judged == "validation" else ON_TRAIN,
+        )  # fmt: skip
+        if self.pruning.removes_units:
+            state.remove_units(self._masks(state))
+        state.reloadable()
+        return state
 
-    scale = max(1.0, float(np.nanmax(np.abs(masked))))  # a word that is not answered has no logits
-    difference = float(np.nanmax(np.abs(masked - sliced)))
-    if difference > MASKED_TOLERANCE * scale:
-        raise RuntimeError(f"slicing changed the logits by {difference:.2g} against masking; nothing was written")
-
-
-def _write_curve(working: Path, curve: Sequence[dict[str, Any]], name: str) -> None:
-    from compress.reporting.curves import draw_curve
-
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, fieldnames=list(curve[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(curve)
-    write_atomically(working / CURVE_NAME, buffer.getvalue())
-    rows = [{key: str(value) for key, value in point.items()} for point in curve]
-    picture = draw_curve(name, curve[0]["metric"], rows).picture
-    write_atomically(working / PICTURE_NAME, picture.wide)
-
-
-def _inherited(source: ModelDir) -> tuple[dict[str, Any], ...]:
-    return source.manifest.data if source.manifest else ()
-
-
-def _check_request(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float) -> None:
-    if recover < 0:
-        raise CompressError(f"--recover {recover} is below 0; give a number of epochs such as 1")
-    if not label_dirs:
-        return
-    if not recover:
-        raise CompressError("--labels is for recovery, which was not asked for; add --recover 1")
-    parents = source.manifest.parents if source.manifest else ()
-    known = {source.sha256, *(str(parent["sha256"]) for parent in parents)}
-    for directory in label_dirs:
-        if directory.teacher_sha256 not in known:
-            raise CompressError(
-                f"{directory.path} was labelled by {directory.manifest.parents[0]['name']}, which is neither "
-                f"{source.name} nor its teacher; label the text again with 'compress label --teacher ...'"
+    def _batches(self, state: Shrinking) -> list[Batch]:
+        """Return the scoring rows as the model reads them now."""
+        sample = self.gold["sample"]
+        return list(
+            scoring_batches(
+                sample.examples, sample.labels, state.tokenizer, max_length=state.max_length, task=self.source.task,
+                device=self.device,
             )
+        )
+
+    def _masks(self, state: Shrinking) -> Masks:
+        """Return which heads and neurons stay; decided once, and remembered by a command that is repeated."""
+        import torch
+
+        from compress.unit_choice import choose_units
+
+        path = self.folder / DECISION_NAME
+        if not path.is_file():
+            chosen = choose_units(
+                self._batches(state), state.judge("path"), state.reference, self.pruning, self._speedup_of(state),
+                seed=self.seed, progress=self.progress,
+            )  # fmt: skip
+            decision = {
+                "masks": {part: [row.int().tolist() for row in rows] for part, rows in chosen.masks.items()},
+                "importance": {part: scores.tolist() for part, scores in chosen.scores.items()},
+                "curve": chosen.curve,
+            }
+            write_atomically(path, json.dumps(decision) + "\n")
+        decided = json.loads(path.read_text(encoding="utf-8"))["masks"]
+        return {part: [torch.tensor(row, dtype=torch.float32) for row in rows] for part, rows in decided.items()}
+
+    def _speedup_of(self, state: Shrinking) -> Callable[[Masks], Ratio]:
+        """Return what measures how fast the model is without some units, against the whole one."""
+        from compress.masks import closed_units
+        from compress.modeling.pruned import to_pruned
+        from compress.saving import save_model
+        from compress.slicing import remove_heads, remove_neurons
+
+        runtime = "onnxruntime" if exporter_for(self.source) else "torch"
+
+        def measure(masks: Masks) -> Ratio:
+            smaller = deepcopy(state.model)
+            remove_heads(smaller, closed_units(masks.get("heads", ())))
+            if "neurons" in masks:
+                remove_neurons(smaller, closed_units(masks["neurons"]))
+            candidate = self.folder / "candidate"
+            save_model(to_pruned(smaller).cpu().eval(), state.tokenizer, candidate)
+            found = self._timed(
+                {"whole": state.directories[0], "candidate": candidate}, runtime, (self.pruning.speedup_batch_size,)
+            )[-1]
+            logger.info("%s: x%.2f (%.2f to %.2f)", _counted(masks), found.speedup, found.low, found.high)
+            return Ratio(found.speedup, found.low, found.high)
+
+        return measure
+
+    def recover(self, state: Shrinking, pool: Pool | None, training: Training, quiet: bool) -> Any:
+        """Distil the whole model into what is left of it."""
+        from compress.modeling.families import head_size_of
+
+        train, validation = self.gold["train"], self.gold["validation"]
+        own = [directory for directory in pool.labels if directory.teacher_sha256 == self.source.sha256] if pool else []
+        logits = teacher_logits(self.source, train.examples, labels=own, device=self.device, threads=self.threads)
+        # The whole model as it reads the tokens that are left.
+        whole = next(d for d, cut in reversed(list(zip(state.directories, state.cuts, strict=True)))
+                     if cut.removal in {"nothing", "vocabulary"})  # fmt: skip
+        outcome = recover(
+            state.model, state.tokenizer, ModelDir.open(whole, verify=False).load(),
+            Lessons(pool, replace(train, logits=logits), hold_out=not validation.examples),
+            selection_for(pool, validation, self.metric.name, self.source.task),
+            epochs=self.pruning.recover, losses=losses_of(self.pruning.recovery, head_size_of(state.model.config)),
+            training=training, working=self.working, task=self.source.task, seed=self.seed, device=self.device,
+            threads=self.threads, quiet=quiet,
+        )  # fmt: skip
+        state.done("recovery", 0, 0)
+        return outcome
+
+    def speeds(self, state: Shrinking) -> list[Speed]:
+        """Time the model after each removal, all in one run; recovery changes no shape."""
+        directories = {
+            cut.removal: directory
+            for cut, directory in zip(state.cuts, state.directories, strict=True)
+            if cut.removal != "recovery"
+        }
+        found: list[Speed] = []
+        for runtime in ("torch", *(("onnxruntime",) if exporter_for(self.source) else ())):
+            with self.progress(f"Timing in {runtime}", None):
+                found += self._timed(directories, runtime, BATCH_SIZES)
+        return found
+
+    def _timed(self, directories: Mapping[str, Path], runtime: str, batch_sizes: Sequence[int]) -> list[Speed]:
+        places = {name: _opened_by(runtime, path) for name, path in directories.items()}
+        rows = self.gold["validation"].examples or self.gold["sample"].examples
+        return time_side_by_side(places, rows, runtime=runtime, threads=self.threads or 1, batch_sizes=batch_sizes)
+
+    def report(self, state: Shrinking, speeds: Sequence[Speed], name: str) -> dict[str, Any]:
+        """Write pages, tables and pictures, and return what the manifest notes of them."""
+        from compress.reporting.curves import curve_csv, draw_curve
+        from compress.reporting.pruning import removed, write_report
+
+        decided = self.folder / DECISION_NAME
+        decision = json.loads(decided.read_text(encoding="utf-8")) if decided.is_file() else {}
+        curve = list(decision.get("curve", ()))
+        if curve and state.cuts[-1].removal == "recovery":
+            stopped = next(point for point in curve if point["chosen"])
+            won = {key: getattr(state.cuts[-1], key) for key in ("value", "points", "low", "high")}
+            curve.append({**stopped, **won, "recovered": True})
+        content = {
+            "name": name, "model": self.source.name, "model_sha256": self.source.sha256, "metric": self.metric.name,
+            "split": state.split, "rows": len(state.gold.examples), "criterion": self.pruning.criterion,
+            "cuts": [asdict(cut) for cut in state.cuts], "speeds": [asdict(speed) for speed in speeds], "curve": curve,
+            "importance": decision.get("importance", {}),
+        }  # fmt: skip
+        write_atomically(self.working / REPORT_NAME, json.dumps(content, indent=1) + "\n")
+        write_report(content, self.working)
+        if curve:
+            write_atomically(self.working / CURVE_NAME, curve_csv(curve))
+            write_atomically(self.working / PICTURE_NAME, draw_curve(name, self.metric.name, curve).picture.wide)
+        return {
+            "removed": removed(content["cuts"]),
+            "shapes": [{"removal": cut.removal, **cut.architecture["shape"]} for cut in state.cuts],
+        }  # fmt: skip
+
+
+def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:
+    """Refuse a model that cannot give what is asked for, before anything is written."""
+    from compress.gates import gates_work
+    from compress.unit_choice import amounts_of
+
+    if not pruning.removes_units:
+        return
+    for part in amounts_of(model, pruning):
+        if not gates_work(model, part):
+            raise CompressError(
+                f"gates on the {part} of a {model.config.model_type!r} model do not reach its logits; it cannot be "
+                "pruned"
+            )
+
+
+def _opened_by(runtime: str, directory: Path) -> Path:
+    """Return the directory that a runtime opens: of ONNX, the export of a torch directory, made once."""
+    if runtime == "torch":
+        return directory
+    target = directory.with_name(f"{directory.name}-onnx")
+    export(ModelDir.open(directory, verify=False), target, force=True)
+    return target
+
+
+def _counted(masks: Masks) -> str:
+    """Return what masks close, in words."""
+    counts = {part: sum(int((row == 0).sum()) for row in rows) for part, rows in masks.items()}
+    return " and ".join(f"{count:,} {part}" for part, count in counts.items()) + " removed"

@@ -23,12 +23,11 @@ from compress.data import (
 from compress.distill import CONTROL_PHASES, distill
 from compress.errors import CompressError
 from compress.finetune import finetune
-from compress.heads import parse_heads
 from compress.label import label
 from compress.labels import LabelDir
 from compress.measure import benchmark
 from compress.progress import Progress, silent
-from compress.prune import CURVE_NAME, RECOVERY, prune_heads
+from compress.prune import CURVE_NAME, prune
 from compress.quantize import default_method, needs_training_rows, quantize
 from compress.recipes import (
     BenchmarkRecipe,
@@ -39,6 +38,7 @@ from compress.recipes import (
     replace_training,
     resolved,
 )
+from compress.recovery import RECOVERY
 from compress.report import report
 from compress.stages import OutOfDate, Stages
 from compress.study_data import StudyRows, open_rows
@@ -93,8 +93,7 @@ def run(
     plans = student_plans(recipe)  # a fault in any recipe shows before the first hour
     check_only(only, recipe, plans)
     for pruning in recipe.prune:
-        parse_heads(pruning.heads)
-        replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruning.heads}")
+        replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruned_name(pruning)}")
     stages = Stages.open(Path(output), force)
     rows = open_rows(recipe, stages, Path(data_root) if data_root else None)
     compute = {"device": device, "threads": threads}
@@ -300,9 +299,9 @@ class Study:
         return self.stages.make(name, inputs, make)
 
     def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Path]:
-        """Remove heads of the teacher, recover, and quantize."""
-        training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {plan.heads}")
+        """Remove structure of the teacher, recover, and quantize."""
         name = pruned_name(plan)
+        training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {name}")
         inputs = {
             "teacher": teacher.sha256,
             "plan": asdict(plan),
@@ -313,11 +312,10 @@ class Study:
             **self.spent,
         }
         make = partial(
-            prune_heads,
+            prune,
             teacher,
-            plan.heads,
-            examples=plan.examples,
-            recover=plan.recover,
+            plan.pruning,
+            vocabulary=list(chain(self.rows.unlabeled, self.rows.train)) if plan.vocabulary else None,
             labels=labels if plan.recover else (),
             training=training,
             progress=self.progress,

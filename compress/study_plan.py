@@ -56,8 +56,8 @@ def control_names(
 
 
 def pruned_name(plan: StudyPrune) -> str:
-    """Return what the teacher without some of its heads is called."""
-    return f"pruned-{plan.heads.replace('%', '')}"
+    """Return what the teacher without some of its structure is called."""
+    return plan.name or f"pruned-{plan.heads.replace('%', '')}"
 
 
 def check_only(

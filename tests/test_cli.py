@@ -322,7 +322,7 @@ def test_from_text_to_a_pruned_student_in_four_commands(desk: Desk, capsys: pyte
     assert "parameters" in capsys.readouterr().out
     recover = {"recover": 1, "labels": folder / "labels"}
     assert execute(desk.command("prune", heads="60%", output=folder / "small", **recover)) == 0
-    assert "5 heads removed, 3 stay; curve: pruning_curve.csv, pruning_curve.svg" in capsys.readouterr().out
+    assert "Removed: 5 of 8 heads. Page: " in capsys.readouterr().out
     for model in ("student", "small"):
         assert execute(["predict", "--model", str(folder / model), "the film is good", "dull"]) == 0
         answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

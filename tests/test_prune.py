@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,7 +23,8 @@ from compress.errors import CompressError
 from compress.gates import gated
 from compress.label import label
 from compress.predict import predictor
-from compress.prune import prune_heads
+from compress.prune import prune
+from compress.recipes import Pruning
 from compress.units import heads_per_layer, kept_heads
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -34,8 +35,9 @@ PER_MOBILEBERT_HEAD = 2 * (4 * 16 + 4) + (4 * 32 + 4) + 16 * 4
 
 
 def pruned(model: Path, output: Path, heads: str = "3", **options: Any) -> ModelDir:
-    given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), **options}
-    return prune_heads(model, heads, output, device="cpu", threads=1, **given)
+    own = {field.name: options.pop(field.name) for field in fields(Pruning) if field.name in options}
+    given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "measure": False, **options}
+    return prune(model, Pruning(heads=heads, **own), output, device="cpu", threads=1, **given)
 
 
 def curve(directory: Path) -> list[dict[str, str]]:
@@ -131,7 +133,7 @@ def test_the_manifest(teacher: Path, tmp_path: Path) -> None:
     assert {"heads": "60%", "criterion": "gradient", "examples": 20, "step": 0.1, "normalise": True}.items() <= (
         manifest.recipe.items()
     )
-    assert manifest.notes["heads_removed"] == 5 and manifest.notes["heads_kept"] == 3
+    assert manifest.notes["removed"] == "5 of 8 heads"
     assert manifest.seeds == {"seed": 4} and manifest.labels == ("negative", "positive")
     assert [(d["role"], d["rows"]) for d in manifest.data] == [("train", 40), ("validation", 16)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small"]
@@ -187,16 +189,15 @@ def test_a_regression_can_be_pruned(tmp_path: Path) -> None:
 def test_texts_longer_than_the_model_can_read_are_cut(teacher: Path, tmp_path: Path) -> None:
     rows = [replace(row, text=f"{row.text} " + "film " * 90) for row in train_rows()]
     made = pruned(teacher, tmp_path / "small", train=rows, recover=1.0, training=replace(TRAINING, max_length=128))
-    assert made.manifest is not None and made.manifest.notes["heads_removed"] == 3
+    assert made.manifest is not None and made.manifest.notes["removed"] == "3 of 8 heads"
 
 
 def test_random_is_a_criterion(teacher: Path, tmp_path: Path) -> None:
     made = pruned(teacher, tmp_path / "small", criterion="random")
-    assert made.manifest is not None and made.manifest.notes["criterion"] == "random"
+    assert made.manifest is not None and made.manifest.recipe["criterion"] == "random"
 
 
 def test_a_stopped_recovery_keeps_the_decision(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = importlib.import_module("compress.prune")
     options: dict[str, Any] = {"recover": 1.0, "training": TRAINING}
 
     def stop(*given: Any, **named: Any) -> None:
@@ -207,7 +208,7 @@ def test_a_stopped_recovery_keeps_the_decision(teacher: Path, tmp_path: Path, mo
         with pytest.raises(KeyboardInterrupt):
             pruned(teacher, tmp_path / "small", **options)
     assert not (tmp_path / "small").exists()
-    monkeypatch.setattr(stage, "choose_heads", stop)  # would be scored again
+    monkeypatch.setattr(importlib.import_module("compress.unit_choice"), "removal_path", stop)  # would be scored again
     assert pruned(teacher, tmp_path / "small", **options).manifest is not None
 
 
@@ -254,4 +255,4 @@ def test_a_model_without_heads_and_an_onnx_model(tmp_path: Path) -> None:
 
 
 def test_the_package_offers_it() -> None:
-    assert compress.prune_heads is prune_heads
+    assert compress.prune is prune

@@ -198,7 +198,7 @@ def test_a_stage_that_was_removed_is_made_again(finished: Case, on_torch: None) 
     assert file.is_file() and stamps(finished.out / "small") == before
 
 
-@pytest.mark.parametrize("stage", ["label", "distill", "prune_heads", "benchmark"])
+@pytest.mark.parametrize("stage", ["label", "distill", "prune", "benchmark"])
 def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stages themselves are stubs: what counts is which of them are called the second time."""
     module = importlib.import_module("compress.run")
@@ -216,7 +216,7 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
 
         return replacement
 
-    for name in ("label", "distill", "prune_heads"):
+    for name in ("label", "distill", "prune"):
         monkeypatch.setattr(module, name, stub(name))
     monkeypatch.setattr(module, "report", lambda results, path, **named: Path(path).mkdir())
 
@@ -233,7 +233,7 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
     stops.clear()
     called.clear()
     case.run()
-    order = ["label", "label", "distill", "distill", "distill", "distill", "prune_heads", "benchmark"]
+    order = ["label", "label", "distill", "distill", "distill", "distill", "prune", "benchmark"]
     assert first[-1] == stage and called == order[len(first) - 1 :]
     assert done < {path.name for path in case.out.iterdir()}
 

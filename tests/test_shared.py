@@ -22,9 +22,9 @@ from compress.finetune import finetune
 from compress.inference import TorchRun, logits_of
 from compress.labels import LabelDir
 from compress.predict import predictor
-from compress.prune import prune_heads
+from compress.prune import prune
 from compress.quantize import quantize
-from compress.recipes import Choice, Phase, StudentRecipe, Training
+from compress.recipes import Choice, Phase, Pruning, StudentRecipe, Training
 
 pytestmark = pytest.mark.shared
 TRAINING = Training(
@@ -90,8 +90,10 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
     student = distill(
         teacher, STUDENT, tmp_path / "student", labels=[labels], train=train, validation=validation, **options
     )
-    small = prune_heads(teacher, "50%", tmp_path / "small", train=train, validation=validation, examples=64, **options)
-    assert small.manifest is not None and small.manifest.notes["heads_kept"] == 4
+    small = prune(
+        teacher, Pruning(heads="50%", examples=64), tmp_path / "small", train=train, validation=validation, **options
+    )
+    assert small.manifest is not None and sum(small.manifest.architecture["heads_per_layer"]) == 4
     int8 = quantize(small, tmp_path / "int8", threads=1)
     for made in (student, small, int8):
         assert made.task == task and made.labels == teacher.labels

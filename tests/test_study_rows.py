@@ -74,7 +74,7 @@ class Case:
         self.recipe.write_text(STUDY.replace("FOLDER", str(folder)))
         module = importlib.import_module("compress.run")
         monkeypatch.setattr(module, "distill", self._distill)
-        monkeypatch.setattr(module, "prune_heads", self._prune)
+        monkeypatch.setattr(module, "prune", self._prune)
         monkeypatch.setattr(module, "benchmark", self._benchmark)
         monkeypatch.setattr(module, "report", lambda results, path, **named: Path(path).mkdir(exist_ok=True))
 
@@ -89,7 +89,7 @@ class Case:
         self.trained.append((output.name, "control" if control else "student", resolved(student)))
         self._write(output, recipe=resolved(student), seeds={"seed": named["seed"]}, notes={"control": control})
 
-    def _prune(self, teacher: ModelDir, heads: str, output: Path, **named: Any) -> None:
+    def _prune(self, teacher: ModelDir, pruning: Any, output: Path, **named: Any) -> None:
         self.trained.append((output.name, "pruned", {"training": resolved(named["training"])}))
         self._write(output)
 

@@ -38,9 +38,9 @@ from compress.measuring.results import Row
 from compress.measuring.token_runner import TokenRunner
 from compress.metrics import METRICS, find_metric, interval, paired_difference, predictions
 from compress.predict import predictor
-from compress.prune import prune_heads
+from compress.prune import prune
 from compress.quantize import quantize
-from compress.recipes import Choice, Phase, StudentRecipe, resolved
+from compress.recipes import Choice, Phase, Pruning, StudentRecipe, resolved
 from compress.reporting.flips import flips_of
 from compress.rows import TrainingRow, collator, write_rows
 from compress.run import run
@@ -441,9 +441,9 @@ def test_a_pool_without_gold_rows(folder: Path, teacher: ModelDir, labels: Label
 
 
 def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
-    made = prune_heads(
-        teacher, "50%", folder / "pruned", train=TRAIN, validation=VALIDATION, labels=[labels], recover=1.0,
-        training=TRAINING, drop_overlap=True, device="cpu", threads=1,
+    made = prune(
+        teacher, Pruning(heads="50%", recover=1.0), folder / "pruned", train=TRAIN, validation=VALIDATION,
+        labels=[labels], training=TRAINING, drop_overlap=True, device="cpu", threads=1,
     )  # fmt: skip
     manifest = made.manifest
     assert manifest is not None and sum(manifest.architecture["heads_per_layer"]) == 4

@@ -2,28 +2,75 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import click
 
 from compress.cli import options
+from compress.recipes.pruning import Pruning
+
+_DEFAULT = Pruning()
 
 
 @click.command()
 @click.option("--model", required=True, metavar="DIR", help="The model to prune.")
-@click.option("--heads", required=True, metavar="N", help="How many heads to remove: 60%, 0.6, or a count such as 40.")
-@click.option("--train", required=True, metavar="FILE", help="Labelled rows that score the heads.")
-@click.option("--validation", metavar="FILE", help="Labelled rows for the curve and the best checkpoint.")
+@click.option("--heads", default="", metavar="N", help="Attention heads to remove: 60%, 0.6, or a count such as 40.")
+@click.option("--ffn", default="", metavar="N", help="Neurons of feed-forward networks to remove, likewise.")
+@click.option("--layers", default="", metavar="N", help="Whole layers to remove: a count such as 2, or 50%.")
+@click.option("--hidden", default="", metavar="N", help="Width of the states between layers to remove: 25%.")
 @click.option(
-    "--criterion", default="gradient", show_default=True, metavar="NAME", help="See 'compress list criteria'."
+    "--vocabulary", multiple=True, metavar="FILE", help="Keep only the word pieces of this text; may be repeated."
 )
-@click.option("--examples", type=int, default=1024, show_default=True, help="Rows of --train that score the heads.")
 @click.option(
-    "--step", type=float, default=0.1, show_default=True, help="Share of heads to remove between two scorings."
+    "--max-accuracy-drop", type=float, default=0.0, metavar="POINTS",
+    help="Remove as many heads and neurons as the interval on --validation allows, before recovery.",
+)  # fmt: skip
+@click.option(
+    "--speedup", type=float, default=0.0, metavar="TIMES",
+    help="Remove heads and neurons until the model is so many times as fast, measured here.",
+)  # fmt: skip
+@click.option(
+    "--speedup-batch-size", type=int, default=_DEFAULT.speedup_batch_size, show_default=True,
+    help="Rows a batch for --speedup.",
+)  # fmt: skip
+@click.option("--train", required=True, metavar="FILE", help="Labelled rows that score what may go.")
+@click.option("--validation", metavar="FILE", help="Labelled rows that judge each step and select the best checkpoint.")
+@click.option(
+    "--criterion", default=_DEFAULT.criterion, show_default=True, metavar="NAME", help="See 'compress list criteria'."
 )
-@click.option("--normalise/--no-normalise", default=True, show_default=True, help="Compare scores across layers.")
+@click.option("--examples", type=int, default=_DEFAULT.examples, show_default=True, help="Rows of --train that score.")
+@click.option(
+    "--step", type=float, default=_DEFAULT.step, show_default=True, help="Share of units to remove at a time."
+)
+@click.option(
+    "--recompute/--no-recompute", default=_DEFAULT.recompute, show_default=True, help="Score again after each step."
+)
+@click.option(
+    "--normalise/--no-normalise", default=_DEFAULT.normalise, show_default=True, help="Compare scores across layers."
+)
+@click.option(
+    "--scope", type=click.Choice(["model", "layer"]), default=_DEFAULT.scope, show_default=True,
+    help="Rank the units of the whole model, or let every layer lose alike.",
+)  # fmt: skip
+@click.option(
+    "--keep-heads", type=int, default=_DEFAULT.keep_heads, show_default=True, help="Heads that every layer keeps."
+)
+@click.option(
+    "--multiple", type=int, default=_DEFAULT.multiple, show_default=True,
+    help="What feed-forward widths are multiples of.",
+)
+@click.option(
+    "--schedule", type=click.Choice(["steps", "cubic"]), default=_DEFAULT.schedule, show_default=True,
+    help="Decide before training, or close units while the recovery trains.",
+)  # fmt: skip
 @click.option("--recover", type=float, default=0.0, metavar="EPOCHS", help="Distil from the unpruned model afterwards.")
+@click.option(
+    "--recovery", type=click.Choice(["logits", "hidden", "relations"]), default=_DEFAULT.recovery, show_default=True,
+    help="What --recover learns from: logits, also hidden states, or also relations of tokens.",
+)  # fmt: skip
 @click.option("--labels", multiple=True, metavar="DIR", help="Text for --recover, from 'compress label'.")
+@click.option("--measure/--no-measure", default=True, show_default=True, help="Time the model after each removal.")
 @options.output
 @options.drop_overlap
 @options.metric
@@ -31,21 +78,25 @@ from compress.cli import options
 @options.computing
 @options.verbosity
 def command(
-    model: str, heads: str, train: str, validation: str | None, output: str, quiet: bool, **settings: Any
-) -> None:
-    """Remove attention heads by importance, for real.
+    model: str, train: str, validation: str | None, vocabulary: tuple[str, ...], output: str, quiet: bool,
+    **settings: Any,
+) -> None:  # fmt: skip
+    """Remove layers, heads, neurons, width and vocabulary, for real.
 
-    The weights get smaller; the accuracy after every step is written as a table and a picture.
+    All amounts say what goes. The weights get smaller; a page in the new directory says what each removal won and cost,
+    and the accuracy after every step is written as a table and a picture.
     """
+    pruning = Pruning(**{field.name: settings.pop(field.name) for field in dataclasses.fields(Pruning)})
+    pruning.check()
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)
-    from compress.prune import CURVE_NAME, PICTURE_NAME, prune_heads
+    corpus = options.open_pool(vocabulary, settings)
+    from compress.prune import prune
 
     options.forget_columns(settings)
-    made = prune_heads(model, heads, output, train=train_rows, validation=validation_rows, quiet=quiet, **settings)
+    made = prune(
+        model, pruning, output, train=train_rows, validation=validation_rows, vocabulary=corpus, quiet=quiet, **settings
+    )
     options.show_result(made)
     if not quiet and made.manifest:
-        notes = made.manifest.notes
-        click.echo(
-            f"{notes['heads_removed']} heads removed, {notes['heads_kept']} stay; curve: {CURVE_NAME}, {PICTURE_NAME}"
-        )
+        click.echo(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from compress.errors import CompressError, did_you_mean
+from compress.recipes.pruning import Pruning
 from compress.recipes.reading import Choice, parse
 from compress.recipes.student import (
     Augmentation,
@@ -36,7 +37,7 @@ from compress.recipes.study import (
 from compress.recipes.training import TeacherRecipe, Training, replace_training
 
 __all__ = [
-    "Augmentation", "BenchmarkRecipe", "Budget", "Choice", "DataSet", "Kind", "Phase", "Published", "Slice",
+    "Augmentation", "BenchmarkRecipe", "Budget", "Choice", "DataSet", "Kind", "Phase", "Pruning", "Published", "Slice",
     "StudentRecipe", "StudyBenchmark", "StudyData", "StudyPrune", "StudyStudent", "StudyTeacher", "Survey",
     "TeacherRecipe", "Training", "Vocabulary", "deciding", "folder", "in_phases", "load", "names", "needs_of",
     "of_phases", "parse", "replace_training", "resolved",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from compress import plugins
 from compress.errors import CompressError, did_you_mean
 from compress.measuring.bodies import BODIES
+from compress.recipes.pruning import Pruning
 from compress.recipes.student import Phase
 from compress.recipes.training import Training, replace_training
 
@@ -79,6 +80,13 @@ class StudyTeacher:
         return [] if self.recipe or self.model else ["needs a recipe or a model"]
 
 
+def faults_of_name(name: str) -> list[str]:
+    """Return what is wrong with what a model of a study shall be called: it names a folder."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        return []
+    return [f"name = {name!r} is no name of a folder; use letters, digits, '.', '_' and '-'"]
+
+
 @dataclass(frozen=True)
 class StudyStudent:
     """A student of a study; ``training`` replaces values of its recipe's, ``phases`` all that it learns from.
@@ -104,8 +112,8 @@ class StudyStudent:
             found.append(f"keep_fp32 = {self.keep_fp32} is of no use without quantize")
         if self.phases and not self.name:
             found.append(f"other phases make of {self.recipe} another student: give it a name")
-        if self.name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
-            found.append(f"name = {self.name!r} is no name of a folder; use letters, digits, '.', '_' and '-'")
+        if self.name:
+            found += faults_of_name(self.name)
         if len(set(self.seeds)) < len(self.seeds):
             found.append(f"student {self.recipe}: seeds names one twice")
         if isinstance(self.quantize, str):
@@ -117,20 +125,31 @@ class StudyStudent:
 
 
 @dataclass(frozen=True)
-class StudyPrune:
-    """Remove heads of the teacher; ``recover`` epochs of distillation from it, on the pool and train."""
+class StudyPrune(Pruning):
+    """Remove structure of the teacher, and recover on the pool and train.
 
-    heads: str
-    recover: float = 0.0
-    examples: int = 1024
+    ``name`` is what the model is called, by default after its heads. With ``vocabulary`` only the word pieces of the
+    pool and train stay.
+    """
+
+    name: str = ""
+    vocabulary: bool = False
     quantize: bool = True
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        if self.recover < 0 or self.examples < 1:
-            return [f"heads {self.heads}: recover must be at least 0 and examples at least 1"]
-        return []
+        found = super().faults()
+        if not self.name and not self.heads:
+            found.append("prune needs a name, or heads after which it is called")
+        if self.name:
+            found += faults_of_name(self.name)
+        return found
+
+    @property
+    def pruning(self) -> Pruning:
+        """What is removed, without what only a study knows."""
+        return Pruning(**{field.name: getattr(self, field.name) for field in fields(Pruning)})
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,14 @@
-"""The curve of ``compress prune``: what each step of removed heads costs, read from its CSV for the report."""
+"""The curve of ``compress prune``: what each step of removed heads and neurons costs, as a CSV and a picture."""
 
 from __future__ import annotations
 
 import csv
+import io
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compress.errors import CompressError
 from compress.reporting import plot
@@ -18,18 +21,28 @@ class CurvePoint:
     """A step of pruning: ``line`` says whether it was recovered, ``value`` is on the scale of the metric's title."""
 
     line: str
-    heads_removed_percent: float
+    removed_percent: float
     value: float
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What pruning cost a model, step by step."""
+    """What pruning cost a model, step by step; ``title`` says what went, in percent."""
 
     name: str
     metric: str
+    title: str
     picture: Picture
     points: list[CurvePoint]
+
+
+def curve_csv(points: Sequence[Mapping[str, Any]]) -> str:
+    """Return the points of a path as CSV."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(points[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(points)
+    return buffer.getvalue()
 
 
 def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
@@ -55,12 +68,14 @@ def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
     return file.resolve().parent.name, rows[0].get("metric", "metric"), rows
 
 
-def draw_curve(name: str, metric: str, rows: list[dict[str, str]]) -> Curve:
-    """Return what is shown of a curve as :func:`read_curve` reads it."""
+def draw_curve(name: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Curve:
+    """Return what is shown of a curve, as :func:`read_curve` reads it or as its points were made."""
+    parts = [part for part in ("heads", "neurons") if f"{part}_removed" in rows[0]]
+    label = f"{' and '.join(parts).capitalize()} removed (%)"
     scale = 100 if in_percent(metric) else 1
     series = []
     for title, flag in (("by importance", False), ("after recovery", True)):
-        chosen = [row for row in rows if (row.get("recovered", "") == "True") is flag]
+        chosen = [row for row in rows if (str(row.get("recovered")) == "True") is flag]
         if chosen:
             placed = [(100 * float(row["share_removed"]), scale * float(row["value"])) for row in chosen]
             series.append(plot.Series(title, placed))
@@ -68,9 +83,8 @@ def draw_curve(name: str, metric: str, rows: list[dict[str, str]]) -> Curve:
     title = f"{name}: {metric}{' on ' + split if split else ''}"
     picture = Picture.both(
         lambda canvas: plot.line_chart(
-            series, title=title, x_label="heads removed (%)", y_label=metric_title(metric), canvas=canvas
+            series, title=title, x_label=label.lower(), y_label=metric_title(metric), canvas=canvas
         )
     )
-    return Curve(
-        name, metric_title(metric), picture, [CurvePoint(one.name, *point) for one in series for point in one.points]
-    )
+    shown = [CurvePoint(one.name, *point) for one in series for point in one.points]
+    return Curve(name, metric_title(metric), label, picture, shown)

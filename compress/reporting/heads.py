@@ -2,72 +2,32 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compress.output import write_atomically
 from compress.reporting import heat_map, plot
 from compress.reporting.cells import Cell
-from compress.reporting.markdown import table
+from compress.reporting.figures import Figure, FigurePage, write_page
 from compress.reporting.plot import Picture
-from compress.reporting.render import render
 from compress.reporting.units import NONE, in_percent, metric_title, points, shown
 
-HTML_NAME, MARKDOWN_NAME = "report.html", "report.md"
 SIGNIFICANT = 0.01  # of Michel et al. 2019, here after Holm's correction for so many heads
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A picture with its caption, the file it is also written to, and the same as a table."""
-
-    title: str
-    caption: str
-    file: str
-    picture: Picture
-    headings: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-
-    @property
-    def markdown(self) -> str:
-        return table(self.headings, [[" ".join(filter(None, (c.text, c.small))) for c in row] for row in self.rows])
-
-
-@dataclass(frozen=True)
-class HeadsPage:
-    """What the templates show."""
-
-    title: str
-    verdict: Sequence[str]
-    figures: Sequence[Figure]
-
-
 def write_report(study: Mapping[str, Any], directory: Path) -> None:
-    """Write ``report.html``, ``report.md``, a CSV and SVGs for each figure, all from the content of ``heads.json``."""
-    page = view(study)
-    write_atomically(directory / HTML_NAME, render("heads.html.j2", page))
-    write_atomically(directory / MARKDOWN_NAME, render("heads.md.j2", page))
-    for figure in page.figures:
-        write_atomically(directory / f"{figure.file}.svg", figure.picture.wide)
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(figure.headings)
-        writer.writerows([cell.text if cell.value is None else cell.value for cell in row] for row in figure.rows)
-        write_atomically(directory / f"{figure.file}.csv", buffer.getvalue())
+    """Write the page, and a CSV and an SVG for each figure, all from the content of ``heads.json``."""
+    write_page(view(study), directory)
 
 
-def view(study: Mapping[str, Any]) -> HeadsPage:
+def view(study: Mapping[str, Any]) -> FigurePage:
     """Return the page of a study."""
     significant = holm([one["mcnemar_p"] for one in study["ablation"]], SIGNIFICANT)
     figures = [_importance(study, name) for name in study["criteria"]]
     figures += [_ablation(study, significant), _one_head(study), _evolution(study)]
     if study["correlations"]:
         figures.append(_correlations(study))
-    return HeadsPage(f"The heads of {study['model']}", _verdict(study, significant), figures)
+    return FigurePage(f"The heads of {study['model']}", "compress heads", _verdict(study, significant), figures)
 
 
 def holm(p_values: Sequence[float | None], level: float) -> list[bool]:

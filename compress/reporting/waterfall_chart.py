@@ -28,12 +28,13 @@ class Bar:
     is_total: bool = False
 
 
-def waterfall_chart(bars: Sequence[Bar], *, title: str, canvas: Canvas = WIDE) -> str:
+def waterfall_chart(
+    bars: Sequence[Bar], *, title: str, canvas: Canvas = WIDE, label: str = "times as fast as before the first step"
+) -> str:
     """Return the bars as a standalone SVG document: blue for what made it faster, orange for what made it slower."""
     left = 16
     canvas = replace(canvas, left=left, top=34, height=34 + STEP * len(bars) + canvas.bottom_margin)
     x = Axis.over([1.0, *(end for bar in bars for end in (bar.start, bar.end))], left, canvas.right, log=True)
-    label = "times as fast as before the first step"
     parts = [*frame(canvas, title, label, ""), *vertical_ticks(canvas, x, prefix="×")]
     for index, bar in enumerate(bars):
         parts.append(_drawn(bar, x, canvas.top + STEP * index))

@@ -1,0 +1,144 @@
+"""A model while it gets smaller: every removal is done, judged, and kept as a directory that can be timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compress.evaluations import Evaluations
+from compress.masks import Masks, closed_units
+from compress.metrics import Metric
+from compress.tokens import encode
+from compress.transfer import Gold
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+MASKED_TOLERANCE = 1e-5
+COMPARED_ROWS = 256
+# What of a config says the shapes of a model, so that one of random weights is as fast.
+SHAPE_KEYS = (
+    "vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "head_size", "intermediate_size",
+    "kept_heads", "kept_layers", "ffn_per_layer",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What one kind of removal left.
+
+    Args:
+        removal: ``nothing`` of the whole model, ``vocabulary``, ``layers``, ``heads``, ``neurons``, ``hidden`` or
+            ``recovery``, which removes nothing.
+        removed: how many units, ``of`` how many there were.
+        flops: operations of a row of ``tokens`` tokens; None where they cannot be counted.
+        value: the metric on the rows that judge.
+        points, low, high: the difference to the whole model, with its 95% interval.
+        architecture: the shapes, as a manifest has them.
+    """
+
+    removal: str
+    removed: int
+    of: int
+    parameters: int
+    flops: float | None
+    tokens: int
+    value: float
+    points: float
+    low: float
+    high: float
+    architecture: dict[str, Any]
+
+
+@dataclass
+class Shrinking:
+    """A model, its tokenizer, and what was cut so far. ``folder`` holds a directory and the answers of each state.
+
+    The first cut is of nothing: the whole model.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    gold: Gold
+    metric: Metric
+    classes: int
+    max_length: int
+    folder: Path
+    split: str
+    cuts: list[Cut] = field(default_factory=list)
+    reference: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        lengths = [len(ids) for ids in encode(self.tokenizer, self.gold.examples, self.max_length)["input_ids"]]
+        self.median_length = int(np.median(lengths))
+        self.reference = self.judge("nothing").predicted()
+        self.done("nothing", 0, 0)
+
+    @property
+    def directories(self) -> list[Path]:
+        """The directories of the cuts, in turn."""
+        return [self.folder / f"{number}-{cut.removal}" for number, cut in enumerate(self.cuts)]
+
+    @property
+    def metric_entry(self) -> dict[str, Any]:
+        """What a manifest says of the last state's metric."""
+        rows = len(self.gold.examples)
+        return {"name": self.metric.name, "value": self.cuts[-1].value, "split": self.split, "rows": rows}
+
+    def judge(self, removal: str) -> Evaluations:
+        """Return what evaluates the model as it is now; ``removal`` names its state."""
+        return Evaluations(
+            self.model, self.tokenizer, self.gold, self.metric, self.classes, self.max_length,
+            self.folder / f"answers-{len(self.cuts)}-{removal}", self.split,
+        )  # fmt: skip
+
+    def done(self, removal: str, removed: int, of: int) -> None:
+        """Write down what the model is after a removal, and keep it."""
+        from compress.measuring.flops import count_flops
+        from compress.modeling.pruned import to_pruned
+        from compress.saving import describe_architecture, save_model
+
+        kept = to_pruned(self.model).cpu().eval()
+        judge = self.judge(removal)
+        found = judge.against(self.reference)
+        tokens = np.ones((1, self.median_length), dtype=np.int64)
+        architecture = describe_architecture(kept)
+        shape = {key: value for key in SHAPE_KEYS if (value := getattr(kept.config, key, None)) is not None}
+        self.cuts.append(
+            Cut(
+                removal, removed, of, architecture["parameters"],
+                count_flops(kept, {"input_ids": tokens, "attention_mask": tokens.copy()}), self.median_length,
+                judge.value(), found.points, found.low, found.high, {**architecture, "shape": shape},
+            )
+        )  # fmt: skip
+        save_model(kept, self.tokenizer, self.directories[-1])
+
+    def reloadable(self) -> None:
+        """Turn the model into one of a class that can be saved and opened again."""
+        from compress.modeling.pruned import to_pruned
+
+        self.model = to_pruned(self.model).eval()
+
+    def remove_units(self, masks: Masks) -> None:
+        """Cut what masks close out of the weights, heads before neurons, and check it against masking."""
+        from compress.slicing import remove_heads, remove_neurons
+
+        masked = self.judge("masked").logits(masks, COMPARED_ROWS)
+        for part, remove in (("heads", remove_heads), ("neurons", remove_neurons)):
+            if part not in masks:
+                continue
+            rows = masks[part]  # type: ignore[index]
+            remove(self.model, closed_units(rows))
+            self.done(part, sum(int((row == 0).sum()) for row in rows), sum(map(len, rows)))
+        check_equal(masked, self.judge("sliced").logits(rows=COMPARED_ROWS))
+
+
+def check_equal(masked: np.ndarray, sliced: np.ndarray) -> None:
+    """Stop where slicing does not compute what masking did."""
+    scale = max(1.0, float(np.nanmax(np.abs(masked))))  # a word that is not answered has no logits
+    difference = float(np.nanmax(np.abs(masked - sliced)))
+    if difference > MASKED_TOLERANCE * scale:
+        raise RuntimeError(f"slicing changed the logits by {difference:.2g} against masking; nothing was written")

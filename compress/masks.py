@@ -1,0 +1,37 @@
+"""Heads and neurons that are closed together: masks by part, 1 for open, one row ``[U]`` a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from compress.gates import gated
+from compress.units import Part, units_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Masks = Mapping[Part, Sequence[Tensor]]
+
+
+def open_masks(model: PreTrainedModel, parts: Sequence[Part] = ("heads",)) -> dict[Part, list[Tensor]]:
+    """Return masks with everything open."""
+    return {part: [torch.ones(units.count) for units in units_of(model, part)] for part in parts}
+
+
+def closed_units(masks: Sequence[Tensor]) -> dict[int, list[int]]:
+    """Return layer -> positions of what masks close, as :mod:`compress.slicing` removes it."""
+    return {layer: (mask == 0).nonzero().flatten().tolist() for layer, mask in enumerate(masks)}
+
+
+@contextmanager
+def closed(model: PreTrainedModel, masks: Masks) -> Iterator[None]:
+    """Compute within the block as if what these masks close were not there."""
+    with ExitStack() as stack:
+        for part, rows in masks.items():
+            stack.enter_context(gated(model, part)).mask(rows)
+        yield

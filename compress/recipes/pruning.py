@@ -1,0 +1,114 @@
+"""What to remove from a model, how it is chosen, and how the model recovers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from compress.amounts import MOST, parse_amount
+from compress.errors import CompressError
+
+AMOUNTS = ("heads", "ffn", "layers", "hidden")
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What to remove from a model.
+
+    Amounts say what goes, never what stays: a share (``60%``), a count (``40``), or ``max``, all that may go. Layers go
+    first, then heads and neurons step by step, then hidden width; one recovery ends it all.
+
+    Args:
+        heads: attention heads of the whole model.
+        ffn: neurons of its feed-forward networks.
+        layers: whole layers.
+        hidden: the width of the states between layers.
+        max_accuracy_drop: remove heads and neurons, up to their amounts, as long as the whole 95% interval of the
+            difference on the validation rows lies above this many points of loss, before any recovery; 0 asks nothing.
+        speedup: remove heads and neurons, up to their amounts, until the model is so many times as fast as the unpruned
+            one in the same runtime on this host; 0 asks nothing.
+        speedup_batch_size: at how many rows a batch.
+        criterion: what scores heads and neurons.
+        examples: rows of train that it reads.
+        step: share of the units that go between two scorings.
+        recompute: score again after each step (Michel et al. 2019, section 4.1).
+        normalise: divide the scores of a layer by their norm before layers are compared.
+        scope: compare the units of the whole ``model``, or let every ``layer`` lose alike.
+        keep_heads: how many heads every layer keeps at least.
+        multiple: widths of feed-forward networks stay multiples of this, which keeps the processor's vectors full.
+        schedule: ``steps`` decides before any training; ``cubic`` closes units during the first part of the recovery
+            (Zhu and Gupta 2017, arXiv:1710.01878).
+        recover: epochs of distillation from the unpruned model.
+        recovery: what is learned from it: its ``logits``, also its ``hidden`` states, or also the ``relations`` of its
+            tokens.
+    """
+
+    heads: str = ""
+    ffn: str = ""
+    layers: str = ""
+    hidden: str = ""
+    max_accuracy_drop: float = 0.0
+    speedup: float = 0.0
+    speedup_batch_size: int = 1
+    criterion: str = "gradient"
+    examples: int = 1024
+    step: float = 0.1
+    recompute: bool = True
+    normalise: bool = True
+    scope: Literal["model", "layer"] = "model"
+    keep_heads: int = 1
+    multiple: int = 32
+    schedule: Literal["steps", "cubic"] = "steps"
+    recover: float = 0.0
+    recovery: Literal["logits", "hidden", "relations"] = "logits"
+
+    @property
+    def has_target(self) -> bool:
+        """Whether something else than amounts says how many heads and neurons go."""
+        return bool(self.max_accuracy_drop or self.speedup)
+
+    @property
+    def removes_units(self) -> bool:
+        """Whether heads or neurons go."""
+        return bool(self.heads or self.ffn or self.has_target)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = []
+        for name in AMOUNTS:
+            try:
+                amount = parse_amount(f"--{name}", getattr(self, name)) if getattr(self, name) else ""
+            except CompressError as error:
+                found.append(str(error))
+                continue
+            if amount == MOST and name in {"layers", "hidden"}:
+                found.append(f"--{name} max has no end; give an amount such as 25%")
+            elif amount == MOST and not self.has_target:
+                found.append(f"--{name} max has no end; give an amount, or --max-accuracy-drop or --speedup with it")
+        if self.max_accuracy_drop < 0:
+            found.append(f"--max-accuracy-drop {self.max_accuracy_drop} must be above 0 points, such as 1.0")
+        if self.speedup and not self.speedup > 1:
+            found.append(f"--speedup {self.speedup} must be above 1, such as 1.5")
+        if self.max_accuracy_drop and self.speedup:
+            found.append("--max-accuracy-drop and --speedup are two ends of one path; give one of them")
+        if self.schedule == "cubic" and self.has_target:
+            found.append("--schedule cubic removes what amounts say while it trains; give --heads or --ffn, no target")
+        if self.schedule == "cubic" and not (self.heads or self.ffn):
+            found.append("--schedule cubic closes heads and neurons; give --heads or --ffn")
+        if self.schedule == "cubic" and not self.recover:
+            found.append("--schedule cubic removes while it trains; add --recover EPOCHS")
+        if self.examples < 1:
+            found.append(f"--examples {self.examples} is not a number of rows; give 1 or more, such as 1024")
+        if not 0 < self.step <= 1:
+            found.append(f"--step {self.step} is not a share; give one above 0 and at most 1, such as 0.1")
+        for name in ("keep_heads", "multiple", "speedup_batch_size"):
+            if getattr(self, name) < 1:
+                found.append(f"--{name.replace('_', '-')} {getattr(self, name)} must be 1 or more")
+        if self.recover < 0:
+            found.append(f"--recover {self.recover} is below 0; give a number of epochs such as 1")
+        return found
+
+    def check(self) -> None:
+        """Raise a :class:`CompressError` that says all faults."""
+        if faults := self.faults():
+            raise CompressError("; ".join(faults))

@@ -1,0 +1,171 @@
+"""The page of ``compress prune``: what each removal left, how fast that is, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compress.reporting import heat_map
+from compress.reporting.cells import Cell
+from compress.reporting.curves import draw_curve
+from compress.reporting.figures import Figure, FigurePage, write_page
+from compress.reporting.plot import Picture
+from compress.reporting.units import NONE, count, metric_title, milliseconds, plural, points, shown, span, times
+from compress.reporting.waterfall_chart import Bar, waterfall_chart
+
+# Removal -> what stays of it, in the singular.
+UNITS = {
+    "vocabulary": "word piece", "layers": "layer", "heads": "head", "neurons": "neuron", "hidden": "hidden dimension",
+}  # fmt: skip
+WORDS = {"nothing": "unpruned", "neurons": "feed-forward neurons", "hidden": "hidden width"}
+
+
+def write_report(found: Mapping[str, Any], directory: Path) -> None:
+    """Write the page, and a CSV and an SVG for each figure, from the content of ``pruning.json``."""
+    write_page(view(found), directory)
+
+
+def view(found: Mapping[str, Any]) -> FigurePage:
+    """Return the page."""
+    figures = [_removals(found, runtime) for runtime in dict.fromkeys(speed["runtime"] for speed in found["speeds"])]
+    figures = figures or [_removals(found, "")]
+    if found["curve"]:
+        figures.append(_curve(found))
+    left = found["cuts"][-1]["architecture"]
+    figures += [_widths(found, key) for key in ("heads_per_layer", "ffn_per_layer") if left.get(key)]
+    return FigurePage(f"What was removed from {found['model']}", "compress prune", verdict(found), figures)
+
+
+def verdict(found: Mapping[str, Any]) -> list[str]:
+    """Return what was removed, how fast the rest is, and what it costs, a sentence each."""
+    first, last = found["cuts"][0], found["cuts"][-1]
+    told = [f"Removed: {removed(found['cuts'])}; {100 * last['parameters'] / first['parameters']:.0f}% of "
+            f"{count(first['parameters'])} parameters are left."]  # fmt: skip
+    for batch_size in dict.fromkeys(speed["batch_size"] for speed in found["speeds"]):
+        at = [s for s in found["speeds"] if s["batch_size"] == batch_size]
+        ends = {speed["runtime"]: speed for speed in at}  # the last of each
+        shown_speeds = ", ".join(
+            f"{times(speed['speedup'])} ({span(times(speed['low']), times(speed['high']))}) in {runtime}"
+            for runtime, speed in ends.items()
+        )
+        told.append(f"Batch size {batch_size}: {shown_speeds}, each against the unpruned model in the same runtime, "
+                    f"{plural(at[0]['threads'], 'thread')}.")  # fmt: skip
+    value = {"metric": last["value"], "metric_name": found["metric"]}
+    told.append(
+        f"{found['metric'].capitalize()} {shown(value)} on {found['rows']:,} rows of {found['split']}: "
+        f"{points(last['points'])} points ({points(last['low'])} to {points(last['high'])}) to the unpruned model."
+    )
+    return told
+
+
+def removed(cuts: Sequence[Mapping[str, Any]]) -> str:
+    """Return what went, in words: ``2 of 6 layers, 24 of 48 heads``."""
+    return ", ".join(
+        f"{cut['removed']:,} of {plural(cut['of'], UNITS[cut['removal']])}" for cut in cuts if cut["removal"] in UNITS
+    )
+
+
+def _removals(found: Mapping[str, Any], runtime: str) -> Figure:
+    speeds = {(s["name"], s["batch_size"]): s for s in found["speeds"] if s["runtime"] == runtime}
+    sizes = list(dict.fromkeys(size for _, size in speeds))
+    rows, last = [], "nothing"
+    for cut in found["cuts"]:
+        last = last if cut["removal"] == "recovery" else cut["removal"]  # which changes no shape
+        rows.append([
+            Cell(WORDS.get(cut["removal"], cut["removal"]), _of(cut)),
+            Cell(count(cut["parameters"]), "", cut["parameters"]),
+            Cell(NONE if cut["flops"] is None else f"{cut['flops'] / 1e9:.3g}", "", cut["flops"]),
+            *(_speed(speeds[last, size]) for size in sizes),
+            Cell(shown({"metric": cut["value"], "metric_name": found["metric"]}), "", cut["value"]),
+            Cell(points(cut["points"]), span(points(cut["low"]), points(cut["high"])), cut["points"]),
+        ])  # fmt: skip
+    told = (
+        " Speeds are against the unpruned model in the same runtime, in one interleaved run."
+        if sizes
+        else " No speed was measured."
+    )
+    return Figure(
+        f"Each removal in {runtime}" if runtime else "Each removal",
+        "Removals go on top of each other; operations are those of a row of "
+        f"{found['cuts'][0]['tokens']} tokens, the median.{told}",
+        f"removals-{runtime}" if runtime else "removals",
+        _waterfall(found, speeds, sizes[0], runtime) if sizes else _weights(found),
+        ["Removed", "Parameters", "GFLOP a row", *(f"Batch {size}" for size in sizes), metric_title(found["metric"]),
+         "Points"], rows,
+    )  # fmt: skip
+
+
+def _weights(found: Mapping[str, Any]) -> Picture:
+    """Return the picture of what is shown without speeds: how many times fewer weights each removal left."""
+    whole = found["cuts"][0]["parameters"]
+    bars, reached = [], 1.0
+    for cut in found["cuts"][1:]:
+        if cut["removal"] == "recovery":
+            continue
+        now = whole / cut["parameters"]
+        bars.append(Bar(WORDS.get(cut["removal"], cut["removal"]), reached, now, times(now / reached)))
+        reached = now
+    bars.append(Bar("all together", 1.0, reached, times(reached), is_total=True))
+    title = f"{found['name']}: how many times smaller"
+    return Picture.both(
+        lambda canvas: waterfall_chart(bars, title=title, canvas=canvas, label="times as few weights as at first")
+    )
+
+
+def _waterfall(found: Mapping[str, Any], speeds: Mapping[Any, Any], size: int, runtime: str) -> Picture:
+    bars, reached = [], 1.0
+    timed = [speed for (_, batch_size), speed in speeds.items() if batch_size == size]
+    for speed in timed[1:]:
+        bars.append(Bar(WORDS.get(speed["name"], speed["name"]), reached, speed["speedup"],
+                        times(speed["speedup"] / reached)))  # fmt: skip
+        reached = speed["speedup"]
+    end = timed[-1]
+    bars.append(Bar("all together", 1.0, reached,
+                    f"{times(reached)} ({span(times(end['low']), times(end['high']))})", is_total=True))  # fmt: skip
+    title = f"{found['name']} in {runtime}, batch {size}"
+    return Picture.both(lambda canvas: waterfall_chart(bars, title=title, canvas=canvas))
+
+
+def _curve(found: Mapping[str, Any]) -> Figure:
+    parts = [part for part in ("heads", "neurons") if f"{part}_removed" in found["curve"][0]]
+    return Figure(
+        "Step by step",
+        "The share of all heads' and neurons' weights that is gone, and the metric; no weight was trained before the "
+        "recovery.", "pruning_curve_figure", draw_curve(found["name"], found["metric"], found["curve"]).picture,
+        [*(f"{part.capitalize()} removed" for part in parts), "Share", metric_title(found["metric"]), "Points"],
+        [[*(Cell(f"{point[f'{part}_removed']:,}", "", point[f"{part}_removed"]) for part in parts),
+          Cell(f"{100 * point['share_removed']:.0f}%", _mark(point), point["share_removed"]),
+          Cell(shown({"metric": point["value"], "metric_name": found["metric"]}), "", point["value"]),
+          Cell(points(point["points"]), span(points(point["low"]), points(point["high"])), point["points"])]
+         for point in found["curve"]],
+    )  # fmt: skip
+
+
+def _widths(found: Mapping[str, Any], key: str) -> Figure:
+    title = {"heads_per_layer": "Heads", "ffn_per_layer": "Neurons"}[key]
+    before, after = (found["cuts"][end]["architecture"] for end in (0, -1))
+    numbers = after.get("kept_layers") or list(range(len(before[key])))
+    left = dict(zip(numbers, after[key], strict=True))
+    rows = [[float(width), float(left.get(layer, 0))] for layer, width in enumerate(before[key])]
+    return Figure(
+        f"{title} that are left", "Before and after, by layer of the unpruned model; 0 where the layer is gone.",
+        f"{title.lower()}-left",
+        Picture.both(lambda canvas: heat_map.draw(rows, title=f"{title} by layer", canvas=canvas,
+                                                  columns_named=["before", "after"])),
+        ["Layer", "Before", "After"],
+        [[Cell(str(layer)), *(Cell(f"{value:,.0f}", "", value) for value in row)] for layer, row in enumerate(rows, 1)],
+    )  # fmt: skip
+
+
+def _mark(point: Mapping[str, Any]) -> str:
+    return "recovered" if point["recovered"] else "taken" if point["chosen"] else ""
+
+
+def _of(cut: Mapping[str, Any]) -> str:
+    return f"{cut['removed']:,} of {cut['of']:,}" if cut["of"] else ""
+
+
+def _speed(speed: Mapping[str, Any]) -> Cell:
+    interval = span(times(speed["low"]), times(speed["high"]))
+    return Cell(times(speed["speedup"]), f"{milliseconds(speed['latency_ms'])}, {interval}", speed["speedup"])

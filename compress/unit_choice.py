@@ -1,0 +1,155 @@
+"""Which heads and neurons go: along the path of a criterion, as far as amounts, accuracy or speed say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from compress.amounts import MOST, units_to_remove
+from compress.errors import CompressError
+from compress.evaluations import Evaluations
+from compress.masks import Masks, open_masks
+from compress.measuring.timing import Ratio
+from compress.progress import Progress
+from compress.recipes import Pruning
+from compress.removal_path import Step, check_criterion, first_that, kept_at_least, removal_path
+from compress.units import Part, has_units, units_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedModel
+
+    from compress.types import Batch
+
+OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The masks that were chosen, the first scores ``[L, U]`` by part, and every point of the path as it was judged."""
+
+    masks: Masks
+    scores: Mapping[Part, Any]
+    curve: Sequence[dict[str, Any]]
+
+
+def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
+    """Return how many heads and neurons go at most. A target without amounts may take all that can go.
+
+    Raises:
+        CompressError: an amount that the model cannot give, or a criterion that does not score a part.
+    """
+    asked: dict[Part, str] = {"heads": pruning.heads, "neurons": pruning.ffn}
+    if pruning.has_target and not any(asked.values()):
+        asked = {"heads": MOST, "neurons": MOST if has_units(model, "neurons") else ""}
+    amounts = {
+        part: units_to_remove(
+            OPTIONS[part], amount, [units.count for units in units_of(model, part)], part,
+            keep=kept_at_least(part, pruning),
+        )
+        for part, amount in asked.items()
+        if amount
+    }  # fmt: skip
+    check_criterion(pruning, list(amounts))
+    return amounts
+
+
+def choose_units(
+    batches: Sequence[Batch],
+    judge: Evaluations,
+    reference: np.ndarray,
+    pruning: Pruning,
+    speedup_of: Callable[[Masks], Ratio],
+    *,
+    seed: int,
+    progress: Progress,
+) -> Chosen:
+    """Follow the path of the criterion and say where to stop.
+
+    Args:
+        judge: evaluates the model from which units go; ``reference`` is what the whole model predicts of its rows.
+        speedup_of: measures how fast the model is without what masks close.
+
+    Raises:
+        CompressError: a target that no step of the path reaches, or an amount that cannot be.
+    """
+    model = judge.model
+    amounts = amounts_of(model, pruning)
+    weights = {part: [_weights(units) for units in units_of(model, part)] for part in amounts}
+    whole = Step(open_masks(model, list(amounts)), {})
+    curve = [_point(whole, weights, judge, reference)]
+    steps: list[Step] = []
+    with progress("Removing heads and neurons", sum(amounts.values())) as advance:
+        for step in removal_path(model, batches, amounts, pruning, seed=seed):
+            steps.append(step)
+            curve.append(_point(step, weights, judge, reference))
+            advance(sum(step.removed.values()) - sum((steps[-2] if steps[1:] else whole).removed.values()))
+            if _drops_too_much(curve[-1], pruning):
+                break
+    if _drops_too_much(curve[1], pruning):
+        first = curve[1]
+        raise CompressError(
+            f"--max-accuracy-drop {pruning.max_accuracy_drop:g} allows nothing: the first step is "
+            f"{first['points']:+.2f} points ({first['low']:+.2f} to {first['high']:+.2f}) on {first['rows']:,} rows of "
+            f"{first['split']}; "
+            "allow more, take smaller steps with --step, or give more validation rows, which narrow the interval"
+        )
+    position = _fast_enough(steps, pruning, speedup_of) if pruning.speedup else len(steps) - 1
+    position -= _drops_too_much(curve[-1], pruning)
+    curve[position + 1]["chosen"] = True
+    return Chosen(steps[position].masks, steps[0].scores, curve)
+
+
+def _drops_too_much(point: Mapping[str, Any], pruning: Pruning) -> bool:
+    return bool(pruning.max_accuracy_drop and point["low"] < -pruning.max_accuracy_drop)
+
+
+def _fast_enough(steps: Sequence[Step], pruning: Pruning, speedup_of: Callable[[Masks], Ratio]) -> int:
+    """Return the position of the first step at which the model is as fast as it shall be."""
+    measured: dict[int, Ratio] = {}
+
+    def reaches(number: int) -> bool:
+        measured[number] = speedup_of(steps[number].masks)
+        return measured[number].value >= pruning.speedup
+
+    position = first_that(range(len(steps)), reaches)
+    if position is None:
+        best = max(measured.values(), key=lambda ratio: ratio.value)
+        raise CompressError(
+            f"--speedup {pruning.speedup:g} is out of reach: without all heads and neurons that may go the model is "
+            f"x{best.value:.2f} ({best.low:.2f} to {best.high:.2f}) as fast here at batch size "
+            f"{pruning.speedup_batch_size}; add --layers, or ask for less"
+        )
+    return position
+
+
+def _point(
+    step: Step, weights: Mapping[Part, Sequence[int]], judge: Evaluations, reference: np.ndarray
+) -> dict[str, Any]:
+    """Return a point of the curve: what is closed, and what that costs against the whole model."""
+    found = judge.against(reference, step.masks)
+    closed = [
+        (weight * int((row == 0).sum()), weight * len(row))
+        for part, rows in step.masks.items()
+        for weight, row in zip(weights[part], rows, strict=True)
+    ]
+    counts: dict[str, int] = {}
+    for part, rows in step.masks.items():
+        counts[f"{part}_removed"] = step.removed[part]
+        counts[f"{part}_kept"] = sum(map(len, rows)) - step.removed[part]
+    return {
+        **counts, "share_removed": round(sum(gone for gone, _ in closed) / sum(there for _, there in closed), 4),
+        "metric": judge.metric.name, "value": judge.value(step.masks), "points": found.points, "low": found.low,
+        "high": found.high, "split": judge.split, "rows": len(judge.gold.examples), "recovered": False,
+        "chosen": False,
+    }  # fmt: skip
+
+
+def _weights(units: Any) -> int:
+    """Return how many weights one head, or neuron, of a layer owns."""
+    linears = (*units.rows, units.columns)
+    owned = sum(linear.weight.numel() for linear in linears) + sum(
+        linear.bias.numel() for linear in units.rows if linear.bias is not None
+    )
+    return int(owned // units.count)
