@@ -143,6 +143,14 @@ def infer_task(examples: Iterable[Example]) -> str:
     return "tagging" if tagged else "regression" if infer_labels(rows) is None else "classification"
 
 
+def texts_of(examples: Iterable[Example]) -> Iterator[str]:
+    """Yield the texts of rows in order, of a pair both."""
+    for example in examples:
+        yield example.text
+        if example.text_pair is not None:
+            yield example.text_pair
+
+
 def describe_rows(sets: Mapping[str, Sequence[Example]]) -> list[dict[str, Any]]:
     """Return a :func:`data_entry` for every role that has rows."""
     entries = []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from compress.examples import texts_of
 from compress.words import first_pieces
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ TokenLists = dict[str, list[list[int]]]
 
 # Position numbers of these families start after the padding id, so that many rows of the table are never used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "mpnet")
+_TEXTS_AT_ONCE = 4096
 
 
 def maximum_length(tokenizer: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> int:
@@ -55,6 +59,22 @@ def encode(
     pairs = [example.text_pair for example in examples] if examples and examples[0].text_pair is not None else None
     encoded = tokenizer(texts, pairs, truncation=True, max_length=max_length, return_attention_mask=False)
     return {key: encoded[key] for key in ("input_ids", "token_type_ids") if key in encoded}
+
+
+def text_batches(examples: Iterable[Example]) -> Iterator[list[str]]:
+    """Yield the texts of a stream, of a pair both, in lists that are quick to tokenise."""
+    texts = texts_of(examples)
+    while batch := list(itertools.islice(texts, _TEXTS_AT_ONCE)):
+        yield batch
+
+
+def piece_counts(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example]) -> Counter[int]:
+    """Return how often each token id occurs in a stream of whole texts; special tokens are not put around them."""
+    counts: Counter[int] = Counter()
+    for texts in text_batches(examples):
+        for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
+            counts.update(ids)
+    return counts
 
 
 def pad(rows: Sequence[Mapping[str, Sequence[int]]], padding_id: int) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ import copy
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from compress.errors import CompressError
-from compress.examples import Example, row_key
+from compress.examples import Example, row_key, texts_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -50,7 +50,7 @@ def learn_vocabulary(
     specials = sorted(named.values(), key=tokenizer.convert_tokens_to_ids)
     made = Tokenizer(models.WordPiece(unk_token=tokenizer.unk_token))
     made.normalizer, made.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
-    texts = list(_texts(examples))
+    texts = list(texts_of(examples))
     letters, inner = _letters(texts, made)
     # The trainer numbers letters inside words as it meets them in a hash table, and equally frequent pairs by these
     # numbers: named beforehand, and in order, they make the same text give the same vocabulary.
@@ -77,13 +77,6 @@ def _letters(texts: Iterable[str], tokenizer: Any) -> tuple[list[str], list[str]
             inside.update(word[1:])
     kept = sorted(found, key=lambda letter: (-found[letter], letter))[:ALPHABET]
     return sorted(kept), [f"##{letter}" for letter in sorted(inside & set(kept))]
-
-
-def _texts(examples: Iterable[Example]) -> Iterator[str]:
-    for example in examples:
-        yield example.text
-        if example.text_pair is not None:
-            yield example.text_pair
 
 
 @torch.no_grad()

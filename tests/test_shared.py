@@ -25,6 +25,8 @@ from compress.predict import predictor
 from compress.prune import prune
 from compress.quantize import quantize
 from compress.recipes import Choice, Phase, Pruning, StudentRecipe, Training
+from compress.saving import save_model
+from compress.vocabulary_cut import cut_vocabulary, fallbacks
 
 pytestmark = pytest.mark.shared
 TRAINING = Training(
@@ -140,6 +142,35 @@ def test_a_narrower_student_of_the_real_teacher_starts_nearer_than_a_random_one(
     expected = margins(teacher)
     started, random = (abs(np.corrcoef(margins(model), expected)[0, 1]) for model in (student, fresh))
     assert started > 0.5 > random
+
+
+def test_the_real_teacher_with_the_vocabulary_of_2000_sentences(
+    shared_data: Path, shared_models: Path, tmp_path: Path
+) -> None:
+    """It is 39% smaller, answers the sentences alike to the bit, and splits one word in eight of others differently."""
+    teacher, tokens = load(shared_models / "minilm-l6-sst2")
+    smaller, _ = load(shared_models / "minilm-l6-sst2")
+    source = open_source(find_set(shared_data, "imdb-sentences", "unlabeled"), role="unlabeled", labelled=False)
+    corpus = list(itertools.islice(source, 2000))
+    cut_tokens, cut = cut_vocabulary(smaller, tokens, corpus)
+    assert (cut.pieces_before, cut.pieces_after, cut.corpus_pieces) == (30_522, 7_570, 5_655)
+    assert cut.parameters == (30_522 - 7_570) * 384
+    save_model(smaller, cut_tokens, tmp_path)
+    before = (shared_models / "minilm-l6-sst2" / "model.safetensors").stat().st_size
+    assert round((tmp_path / "model.safetensors").stat().st_size / before, 3) == 0.612
+
+    dev = read(shared_data, "glue/SST-2", "dev")
+    kept = cut_tokens.get_vocab().keys()
+    covered = corpus[:300] + [row for row in dev if kept >= set(tokens.tokenize(row.text))]
+    assert len(covered) == 300 + 99
+    logits = [
+        logits_of(covered, TorchRun(model.eval()), own, max_length=128)
+        for model, own in ((teacher, tokens), (smaller, cut_tokens))
+    ]
+    assert np.array_equal(*logits)
+    found = fallbacks(tokens, cut_tokens, dev)
+    assert (found.texts, found.texts_changed) == (872, 872 - 99)
+    assert (found.words, found.words_changed, found.words_unknown) == (18_248, 2_398, 0)
 
 
 def test_the_shallow_students_of_the_real_teacher_have_the_shapes_of_their_recipes(shared_models: Path) -> None:

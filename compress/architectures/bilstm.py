@@ -9,7 +9,7 @@ in the paper; by default a pair is read as one sequence.
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from compress.modeling.bilstm import (
     BiLSTMForSequenceClassification,
     BiLSTMForTokenClassification,
 )
+from compress.tokens import piece_counts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -132,24 +133,7 @@ def pair_layout(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 
 def kept_pieces(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example], minimum_count: int) -> list[int]:
     """Return the token ids that occur often enough, and every special token, in order."""
-    counts: Counter[int] = Counter()
-    rows: list[str] = []
-
-    def count() -> None:
-        for ids in tokenizer(rows, add_special_tokens=False, verbose=False)["input_ids"]:
-            counts.update(ids)
-        rows.clear()
-
-    for number, example in enumerate(examples):
-        if number >= COUNTED_ROWS:
-            break
-        rows.append(example.text)
-        if example.text_pair is not None:
-            rows.append(example.text_pair)
-        if len(rows) >= 4096:
-            count()
-    if rows:
-        count()
+    counts = piece_counts(tokenizer, itertools.islice(examples, COUNTED_ROWS))
     frequent = {piece for piece, n in counts.items() if n >= minimum_count}
     return sorted(frequent | set(tokenizer.all_special_ids))
 
