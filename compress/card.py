@@ -36,6 +36,8 @@ def model_card(manifest: Manifest) -> str:
         lines.append(f"* Labels: {', '.join(manifest.labels[:20])}" + (" …" if len(manifest.labels) > 20 else ""))
     if "parameters" in architecture:
         lines.append(f"* Parameters: {architecture['parameters']:,}")
+    if architecture.get("kept_layers"):
+        lines.append(f"* Layers kept, by their original numbers from 0: {architecture['kept_layers']}")
     if architecture.get("heads_per_layer"):
         lines.append(f"* Attention heads per layer: {architecture['heads_per_layer']}")
     if architecture.get("ffn_per_layer"):

@@ -112,7 +112,7 @@ def write_client_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFas
 def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     """Return a config that every client of transformers knows: in an ONNX directory the graph holds the shapes.
 
-    A pruned model gets the one of its family with the original head count; a BiLSTM, which has no stock relative,
+    A pruned model gets the one of its family without what is said of pruning; a BiLSTM, which has no stock relative,
     gets the one of its teacher's family, with its own labels and vocabulary.
     """
     from transformers import AutoConfig
@@ -123,7 +123,7 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     )
 
     from compress.modeling.bilstm import BiLSTMConfig
-    from compress.modeling.families import stock_type
+    from compress.modeling.families import PRUNED_FIELDS, stock_type
 
     if isinstance(config, BiLSTMConfig):
         family = config.base_model_type.removeprefix("compress-pruned-")
@@ -137,7 +137,7 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     else:
         family = stock_type(config)
         settings = config.to_dict()
-        for name in ("model_type", "auto_map", "kept_heads", "ffn_per_layer", "architectures", "transformers_version"):
+        for name in ("model_type", "auto_map", *PRUNED_FIELDS, "architectures", "transformers_version"):
             settings.pop(name, None)
     stock = AutoConfig.for_model(family, **settings)
     if any(name.endswith(TAGGER) for name in config.architectures or ()):

@@ -15,7 +15,7 @@ from compress.artifact import Manifest
 from compress.model_inputs import example_inputs
 from compress.modeling import auto_class, input_names
 from compress.output import finish
-from compress.units import ffn_widths, has_units, heads_per_layer
+from compress.units import ffn_widths, has_units, heads_per_layer, kept_layers
 
 LAST_BITS = 1e-5
 
@@ -42,10 +42,15 @@ def _name_inputs(directory: Path, tokenizer: PreTrainedTokenizerBase, used: Sequ
 
 
 def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
-    """Return what a manifest says of a model: type, shape, number of weights, heads and FFN width of each layer."""
-    shape = {}
+    """Return what a manifest says of a model: type, shape, number of weights, heads and FFN width of each layer.
+
+    ``kept_layers`` are the original numbers of the layers, where some are gone.
+    """
+    shape: dict[str, Any] = {}
     if has_units(model):  # DistilBERT's config answers to these names too
         shape = {"layers": model.config.num_hidden_layers, "hidden_size": model.config.hidden_size}
+        if getattr(model.config, "kept_layers", None) is not None:
+            shape["kept_layers"] = kept_layers(model)
     return {
         "model_type": model.config.model_type,
         **shape,

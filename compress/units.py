@@ -128,3 +128,9 @@ def kept_heads(model: PreTrainedModel) -> list[list[int]]:
     if kept is None:
         return [list(range(units.count)) for units in units_of(model)]
     return [list(heads) for heads in kept]
+
+
+def kept_layers(model: PreTrainedModel) -> list[int]:
+    """Return the numbers that the present layers had before any pruning."""
+    kept = getattr(model.config, "kept_layers", None)
+    return list(range(len(layers_of(model)))) if kept is None else list(kept)

@@ -118,7 +118,12 @@ def _modernbert_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def classifier(
-    family: str = "bert", *, labels: tuple[str, ...] = LABELS, problem_type: str | None = None, seed: int = 0
+    family: str = "bert",
+    *,
+    labels: tuple[str, ...] = LABELS,
+    problem_type: str | None = None,
+    layers: int = LAYERS,
+    seed: int = 0,
 ) -> PreTrainedModel:
     """Return a random classifier whose logits differ visibly from text to text; one label makes a regression."""
     tokens = tokenizer(family)
@@ -126,7 +131,7 @@ def classifier(
     settings: dict[str, Any] = {
         "vocab_size": len(tokens),
         "hidden_size": 32,
-        "num_hidden_layers": LAYERS,
+        "num_hidden_layers": layers,
         "num_attention_heads": HEADS,
         "intermediate_size": 64,
         "max_position_embeddings": POSITIONS + offset,

@@ -16,7 +16,7 @@ import torch
 
 from compress.errors import CompressError
 from compress.modeling import auto_class, is_tagger
-from compress.modeling.families import stock_type
+from compress.modeling.families import PRUNED_FIELDS, stock_type
 from compress.parts import ffn_width, free_depth, own_layers, require_whole, starting_layers
 from compress.projection import copy_model, directions_of_hidden_states, project_model
 from compress.tokens import encode, pad
@@ -133,7 +133,8 @@ def _random_student(
 def _empty_student(
     teacher: PreTrainedModel, depth: int, hidden_size: int, ffn_size: int, heads: int | None = None
 ) -> PreTrainedModel:
-    config: Any = type(teacher.config).from_dict(teacher.config.to_dict())
+    settings = {name: value for name, value in teacher.config.to_dict().items() if name not in PRUNED_FIELDS}
+    config: Any = type(teacher.config).from_dict(settings)
     if config.model_type == "electra" and config.embedding_size == config.hidden_size:
         config.embedding_size = hidden_size  # ELECTRA has a projection only where the two differ
     config.num_hidden_layers = depth

@@ -12,6 +12,8 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 PREFIX = "compress-pruned-"
+# What a config says of pruning beside the fields of its stock class; modeling/pruned.py says what each means.
+PRUNED_FIELDS = ("kept_heads", "original_heads", "ffn_per_layer", "kept_layers")
 
 
 class LayerNames(NamedTuple):
@@ -161,7 +163,7 @@ def linear_of(layer: nn.Module, name: str) -> nn.Linear:
 
 
 def head_size_of(config: PretrainedConfig) -> int:
-    """Return the width of one attention head of an unpruned model; MobileBERT attends inside its bottleneck."""
+    """Return the width of one attention head, which pruning never changes; MobileBERT attends inside its bottleneck."""
     width: int = getattr(config, "true_hidden_size", config.hidden_size)
     return width // int(config.num_attention_heads)
 

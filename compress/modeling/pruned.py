@@ -1,14 +1,15 @@
-"""Stock classifiers of texts and of words whose layers keep different numbers of heads and neurons, as model types.
+"""Classifiers of texts and of words whose heads and neurons are not as any stock class has them, as model types.
 
 This file imports only torch, transformers and ``families.py``: both files travel in the model directory, so that the
 model opens with ``trust_remote_code=True`` where ``compress`` is not installed. How stock models load is not touched:
 every family has a config and a model class of its own here, which resize themselves from ``config.kept_heads`` and
-``config.ffn_per_layer`` before weights load.
+``config.ffn_per_layer`` before weights load. What was pruned to shapes that a stock class holds stays one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -48,7 +49,17 @@ from transformers import (
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 # Relative, because both files travel together in model directories.
-from .families import PREFIX, PRUNABLE, Cut, head_size_of, layers_of, linear_of, linears_of, stock_type
+from .families import (
+    PREFIX,
+    PRUNABLE,
+    PRUNED_FIELDS,
+    Cut,
+    head_size_of,
+    layers_of,
+    linear_of,
+    linears_of,
+    stock_type,
+)
 
 
 class PrunedMPNetSelfAttention(MPNetSelfAttention):
@@ -98,26 +109,42 @@ def count_heads(layer: nn.Module, family: str, heads: int) -> None:
         attention.all_head_size = heads * attention.attention_head_size
 
 
+def _kept_heads(model: PreTrainedModel) -> list[list[int]]:
+    """Return ``config.kept_heads``, all heads where it says nothing.
+
+    Raises:
+        ValueError: these heads are not those of such a model.
+    """
+    config, layers = model.config, len(layers_of(model))
+    heads = getattr(config, "original_heads", None) or config.num_attention_heads
+    kept: list[list[int]] | None = getattr(config, "kept_heads", None)
+    if kept is None:
+        return [list(range(heads)) for _ in range(layers)]
+    if len(kept) != layers or not all(
+        numbers and list(numbers) == sorted(set(numbers)) and 0 <= numbers[0] and numbers[-1] < heads
+        for numbers in kept
+    ):
+        raise ValueError(
+            f"kept_heads = {kept} does not fit {layers} layers of {heads} heads; "
+            "each layer needs at least one head number, in rising order"
+        )
+    return kept
+
+
 def _resize(model: PreTrainedModel) -> None:
     """Give every layer the shapes of ``config.kept_heads`` and ``ffn_per_layer``, with weights that loading fills."""
     config, family = model.config, stock_type(model.config)
     layers, names = layers_of(model), PRUNABLE[family]
-    kept = config.kept_heads
-    if kept is None:
-        config.kept_heads = kept = [list(range(config.num_attention_heads)) for _ in layers]
-    if len(kept) != len(layers) or not all(
-        heads and list(heads) == sorted(set(heads)) and 0 <= heads[0] and heads[-1] < config.num_attention_heads
-        for heads in kept
-    ):
-        raise ValueError(
-            f"kept_heads = {kept} does not fit {len(layers)} layers of {config.num_attention_heads} heads; "
-            "each layer needs at least one head number, in rising order"
-        )
+    config.kept_heads = kept = _kept_heads(model)
     for index, (layer, heads) in enumerate(zip(layers, kept, strict=True)):
         _resize_cut(layer, names.heads, len(heads) * head_size_of(config))
         count_heads(layer, family, len(heads))
         if family == "mpnet":
             keep_mpnet_heads(model, index, heads)
+    if family == "mpnet" and config.original_heads is not None:
+        encoder: Any = model.base_model.encoder
+        buckets = encoder.relative_attention_bias.num_embeddings
+        encoder.relative_attention_bias = nn.Embedding(buckets, config.original_heads)
     widths = config.ffn_per_layer
     if widths is None:
         return
@@ -136,112 +163,103 @@ def _resize_cut(layer: nn.Module, cut: Cut, width: int) -> None:
     layer.set_submodule(cut.columns, nn.Linear(width, old.out_features, bias=old.bias is not None))
 
 
-class _Pruned:
-    """Resize before weights are loaded.
+@dataclass(kw_only=True)
+class _Kept:
+    """What configs here say beside what their stock classes do. None: nothing went.
 
-    Per layer, ``kept_heads`` are head numbers of the model that was pruned, and ``ffn_per_layer`` the widths of the
-    feed-forward networks (None: all are as the stock config says).
+    Per layer, ``kept_heads`` are the numbers that the heads had before any pruning, when there were ``original_heads``
+    a layer (None: ``num_attention_heads``, which falls with ``hidden_size`` so that the width of a head stays), and
+    ``ffn_per_layer`` the widths of the feed-forward networks. ``kept_layers`` are the numbers that the layers had.
     """
+
+    kept_heads: list[list[int]] | None = None
+    original_heads: int | None = None
+    ffn_per_layer: list[int] | None = None
+    kept_layers: list[int] | None = None
+
+
+class _Pruned:
+    """Resize before weights are loaded."""
 
     def __init__(self, *inputs: Any, **kwargs: Any) -> None:
         super().__init__(*inputs, **kwargs)
         _resize(cast(PreTrainedModel, self))
 
 
-class PrunedAlbertConfig(AlbertConfig):
+class PrunedAlbertConfig(_Kept, AlbertConfig):
     model_type = PREFIX + "albert"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedAlbertForSequenceClassification(_Pruned, AlbertForSequenceClassification):
     config_class = PrunedAlbertConfig
 
 
-class PrunedBertConfig(BertConfig):
+class PrunedBertConfig(_Kept, BertConfig):
     model_type = PREFIX + "bert"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedBertForSequenceClassification(_Pruned, BertForSequenceClassification):
     config_class = PrunedBertConfig
 
 
-class PrunedDebertaV2Config(DebertaV2Config):
+class PrunedDebertaV2Config(_Kept, DebertaV2Config):
     model_type = PREFIX + "deberta-v2"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedDebertaV2ForSequenceClassification(_Pruned, DebertaV2ForSequenceClassification):
     config_class = PrunedDebertaV2Config
 
 
-class PrunedDistilBertConfig(DistilBertConfig):
+class PrunedDistilBertConfig(_Kept, DistilBertConfig):
     model_type = PREFIX + "distilbert"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedDistilBertForSequenceClassification(_Pruned, DistilBertForSequenceClassification):
     config_class = PrunedDistilBertConfig
 
 
-class PrunedElectraConfig(ElectraConfig):
+class PrunedElectraConfig(_Kept, ElectraConfig):
     model_type = PREFIX + "electra"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedElectraForSequenceClassification(_Pruned, ElectraForSequenceClassification):
     config_class = PrunedElectraConfig
 
 
-class PrunedMobileBertConfig(MobileBertConfig):
+class PrunedMobileBertConfig(_Kept, MobileBertConfig):
     model_type = PREFIX + "mobilebert"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedMobileBertForSequenceClassification(_Pruned, MobileBertForSequenceClassification):
     config_class = PrunedMobileBertConfig
 
 
-class PrunedModernBertConfig(ModernBertConfig):
+class PrunedModernBertConfig(_Kept, ModernBertConfig):
     model_type = PREFIX + "modernbert"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedModernBertForSequenceClassification(_Pruned, ModernBertForSequenceClassification):
     config_class = PrunedModernBertConfig
 
 
-class PrunedMPNetConfig(MPNetConfig):
+class PrunedMPNetConfig(_Kept, MPNetConfig):
     model_type = PREFIX + "mpnet"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedMPNetForSequenceClassification(_Pruned, MPNetForSequenceClassification):
     config_class = PrunedMPNetConfig
 
 
-class PrunedRobertaConfig(RobertaConfig):
+class PrunedRobertaConfig(_Kept, RobertaConfig):
     model_type = PREFIX + "roberta"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedRobertaForSequenceClassification(_Pruned, RobertaForSequenceClassification):
     config_class = PrunedRobertaConfig
 
 
-class PrunedXLMRobertaConfig(XLMRobertaConfig):
+class PrunedXLMRobertaConfig(_Kept, XLMRobertaConfig):
     model_type = PREFIX + "xlm-roberta"
-    kept_heads: list[list[int]] | None = None
-    ffn_per_layer: list[int] | None = None
 
 
 class PrunedXLMRobertaForSequenceClassification(_Pruned, XLMRobertaForSequenceClassification):
@@ -315,20 +333,51 @@ TAGGER_CLASSES: dict[str, type[Any]] = {
 
 
 def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a sliced model as one of the classes here, with the same weights and bit-equal logits.
+    """Return a sliced model as a class that reloads, with the same weights and bit-equal logits.
+
+    That is its stock class where this can hold the shapes: layers, vocabulary or hidden width went, or as much of every
+    layer. Every client opens it; which layers and heads were kept remains in its config, as a note. What no stock class
+    can hold becomes one of the classes here.
 
     Args:
         model: a sequence classifier, or a tagger, of one of the :data:`PRUNABLE` families, whose config says how it was
-            sliced (``kept_heads`` and ``ffn_per_layer``, as :mod:`compress.slicing` keeps them up to date).
+            sliced, as :mod:`compress.slicing`, :mod:`compress.depth` and :mod:`compress.width` keep it up to date.
     """
     tags = type(model).__name__.endswith("ForTokenClassification")
     model_class = (TAGGER_CLASSES if tags else MODEL_CLASSES)[stock_type(model.config)]
     settings = model.config.to_dict()
     for name in ("model_type", "architectures", "auto_map", "transformers_version"):
         settings.pop(name, None)
+    if _fits_stock_class(model):
+        model_class = model_class.__bases__[-1]
+        settings = _stock_settings(settings)
     config = model_class.config_class(**settings)
     config.architectures = [model_class.__name__]
     pruned: PreTrainedModel = model_class(config)
     nn.Module.to(pruned, next(model.parameters()))
     pruned.load_state_dict(model.state_dict())
     return pruned.train(model.training)
+
+
+def _fits_stock_class(model: PreTrainedModel) -> bool:
+    """Tell whether all layers have as many heads as the width of the model makes, and equally many neurons."""
+    config = model.config
+    heads, original = config.num_attention_heads, getattr(config, "original_heads", None) or config.num_attention_heads
+    if stock_type(config) == "mpnet" and original != heads:
+        return False  # its position bias has a row for every original head
+    widths = getattr(config, "ffn_per_layer", None) or [0] * len(layers_of(model))
+    return (
+        all(len(numbers) == heads for numbers in _kept_heads(model))
+        and len(widths) == len(layers_of(model))
+        and len(set(widths)) == 1
+    )
+
+
+def _stock_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what a stock config says of a model that fits it: the common width, and of pruning only what went."""
+    settings = dict(settings)
+    if widths := settings.pop("ffn_per_layer", None):
+        settings["hidden_dim" if "hidden_dim" in settings else "intermediate_size"] = widths[0]
+    if settings.get("original_heads") in {None, settings.get("n_heads", settings.get("num_attention_heads"))}:
+        settings.pop("kept_heads", None)  # all of them
+    return {name: value for name, value in settings.items() if name not in PRUNED_FIELDS or value is not None}
