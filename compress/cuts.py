@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,12 @@ from compress.transfer import Gold
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+    from compress.data import Example
+
 MASKED_TOLERANCE = 1e-5
 COMPARED_ROWS = 256
-# What of a config says the shapes of a model, so that one of random weights is as fast.
-SHAPE_KEYS = (
-    "vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "head_size", "intermediate_size",
-    "kept_heads", "kept_layers", "ffn_per_layer",
-)  # fmt: skip
+# What of a config says nothing of the shapes of a model.
+NO_SHAPE = frozenset(("id2label", "label2id", "architectures", "auto_map", "transformers_version", "problem_type"))
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Cut:
         value: the metric on the rows that judge.
         points, low, high: the difference to the whole model, with its 95% interval.
         architecture: the shapes, as a manifest has them.
+        config: what a model of random weights that is as fast is made from.
     """
 
     removal: str
@@ -51,6 +52,7 @@ class Cut:
     low: float
     high: float
     architecture: dict[str, Any]
+    config: dict[str, Any]
 
 
 @dataclass
@@ -106,15 +108,41 @@ class Shrinking:
         found = judge.against(self.reference)
         tokens = np.ones((1, self.median_length), dtype=np.int64)
         architecture = describe_architecture(kept)
-        shape = {key: value for key in SHAPE_KEYS if (value := getattr(kept.config, key, None)) is not None}
         self.cuts.append(
             Cut(
                 removal, removed, of, architecture["parameters"],
                 count_flops(kept, {"input_ids": tokens, "attention_mask": tokens.copy()}), self.median_length,
-                judge.value(), found.points, found.low, found.high, {**architecture, "shape": shape},
+                judge.value(), found.points, found.low, found.high, architecture,
+                {key: value for key, value in kept.config.to_diff_dict().items() if key not in NO_SHAPE},
             )
         )  # fmt: skip
         save_model(kept, self.tokenizer, self.directories[-1])
+
+    def keep_vocabulary(self, corpus: Iterable[Example]) -> dict[str, Any]:
+        """Keep the word pieces of a corpus only; return what went, and how many of the judging rows are read anew."""
+        from compress.vocabulary_cut import cut_vocabulary, fallbacks
+
+        before = self.tokenizer
+        self.tokenizer, cut = cut_vocabulary(self.model, before, corpus)
+        self.done("vocabulary", cut.pieces_before - cut.pieces_after, cut.pieces_before)
+        return {**asdict(cut), "fallbacks": asdict(fallbacks(before, self.tokenizer, self.gold.examples))}
+
+    def remove_layers(self, layers: Sequence[int]) -> None:
+        """Take out whole layers, by their positions."""
+        from compress.depth import remove_layers
+        from compress.modeling.families import layers_of
+
+        there = len(layers_of(self.model))
+        remove_layers(self.model, layers)
+        self.done("layers", len(layers), there)
+
+    def remove_hidden(self, positions: Sequence[int]) -> None:
+        """Make the states between layers narrower by some positions."""
+        from compress.width import remove_hidden
+
+        there = int(self.model.config.hidden_size)
+        remove_hidden(self.model, positions)
+        self.done("hidden", len(positions), there)
 
     def reloadable(self) -> None:
         """Turn the model into one of a class that can be saved and opened again."""

@@ -23,6 +23,11 @@ def open_masks(model: PreTrainedModel, parts: Sequence[Part] = ("heads",)) -> di
     return {part: [torch.ones(units.count) for units in units_of(model, part)] for part in parts}
 
 
+def masks_of(rows: Mapping[str, Sequence[Sequence[int]]]) -> Masks:
+    """Return masks as they are read from JSON."""
+    return {part: [torch.tensor(row, dtype=torch.float32) for row in layers] for part, layers in rows.items()}  # type: ignore[misc]
+
+
 def closed_units(masks: Sequence[Tensor]) -> dict[int, list[int]]:
     """Return layer -> positions of what masks close, as :mod:`compress.slicing` removes it."""
     return {layer: (mask == 0).nonzero().flatten().tolist() for layer, mask in enumerate(masks)}

@@ -41,7 +41,6 @@ logger = logging.getLogger("compress")
 
 CURVE_NAME, PICTURE_NAME = "pruning_curve.csv", "pruning_curve.svg"
 REPORT_NAME = "pruning.json"
-DECISION_NAME = "decision.json"
 ON_TRAIN = "train (the scoring rows)"
 BATCH_SIZES = (1, 32)  # at which each removal is timed
 
@@ -127,11 +126,11 @@ def prune(
     whole.to(torch_device)
     with writing(output, request, force=force) as working:
         work = _Work(source, pruning, gold, chosen_metric, working, torch_device, threads, seed, progress)
-        state = work.shrink(whole, vocabulary)
+        state, decided = work.shrink(whole, vocabulary)
         notes: dict[str, Any] = {}
         if pruning.recover:
             notes["recovery"] = asdict(work.recover(state, pool, training, quiet))
-        found = work.report(state, work.speeds(state) if measure else [], Path(output).name)
+        found = work.report(state, decided, work.speeds(state) if measure else [], Path(output).name)
         manifest = Manifest(
             stage="prune",
             name=Path(output).name,
@@ -171,9 +170,12 @@ class _Work:
     def folder(self) -> Path:
         return self.working / WORK_FOLDER
 
-    def shrink(self, whole: PreTrainedModel, vocabulary: Iterable[Example] | None) -> Shrinking:
-        """Remove everything that was asked for, in place, and judge each removal."""
+    def shrink(
+        self, whole: PreTrainedModel, vocabulary: Iterable[Example] | None
+    ) -> tuple[Shrinking, dict[str, Any]]:
+        """Remove everything that was asked for, in place, and judge each removal; return also what was decided."""
         from compress.cuts import Shrinking
+        from compress.masks import masks_of
 
         tokenizer = self.source.load_tokenizer()
         judged = "validation" if self.gold["validation"].examples else "sample"
@@ -182,10 +184,21 @@ class _Work:
             min(128, maximum_length(tokenizer, self.source.config)), self.folder / "cuts",
             "validation" if judged == "validation" else ON_TRAIN,
         )  # fmt: skip
+        found: dict[str, Any] = {}
+        if vocabulary is not None:
+            found["vocabulary"] = state.keep_vocabulary(vocabulary)
+        if self.pruning.layers:
+            order = self._decided("layers", lambda: self._layers(state))
+            found["layers"] = order
+            state.remove_layers([step["layer"] for step in order])
         if self.pruning.removes_units:
-            state.remove_units(self._masks(state))
+            decision = self._decided("units", lambda: self._units(state))
+            found |= {key: decision[key] for key in ("importance", "curve")}
+            state.remove_units(masks_of(decision["masks"]))
+        if self.pruning.hidden:
+            state.remove_hidden(self._decided("hidden", lambda: self._positions(state)))
         state.reloadable()
-        return state
+        return state, found
 
     def _batches(self, state: Shrinking) -> list[Batch]:
         """Return the scoring rows as the model reads them now."""
@@ -197,26 +210,44 @@ class _Work:
             )
         )
 
-    def _masks(self, state: Shrinking) -> Masks:
-        """Return which heads and neurons stay; decided once, and remembered by a command that is repeated."""
-        import torch
+    def _decided(self, name: str, decide: Callable[[], Any]) -> Any:
+        """Return what was decided, JSON values; a command that is repeated remembers it."""
+        path = self.folder / f"{name}.json"
+        if not path.is_file():
+            write_atomically(path, json.dumps(decide()) + "\n")
+        return json.loads(path.read_text(encoding="utf-8"))
 
+    def _layers(self, state: Shrinking) -> list[dict[str, Any]]:
+        """Return the layers that go, one after the other, with the loss on the scoring rows without them."""
+        from compress.depth import choose_layers
+        from compress.unit_choice import layers_to_remove
+
+        with self.progress("Removing layers", None):
+            count = layers_to_remove(state.model, self.pruning)
+            return [asdict(step) for step in choose_layers(state.model, self._batches(state), count)]
+
+    def _units(self, state: Shrinking) -> dict[str, Any]:
+        """Return which heads and neurons stay, as masks, and the path that led there."""
         from compress.unit_choice import choose_units
 
-        path = self.folder / DECISION_NAME
-        if not path.is_file():
-            chosen = choose_units(
-                self._batches(state), state.judge("path"), state.reference, self.pruning, self._speedup_of(state),
-                seed=self.seed, progress=self.progress,
-            )  # fmt: skip
-            decision = {
-                "masks": {part: [row.int().tolist() for row in rows] for part, rows in chosen.masks.items()},
-                "importance": {part: scores.tolist() for part, scores in chosen.scores.items()},
-                "curve": chosen.curve,
-            }
-            write_atomically(path, json.dumps(decision) + "\n")
-        decided = json.loads(path.read_text(encoding="utf-8"))["masks"]
-        return {part: [torch.tensor(row, dtype=torch.float32) for row in rows] for part, rows in decided.items()}
+        chosen = choose_units(
+            self._batches(state), state.judge("path"), state.reference, self.pruning, self._speedup_of(state),
+            seed=self.seed, progress=self.progress,
+        )  # fmt: skip
+        return {
+            "masks": {part: [row.int().tolist() for row in rows] for part, rows in chosen.masks.items()},
+            "importance": {part: scores.tolist() for part, scores in chosen.scores.items()},
+            "curve": chosen.curve,
+        }
+
+    def _positions(self, state: Shrinking) -> list[int]:
+        """Return the positions of the hidden width that matter least."""
+        from compress.unit_choice import positions_to_remove
+        from compress.width import hidden_importance
+
+        with self.progress("Scoring hidden width", None):
+            scores = hidden_importance(state.model, self._batches(state))
+            return sorted(scores.argsort(stable=True)[: positions_to_remove(state.model, self.pruning)].tolist())
 
     def _speedup_of(self, state: Shrinking) -> Callable[[Masks], Ratio]:
         """Return what measures how fast the model is without some units, against the whole one."""
@@ -281,14 +312,14 @@ class _Work:
         rows = self.gold["validation"].examples or self.gold["sample"].examples
         return time_side_by_side(places, rows, runtime=runtime, threads=self.threads or 1, batch_sizes=batch_sizes)
 
-    def report(self, state: Shrinking, speeds: Sequence[Speed], name: str) -> dict[str, Any]:
+    def report(
+        self, state: Shrinking, decided: Mapping[str, Any], speeds: Sequence[Speed], name: str
+    ) -> dict[str, Any]:
         """Write pages, tables and pictures, and return what the manifest notes of them."""
         from compress.reporting.curves import curve_csv, draw_curve
         from compress.reporting.pruning import removed, write_report
 
-        decided = self.folder / DECISION_NAME
-        decision = json.loads(decided.read_text(encoding="utf-8")) if decided.is_file() else {}
-        curve = list(decision.get("curve", ()))
+        curve = list(decided.get("curve", ()))
         if curve and state.cuts[-1].removal == "recovery":
             stopped = next(point for point in curve if point["chosen"])
             won = {key: getattr(state.cuts[-1], key) for key in ("value", "points", "low", "high")}
@@ -296,8 +327,8 @@ class _Work:
         content = {
             "name": name, "model": self.source.name, "model_sha256": self.source.sha256, "metric": self.metric.name,
             "split": state.split, "rows": len(state.gold.examples), "criterion": self.pruning.criterion,
-            "cuts": [asdict(cut) for cut in state.cuts], "speeds": [asdict(speed) for speed in speeds], "curve": curve,
-            "importance": decision.get("importance", {}),
+            "cuts": [asdict(cut) for cut in state.cuts], "speeds": [asdict(speed) for speed in speeds],
+            **decided, "curve": curve,
         }  # fmt: skip
         write_atomically(self.working / REPORT_NAME, json.dumps(content, indent=1) + "\n")
         write_report(content, self.working)
@@ -306,15 +337,21 @@ class _Work:
             write_atomically(self.working / PICTURE_NAME, draw_curve(name, self.metric.name, curve).picture.wide)
         return {
             "removed": removed(content["cuts"]),
-            "shapes": [{"removal": cut.removal, **cut.architecture["shape"]} for cut in state.cuts],
+            "shapes": [{"removal": cut.removal, "config": cut.config} for cut in state.cuts],
         }  # fmt: skip
 
 
 def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:
     """Refuse a model that cannot give what is asked for, before anything is written."""
     from compress.gates import gates_work
-    from compress.unit_choice import amounts_of
+    from compress.unit_choice import amounts_of, layers_to_remove, positions_to_remove
+    from compress.width import members
 
+    if pruning.layers:
+        layers_to_remove(model, pruning)
+    if pruning.hidden:
+        members(model)
+        positions_to_remove(model, pruning)
     if not pruning.removes_units:
         return
     for part in amounts_of(model, pruning):

@@ -11,6 +11,7 @@ from compress.errors import CompressError
 from compress.evaluations import Evaluations
 from compress.masks import Masks, open_masks
 from compress.measuring.timing import Ratio
+from compress.modeling.families import head_size_of
 from compress.progress import Progress
 from compress.recipes import Pruning
 from compress.removal_path import Step, check_criterion, first_that, kept_at_least, removal_path
@@ -53,6 +54,31 @@ def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
     }  # fmt: skip
     check_criterion(pruning, list(amounts))
     return amounts
+
+
+def layers_to_remove(model: PreTrainedModel, pruning: Pruning) -> int:
+    """Return how many layers go.
+
+    Raises:
+        CompressError: an amount that the model cannot give.
+    """
+    from compress.depth import removable_layers
+    from compress.modeling.families import layers_of
+
+    there, removable = len(layers_of(model)), len(removable_layers(model))
+    return units_to_remove("--layers", pruning.layers, [there], "layers", keep=max(1, there - removable))
+
+
+def positions_to_remove(model: PreTrainedModel, pruning: Pruning) -> int:
+    """Return how many positions of the hidden width go: the multiple of a head's width that is nearest to the amount.
+
+    Raises:
+        CompressError: an amount that the model cannot give.
+    """
+    size = head_size_of(model.config)
+    width = int(model.config.hidden_size)
+    asked = units_to_remove("--hidden", pruning.hidden, [width], "hidden dimensions", keep=size)
+    return min(max(1, round(asked / size)) * size, width - size)
 
 
 def choose_units(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import re
+from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from compress.label import label
 from compress.predict import predictor
 from compress.prune import prune
 from compress.recipes import Pruning
-from compress.units import heads_per_layer, kept_heads
+from compress.units import ffn_widths, heads_per_layer, kept_heads
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 # A head of a model of width 32 with 4 heads: 8 rows of q, k and v with their biases, 8 columns of the output.
@@ -256,3 +258,210 @@ def test_a_model_without_heads_and_an_onnx_model(tmp_path: Path) -> None:
 
 def test_the_package_offers_it() -> None:
     assert compress.prune is prune
+
+
+# Everything else that can be removed
+
+
+def content(made: ModelDir) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((made.path / "pruning.json").read_text())
+    return found
+
+
+def test_neurons_are_removed_in_multiples_uneven_over_the_layers(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", "", ffn="45%", multiple=8, step=0.5, normalise=False)
+    widths = load(made.path)[0].config.ffn_per_layer
+    assert sum(widths) == 72 and all(width % 8 == 0 for width in widths)  # 70.4 stay of 128
+    assert made.manifest is not None and made.manifest.notes["removed"] == "56 of 128 neurons"
+    assert ModelDir.open(teacher).parameters - made.parameters == 56 * (32 + 1 + 32)
+    rows = curve(made.path)
+    assert [int(row["neurons_removed"]) for row in rows] == [0, 56]  # 45% is the nearest to half a step
+    assert [row["chosen"] for row in rows] == ["False", "True"]
+
+
+def test_the_least_important_neurons_go(teacher: Path, tmp_path: Path) -> None:
+    """By a reference outside of this stage, in one step."""
+    from compress.importance import head_importance
+
+    made = pruned(teacher, tmp_path / "small", "", ffn="25%", multiple=1, step=1.0, normalise=False)
+    model, tokenizer = load(teacher)
+    rows = [(r.text, r.label or "") for r in train_rows()]
+    scores = head_importance(model, rows, tokenizer=tokenizer, part="neurons")
+    lowest = set(np.argsort(scores.flatten().numpy(), kind="stable")[:32].tolist())
+    small = load(made.path)[0]
+    for layer in range(2):
+        stay = [neuron for neuron in range(64) if 64 * layer + neuron not in lowest]
+        whole, cut = (one.bert.encoder.layer[layer].intermediate.dense.weight for one in (model, small))
+        assert torch.equal(whole[stay], cut)
+
+
+@pytest.mark.parametrize("family", [family for family in PRUNABLE if family != "mobilebert"])
+def test_heads_and_neurons_go_together(family: str, tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", classifier(family), family)
+    made = pruned(whole, tmp_path / "small", "25%", ffn="50%", multiple=16, step=0.5)
+    architecture = made.manifest.architecture if made.manifest else {}
+    layers = physical_layers(family)
+    assert sum(architecture["heads_per_layer"]) == 3 * layers and sum(architecture["ffn_per_layer"]) == 32 * layers
+    cuts = content(made)["cuts"]
+    assert [cut["removal"] for cut in cuts] == ["nothing", "heads", "neurons"]
+    assert cuts[0]["parameters"] > cuts[1]["parameters"] > cuts[2]["parameters"] == made.parameters
+    if cuts[0]["flops"] is not None:
+        assert cuts[0]["flops"] > cuts[1]["flops"] > cuts[2]["flops"]
+
+
+def test_all_removals_in_one_command_and_one_recovery(teacher: Path, tmp_path: Path) -> None:
+    corpus = [Example(row.text) for row in validation_rows()[:6]]
+    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
+    made = pruned(
+        teacher, tmp_path / "small", "1", ffn="50%", layers="1", hidden="25%", multiple=8, vocabulary=corpus,
+        validation=validation_rows()[:6], recover=1.0, labels=[labels], training=TRAINING, measure=True,
+    )  # fmt: skip
+    small, tokenizer = load(made.path)
+    assert made.manifest is not None
+    architecture = made.manifest.architecture
+    assert architecture["layers"] == 1 and architecture["hidden_size"] == 24
+    assert architecture["heads_per_layer"] == [3] and architecture["ffn_per_layer"] == [32]
+    assert small.config.vocab_size == len(tokenizer) < len(load(teacher)[1])
+    found = content(made)
+    assert [cut["removal"] for cut in found["cuts"]] == [
+        "nothing", "vocabulary", "layers", "heads", "neurons", "hidden", "recovery"
+    ]  # fmt: skip
+    assert found["cuts"][1]["points"] == 0.0  # the corpus covers the rows that judge
+    assert found["vocabulary"]["fallbacks"]["words_changed"] == 0
+    assert {(s["runtime"], s["batch_size"]) for s in found["speeds"]} == {
+        ("torch", 1), ("torch", 32), ("onnxruntime", 1), ("onnxruntime", 32)
+    }  # fmt: skip
+    assert [s["name"] for s in found["speeds"][:6]] == [
+        "nothing", "vocabulary", "layers", "heads", "neurons", "hidden"
+    ]
+    assert all(s["speedup"] == 1 for s in found["speeds"] if s["name"] == "nothing")
+    removed = made.manifest.notes["removed"]
+    rest = "1 of 2 layers, 1 of 4 heads, 32 of 64 neurons, 8 of 32 hidden dimensions"
+    assert re.fullmatch(rf"\d+ of \d+ word pieces, {rest}", removed)
+    page = (made.path / "report.md").read_text()
+    assert removed in page.replace("\\", "") and "feed-forward neurons" in page
+    for shape in made.manifest.notes["shapes"]:
+        assert "id2label" not in shape["config"]
+
+
+def test_the_layer_that_is_missed_least_goes(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", "", layers="1")
+    model, tokenizer = load(teacher)
+    losses = []
+    for gone in range(2):
+        shallow = deepcopy(model)
+        del shallow.bert.encoder.layer[gone]
+        inputs = tokenizer([row.text for row in train_rows()], padding=True, return_tensors="pt")
+        gold = torch.tensor([["negative", "positive"].index(row.label or "") for row in train_rows()])
+        with torch.no_grad():
+            losses.append(float(torch.nn.functional.cross_entropy(shallow(**inputs).logits, gold)))
+    small = load(made.path)[0]
+    assert small.config.kept_layers == [1 - int(np.argmin(losses))]
+    assert type(small).__name__ == "BertForSequenceClassification"  # a stock class holds it
+    assert content(made)["layers"][0]["loss"] == pytest.approx(min(losses), rel=1e-4)
+    assert not (made.path / "pruning_curve.csv").exists()
+
+
+def test_a_limit_of_accuracy_stops_the_path_where_the_interval_falls_below_it(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", "max", step=0.125, max_accuracy_drop=60.0)
+    rows = curve(made.path)
+    taken = [row["chosen"] for row in rows].index("True")
+    assert all(float(row["low"]) >= -60 for row in rows[: taken + 1])
+    assert taken == len(rows) - 1 or float(rows[taken + 1]["low"]) < -60
+    assert sum(heads_per_layer(load(made.path)[0])) == int(rows[taken]["heads_kept"])
+
+
+def test_a_limit_that_no_step_keeps_is_said(teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match=r"drop 0.1 allows nothing: the first step is .* 16 rows of val"):
+        pruned(teacher, tmp_path / "small", "", max_accuracy_drop=0.1)
+    assert not (tmp_path / "small").exists()
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, latency: Any) -> list[Path]:
+    """Let a model be as fast as ``latency`` of its heads and neurons says; return what was timed."""
+    stage = importlib.import_module("compress.prune")
+    asked: list[Path] = []
+
+    def fake(directories: dict[str, Path], rows: Any, *, runtime: str, threads: int, batch_sizes: Any) -> list[Any]:
+        found = []
+        for name, place in directories.items():
+            model, _ = load(place)
+            value = latency(sum(heads_per_layer(model)), sum(ffn_widths(model)))
+            ratio = latency(8, 128) / value
+            found.append(stage.Speed(name, runtime, threads, batch_sizes[0], value, ratio, ratio, ratio))
+        asked.append(place)
+        return found
+
+    monkeypatch.setattr(stage, "time_side_by_side", fake)
+    monkeypatch.setattr(stage, "_opened_by", lambda runtime, directory: directory)
+    return asked
+
+
+def test_a_speed_is_reached_with_the_fewest_removals(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = timed(monkeypatch, lambda heads, neurons: 10.0 + heads + neurons / 4)  # 50 at first
+    made = pruned(teacher, tmp_path / "small", "", speedup=1.5, step=0.125, multiple=8)
+    model, _ = load(made.path)
+    heads, neurons = sum(heads_per_layer(model)), sum(ffn_widths(model))
+    rows = curve(made.path)
+    reached = [50 / (10 + int(row["heads_kept"]) + int(row["neurons_kept"]) / 4) >= 1.5 for row in rows]
+    taken = reached.index(True)
+    assert (heads, neurons) == (int(rows[taken]["heads_kept"]), int(rows[taken]["neurons_kept"]))
+    assert rows[taken]["chosen"] == "True" and 1 <= len(asked) <= 4
+
+
+def test_a_speed_out_of_reach_is_said(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, lambda heads, neurons: 10.0 + heads)
+    with pytest.raises(CompressError, match=r"--speedup 3 is out of reach: .* x1.50 \(1.50 to 1.50\) as fast here at"):
+        pruned(teacher, tmp_path / "small", "max", speedup=3.0)
+
+
+@pytest.mark.parametrize("recovery", ["hidden", "relations"])
+def test_recovery_learns_from_the_inside_too(
+    recovery: str, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = []
+    phases = importlib.import_module("compress.phases")
+    original = phases.fit
+
+    def spied(*given: Any, **named: Any) -> Any:
+        losses.append([choice.name for choice in named["phases"][0].losses])
+        return original(*given, **named)
+
+    monkeypatch.setattr(phases, "fit", spied)
+    corpus = [Example(row.text) for row in train_rows()]
+    made = pruned(
+        teacher, tmp_path / "small", "3", hidden="25%", recover=1.0, recovery=recovery, training=TRAINING,
+        vocabulary=corpus,
+    )  # fmt: skip
+    assert losses == [["logit-mse", {"hidden": "hidden-mse", "relations": "relations"}[recovery]]]
+    assert made.manifest is not None and made.manifest.notes["recovery"]["steps"] > 0
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        ("albert", {"layers": "1"}, "an ALBERT has one layer"),
+        ("mobilebert", {"ffn": "50%"}, "several feed-forward networks"),
+        ("mobilebert", {"hidden": "50%"}, "a mobilebert cannot be made narrower"),
+        ("bert", {"layers": "2"}, "removes 2 of the model's 2 layers, but one must stay"),
+        ("bert", {"layers": "max"}, "--layers max has no end"),
+        ("bert", {"heads": "max"}, "--heads max has no end; give an amount, or --max-accuracy-drop"),
+        ("bert", {"ffn": "90%"}, "keeps at least 32; give at most 64"),
+        ("bert", {"ffn": "50%", "criterion": "oracle"}, "--criterion oracle scores heads only"),
+        ("bert", {}, "nothing to remove"),
+        ("bert", {"speedup": 0.5}, "--speedup 0.5 must be above 1"),
+        ("bert", {"max_accuracy_drop": -1.0}, "must be above 0 points"),
+        ("bert", {"max_accuracy_drop": 1.0, "speedup": 2.0}, "two ends of one path"),
+        ("bert", {"heads": "2", "schedule": "cubic"}, "add --recover EPOCHS"),
+        ("bert", {"layers": "1", "schedule": "cubic", "recover": 1.0}, "give --heads or --ffn"),
+        ("bert", {"heads": "2", "keep_heads": 4}, "removes 2 of the model's 8 heads, but each of its 2 layers keeps"),
+        ("bert", {"heads": "2", "multiple": 0}, "--multiple 0 must be 1 or more"),
+    ],
+)
+def test_what_else_cannot_be_pruned(family: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", classifier(family), family)
+    with pytest.raises(CompressError, match=message):
+        pruned(whole, tmp_path / "out", **{"heads": "", **options})
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
