@@ -201,7 +201,7 @@ def test_the_tables_of_the_page(lines: Any, tmp_path: Path, monkeypatch: pytest.
         assert len(rows) == len(lines) // 2
         assert rows[0].startswith("| exact | 1 (1 to 1) | 1.00 | 5 | 0.") and rows[0].endswith(" |  |")
     assert generate.importance_table("removal").splitlines()[2:] == [
-        "| tiny (bert) | 2 3 | 0e+00 | 2e-07 | 0.50 | 1,234 | 1,234 |"
+        "| tiny (bert) | 2 3 | 0 | 2e-07 | 0.50 | 1,234 | 1,234 |"
     ]
 
 
