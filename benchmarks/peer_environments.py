@@ -26,6 +26,9 @@ TEXTBREWER_REQUIRES = [
     f"torch=={version('torch').partition('+')[0]}",
     f"transformers=={version('transformers')}",
 ]
+# The last transformers that removes heads itself: what scripts here compare our slicing with.
+TRANSFORMERS_4 = "transformers-4"
+TRANSFORMERS_4_REQUIRES = [f"torch=={version('torch').partition('+')[0]}", "transformers==4.57.6"]
 
 
 def main() -> int:
@@ -58,8 +61,17 @@ def environments() -> dict[str, list[str]]:
 
 def textbrewer_python(pip_options: list[str]) -> Path | None:
     """Return the Python of TextBrewer's environment, which is made if it is not there; None if that fails."""
-    folder = environments_folder() / TEXTBREWER
-    if is_complete(folder, TEXTBREWER_REQUIRES) or install(folder, TEXTBREWER_REQUIRES, pip_options):
+    return _python_of(TEXTBREWER, TEXTBREWER_REQUIRES, pip_options)
+
+
+def transformers_4_python(pip_options: list[str]) -> Path | None:
+    """Return the Python of transformers 4's environment, which is made if it is not there; None if that fails."""
+    return _python_of(TRANSFORMERS_4, TRANSFORMERS_4_REQUIRES, pip_options)
+
+
+def _python_of(environment: str, requirements: list[str], pip_options: list[str]) -> Path | None:
+    folder = environments_folder() / environment
+    if is_complete(folder, requirements) or install(folder, requirements, pip_options):
         return folder / "bin" / "python"
     return None
 

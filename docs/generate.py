@@ -1,5 +1,6 @@
 """Write what follows from code or committed results: the command reference, the README's tables, the table of published
-systems with what their recipes reach here, the field table of result lines and its JSON schema.
+systems with what their recipes reach here, what head importance was compared with, the field table of result lines and
+its JSON schema.
 
     python docs/generate.py            # write them
     python docs/generate.py --check    # exit code 1 when one is out of date; CI and the tests do this
@@ -14,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,6 +36,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = RESULTS / "README.md"
 BENCHMARKS_PAGE = ROOT / "benchmarks" / "README.md"
 DISTILLATION_SPEED = RESULTS / "distillation-speed.jsonl"
+IMPORTANCE_PAGE = ROOT / "docs" / "importance.md"
+IMPORTANCE_PARITY = RESULTS / "importance-parity.jsonl"
 SURVEY_PAGES = (ROOT / "students" / "README.md", ROOT / "docs" / "table1.md")
 SURVEY_STUDIES = ("table1", "ud", "mrpc", "sts")
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
@@ -41,12 +45,14 @@ WIDTH = 100
 METRIC = repeats.HEADINGS.index("Metric, mean")
 # A table of the README stands between <!-- results:STUDY --> and <!-- /results -->, the fields between <!-- fields -->,
 # the published systems between <!-- survey:STUDY,STUDY --> and <!-- /survey -->, what several seeds say between
-# <!-- repeats:STUDY --> and <!-- /repeats -->, and the speed of distillation between <!-- distillation-speed --> and
-# <!-- /distillation-speed -->.
+# <!-- repeats:STUDY --> and <!-- /repeats -->, the speed of distillation between <!-- distillation-speed --> and
+# <!-- /distillation-speed -->, and what head importance was compared with between <!-- importance:TABLE --> and
+# <!-- /importance -->.
 TABLE = re.compile(r"(<!-- results:(\S+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 SURVEY_TABLE = re.compile(r"(<!-- survey:(\S+) -->\n).*?(<!-- /survey -->)", re.DOTALL)
 REPEATS_TABLE = re.compile(r"(<!-- repeats:(\S+) -->\n).*?(<!-- /repeats -->)", re.DOTALL)
 SPEED_TABLE = re.compile(r"(<!-- distillation-speed -->\n).*?(<!-- /distillation-speed -->)", re.DOTALL)
+IMPORTANCE_TABLE = re.compile(r"(<!-- importance:(\S+) -->\n).*?(<!-- /importance -->)", re.DOTALL)
 FIELD_TABLE = re.compile(r"(<!-- fields -->\n).*?(<!-- /fields -->)", re.DOTALL)
 
 INTRODUCTION = """\
@@ -294,6 +300,85 @@ def _times_within(ratio: dict[str, float]) -> str:
     return f"×{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
 
 
+def importance_page() -> str:
+    """Return the page on head importance with its tables made again."""
+    page = IMPORTANCE_PAGE.read_text(encoding="utf-8")
+    return IMPORTANCE_TABLE.sub(lambda found: found[1] + importance_table(found[2]) + found[3], page)
+
+
+def importance_table(kind: str) -> str:
+    """Return committed results of importance_parity.py as Markdown; ``command``: how they were made."""
+    if not IMPORTANCE_PARITY.is_file():
+        return "Not measured yet.\n"
+    found = [json.loads(line) for line in IMPORTANCE_PARITY.read_text(encoding="utf-8").splitlines()]
+    if kind == "command":
+        head = found[0]
+        whole, peer = (next(line[key] for line in found if key in line) for key in ("accuracy_whole", "peer_versions"))
+        return (
+            f"{head['model']} on {head['data']}: {head['train_rows']:,} rows of train score, {head['dev_rows']:,} of "
+            f"dev judge, on which the whole model has {whole:.3f}; torch {head['versions']['torch']}, transformers "
+            f"{head['versions']['transformers']}, theirs {peer['transformers']}. Made by `{head['command']}`.\n"
+        )
+    columns, row = IMPORTANCE_TABLES[kind]
+    rows = [columns, *(row(line) for line in found if _table_of(line) == kind)]
+    lines = [f"| {' | '.join(cells)} |" for cells in rows]
+    return "\n".join([lines[0], "|---|" + "---:|" * (len(columns) - 1), *lines[1:]]) + "\n"
+
+
+def _table_of(line: dict[str, Any]) -> str:
+    kind: str = line["kind"]
+    return kind if kind != "variant" else "by-layer" if line["normalised_by_layer"] else "raw"
+
+
+def _importance_row(line: dict[str, Any]) -> list[str]:
+    apart = [f"{line[key]:.0e}" for key in ("difference", "absolute_difference")]
+    return [line["compared"], line["precision"], f"{line['examples']:,}", str(line["heads"]), *apart]
+
+
+def _variant_row(line: dict[str, Any]) -> list[str]:
+    batch = "" if line["batch_size"] is None else f", batches of {line['batch_size']}"
+    against = f"{line['points']:+.1f} ({line['points_low']:+.1f} to {line['points_high']:+.1f})"
+    return [
+        line["variant"] + batch,
+        f"{line['ratio']:.3g} ({line['ratio_lowest']:.3g} to {line['ratio_highest']:.3g})",
+        _of_orders(line, "rank_correlation", ".2f"),
+        _of_orders(line, "heads_shared", "d"),
+        _of_orders(line, "accuracy", ".3f"),
+        "" if line["variant"] == "exact" else against,
+    ]
+
+
+def _removal_row(line: dict[str, Any]) -> list[str]:
+    left = " ".join(map(str, line["heads_per_layer"]))
+    apart = [f"{line[key]:.0e}" if line[key] else "0" for key in ("whole_difference", "difference")]
+    parameters = [f"{line[key]:,}" for key in ("parameters", "peer_parameters")]
+    return [f"{line['of']} ({line['family']})", left, *apart, f"{line['change']:.2f}", *parameters]
+
+
+def _of_orders(line: dict[str, Any], name: str, form: str) -> str:
+    """Return the value of the first order of the rows, and the range over all where it depends on them."""
+    value, low, high = (f"{line[name + part]:{form}}" for part in ("", "_lowest", "_highest"))
+    return value if low == high else f"{value} ({low} to {high})"
+
+
+_VARIANT_TABLE = (
+    ["scores", "to the exact ones", "rank correlation", "same heads", "accuracy", "to exact, points"],
+    _variant_row,
+)
+IMPORTANCE_TABLES = {
+    "importance": (
+        ["compared", "precision", "examples", "heads", "largest relative difference", "largest difference"],
+        _importance_row,
+    ),
+    "raw": _VARIANT_TABLE,
+    "by-layer": _VARIANT_TABLE,
+    "removal": (
+        ["model", "heads left", "logits before", "logits after", "changed by", "our parameters", "theirs"],
+        _removal_row,
+    ),
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 when one is out of date")
@@ -303,6 +388,7 @@ def main() -> int:
         README: readme_page(),
         RESULTS_PAGE: results_page(),
         **({BENCHMARKS_PAGE: benchmarks_page()} if BENCHMARKS_PAGE.is_file() else {}),
+        **({IMPORTANCE_PAGE: importance_page()} if IMPORTANCE_PAGE.is_file() else {}),
         JSON_SCHEMA: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n",
         **{page: survey_page(page) for page in SURVEY_PAGES if page.is_file()},
         SURVEY_FIGURES: survey_figures(SURVEY_STUDIES),
