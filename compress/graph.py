@@ -64,23 +64,37 @@ def fused_attention(
         query, key, value: ``[B, H, T, d]``; the layer's own H becomes the node's ``num_heads``.
         padding: int32 ``[B, T]``, 0 where a key is padding.
         scale: factor on the scores, by default ``d ** -0.5``.
-        position_bias: added to the scores, ``[1, H, T, T]``.
+        position_bias: added to the scores, ``[B, H, T, T]``; the first two dimensions may be 1.
     """
     heads, size = query.shape[1], query.shape[3]
-    flat = [states.transpose(1, 2).flatten(2) for states in (query, key, value)]
-    inputs = [*flat, None, padding, position_bias]
+    query, key, value = (states.transpose(1, 2).flatten(2) for states in (query, key, value))
+    context = flat_attention(query, key, value, padding, position_bias, heads=heads, scale=scale)
+    return context.unflatten(2, (heads, size))
+
+
+def flat_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    padding: Tensor | None,
+    position_bias: Tensor | None = None,
+    *,
+    heads: int,
+    scale: float | None = None,
+) -> Tensor:
+    """Do what :func:`fused_attention` does with queries, keys and values ``[B, T, H d]``; return the same shape."""
+    inputs = [query, key, value, None, padding, position_bias]
     while inputs[-1] is None:
         inputs.pop()
-    attributes: dict[str, Any] = {"num_heads": heads, "scale": float(scale or size**-0.5)}
-    context = torch.onnx.ops.symbolic(
+    size = query.shape[2] // heads
+    return torch.onnx.ops.symbolic(
         "com.microsoft::MultiHeadAttention",
         inputs,
-        attributes,
+        {"num_heads": heads, "scale": float(scale or size**-0.5)},
         dtype=query.dtype,
-        shape=flat[0].shape,
+        shape=query.shape,
         version=1,
     )
-    return context.unflatten(2, (heads, size))
 
 
 def padding_only(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Tensor | None:
@@ -157,7 +171,7 @@ def module_of(node: onnx.NodeProto) -> str:
 
 def layer_of(node: onnx.NodeProto) -> int | None:
     """Return the number of the encoder layer that a node of our graphs belongs to, counted from 0, or None."""
-    found = re.search(r"\.layer\.(\d+)\.", module_of(node))
+    found = re.search(r"\.layers?\.(\d+)\.", module_of(node))
     return int(found[1]) if found else None
 
 
@@ -242,13 +256,14 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in reversed(graph.node):
         if not wanted.intersection(node.output):
             continue
-        while node.output[-1] not in wanted:
-            node.output.pop()
         while node.input and not node.input[-1]:
             node.input.pop()
-        for position, name in enumerate(node.output):
-            if name not in wanted:
-                node.output[position] = ""
+        if node.op_type != "Split":  # whose outputs are counted
+            while node.output[-1] not in wanted:
+                node.output.pop()
+            for position, name in enumerate(node.output):
+                if name not in wanted:
+                    node.output[position] = ""
         wanted.update(node.input)
         alive.append(node)
     weights = [tensor for tensor in graph.initializer if tensor.name in wanted]

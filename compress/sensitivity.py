@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from compress.attention import has_heads
 from compress.errors import CompressError
 from compress.modeling.families import layers_of
 from compress.types import NO_TARGET
+from compress.units import has_units
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,7 +63,7 @@ def layer_sensitivities(
     Raises:
         CompressError: there is no part, or the model is no transformer.
     """
-    if not has_heads(model):
+    if not has_units(model):
         raise CompressError(f"sensitivity is of encoder layers, and a {model.config.model_type!r} model has none")
     if not parts:
         raise CompressError("sensitivity is measured on training rows, and there are none; give --train FILE")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from tiny import (
-    FAMILIES,
     HEADS,
     LAYERS,
+    PRUNABLE,
     bilstm,
     classifier,
     heads_after_pruning,
@@ -34,8 +35,8 @@ from compress.graph import operator_counts
 from compress.modeling import input_names
 from compress.units import heads_per_layer
 
-KINDS = [*FAMILIES, *(f"pruned-{family}" for family in FAMILIES), "bilstm", "bilstm-siamese"]
-SHAPES = [(1, 1), (1, 7), (5, 12), (3, 40)]
+KINDS = [*PRUNABLE, *(f"pruned-{family}" for family in PRUNABLE), "bilstm", "bilstm-siamese"]
+SHAPES = [(1, 1), (1, 7), (5, 12), (3, 40), (2, 64)]
 
 
 def run(directory: ModelDir, inputs: dict[str, torch.Tensor]) -> np.ndarray:
@@ -103,13 +104,18 @@ def test_every_layer_is_fused_with_its_own_heads(kind: str) -> None:
     of_layers = heads_after_pruning(family) if kind.startswith("pruned") else [HEADS] * physical_layers(family)
     assert heads == of_layers * (LAYERS // physical_layers(family))  # once for every use of a shared layer
     counts = operator_counts(exported.path / "model.onnx")
+    assert counts["MultiHeadAttention"] == LAYERS
     if family == "mobilebert":  # a factor and a term in place of the norms, ReLU in place of GELU
         assert counts["Relu"] == 4 and not {"LayerNormalization", "Gelu"} & set(counts)
     else:
-        assert counts["LayerNormalization"] == 5 and counts["Gelu"] >= 2
-    assert not {"Softmax", "Erf", "Pow", "Reshape"} & set(counts)
+        assert counts["LayerNormalization"] == (6 if family == "modernbert" else 5) and counts["Gelu"] >= 2
+    assert counts.get("RotaryEmbedding", 0) == (2 * LAYERS if family == "modernbert" else 0)
+    # DeBERTa's positions are shifted by reshaping, for which the graph squares the length.
+    assert not ({"Softmax", "Erf"} if family == "deberta-v2" else {"Softmax", "Erf", "Pow", "Reshape"}) & set(counts)
     assert exported.manifest is not None
     assert exported.manifest.architecture["heads_per_layer"] == of_layers
+    if kind.startswith("pruned") and family != "mobilebert":
+        assert exported.manifest.architecture["ffn_per_layer"] == [44, 57][: physical_layers(family)]
     assert exported.manifest.notes["operators"] == counts
 
 
@@ -142,11 +148,11 @@ def test_a_shared_layer_is_stored_once(kind: str) -> None:
     arrays = [onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer]
     contents = [(array.dtype.str, array.shape, array.tobytes()) for array in arrays]
     assert len(set(contents)) == len(contents)
-    widened = [array for array in arrays if array.shape == (32, 64)]
+    widened = [array for array in arrays if array.shape == (32, 64 if kind == "albert" else 44)]
     assert len(widened) == 1
 
 
-@pytest.mark.parametrize("kind", ["albert", "bert", "pruned-mpnet"])
+@pytest.mark.parametrize("kind", ["albert", "bert", "pruned-deberta-v2", "modernbert", "pruned-mpnet"])
 def test_the_model_is_left_as_it_was(kind: str, tmp_path: Path) -> None:
     model = (pruned if kind.startswith("pruned") else classifier)(kind.removeprefix("pruned-")).train()
     inputs = padded_example(model, 2, 6)
@@ -159,14 +165,68 @@ def test_the_model_is_left_as_it_was(kind: str, tmp_path: Path) -> None:
         assert model.config._attn_implementation == implementation
         assert all(module.training for module in model.modules())
         assert torch.equal(model.eval()(**inputs).logits, before)
-        assert not [module for module in model.modules() if "forward" in vars(module)]
+        replaced = {"forward", "get_attention_mask", "get_rel_pos", "compute_position_bias"}
+        assert not [module for module in model.modules() if replaced & set(vars(module))]
 
 
 def test_only_inputs_in_use_are_inputs_of_the_graph() -> None:
     for family in ("albert", "bert", "electra", "mobilebert"):
         assert input_names(classifier(family)) == ("input_ids", "attention_mask", "token_type_ids")
-    for family in ("distilbert", "mpnet", "roberta", "xlm-roberta"):
+    for family in ("deberta-v2", "distilbert", "modernbert", "mpnet", "roberta", "xlm-roberta"):
         assert input_names(classifier(family)) == ("input_ids", "attention_mask")
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "convolution": ("deberta-v2", {"conv_kernel_size": 3, "conv_act": "gelu"}),
+    "positions-have-projections": ("deberta-v2", {"share_att_key": False, "position_buckets": 16}),
+    "p2c": ("deberta-v2", {"share_att_key": False, "pos_att_type": "p2c", "norm_rel_ebd": "none"}),
+    "c2p-without-buckets": ("deberta-v2", {"pos_att_type": ["c2p"], "position_buckets": -1}),
+    "far-positions": ("deberta-v2", {"position_buckets": -1, "max_relative_positions": 8}),
+    "absolute": ("deberta-v2", {"relative_attention": False, "position_biased_input": True, "type_vocab_size": 2}),
+    "mean-and-biases": ("modernbert", {"classifier_pooling": "mean", "attention_bias": True, "mlp_bias": True}),
+    "all-global": ("modernbert", {"global_attn_every_n_layers": 1}),
+    "odd-windows-only": ("modernbert", {"layer_types": ["sliding_attention"] * 2, "local_attention": 5}),
+    "angles": ("modernbert", {"rope_parameters": {
+        "full_attention": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+        "sliding_attention": {"rope_type": "linear", "factor": 2.0},
+    }}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_configurations_that_change_the_attention(variant: str, tmp_path: Path) -> None:
+    family, changes = VARIANTS[variant]
+    model = pruned(family, neurons=True, **changes)
+    source = SimpleNamespace(config=model.config.to_dict())
+    exporter_for(source).function(model, tmp_path / "model.onnx")  # type: ignore[arg-type, union-attr]
+    assert operator_counts(tmp_path / "model.onnx")["MultiHeadAttention"] == LAYERS
+    start = plugins.find("runtimes", "onnxruntime").function(tmp_path, threads=1, device="cpu")
+    for rows, length in SHAPES:
+        inputs = dict(padded_example(model, rows, length))
+        with torch.no_grad():
+            expected = model(**inputs).logits.numpy()
+        found = start({name: value.numpy() for name, value in inputs.items()})
+        np.testing.assert_allclose(found, expected, atol=2e-5, rtol=0)
+
+
+def test_distances_beyond_the_last_bucket_are_those_of_torch(tmp_path: Path) -> None:
+    model = classifier("deberta-v2")
+    exporter_for(torch_directory("deberta-v2")).function(model, tmp_path / "model.onnx")  # type: ignore[union-attr]
+    start = plugins.find("runtimes", "onnxruntime").function(tmp_path, threads=1, device="cpu")
+    inputs = dict(padded_example(model, 2, 3 * model.config.max_position_embeddings))
+    with torch.no_grad():
+        expected = model(**inputs).logits.numpy()
+    found = start({name: value.numpy() for name, value in inputs.items()})
+    np.testing.assert_allclose(found, expected, atol=2e-5, rtol=0)
+
+
+def test_angles_that_depend_on_the_length_are_refused(tmp_path: Path) -> None:
+    angles = {"rope_type": "dynamic", "factor": 4.0}
+    model = classifier("modernbert", rope_parameters={"full_attention": angles, "sliding_attention": angles})
+    source = write(tmp_path / "model", model, "modernbert")
+    with pytest.raises(CompressError, match="rope_type 'dynamic' turns queries and keys by other angles.*torch"):
+        export(source, tmp_path / "onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_regression_and_unnamed_problem_types(tmp_path: Path) -> None:
@@ -196,8 +256,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         export(exported, tmp_path / "again")
     unknown = write(tmp_path / "unknown", classifier("bert"))
     config = json.loads((unknown / "config.json").read_text())
-    (unknown / "config.json").write_text(json.dumps({**config, "model_type": "deberta-v2"}))
-    with pytest.raises(CompressError, match="'deberta-v2' model, which compress cannot turn into ONNX.*bert"):
+    (unknown / "config.json").write_text(json.dumps({**config, "model_type": "deberta"}))
+    names = ", ".join(PRUNABLE)
+    with pytest.raises(CompressError, match=f"'deberta' model, which compress cannot turn into ONNX.*{names} and"):
         export(unknown, tmp_path / "onnx")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").write_text("mine")

@@ -174,6 +174,9 @@ def test_nodes_are_named_after_modules() -> None:
     products = [(module_of(node), layer_of(node)) for node in nodes if node.op_type in {"MatMul", "Gemm"}]
     assert products[0] == ("distilbert.transformer.layer.0.attention.q_lin", 0)
     assert products[-1] == ("classifier", None)
+    nodes = onnx.load(str(onnx_directory("modernbert").path / "model.onnx")).graph.node
+    products = [(module_of(node), layer_of(node)) for node in nodes if node.op_type in {"MatMul", "Gemm"}]
+    assert products[0] == ("model.layers.0.attn.Wqkv", 0) and products[-1] == ("classifier", None)
     assert module_of(onnx.helper.make_node("MatMul", ["a", "b"], ["c"], name="plain")) == ""
 
 

@@ -21,7 +21,10 @@ from compress.inference import TorchRun
 from compress.runtimes import torch_cuda_graphs
 
 RUNTIMES = plugins.names("runtimes")
-KINDS = ["albert", "bert", "distilbert", "mobilebert", "pruned-mpnet", "pruned-roberta", "bilstm"]
+KINDS = [
+    *("albert", "bert", "distilbert", "mobilebert", "bilstm"),
+    *("pruned-deberta-v2", "pruned-modernbert", "pruned-mpnet", "pruned-roberta"),
+]
 CUDA_ONLY = ("torch-cuda-graphs", "torch-float16")
 EXACT = 1e-4
 

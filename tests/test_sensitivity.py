@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import FAMILIES, classifier
+from tiny import PRUNABLE, classifier
 from torch.func import functional_call, hessian
 from torch.nn import functional
 
@@ -68,7 +68,7 @@ def test_layers_of_a_model_against_the_explicit_hessian(regression: bool) -> Non
     assert len(found) == 2 and len(found[0].eigenvalues) == 2
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRUNABLE)
 def test_every_family_can_be_differentiated_twice(family: str) -> None:
     model = classifier(family)
     found = layer_sensitivities(model, [Part(example_inputs(model), torch.tensor([0, 1]))], iterations=3)

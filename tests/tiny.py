@@ -29,7 +29,8 @@ from compress.examples import Example
 from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
 from compress.modeling.pruned import to_pruned
 from compress.saving import save_model
-from compress.slicing import remove_heads
+from compress.slicing import remove_heads, remove_neurons
+from compress.units import has_units
 
 FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "mpnet", "roberta", "xlm-roberta")
 # Families that are pruned, exported and measured, but which no student starts from.
@@ -39,6 +40,8 @@ LABELS = ("negative", "positive")
 LAYERS, HEADS, POSITIONS = 2, 4, 64
 # Two heads go from the first layer and one from the second.
 UNEVEN = {0: [1, 2], 1: [0]}
+# Of the 64 neurons, 20 go from the first layer and 7 from the second.
+UNEVEN_NEURONS = {0: range(20), 1: range(0, 63, 9)}
 FAMILIES_OF_ONE_LAYER = ("albert",)  # which is used LAYERS times
 
 GOOD = ("good", "great", "fine", "warm", "funny", "fresh", "bright", "moving")
@@ -124,8 +127,12 @@ def classifier(
     problem_type: str | None = None,
     layers: int = LAYERS,
     seed: int = 0,
+    **changes: Any,
 ) -> PreTrainedModel:
-    """Return a random classifier whose logits differ visibly from text to text; one label makes a regression."""
+    """Return a random classifier whose logits differ visibly from text to text; one label makes a regression.
+
+    ``changes`` are settings of the config that this one shall have otherwise.
+    """
     tokens = tokenizer(family)
     offset = 2 if family in {"roberta", "xlm-roberta", "mpnet"} else 0
     settings: dict[str, Any] = {
@@ -156,14 +163,22 @@ def classifier(
         settings |= {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2}
         settings["initializer_range"] = 0.2  # nothing inside normalises
     torch.manual_seed(seed)
-    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(family, **settings))
+    config = AutoConfig.for_model(family, **settings | changes)
+    model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
     return model.eval()
 
 
-def pruned(family: str = "bert", **options: Any) -> PreTrainedModel:
-    """Return a classifier with uneven heads, 2 and 3 of 4 (of ALBERT's layer 2), as one of our own types."""
+def pruned(family: str = "bert", *, neurons: bool = False, **options: Any) -> PreTrainedModel:
+    """Return a classifier with uneven heads, 2 and 3 of 4 (of ALBERT's layer 2), as one of our own types.
+
+    With ``neurons`` its feed-forward networks are uneven too, 44 and 57 of 64, where the family's can be (not
+    MobileBERT's).
+    """
     model = classifier(family, **options)
     remove_heads(model, uneven(family))
+    if neurons and has_units(model, "neurons"):
+        layers = physical_layers(family)
+        remove_neurons(model, {layer: cut for layer, cut in UNEVEN_NEURONS.items() if layer < layers})
     return to_pruned(model).eval()
 
 
@@ -210,8 +225,8 @@ def write(directory: Path, model: PreTrainedModel, family: str = "bert") -> Path
 
 
 def onnx_directory(kind: str) -> ModelDir:
-    """Return an exported model, made once a test run: a family, ``pruned-`` and a family, ``bilstm`` or
-    ``bilstm-siamese``.
+    """Return an exported model, made once a test run: a family, ``pruned-`` and a family (uneven heads and neurons),
+    ``bilstm`` or ``bilstm-siamese``.
     """
     return _exported(kind)[1]
 
@@ -231,6 +246,6 @@ def _exported(kind: str) -> tuple[ModelDir, ModelDir]:
     if kind.startswith("bilstm"):
         model: PreTrainedModel = bilstm(pairs="siamese" if kind == "bilstm-siamese" else "joined")
     else:
-        model = pruned(family) if kind != family else classifier(family)
+        model = pruned(family, neurons=True) if kind != family else classifier(family)
     source = ModelDir.open(write(folder / kind, model, family))
     return source, export(source, folder / f"{kind}-onnx")
