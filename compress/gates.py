@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.model_inputs import example_inputs
@@ -25,13 +25,19 @@ class Gates:
     """Factors on the units' outputs while :func:`gated` is open. Made by that function.
 
     ``masks`` are fixed ``[U]`` tensors, ``examples`` are ``[B, U]`` tensors of ones that require a gradient; both
-    have one entry a layer, or none when they are not in use. A unit's output is multiplied by both.
+    have one entry a layer, or none when they are not in use. A unit's output is multiplied by both. ``first`` is the
+    linear layer that reads the first layer's units.
     """
 
     counts: list[int]
-    device: torch.device
+    first: nn.Linear
     masks: list[Tensor] = field(default_factory=list)
     examples: list[Tensor] = field(default_factory=list)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is now: one that gets its gates before a trainer moves it keeps them."""
+        return self.first.weight.device
 
     def mask(self, masks: Sequence[Sequence[float] | Tensor] | None) -> None:
         """Simulate removal: one row of U factors (1 keeps, 0 removes) a layer; None takes every mask away."""
@@ -67,7 +73,7 @@ def gated(model: PreTrainedModel, part: Part = "heads") -> Iterator[Gates]:
     Until :meth:`Gates.mask` or :meth:`Gates.per_example` is called the model computes what it always does.
     """
     layers = units_of(model, part)
-    gates = Gates([units.count for units in layers], layers[0].columns.weight.device)
+    gates = Gates([units.count for units in layers], layers[0].columns)
 
     def hook(index: int) -> Any:
         return lambda module, inputs: (gates._apply(index, inputs[0]), *inputs[1:])

@@ -7,7 +7,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from compress.signals import CachedFirstStates, first_states_fit, signal_for, wr
 from compress.tokens import maximum_length
 from compress.training import Outcome, Target, Teaching, steps_for, train
 from compress.transfer import Lessons, Selection
-from compress.types import TeacherSignal
+from compress.types import Pruning, TeacherSignal
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -114,6 +114,11 @@ def fit(
             frozen(model, stretch.phase.frozen, stretch.resting),
             intervening(model, teacher, stretch.phase) as intervention,
         ):
+            if last and selection and isinstance(intervention, Pruning):
+                raise CompressError(
+                    f"{stretch.name} closes units until it ends, so that none of its weights can be selected; "
+                    "let a phase without it follow"
+                )
             outcome = train(
                 model,
                 rows,
@@ -136,6 +141,8 @@ def fit(
                 threads=threads,
                 quiet=quiet,
             )
+        if isinstance(intervention, Pruning):  # detached, it has closed all that it will
+            outcome = replace(outcome, closed=closed_units(intervention))
         if not last:
             remember(work / stretch.name, model, outcome)
             logger.info("%s: %d steps in %.0f s", stretch.name, outcome.steps, outcome.seconds)
@@ -235,6 +242,13 @@ def intervening(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: 
     intervention = plugin.function(model, teacher, **phase.intervention.options)
     yield intervention
     intervention.detach()
+
+
+def closed_units(pruning: Pruning) -> dict[str, list[list[int]]]:
+    """Return which units are closed, by part and layer, as what is remembered in a file."""
+    return {
+        part: [(mask == 0).nonzero().flatten().tolist() for mask in masks] for part, masks in pruning.masks.items()
+    }
 
 
 def remember(folder: Path, model: PreTrainedModel, outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,8 @@ logger = logging.getLogger("compress")
 class Outcome:
     """How a training went: optimiser steps planned and taken, the best score and when, seconds of this start.
 
-    A stretch of training by which nothing is selected has no score.
+    A stretch of training by which nothing is selected has no score. One that prunes says which units it ``closed``: of
+    ``heads`` and ``neurons`` a list a layer, of positions among those that were there.
     """
 
     planned_steps: int
@@ -56,6 +57,7 @@ class Outcome:
     score_name: str
     precision: str
     seconds: float
+    closed: Mapping[str, list[list[int]]] | None = None
 
 
 @dataclass(frozen=True)

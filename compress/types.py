@@ -3,8 +3,9 @@ D hidden width, L layers, H heads, d width of a head."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,3 +89,15 @@ class Intervention(Protocol):
 
     def detach(self) -> None:
         """Leave the student's forward pass as it was found."""
+
+
+@runtime_checkable
+class Pruning(Intervention, Protocol):
+    """An intervention that closes units for good.
+
+    What the student is worth before the last of them is closed says nothing of the end, so that a later phase selects.
+    """
+
+    @property
+    def masks(self) -> Mapping[Any, Sequence[Tensor]]:
+        """Of each part, ``heads`` or ``neurons``, a tensor ``[U]`` a layer: 1 for open, 0 for closed."""

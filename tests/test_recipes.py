@@ -109,6 +109,10 @@ def test_all_faults_come_at_once() -> None:
         ({"phases": [{"losses": [{"name": "kl"}], "training": {"batch": 2}}]}, "unknown key batch"),
         ({"phases": [{"losses": [{"name": "kl"}], "frozen": ["body"]}]}, "frozen[0] = 'body' is not one of"),
         ({"phases": [{"losses": [{"name": "kl"}], "intervention": {"name": "x"}}]}, "unknown intervention 'x'"),
+        (
+            {"phases": [{"losses": [{"name": "kl"}], "intervention": {"name": "gradual-pruning", "heads": 4}}]},
+            "gradual-pruning closes units that a student would keep all the same; 'compress prune' removes them",
+        ),
         ({"vocabulary": {"size": 5}}, "vocabulary: size = 5 must be at least 100"),
         (
             {"vocabulary": {"size": 500}, "phases": [{"losses": [{"name": "hidden-cosine"}]}]},

@@ -16,6 +16,8 @@ from compress.recipes.training import Training, replace_training
 
 # Interventions that round weights or activations in the forward pass.
 ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
+# Interventions that close units, which only the prune stage takes out of the weights.
+PRUNING = frozenset(("gradual-pruning",))
 
 
 def needs_of(losses: Iterable[Choice]) -> frozenset[str]:
@@ -211,6 +213,12 @@ class StudentRecipe:
         """Return what is wrong with the values, in the user's words."""
         if not self.phases:
             return ["phases is empty; a student needs at least one"]
+        for phase in self.phases:
+            if phase.intervention and phase.intervention.name.replace("_", "-") in PRUNING:
+                return [
+                    f"{phase.intervention.name} closes units that a student would keep all the same; 'compress prune' "
+                    "removes them, so prune the student afterwards"
+                ]
         if not self.vocabulary:
             return ["the loss mixed-vocabulary needs [vocabulary]"] if "mixed" in self.needs else []
         live = self.needs & {"hidden", "first", "attention"}
