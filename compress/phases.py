@@ -26,7 +26,7 @@ from compress.signals import CachedFirstStates, first_states_fit, signal_for, wr
 from compress.tokens import maximum_length
 from compress.training import Outcome, Target, Teaching, steps_for, train
 from compress.transfer import Lessons, Selection
-from compress.types import Pruning, TeacherSignal
+from compress.types import ClosingIntervention, TeacherSignal
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -114,7 +114,7 @@ def fit(
             frozen(model, stretch.phase.frozen, stretch.resting),
             intervening(model, teacher, stretch.phase) as intervention,
         ):
-            if last and selection and isinstance(intervention, Pruning):
+            if last and selection and isinstance(intervention, ClosingIntervention):
                 raise CompressError(
                     f"{stretch.name} closes units until it ends, so that none of its weights can be selected; "
                     "let a phase without it follow"
@@ -141,7 +141,7 @@ def fit(
                 threads=threads,
                 quiet=quiet,
             )
-        if isinstance(intervention, Pruning):  # detached, it has closed all that it will
+        if isinstance(intervention, ClosingIntervention):  # detached, it has closed all that it will
             outcome = replace(outcome, closed=closed_units(intervention))
         if not last:
             remember(work / stretch.name, model, outcome)
@@ -244,10 +244,10 @@ def intervening(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: 
     intervention.detach()
 
 
-def closed_units(pruning: Pruning) -> dict[str, list[list[int]]]:
+def closed_units(intervention: ClosingIntervention) -> dict[str, list[list[int]]]:
     """Return which units are closed, by part and layer, as what is remembered in a file."""
     return {
-        part: [(mask == 0).nonzero().flatten().tolist() for mask in masks] for part, masks in pruning.masks.items()
+        part: [(mask == 0).nonzero().flatten().tolist() for mask in masks] for part, masks in intervention.masks.items()
     }
 
 

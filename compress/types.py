@@ -92,7 +92,7 @@ class Intervention(Protocol):
 
 
 @runtime_checkable
-class Pruning(Intervention, Protocol):
+class ClosingIntervention(Intervention, Protocol):
     """An intervention that closes units for good.
 
     What the student is worth before the last of them is closed says nothing of the end, so that a later phase selects.
