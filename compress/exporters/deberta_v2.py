@@ -6,9 +6,9 @@ that emits ``com.microsoft::MultiHeadAttention`` with the layer's head count and
 
 What the layers make of the relative positions themselves does not depend on the text: the graph holds one table for
 each layer and term, ``[2 S, H d]``. A batch of length T takes the 2 T rows of its distances, multiplies them by all
-queries (keys) at once, and shifts row by row what belongs together. To multiply by all 2 S positions and gather
-afterwards, as torch does, is slower for texts and faster for pages: by 13 to 18% at up to 128 tokens, by -8% at 512
-(S = 256, 768 wide, two layers, ONNX Runtime on one thread).
+queries (keys) at once, and shifts row by row what belongs together. Torch multiplies by all 2 S positions and gathers
+afterwards, which costs 13 to 18% more time at up to 128 tokens and 8% less at 512 (S = 256, 768 wide, ONNX Runtime on
+one thread).
 """
 
 from __future__ import annotations
