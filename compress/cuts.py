@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +91,22 @@ class Shrinking:
         rows = len(self.gold.examples)
         return {"name": self.metric.name, "value": self.cuts[-1].value, "split": self.split, "rows": rows}
 
+    @property
+    def whole(self) -> Path:
+        """The directory of the whole model as it reads the tokens that are left."""
+        places = zip(self.directories, self.cuts, strict=True)
+        return [place for place, cut in places if cut.removal in {"nothing", "vocabulary"}][-1]
+
+    def without(self, masks: Masks, directory: Path) -> Path:
+        """Write what the model would be without what masks close, and return where."""
+        from compress.modeling.pruned import to_pruned
+        from compress.saving import save_model
+
+        smaller = deepcopy(self.model)
+        slice_units(smaller, masks)
+        save_model(to_pruned(smaller).cpu().eval(), self.tokenizer, directory)
+        return directory
+
     def judge(self, removal: str) -> Evaluations:
         """Return what evaluates the model as it is now; ``removal`` names its state."""
         return Evaluations(
@@ -152,16 +169,19 @@ class Shrinking:
 
     def remove_units(self, masks: Masks) -> None:
         """Cut what masks close out of the weights, heads before neurons, and check it against masking."""
-        from compress.slicing import remove_heads, remove_neurons
-
         masked = self.judge("masked").logits(masks, COMPARED_ROWS)
-        for part, remove in (("heads", remove_heads), ("neurons", remove_neurons)):
-            if part not in masks:
-                continue
-            rows = masks[part]  # type: ignore[index]
-            remove(self.model, closed_units(rows))
+        for part, rows in masks.items():
+            slice_units(self.model, {part: rows})
             self.done(part, sum(int((row == 0).sum()) for row in rows), sum(map(len, rows)))
         check_equal(masked, self.judge("sliced").logits(rows=COMPARED_ROWS))
+
+
+def slice_units(model: PreTrainedModel, masks: Masks) -> None:
+    """Cut what masks close out of the weights of a model."""
+    from compress.slicing import remove_heads, remove_neurons
+
+    for part, rows in masks.items():
+        (remove_heads if part == "heads" else remove_neurons)(model, closed_units(rows))
 
 
 def check_equal(masked: np.ndarray, sliced: np.ndarray) -> None:

@@ -28,6 +28,15 @@ def masks_of(rows: Mapping[str, Sequence[Sequence[int]]]) -> Masks:
     return {part: [torch.tensor(row, dtype=torch.float32) for row in layers] for part, layers in rows.items()}  # type: ignore[misc]
 
 
+def masks_without(model: PreTrainedModel, closed: Mapping[str, Sequence[Sequence[int]]]) -> Masks:
+    """Return masks that close units of a model by part and layer, as :class:`compress.training.Outcome` names them."""
+    masks = open_masks(model, [part for part in ("heads", "neurons") if part in closed])
+    for part, rows in masks.items():
+        for row, positions in zip(rows, closed[part], strict=True):
+            row[list(positions)] = 0.0
+    return masks
+
+
 def closed_units(masks: Sequence[Tensor]) -> dict[int, list[int]]:
     """Return layer -> positions of what masks close, as :mod:`compress.slicing` removes it."""
     return {layer: (mask == 0).nonzero().flatten().tolist() for layer, mask in enumerate(masks)}

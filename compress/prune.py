@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,14 @@ from compress.export import export, exporter_for
 from compress.importance import scoring_batches, scoring_rows
 from compress.label import teacher_logits
 from compress.labels import LabelDir, open_labels
-from compress.measuring.side_by_side import Speed, time_side_by_side
+from compress.measuring.side_by_side import Speed
 from compress.measuring.timing import Ratio
 from compress.metrics import Metric, find_metric
 from compress.output import WORK_FOLDER, write_atomically, writing
 from compress.progress import Progress, silent
 from compress.recipes import Pruning, Training
-from compress.recovery import RECOVERY, check_labels, losses_of, recover, selection_for
+from compress.recovery import RECOVERY, Recovery, check_labels, selection_for
+from compress.stopwatch import Stopwatch
 from compress.tokens import maximum_length
 from compress.transfer import Gold, Lessons, Pool
 
@@ -125,12 +126,25 @@ def prune(
     _check_model(whole, pruning)
     whole.to(torch_device)
     with writing(output, request, force=force) as working:
-        work = _Work(source, pruning, gold, chosen_metric, working, torch_device, threads, seed, progress)
+        fitting = {"task": source.task, "seed": seed, "device": torch_device, "threads": threads, "quiet": quiet}
+        recovery = Recovery(
+            pruning, training, cache(lambda: _lessons(source, pool, gold, torch_device, threads)),
+            selection_for(pool, gold["validation"], chosen_metric.name, source.task), fitting,
+        )  # fmt: skip
+        stopwatch = Stopwatch(
+            gold["validation"].examples or sample, ("torch", *(("onnxruntime",) if exporter_for(source) else ())),
+            threads or 1, _opened_by,
+        )  # fmt: skip
+        work = _Work(
+            source, pruning, gold, chosen_metric, working, recovery, stopwatch, torch_device, seed, progress
+        )
         state, decided = work.shrink(whole, vocabulary)
         notes: dict[str, Any] = {}
         if pruning.recover:
-            notes["recovery"] = asdict(work.recover(state, pool, training, quiet))
-        found = work.report(state, decided, work.speeds(state) if measure else [], Path(output).name)
+            notes["recovery"] = asdict(recovery.recover(state, working))
+        with progress("Timing", None):
+            speeds = stopwatch.speeds(state, BATCH_SIZES) if measure else []
+        found = work.report(state, decided, speeds, Path(output).name)
         manifest = Manifest(
             stage="prune",
             name=Path(output).name,
@@ -154,15 +168,16 @@ def prune(
 
 @dataclass(frozen=True)
 class _Work:
-    """A pruning under way: what it was asked for, and on what it is judged."""
+    """A pruning under way: what was asked for, on what it is judged, how it is timed and recovers."""
 
     source: ModelDir
     pruning: Pruning
     gold: Mapping[str, Gold]
     metric: Metric
     working: Path
+    recovery: Recovery
+    stopwatch: Stopwatch
     device: str
-    threads: int
     seed: int
     progress: Progress
 
@@ -176,8 +191,9 @@ class _Work:
         """Remove everything that was asked for, in place, and judge each removal; return also what was decided."""
         from compress.cuts import Shrinking
         from compress.masks import masks_of
+        from compress.unit_choice import choose_layers_to_remove, choose_positions, choose_units
 
-        tokenizer = self.source.load_tokenizer()
+        pruning, tokenizer = self.pruning, self.source.load_tokenizer()
         judged = "validation" if self.gold["validation"].examples else "sample"
         state = Shrinking(
             whole, tokenizer, self.gold[judged], self.metric, len(self.source.labels),
@@ -187,16 +203,27 @@ class _Work:
         found: dict[str, Any] = {}
         if vocabulary is not None:
             found["vocabulary"] = state.keep_vocabulary(vocabulary)
-        if self.pruning.layers:
-            order = self._decided("layers", lambda: self._layers(state))
-            found["layers"] = order
-            state.remove_layers([step["layer"] for step in order])
-        if self.pruning.removes_units:
-            decision = self._decided("units", lambda: self._units(state))
+        if pruning.layers:
+            with self.progress("Removing layers", None):
+                found["layers"] = self._decided(
+                    "layers", lambda: choose_layers_to_remove(state.model, self._batches(state), pruning)
+                )
+            state.remove_layers([step["layer"] for step in found["layers"]])
+        if pruning.schedule == "cubic":
+            state.remove_units(self.recovery.close(state, self.folder / "closing"))
+        elif pruning.removes_units:
+            decision = self._decided("units", lambda: choose_units(
+                self._batches(state), state.judge("path"), state.reference, pruning, self._speedup_of(state),
+                seed=self.seed, progress=self.progress,
+            ))  # fmt: skip
             found |= {key: decision[key] for key in ("importance", "curve")}
             state.remove_units(masks_of(decision["masks"]))
-        if self.pruning.hidden:
-            state.remove_hidden(self._decided("hidden", lambda: self._positions(state)))
+        if pruning.hidden:
+            with self.progress("Scoring hidden width", None):
+                positions = self._decided(
+                    "hidden", lambda: choose_positions(state.model, self._batches(state), pruning)
+                )
+            state.remove_hidden(positions)
         state.reloadable()
         return state, found
 
@@ -217,100 +244,11 @@ class _Work:
             write_atomically(path, json.dumps(decide()) + "\n")
         return json.loads(path.read_text(encoding="utf-8"))
 
-    def _layers(self, state: Shrinking) -> list[dict[str, Any]]:
-        """Return the layers that go, one after the other, with the loss on the scoring rows without them."""
-        from compress.depth import choose_layers
-        from compress.unit_choice import layers_to_remove
-
-        with self.progress("Removing layers", None):
-            count = layers_to_remove(state.model, self.pruning)
-            return [asdict(step) for step in choose_layers(state.model, self._batches(state), count)]
-
-    def _units(self, state: Shrinking) -> dict[str, Any]:
-        """Return which heads and neurons stay, as masks, and the path that led there."""
-        from compress.unit_choice import choose_units
-
-        chosen = choose_units(
-            self._batches(state), state.judge("path"), state.reference, self.pruning, self._speedup_of(state),
-            seed=self.seed, progress=self.progress,
-        )  # fmt: skip
-        return {
-            "masks": {part: [row.int().tolist() for row in rows] for part, rows in chosen.masks.items()},
-            "importance": {part: scores.tolist() for part, scores in chosen.scores.items()},
-            "curve": chosen.curve,
-        }
-
-    def _positions(self, state: Shrinking) -> list[int]:
-        """Return the positions of the hidden width that matter least."""
-        from compress.unit_choice import positions_to_remove
-        from compress.width import hidden_importance
-
-        with self.progress("Scoring hidden width", None):
-            scores = hidden_importance(state.model, self._batches(state))
-            return sorted(scores.argsort(stable=True)[: positions_to_remove(state.model, self.pruning)].tolist())
-
     def _speedup_of(self, state: Shrinking) -> Callable[[Masks], Ratio]:
         """Return what measures how fast the model is without some units, against the whole one."""
-        from compress.masks import closed_units
-        from compress.modeling.pruned import to_pruned
-        from compress.saving import save_model
-        from compress.slicing import remove_heads, remove_neurons
-
-        runtime = "onnxruntime" if exporter_for(self.source) else "torch"
-
-        def measure(masks: Masks) -> Ratio:
-            smaller = deepcopy(state.model)
-            remove_heads(smaller, closed_units(masks.get("heads", ())))
-            if "neurons" in masks:
-                remove_neurons(smaller, closed_units(masks["neurons"]))
-            candidate = self.folder / "candidate"
-            save_model(to_pruned(smaller).cpu().eval(), state.tokenizer, candidate)
-            found = self._timed(
-                {"whole": state.directories[0], "candidate": candidate}, runtime, (self.pruning.speedup_batch_size,)
-            )[-1]
-            logger.info("%s: x%.2f (%.2f to %.2f)", _counted(masks), found.speedup, found.low, found.high)
-            return Ratio(found.speedup, found.low, found.high)
-
-        return measure
-
-    def recover(self, state: Shrinking, pool: Pool | None, training: Training, quiet: bool) -> Any:
-        """Distil the whole model into what is left of it."""
-        from compress.modeling.families import head_size_of
-
-        train, validation = self.gold["train"], self.gold["validation"]
-        own = [directory for directory in pool.labels if directory.teacher_sha256 == self.source.sha256] if pool else []
-        logits = teacher_logits(self.source, train.examples, labels=own, device=self.device, threads=self.threads)
-        # The whole model as it reads the tokens that are left.
-        whole = next(d for d, cut in reversed(list(zip(state.directories, state.cuts, strict=True)))
-                     if cut.removal in {"nothing", "vocabulary"})  # fmt: skip
-        outcome = recover(
-            state.model, state.tokenizer, ModelDir.open(whole, verify=False).load(),
-            Lessons(pool, replace(train, logits=logits), hold_out=not validation.examples),
-            selection_for(pool, validation, self.metric.name, self.source.task),
-            epochs=self.pruning.recover, losses=losses_of(self.pruning.recovery, head_size_of(state.model.config)),
-            training=training, working=self.working, task=self.source.task, seed=self.seed, device=self.device,
-            threads=self.threads, quiet=quiet,
-        )  # fmt: skip
-        state.done("recovery", 0, 0)
-        return outcome
-
-    def speeds(self, state: Shrinking) -> list[Speed]:
-        """Time the model after each removal, all in one run; recovery changes no shape."""
-        directories = {
-            cut.removal: directory
-            for cut, directory in zip(state.cuts, state.directories, strict=True)
-            if cut.removal != "recovery"
-        }
-        found: list[Speed] = []
-        for runtime in ("torch", *(("onnxruntime",) if exporter_for(self.source) else ())):
-            with self.progress(f"Timing in {runtime}", None):
-                found += self._timed(directories, runtime, BATCH_SIZES)
-        return found
-
-    def _timed(self, directories: Mapping[str, Path], runtime: str, batch_sizes: Sequence[int]) -> list[Speed]:
-        places = {name: _opened_by(runtime, path) for name, path in directories.items()}
-        rows = self.gold["validation"].examples or self.gold["sample"].examples
-        return time_side_by_side(places, rows, runtime=runtime, threads=self.threads or 1, batch_sizes=batch_sizes)
+        return lambda masks: self.stopwatch.speedup(
+            state.directories[0], state.without(masks, self.folder / "candidate"), self.pruning.speedup_batch_size
+        )
 
     def report(
         self, state: Shrinking, decided: Mapping[str, Any], speeds: Sequence[Speed], name: str
@@ -341,6 +279,15 @@ class _Work:
         }  # fmt: skip
 
 
+def _lessons(
+    source: ModelDir, pool: Pool | None, gold: Mapping[str, Gold], device: str, threads: int
+) -> Lessons:
+    """Return the rows that are learned from: the pool, and train with the logits of the whole model."""
+    own = [directory for directory in pool.labels if directory.teacher_sha256 == source.sha256] if pool else []
+    logits = teacher_logits(source, gold["train"].examples, labels=own, device=device, threads=threads)
+    return Lessons(pool, replace(gold["train"], logits=logits), hold_out=not gold["validation"].examples)
+
+
 def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:
     """Refuse a model that cannot give what is asked for, before anything is written."""
     from compress.gates import gates_work
@@ -363,15 +310,9 @@ def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:
 
 
 def _opened_by(runtime: str, directory: Path) -> Path:
-    """Return the directory that a runtime opens: of ONNX, the export of a torch directory, made once."""
+    """Return the directory that a runtime opens: of ONNX, the export of a torch directory."""
     if runtime == "torch":
         return directory
     target = directory.with_name(f"{directory.name}-onnx")
     export(ModelDir.open(directory, verify=False), target, force=True)
     return target
-
-
-def _counted(masks: Masks) -> str:
-    """Return what masks close, in words."""
-    counts = {part: sum(int((row == 0).sum()) for row in rows) for part, rows in masks.items()}
-    return " and ".join(f"{count:,} {part}" for part, count in counts.items()) + " removed"

@@ -1,24 +1,26 @@
-"""Win back what was lost: a pruned model learns to say what the unpruned one says."""
+"""How a pruned model wins back what was lost: by what it learns and is selected."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compress.artifact import ModelDir
 from compress.errors import CompressError
 from compress.labels import LabelDir
-from compress.recipes import Choice, Phase, Training
+from compress.output import WORK_FOLDER
+from compress.recipes import Choice, Phase, Pruning, Training
 from compress.transfer import Gold, Lessons, Pool, Selection, agreement_rows
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
+    from compress.cuts import Shrinking
+    from compress.masks import Masks
     from compress.training import Outcome
 
 RECOVERY = Training(epochs=1.0, learning_rate=5e-5, evaluations=8, patience=4)
+CLOSING_SHARE = 0.6  # of the recovery, in which the cubic schedule closes units
 
 
 def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, validation: bool) -> None:
@@ -52,32 +54,74 @@ def losses_of(recovery: str, head_size: int) -> tuple[Choice, ...]:
     return (Choice("logit-mse"), *beside[recovery])
 
 
-def selection_for(pool: Pool | None, validation: Gold, metric: str, task: str) -> Selection:
-    """Return what the recovered checkpoint is selected by."""
+def selection_for(pool: Pool | None, validation: Gold, metric: str, task: str) -> Selection | None:
+    """Return what the recovered checkpoint is selected by, if there is anything."""
     if validation.examples:
         return Selection(list(validation.rows()), "validation", metric)
-    assert pool is not None
-    return agreement_rows(pool, task)
+    return agreement_rows(pool, task) if pool is not None else None
 
 
-def recover(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    teacher: PreTrainedModel,
-    lessons: Lessons,
-    selection: Selection,
-    *,
-    epochs: float,
-    losses: Sequence[Choice],
-    training: Training,
-    working: Path,
-    **settings: Any,
-) -> Outcome:
-    """Train a pruned model, in place, to say what the unpruned ``teacher`` says, which reads the same tokens."""
-    from compress.phases import Teachers, fit
+@dataclass(frozen=True)
+class Recovery:
+    """Distillation of a whole model into what is left of it.
 
-    (outcome,) = fit(
-        model, tokenizer, lessons, selection, phases=(Phase(tuple(losses)),), teachers=Teachers(teacher),
-        training=replace(training, epochs=epochs), working=working, **settings,
-    )  # fmt: skip
-    return outcome
+    ``lessons`` makes the rows to learn from, which may take a run of the whole model; ``fitting`` is what
+    :func:`compress.phases.fit` is told beside them.
+    """
+
+    pruning: Pruning
+    training: Training
+    lessons: Callable[[], Lessons]
+    selection: Selection | None
+    fitting: Mapping[str, Any]
+
+    def close(self, state: Shrinking, folder: Path) -> Masks:
+        """Let heads and neurons go one after the other in the first part of the training; return what stays.
+
+        ``folder`` keeps the outcome for a command that is repeated.
+        """
+        from compress.masks import masks_without
+        from compress.phases import recall, remember
+        from compress.unit_choice import amounts_of
+
+        amounts = amounts_of(state.model, self.pruning)
+        options = {
+            "heads": amounts.get("heads", 0), "neurons": amounts.get("neurons", 0), "until": 1.0,
+            "keep_heads": self.pruning.keep_heads, "multiple": self.pruning.multiple,
+            "normalise": self.pruning.normalise,
+        }  # fmt: skip
+        outcome = recall(folder, state.model)
+        if outcome is None:
+            (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
+            outcome = self._learn(state, folder, CLOSING_SHARE, None, Choice("gradual-pruning", options=options))
+            remember(folder, state.model, outcome)
+        assert outcome.closed is not None
+        return masks_without(state.model, outcome.closed)
+
+    def recover(self, state: Shrinking, working: Path) -> Outcome:
+        """Train what is left, for what a closing has left of the epochs, and keep its best checkpoint."""
+        share = 1 - CLOSING_SHARE if self.pruning.schedule == "cubic" else 1.0
+        outcome = self._learn(state, working, share, self.selection)
+        state.done("recovery", 0, 0)
+        return outcome
+
+    def _learn(
+        self, state: Shrinking, working: Path, share: float, selection: Selection | None,
+        intervention: Choice | None = None,
+    ) -> Outcome:  # fmt: skip
+        from compress.modeling.families import head_size_of
+        from compress.phases import Teachers, fit
+
+        losses = losses_of(self.pruning.recovery, head_size_of(state.model.config))
+        phase = Phase(losses, intervention=intervention)
+        live = phase.needs & {"hidden", "attention"}
+        teacher = ModelDir.open(state.whole, verify=False).load() if live else None
+        training = replace(
+            self.training, epochs=share * self.pruning.recover,
+            max_steps=self.training.max_steps and max(1, round(share * self.training.max_steps)),
+        )  # fmt: skip
+        (outcome,) = fit(
+            state.model, state.tokenizer, self.lessons(), selection, phases=(phase,), teachers=Teachers(teacher),
+            training=training, working=working, **self.fitting,
+        )  # fmt: skip
+        return outcome

@@ -1,9 +1,9 @@
-"""Which heads and neurons go: along the path of a criterion, as far as amounts, accuracy or speed say."""
+"""What goes: how much of everything, and which heads and neurons, as far as amounts, accuracy or speed say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from compress.amounts import MOST, units_to_remove
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The masks that were chosen, the first scores ``[L, U]`` by part, and every point of the path as it was judged."""
-
-    masks: Masks
-    scores: Mapping[Part, Any]
-    curve: Sequence[dict[str, Any]]
-
-
 def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
     """Return how many heads and neurons go at most. A target without amounts may take all that can go.
 
@@ -54,6 +45,21 @@ def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
     }  # fmt: skip
     check_criterion(pruning, list(amounts))
     return amounts
+
+
+def choose_layers_to_remove(model: PreTrainedModel, batches: Sequence[Batch], pruning: Pruning) -> list[dict[str, Any]]:
+    """Return the layers that go, one after the other, with the loss without them, as JSON values."""
+    from compress.depth import choose_layers
+
+    return [asdict(step) for step in choose_layers(model, batches, layers_to_remove(model, pruning))]
+
+
+def choose_positions(model: PreTrainedModel, batches: Sequence[Batch], pruning: Pruning) -> list[int]:
+    """Return the positions of the hidden width that matter least."""
+    from compress.width import hidden_importance
+
+    scores = hidden_importance(model, batches)
+    return sorted(scores.argsort(stable=True)[: positions_to_remove(model, pruning)].tolist())
 
 
 def layers_to_remove(model: PreTrainedModel, pruning: Pruning) -> int:
@@ -90,8 +96,8 @@ def choose_units(
     *,
     seed: int,
     progress: Progress,
-) -> Chosen:
-    """Follow the path of the criterion and say where to stop.
+) -> dict[str, Any]:
+    """Follow the path of the criterion and say where to stop: masks, first scores and judged points, as JSON values.
 
     Args:
         judge: evaluates the model from which units go; ``reference`` is what the whole model predicts of its rows.
@@ -124,7 +130,11 @@ def choose_units(
     position = _fast_enough(steps, pruning, speedup_of) if pruning.speedup else len(steps) - 1
     position -= _drops_too_much(curve[-1], pruning)
     curve[position + 1]["chosen"] = True
-    return Chosen(steps[position].masks, steps[0].scores, curve)
+    return {
+        "masks": {part: [row.int().tolist() for row in rows] for part, rows in steps[position].masks.items()},
+        "importance": {part: scores.tolist() for part, scores in steps[0].scores.items()},
+        "curve": curve,
+    }
 
 
 def _drops_too_much(point: Mapping[str, Any], pruning: Pruning) -> bool:

@@ -380,6 +380,7 @@ def test_a_limit_that_no_step_keeps_is_said(teacher: Path, tmp_path: Path) -> No
 def timed(monkeypatch: pytest.MonkeyPatch, latency: Any) -> list[Path]:
     """Let a model be as fast as ``latency`` of its heads and neurons says; return what was timed."""
     stage = importlib.import_module("compress.prune")
+    watch = importlib.import_module("compress.stopwatch")
     asked: list[Path] = []
 
     def fake(directories: dict[str, Path], rows: Any, *, runtime: str, threads: int, batch_sizes: Any) -> list[Any]:
@@ -388,11 +389,11 @@ def timed(monkeypatch: pytest.MonkeyPatch, latency: Any) -> list[Path]:
             model, _ = load(place)
             value = latency(sum(heads_per_layer(model)), sum(ffn_widths(model)))
             ratio = latency(8, 128) / value
-            found.append(stage.Speed(name, runtime, threads, batch_sizes[0], value, ratio, ratio, ratio))
+            found.append(watch.Speed(name, runtime, threads, batch_sizes[0], value, ratio, ratio, ratio))
         asked.append(place)
         return found
 
-    monkeypatch.setattr(stage, "time_side_by_side", fake)
+    monkeypatch.setattr(watch, "time_side_by_side", fake)
     monkeypatch.setattr(stage, "_opened_by", lambda runtime, directory: directory)
     return asked
 
@@ -415,6 +416,42 @@ def test_a_speed_out_of_reach_is_said(teacher: Path, tmp_path: Path, monkeypatch
     timed(monkeypatch, lambda heads, neurons: 10.0 + heads)
     with pytest.raises(CompressError, match=r"--speedup 3 is out of reach: .* x1.50 \(1.50 to 1.50\) as fast here at"):
         pruned(teacher, tmp_path / "small", "max", speedup=3.0)
+
+
+def test_units_are_closed_while_the_model_recovers(teacher: Path, tmp_path: Path) -> None:
+    longer = replace(TRAINING, max_steps=20, learning_rate=1e-3)
+    made = pruned(
+        teacher, tmp_path / "small", "50%", ffn="50%", multiple=8, schedule="cubic", recover=9.0, training=longer,
+        hidden="25%",
+    )  # fmt: skip
+    model, _ = load(made.path)
+    assert sum(heads_per_layer(model)) == 4 and sum(ffn_widths(model)) == 64 and model.config.hidden_size == 24
+    assert made.manifest is not None and made.manifest.notes["recovery"]["planned_steps"] == 8  # 12 closed the units
+    assert [cut["removal"] for cut in content(made)["cuts"]] == ["nothing", "heads", "neurons", "hidden", "recovery"]
+    assert not (made.path / "pruning_curve.csv").exists() and not (made.path / ".work").exists()
+
+
+def test_a_stopped_recovery_keeps_what_was_closed(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"schedule": "cubic", "recover": 9.0, "training": replace(TRAINING, max_steps=10)}
+    straight = pruned(teacher, tmp_path / "straight", **options)
+    phases = importlib.import_module("compress.phases")
+    original, calls = phases.fit, list[int]()
+
+    def stopped(*given: Any, **named: Any) -> Any:
+        calls.append(named["training"].max_steps)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*given, **named)
+
+    monkeypatch.setattr(phases, "fit", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        pruned(teacher, tmp_path / "small", **options)
+    again = pruned(teacher, tmp_path / "small", **options)
+    assert calls == [6, 4, 4]
+    weights = state(straight.path)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in state(again.path).items())
 
 
 @pytest.mark.parametrize("recovery", ["hidden", "relations"])
