@@ -8,7 +8,8 @@ from typing import Any
 from compress import plugins, recipes
 from compress.errors import CompressError, did_you_mean
 from compress.explanation import explain, in_short, in_words
-from compress.recipes import BenchmarkRecipe, Budget, StudentRecipe, TeacherRecipe
+from compress.recipes import BenchmarkRecipe, Budget, StudentRecipe, StudyPrune, TeacherRecipe
+from compress.recipes.pruning import AMOUNTS
 
 # What a user lists -> where it lies.
 RECIPE_KINDS: Mapping[str, Any] = {"teachers": "teachers", "students": "students", "studies": "benchmarks"}
@@ -64,11 +65,20 @@ def _recipe(recipe: Any, kind: str) -> Iterator[str]:
         yield f"Training: {in_words(recipe.training)}"
     elif isinstance(recipe, BenchmarkRecipe):
         yield f"{recipe.name} (study): {recipe.title}\n\n{recipe.description.strip()}\n"
-        yield f"Students: {', '.join(plan.name or plan.recipe for plan in recipe.students)}"
-        yield f"Pruning: {', '.join(plan.heads for plan in recipe.prune) or 'none'}"
+        yield f"Students: {', '.join(plan.name or plan.recipe for plan in recipe.students) or 'none'}"
+        yield f"Pruning: {'; '.join(_removed(plan) for plan in recipe.prune) or 'none'}"
         for name, budget in recipe.budgets.items():
             yield f"Budget {name}: {_budget(budget)}"
         yield f"Run it: compress run {recipe.name} -o DIR"
+
+
+def _removed(plan: StudyPrune) -> str:
+    """Return in words what a study removes from its teacher."""
+    amounts = [f"{name} {getattr(plan, name)}" for name in AMOUNTS if getattr(plan, name)]
+    targets = [f"at most {plan.max_accuracy_drop:g} points"] * bool(plan.max_accuracy_drop)
+    targets += [f"x{plan.speedup:g} as fast"] * bool(plan.speedup)
+    told = ", ".join([*amounts, *targets])
+    return f"{plan.name}: {told}" if plan.name else told
 
 
 def _budget(budget: Budget) -> str:
