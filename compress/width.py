@@ -105,32 +105,28 @@ def members(model: PreTrainedModel) -> list[Member]:
 def hidden_importance(model: PreTrainedModel, batches: Iterable[Batch], *, labels: Labels = "gold") -> Tensor:
     """Return ``[D]``: by how much the loss changes, to first order, if all that belongs to a position went to zero.
 
-    That is ``|sum w dL/dw|`` over all weights of the position in all layers (Molchanov et al. 2019, "Importance
-    Estimation for Neural Network Pruning", arXiv:1906.10771, equation 7, for groups of weights; Ma et al. 2023,
-    "LLM-Pruner", arXiv:2305.11627, section 3.2, for coupled ones). As in the criterion ``taylor`` the gradient is that
-    of the mean loss over all examples.
+    That is ``|sum w dL/dw|`` over all weights of the position in all layers, of every batch by itself, and the mean of
+    that over the rows (Molchanov et al. 2019, "Importance Estimation for Neural Network Pruning", arXiv:1906.10771,
+    equation 7, for groups of weights; Ma et al. 2023, "LLM-Pruner", arXiv:2305.11627, section 3.2, for coupled ones).
+    On the rows that a model learned from, the gradient of the mean over all of them is next to nothing.
 
     Args:
         labels: ``gold``, or ``own``: the classes that the model predicts itself, which needs no labels.
     """
-    parts = members(model)
-    weights = list({id(weight): weight for part in parts for _, weight, _ in part.shares()}.values())
-    sums = [torch.zeros_like(weight) for weight in weights]
-    rows = 0
+    parts = [share for member in members(model) for share in member.shares()]
+    weights = list({id(weight): weight for _, weight, _ in parts}.values())
+    width, rows = int(model.config.hidden_size), 0
+    total = torch.zeros(width, device=weights[0].device)
     with fixed_weights(model, learning=True), torch.enable_grad():
         for batch in batches:
             logits = batch.answers(model(**batch.inputs()).logits)
             loss = losses_of(logits, labels_of(batch, logits, labels)).sum()
-            for total, gradient in zip(sums, torch.autograd.grad(loss, weights), strict=True):
-                total += gradient
+            gradients = torch.autograd.grad(loss, weights)
+            products = {id(w): w.detach() * gradient for w, gradient in zip(weights, gradients, strict=True)}
+            by_position = [products[id(w)].movedim(dim, 0).reshape(width, -1).sum(dim=1) for _, w, dim in parts]
+            total += torch.stack(by_position).sum(dim=0).abs()
             rows += len(batch.input_ids)
-    products = {id(weight): weight.detach() * total for weight, total in zip(weights, sums, strict=True)}
-    shares = [
-        products[id(weight)].movedim(dimension, 0).flatten(1).sum(dim=1) if weight.dim() > 1 else products[id(weight)]
-        for part in parts
-        for _, weight, dimension in part.shares()
-    ]
-    return (torch.stack(shares).sum(dim=0).abs() / rows).float().cpu()
+    return (total / rows).float().cpu()
 
 
 def remove_hidden(model: PreTrainedModel, positions: Iterable[int]) -> None:
