@@ -21,7 +21,7 @@ from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import Example, check_roles, describe_rows, encode_gold
 from compress.errors import CompressError
 from compress.evaluations import Evaluations
-from compress.importance import scoring_batches, scoring_rows
+from compress.importance import check_rows, scoring_batches, scoring_rows
 from compress.metrics import find_metric
 from compress.output import WORK_FOLDER, finish, write_atomically, writing
 from compress.progress import Progress, silent
@@ -113,6 +113,7 @@ def head_study(
         plugins.find("criteria", name)
     pruning = Pruning(examples=examples, step=step, normalise=normalise)
     pruning.check()
+    check_rows(train)
     if not validation:
         raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
     checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)

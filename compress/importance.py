@@ -54,14 +54,14 @@ def head_importance(
     return normalised(scores) if normalise else scores
 
 
-def scoring_rows(train: Sequence[Example], examples: int, seed: int) -> list[Example]:
-    """Return the rows of train that every criterion sees: so many, drawn at random.
-
-    Raises:
-        CompressError: there are none.
-    """
+def check_rows(train: Sequence[Example]) -> None:
+    """Refuse to score without rows."""
     if not train:
         raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
+
+
+def scoring_rows(train: Sequence[Example], examples: int, seed: int) -> list[Example]:
+    """Return the rows of train that every criterion sees: so many, drawn at random."""
     return random.Random(seed).sample(list(train), min(examples, len(train)))
 
 

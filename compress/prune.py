@@ -17,7 +17,7 @@ from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import Example, check_roles, content_sha256, describe_rows, encode_gold, row_key
 from compress.errors import CompressError
 from compress.export import export, exporter_for
-from compress.importance import scoring_batches, scoring_rows
+from compress.importance import check_rows, scoring_batches, scoring_rows
 from compress.label import teacher_logits
 from compress.labels import LabelDir, open_labels
 from compress.measuring.side_by_side import Speed
@@ -99,7 +99,7 @@ def prune(
         )
     label_dirs = open_labels(labels)
     check_labels(source, label_dirs, pruning.recover, bool(validation))
-    sample = scoring_rows(train, pruning.examples, seed)
+    check_rows(train)
     pool: Any = Pool(label_dirs) if label_dirs else None
     roles = {"train": train, "unlabeled": pool, "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)

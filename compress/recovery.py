@@ -82,9 +82,9 @@ class Recovery:
         """
         from compress.masks import masks_without
         from compress.phases import recall, remember
-        from compress.unit_choice import amounts_of
+        from compress.unit_choice import announced_amounts
 
-        amounts = amounts_of(state.model, self.pruning)
+        amounts = announced_amounts(state.model, self.pruning)
         options = {
             "heads": amounts.get("heads", 0), "neurons": amounts.get("neurons", 0), "until": 1.0,
             "keep_heads": self.pruning.keep_heads, "multiple": self.pruning.multiple,

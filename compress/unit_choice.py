@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from compress.types import Batch
+
+logger = logging.getLogger("compress")
 
 OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
 
@@ -44,6 +47,16 @@ def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
         if amount
     }  # fmt: skip
     check_criterion(pruning, list(amounts))
+    return amounts
+
+
+def announced_amounts(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
+    """Return the amounts of :func:`amounts_of` and say them."""
+    amounts = amounts_of(model, pruning)
+    for part, count in amounts.items():
+        there = sum(units.count for units in units_of(model, part))
+        most = "up to " if pruning.has_target else ""
+        logger.info("removing %s%d of %d %s, %d stay", most, count, there, part, there - count)
     return amounts
 
 
@@ -107,7 +120,7 @@ def choose_units(
         CompressError: a target that no step of the path reaches, or an amount that cannot be.
     """
     model = judge.model
-    amounts = amounts_of(model, pruning)
+    amounts = announced_amounts(model, pruning)
     weights = {part: [_weights(units) for units in units_of(model, part)] for part in amounts}
     whole = Step(open_masks(model, list(amounts)), {})
     curve = [_point(whole, weights, judge, reference)]
