@@ -35,12 +35,13 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from compress.amounts import units_to_remove
 from compress.artifact import ModelDir
+from compress.closing import close_lowest, normalised
 from compress.data import encode_gold, find_set, open_source
 from compress.errors import CompressError
 from compress.evaluations import Evaluations
 from compress.examples import content_sha256
-from compress.heads import close_lowest, heads_to_remove, normalised
 from compress.host import library_versions, without_home
 from compress.importance import head_importance
 from compress.metrics import METRICS, paired_difference
@@ -204,7 +205,7 @@ def open_heads(scores: Tensor) -> list[Tensor]:
 
 
 def count_of(scores: Tensor) -> int:
-    return heads_to_remove(REMOVED, [scores.shape[1]] * len(scores))
+    return units_to_remove("--heads", REMOVED, [scores.shape[1]] * len(scores), "heads")
 
 
 def masks_of(scores: Tensor, by_layer: bool) -> list[Tensor]:

@@ -32,6 +32,7 @@ from compress.measuring.quality import quality_fields
 from compress.measuring.results import Measurement, host_id, write_results
 from compress.measuring.rounds import Files, Plan, Run, groups_of, started, take_turns
 from compress.measuring.schema import SCHEMA
+from compress.measuring.structures import build_structures, plan_structures
 from compress.peers import interpreter
 from compress.progress import Progress, silent
 from compress.words import one_column, word_counts
@@ -55,6 +56,7 @@ def benchmark(
     peers: Sequence[str] = (),
     peer_models: Sequence[str] = (),
     bodies: Sequence[str] = (),
+    structure: bool = False,
     runtimes: Sequence[str] | None = None,
     device: str = "cpu",
     threads: int | Sequence[int] = 1,
@@ -87,6 +89,8 @@ def benchmark(
             out, and lines say so.
         peer_models: names of the models that peers run; default all but controls.
         bodies: published architectures with random weights, for scale: see :mod:`compress.measuring.bodies`.
+        structure: measure also what each removal of pruned torch models was worth, in their runtimes: see
+            :mod:`compress.measuring.structures`.
         runtimes: where to run; torch models are exported where needed. Default: where each opens natively.
         threads: threads, and cores that a process is pinned to; several make a sweep.
         batch_sizes: 1 measures latency, larger ones throughput; bodies are measured at the smallest only.
@@ -112,6 +116,7 @@ def benchmark(
     if target is not None:
         _check_target(target, force)
     contenders = open_contenders(teacher, models, controls)
+    structures = plan_structures(contenders) if structure else []
     first = contenders[0].model
     rows = _read_rows(data, data_name, "test", first)
     _check_unseen(rows, contenders)
@@ -119,7 +124,8 @@ def benchmark(
     chosen = metrics.find_metric(metric, task=first.task, classes=len(first.labels))
     with tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
         scratch = Path(folder)
-        entries = plan_entries(contenders, runtimes, lambda model: _to_onnx(model, scratch), device)
+        measured = [*contenders, *build_structures(structures, scratch)]
+        entries = plan_entries(measured, runtimes, lambda model: _to_onnx(model, scratch), device)
         entries += beside.plan_bodies(bodies, contenders, scratch, device)
         entries += _floors(floors, fitted, contenders, scratch)
         added, left_out = beside.plan_peers(
@@ -133,8 +139,8 @@ def benchmark(
             # The teacher of a later group is there to be compared with; its own lines are the first group's.
             own_plan = replace(plan, padded_teacher=padded_teacher and not number)
             with started(group, own_plan, files, left_out, progress) as (runs, answers):
-                measured = _measure(runs, answers, own_plan, rows, first, chosen, progress)
-                lines += (line for run, line in measured if not (number and run.is_of_teacher))
+                found = _measure(runs, answers, own_plan, rows, first, chosen, progress)
+                lines += (line for run, line in found if not (number and run.is_of_teacher))
             logits |= answers
         common = {
             "schema": SCHEMA, "study": study, "data": rows.name, "data_sha256": rows.sha256, "split": "test",
@@ -153,9 +159,10 @@ def benchmark(
             "teacher": contenders[0].model, "models": list(models), "controls": list(controls),
             "train": fitted.examples if fitted else None, "floors": None if floors is None else list(floors),
             "peers": list(peers), "peer_models": list(peer_models), "bodies": list(bodies),
-            "runtimes": None if runtimes is None else list(runtimes), "device": device, "threads": list(counts),
-            "batch_sizes": list(plan.batch_sizes), "lengths": list(plan.lengths), "padded_teacher": padded_teacher,
-            "rounds": rounds, "seed": seed, "metric": metric, "max_length": max_length, "together": together,
+            "structure": structure, "runtimes": None if runtimes is None else list(runtimes), "device": device,
+            "threads": list(counts), "batch_sizes": list(plan.batch_sizes), "lengths": list(plan.lengths),
+            "padded_teacher": padded_teacher, "rounds": rounds, "seed": seed, "metric": metric,
+            "max_length": max_length, "together": together,
         }  # fmt: skip
         write_lock(target, lines, arguments)
     return lines

@@ -275,7 +275,8 @@ class _Work:
             write_atomically(self.working / PICTURE_NAME, draw_curve(name, self.metric.name, curve).picture.wide)
         return {
             "removed": removed(content["cuts"]),
-            "shapes": [{"removal": cut.removal, "config": cut.config} for cut in state.cuts],
+            # A target may leave heads or neurons as they are.
+            "shapes": [{"removal": c.removal, "config": c.config} for c in state.cuts if c.removed or not c.of],
         }  # fmt: skip
 
 

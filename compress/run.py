@@ -26,6 +26,7 @@ from compress.finetune import finetune
 from compress.label import label
 from compress.labels import LabelDir
 from compress.measure import benchmark
+from compress.measuring.structures import removals_of
 from compress.progress import Progress, silent
 from compress.prune import CURVE_NAME, prune
 from compress.quantize import default_method, needs_training_rows, quantize
@@ -349,6 +350,9 @@ class Study:
     def measured(self, teacher: ModelDir, models: Sequence[ModelDir]) -> Path:
         """Measure everything in one run and return the results file."""
         settings = self.recipe.benchmark
+        structure = settings.structure and any(len(removals_of(model)) > 1 for model in models)
+        if settings.structure and not structure:  # with --only, or where a target took no more
+            logger.warning("no removals are taken apart: none of these models had two")
         inputs = {
             "teacher": teacher.sha256,
             "models": [model.sha256 for model in models],
@@ -370,6 +374,7 @@ class Study:
             floors=None if settings.floors else (),
             peers=settings.peers,
             bodies=settings.bodies,
+            structure=structure,
             threads=settings.threads,
             batch_sizes=settings.batch_sizes,
             lengths=settings.lengths,

@@ -20,9 +20,9 @@ from compress.measure import benchmark
 from compress.measuring.lock import NOT_KEPT, SETTINGS, Lock, lock_path, read_lock, write_lock
 
 SETTING: dict[str, Any] = {
-    "runtimes": ["torch"], "floors": None, "peers": [], "peer_models": [], "bodies": [], "device": "cpu",
-    "threads": [1, 2], "batch_sizes": [1, 32], "lengths": [], "padded_teacher": True, "rounds": 3, "seed": 7,
-    "metric": None, "max_length": 0, "together": 0,
+    "runtimes": ["torch"], "floors": None, "peers": [], "peer_models": [], "bodies": [], "structure": True,
+    "device": "cpu", "threads": [1, 2], "batch_sizes": [1, 32], "lengths": [], "padded_teacher": True,
+    "rounds": 3, "seed": 7, "metric": None, "max_length": 0, "together": 0,
 }  # fmt: skip
 
 
@@ -117,6 +117,7 @@ HOSTILE = {
     "no teacher": (changed(("models", 0, "kind"), "model"), "one teacher"),
     "models that are no list": (changed(("models",), {}), "models is not a list"),
     "an unknown setting": (changed(("settings", "output"), "/etc/passwd"), "setting 'output' is unknown"),
+    "a structure that is no switch": (changed(("settings", "structure"), 1), "setting structure is 1"),
     "endless rounds": (changed(("settings", "rounds"), 10**9), "rounds is 1000000000"),
     "an enormous batch": (changed(("settings", "batch_sizes"), [10**9]), "batch_sizes is"),
     "a batch of truth": (changed(("settings", "batch_sizes"), [True]), "batch_sizes is"),

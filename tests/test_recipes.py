@@ -10,7 +10,7 @@ import pytest
 
 from compress import plugins, recipes
 from compress.errors import CompressError
-from compress.recipes import BenchmarkRecipe, Choice, Phase, StudentRecipe, TeacherRecipe, Training
+from compress.recipes import BenchmarkRecipe, Choice, Phase, StudentRecipe, StudyPrune, TeacherRecipe, Training
 from compress.recipes.student import ROUNDING
 
 SHIPPED = [(kind, name) for kind in recipes.KINDS for name in recipes.names(kind)]  # type: ignore[arg-type]
@@ -139,6 +139,7 @@ def test_one_fault_of_a_student(change: dict[str, Any], message: str) -> None:
     ("change", "message"),
     [
         ({"students": [], "prune": []}, "a study needs at least one of students and prune"),
+        ({"benchmark": {"structure": True}}, "no prune has two kinds of them; leave it out"),
         ({"teacher": {}}, "teacher: needs a recipe or a model"),
         ({"data": {**STUDY["data"], "validation_slice": {"share_of_train": 0.1}}}, "either validation or"),
         ({"data": {key: STUDY["data"][key] for key in ("train", "test", "unlabeled")}}, "either validation or"),
@@ -209,3 +210,18 @@ def test_phases_must_suit_the_student() -> None:
     small = recipes.load("students", "bert-48")
     with pytest.raises(CompressError, match=r"a study: with \[vocabulary\] student and teacher read other tokens"):
         recipes.in_phases(small, [Phase((Choice("hidden-mse"),))], source="a study")
+
+
+@pytest.mark.parametrize(
+    ("asked", "several"),
+    [
+        ({"heads": "50%"}, False),
+        ({"heads": "50%", "ffn": "50%"}, True),
+        ({"heads": "50%", "speedup": 2.0}, False),
+        ({"speedup": 2.0}, True),  # may take heads and neurons
+        ({"layers": "2", "vocabulary": True}, True),
+        ({"hidden": "25%"}, False),
+    ],
+)
+def test_how_many_kinds_of_things_go(asked: dict[str, Any], several: bool) -> None:
+    assert StudyPrune(name="p", **asked).removes_several is several

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from lines import line
+from lines import line, write_lines
 from made_study import sha256
 
+from compress.errors import CompressError
+from compress.gate import Budget, check
 from compress.measuring.results import Row, rows_of
+from compress.reporting.page import view
+from compress.reporting.sections import gather
 from compress.reporting.waterfall import Waterfall, waterfalls
+from compress.reporting.wording import results_table
 
 ROUNDS = 5
 
@@ -85,6 +91,83 @@ def test_pruning_and_int8_of_it() -> None:
     pruned = made("p", "torch", 8.0, stage="prune", parent="t")
     best = made("p-int8", "torch", 4.0, stage="quantize", parent="p")
     assert factors(fall(BASE, pruned, best, best=best)) == [("pruning", 1.25), ("int8", 2.0)]
+
+
+def of(parent: str, removals: list[str], milliseconds: float, **fields: Any) -> Any:
+    """Return the line of a structure of a pruned model."""
+    no_quality = dict.fromkeys(("metric_name", "metric", "metric_low", "metric_high", "difference_points"))
+    name = f"{parent}: {'+'.join(removals)}"
+    return made(
+        name, "torch", milliseconds, kind="structure", parent=parent, removals=removals, **no_quality, **fields
+    )
+
+
+ALL = ["vocabulary", "layers", "heads", "neurons", "hidden"]
+PRUNED = made("p", "torch", 1.0, stage="prune", parent="t", removals=ALL)
+BETWEEN = [of("p", ALL[:count], took) for count, took in ((1, 8.0), (2, 4.0), (3, 2.0), (4, 1.25))]
+
+
+def test_every_removal_is_a_step_and_the_last_ends_at_the_pruned_model() -> None:
+    best = made("p-int8", "torch", 0.5, stage="quantize", parent="p")
+    stranger = of("q", ["layers"], 7.0)  # of another model
+    found = fall(BASE, PRUNED, best, *reversed(BETWEEN), stranger, best=best)
+    assert factors(found) == [
+        ("smaller vocabulary", 1.25), ("layers removed", 2.0), ("heads removed", 2.0),
+        ("feed-forward neurons removed", 1.6), ("narrower", 1.25), ("int8", 2.0),
+    ]  # fmt: skip
+    assert found.product == pytest.approx(20) and found.total.value == pytest.approx(20)
+    assert found.steps[4].after == "p in torch, 1 thread" and found.total.before == "t in torch, 1 thread"
+    assert "a difference of 0.0%. Shapes between removals were measured with random weights" in found.sentence
+    assert "--structure" not in found.sentence
+
+
+def test_removals_that_were_not_taken_apart_are_one_step_that_says_how() -> None:
+    found = fall(BASE, PRUNED, best=PRUNED)
+    assert factors(found) == [("pruning", 10.0)] and found.missing == ["dynamic padding", "threads"]
+    assert "smaller vocabulary, layers removed" in found.note and "'compress benchmark --structure'" in found.sentence
+    assert "random weights" not in found.sentence
+    incomplete = fall(BASE, PRUNED, *BETWEEN[:2], best=PRUNED)  # a shape is not there
+    assert factors(incomplete) == [("pruning", 10.0)]
+
+
+def test_one_removal_is_called_by_its_name_and_needs_no_structure() -> None:
+    shallow = made("p", "torch", 5.0, stage="prune", parent="t", removals=["layers"])
+    found = fall(BASE, shallow, best=shallow)
+    assert factors(found) == [("layers removed", 2.0)] and found.note == ""
+    assert fall({**BASE, "removals": ALL}, shallow, best=shallow).note == ""  # the teacher is where it begins
+
+
+def test_removals_keep_their_steps_behind_a_change_of_runtime_and_a_parent_that_is_missing() -> None:
+    best = {**PRUNED, "runtime": "onnxruntime", "parents": [sha256("s"), sha256("t")], "removals": ["layers", "heads"]}
+    between = {**of("p", ["layers"], 2.5), "runtime": "onnxruntime"}
+    assert factors(fall(BASE, FAST, best, between, best=best)) == [
+        ("runtime: torch → onnxruntime", 2.0), ("layers removed and what came before", 2.0), ("heads removed", 2.5),
+    ]  # fmt: skip
+
+
+def test_a_noisy_removal_is_left_out_with_its_neighbour() -> None:
+    found = fall(BASE, PRUNED, *BETWEEN[:3], {**BETWEEN[3], "noisy": True}, best=PRUNED)
+    assert [name for name, _ in factors(found)] == ["smaller vocabulary", "layers removed", "heads removed"]
+    assert "narrower (the host was too noisy)" in found.missing
+
+
+def test_structures_are_in_nothing_but_the_waterfall(tmp_path: Path) -> None:
+    between = [{**one, "speedup": 99.0, "speedup_low": 98.0, "speedup_high": 100.0} for one in BETWEEN]
+    lines = [BASE, PRUNED, *between]
+    assert [row.head["model"] for row in rows_of(lines)] == ["t", "p"]
+    (part,) = gather(lines)
+    names = [row.head["model"] for rows in (part.rows, part.swept, part.fixed) for row in rows]
+    assert set(names) == {"t", "p"}
+    page = view(lines)
+    (shown,) = page.sections
+    assert [row.model for row in shown.table.rows] == ["t", "p"] and "structure" not in shown.kinds
+    assert shown.picture is not None and "p: vocabulary" not in shown.picture.wide + " ".join(shown.verdict)
+    assert [known.model for known in page.models] == ["t", "p"] and len(shown.waterfalls[0].steps) == 5
+    path = write_lines(tmp_path / "r.jsonl", lines)
+    assert {one.subject for one in check([path], [Budget(min_speedup=2.0)]).judgements} == {"p in torch"}
+    with pytest.raises(CompressError, match="no line with model 'p: vocabulary'"):
+        check([path], [Budget(model="p: vocabulary", min_speedup=2.0)])
+    assert results_table(lines).row_count == 2
 
 
 def test_lines_of_another_run_length_or_device_do_not_count() -> None:

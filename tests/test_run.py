@@ -16,7 +16,7 @@ from study_parts import (
 )
 
 from compress import recipes
-from compress.artifact import ModelDir
+from compress.artifact import Manifest, ModelDir
 from compress.errors import CompressError
 from compress.labels import LabelDir
 from compress.measuring.lock import read_lock
@@ -306,7 +306,36 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     study = module.Study(recipe, stages, rows, {"device": "cpu", "threads": 1}, True, silent)
     study.measured(ModelDir.open(case.models / "tiny-bert"), [])
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["bodies"] == ("bert-base",)
-    assert given["floors"] == () and given["train"] is rows.train
+    assert given["floors"] == () and given["train"] is rows.train and given["structure"] is False
+
+
+def test_a_study_takes_removals_apart_where_a_model_had_several(
+    case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = importlib.import_module("compress.run")
+    case.rewrite("rounds = 3", "rounds = 3\nstructure = true")
+    with pytest.raises(CompressError, match="no prune has two kinds of them"):
+        recipes.load("benchmarks", str(case.recipe))
+    case.rewrite('heads = "50%"', 'heads = "50%"\nlayers = "1"')
+    recipe = recipes.load("benchmarks", str(case.recipe))
+    asked: list[bool] = []
+
+    def benchmark(*given: object, output: Path, structure: bool, **settings: object) -> None:
+        asked.append(structure)
+        output.write_text("{}\n")
+
+    monkeypatch.setattr(module, "benchmark", benchmark)
+    stages = Stages.open(case.out, force=False)
+    study = module.Study(
+        recipe, stages, open_rows(recipe, stages, case.data), {"device": "cpu", "threads": 1}, True, silent
+    )
+    teacher = ModelDir.open(case.models / "tiny-bert")
+    shapes = [{"removal": name, "config": {}} for name in ("nothing", "layers", "heads")]
+    study.measured(teacher, [ModelDir(teacher.path, Manifest(stage="prune", notes={"shapes": shapes}))])
+    assert asked == [True] and "none of these models had two" not in caplog.text
+    other = Manifest(stage="prune", notes={"shapes": shapes[:2]}, files={"other": {}})
+    study.measured(teacher, [ModelDir(teacher.path, other)])
+    assert asked == [True, False] and "none of these models had two" in caplog.text
 
 
 def add_student(case: Case, more: str) -> None:

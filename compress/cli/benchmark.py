@@ -46,6 +46,10 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     "weights; may be repeated.",
 )  # fmt: skip
 @click.option(
+    "--structure", is_flag=True,
+    help="Measure each removal of pruned torch models by itself, for the steps of the report's waterfall.",
+)  # fmt: skip
+@click.option(
     "--runtime", "runtimes", multiple=True, metavar="NAME", help="See 'compress list runtimes'; may be repeated."
 )
 @click.option(

@@ -105,7 +105,7 @@ def aggregate(lines: Iterable[Measurement], *, seed: int = 0) -> list[Aggregate]
     """Return what every recipe reaches over its seeds and data sets, in the order of the lines.
 
     Any line of a model will do, whatever its batch size, threads and padding: quality does not depend on them. Of a
-    model and seed measured twice on the same data the newest run counts. Bodies with random weights are left out.
+    model and seed measured twice on the same data the newest run counts. What has random weights is left out.
     """
     kept = [line for line in lines if line["metric"] is not None]
     members, answers = _newest(kept), Answers.read(kept)

@@ -14,6 +14,7 @@ from compress import plugins
 from compress.artifact import VOCABULARIES, ModelDir, file_sha256
 from compress.controls import control_key
 from compress.errors import CompressError
+from compress.measuring.structures import removals_of
 
 logger = logging.getLogger("compress")
 
@@ -25,10 +26,12 @@ TRAINING_ROLES = ("train", "validation", "unlabeled")
 
 @dataclass(frozen=True)
 class Contender:
-    """What is measured. ``kind`` is ``teacher``, ``model``, ``control``, ``floor`` or ``body``; ``recipe`` trained it.
+    """What is measured; ``recipe`` trained it.
 
-    ``model`` is its directory; that of a floor or a body is empty until it is built. ``control_of`` names the first
-    model that a control belongs to, ``control`` the control that belongs to a model.
+    ``kind`` is ``teacher``, ``model``, ``control``, ``floor``, ``body`` or ``structure``. ``model`` is its directory;
+    that of a floor or a body is empty until it is built. ``control_of`` names the first model that a control belongs
+    to, ``control`` the control that belongs to a model. ``removals`` are what compress prune took, in turn;
+    ``structure_of`` names the pruned model that a structure became.
     """
 
     model: ModelDir
@@ -37,6 +40,8 @@ class Contender:
     control_of: str = ""
     recipe: str = ""
     control: str = ""
+    removals: tuple[str, ...] = ()
+    structure_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,11 @@ class Entry:
         return "peer" if self.folder == "peers" else self.contender.kind
 
     @property
+    def has_random_weights(self) -> bool:
+        """Whether it is there for its speed and has no quality."""
+        return self.kind in {"body", "structure"}
+
+    @property
     def is_baseline(self) -> bool:
         return self.kind == "teacher" and self.runtime == BASELINE_RUNTIME
 
@@ -91,7 +101,7 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
             f"the teacher {first.path} is an ONNX model, but speed-ups are against the teacher in torch; "
             "give the directory it was exported from as --teacher and this one as --model"
         )
-    found = [Contender(first, first.name, "teacher", recipe=_recipe(first))]
+    found = [Contender(first, first.name, "teacher", recipe=_recipe(first), removals=removals_of(first))]
     for path, flagged in [(m, False) for m in models] + [(m, True) for m in controls]:
         model = _open(path)
         if model.task != first.task or not same_labels(model.labels, first.labels):
@@ -105,7 +115,7 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
         control_of = str(notes.get("control_of") or "")
         is_control = flagged or bool(control_of) or notes.get("control") is True
         kind = "control" if is_control else "model"
-        found.append(Contender(model, model.name, kind, control_of, _recipe(model)))
+        found.append(Contender(model, model.name, kind, control_of, _recipe(model), removals=removals_of(model)))
     found = [_like_its_source(contender, found) for contender in _with_own_names(found)]
     found = [_with_student(contender, found) for contender in found]
     return [_with_control(contender, found) for contender in found]

@@ -70,6 +70,7 @@ def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
         "stage": manifest.stage if manifest else "",
         **({"quantizer": manifest.recipe["method"]} if manifest and manifest.stage == "quantize" else {}),
         "parents": _parents(contender, runs),
+        **({"removals": list(contender.removals)} if contender.removals else {}),
         "training_seed": training_seed(contender.model), **training_fields(contender.model),
         "model_sha256": contender.model.sha256,
         "tokenizer_sha256": vocabulary_sha256(contender.model),

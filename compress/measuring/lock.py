@@ -317,6 +317,7 @@ SETTINGS: Mapping[str, Callable[[Any], bool]] = {
     "peers": _names,
     "peer_models": _names,
     "bodies": _names,
+    "structure": lambda value: isinstance(value, bool),
     "device": lambda value: value in ("cpu", "cuda"),
     "threads": _numbers(1, 4096),
     "batch_sizes": _numbers(1, 65_536),

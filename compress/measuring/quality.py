@@ -42,8 +42,8 @@ def quality_fields(
     """Return all quality fields but ``predictions`` and ``gold`` of every model, by its title.
 
     Args:
-        logits: logits or log-probabilities ``[N, C]`` by title, ``[N, 1]`` for regression; None for a body with random
-            weights, whose fields are null and whose lists are empty.
+        logits: logits or log-probabilities ``[N, C]`` by title, ``[N, 1]`` for regression; None for random weights,
+            whose fields are null and whose lists are empty.
         gold: class indices, or scores, ``[N]``.
         baseline: title of the teacher that the others are compared with.
         metric: what to measure.

@@ -47,9 +47,14 @@ class Row:
 
 
 def rows_of(lines: Iterable[Measurement]) -> list[Row]:
-    """Gather lines into rows in the order they come; of a configuration measured twice the newest run counts."""
+    """Gather lines into rows in the order they come; of a configuration measured twice the newest run counts.
+
+    Structures are no rows: they are there for the steps of a waterfall, and no candidates for anything.
+    """
     newest: dict[tuple[Any, ...], dict[int, Measurement]] = {}
     for line in lines:
+        if line["kind"] == "structure":
+            continue
         sizes = newest.setdefault(tuple(line[key] for key in KEY), {})
         made = {other["created"] for other in sizes.values()}
         if made and line["created"] < max(made):

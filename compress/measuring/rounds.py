@@ -107,10 +107,12 @@ class Plan:
     def settings(self, run: Run) -> list[Setting]:
         """Return the settings of a loaded run.
 
-        Floors and peers read texts, so that they have the data's own lengths only. Bodies are there for latency: a
-        large batch of BERT-large takes the time of a whole model's benchmark.
+        Floors and peers read texts, so that they have the data's own lengths only; structures are for the waterfall,
+        which is of these. Bodies are there for latency: a large batch of BERT-large takes the time of a whole model's
+        benchmark.
         """
-        lengths = [None, *self.lengths] if run.entry.folder == "runtimes" else [None]
+        at_lengths = run.entry.folder == "runtimes" and run.entry.kind != "structure"
+        lengths = [None, *self.lengths] if at_lengths else [None]
         sizes = [min(self.batch_sizes)] if run.entry.kind == "body" else self.batch_sizes
         settings = [Setting(size, length) for length in lengths for size in sizes]
         if run.is_baseline and self.padded_teacher:
@@ -146,12 +148,15 @@ class Files:
 
 
 def groups_of(entries: Sequence[Entry], together: int) -> list[list[Entry]]:
-    """Part entries into groups of so many models (0: one group of all), each with the teacher in all its runtimes."""
+    """Part entries into groups of so many models (0: one group of all), each with the teacher in all its runtimes.
+
+    Structures are in the group of the model that they became, and not counted.
+    """
     teacher = [entry for entry in entries if entry.kind == "teacher"]
     others: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.kind != "teacher":
-            others.setdefault(entry.contender.name, []).append(entry)
+            others.setdefault(entry.contender.structure_of or entry.contender.name, []).append(entry)
     models = list(others.values())
     size = together or max(1, len(models))
     parts = [models[start : start + size] for start in range(0, len(models), size)] or [[]]
@@ -204,7 +209,7 @@ def _start(
             run, files.texts, cores=sorted(cores[:count]), max_length=plan.max_length, lengths=plan.lengths
         )
         runs.append(run)
-    if entry.kind == "body":
+    if entry.has_random_weights:
         return runs, None
     path = files.scratch / "logits.npy"
     task = (entry.build.source if entry.build else entry.directory).task

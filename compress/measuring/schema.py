@@ -36,13 +36,18 @@ WHO = _fields(
     ("schema", "integer", "version of this table"),
     ("study", "string", "study the line belongs to; empty outside one"),
     ("model", "string", "name of what was measured, unique within a run"),
-    ("kind", "string", "teacher, model, control (undistilled), floor (gold labels only), body (random weights), peer"),
+    (
+        "kind", "string",
+        "teacher, model, control (undistilled), floor (gold labels only), peer; with random weights body (a published "
+        "size) or structure (a pruned model, the first of parents, before its last removals)",
+    ),
     ("recipe", "string", "recipe that made it; empty if none"),
     ("control_of", "string", "for a control: the model it is the control of, or the first of several"),
     ("control", "string~", "for a model: the control that belongs to it; empty where none was measured"),
     ("stage", "string", "stage that made it: finetune, distill, prune, quantize, export; empty if none of ours"),
     ("quantizer", "string~", "of stage quantize: onnx-dynamic or onnx-qdq, both int8, or packed: size only"),
     ("parents", "array", "sha256 of the models it was made from, nearest first"),
+    ("removals", "array~", "what compress prune took of it in turn: vocabulary, layers, heads, neurons, hidden"),
     ("training_seed", "integer?", "seed it was trained with"),
     ("training_steps", "integer?~", "optimiser steps that a student or teacher of ours took; null for what has none"),
     ("training_batch_size", "integer?~", "rows of each step; null for what has none, or where phases differ"),
@@ -99,7 +104,7 @@ SPEED = _fields(
     ("peak_gpu_memory_bytes", "integer?", "as torch counts it"),
 )
 QUALITY = _fields(
-    ("metric_name", "string?", "accuracy, f1, macro-f1, matthews, pearson, spearman; null for a body"),
+    ("metric_name", "string?", "accuracy, f1, macro-f1, matthews, pearson, spearman; null with random weights"),
     ("metric", "number?", "as a fraction"),
     ("metric_low", "number?", "its 95% interval"),
     ("metric_high", "number?", "its 95% interval"),

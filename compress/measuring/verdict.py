@@ -74,7 +74,7 @@ def judge_drop_of(line: Mapping[str, Any], budget_points: float) -> DropVerdict:
     """Judge a result line against its teacher; the counts of won and lost rows are used where they make the difference.
 
     Raises:
-        ValueError: the line is of a body with random weights and has no metric.
+        ValueError: the line is of random weights and has no metric.
     """
     if line["difference_points"] is None:
         raise ValueError(f"{line['model']} has no {line['metric_name'] or 'metric'} to judge")

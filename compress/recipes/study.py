@@ -147,6 +147,12 @@ class StudyPrune(Pruning):
         return found
 
     @property
+    def removes_several(self) -> bool:
+        """Whether things of two or more kinds go; a target without amounts may take heads and neurons."""
+        units = (self.heads, self.ffn) if self.heads or self.ffn else (self.has_target, self.has_target)
+        return sum(map(bool, (self.vocabulary, self.layers, self.hidden, *units))) > 1
+
+    @property
     def pruning(self) -> Pruning:
         """What is removed, without what only a study knows."""
         return Pruning(**{field.name: getattr(self, field.name) for field in fields(Pruning)})
@@ -158,7 +164,7 @@ class StudyBenchmark:
 
     ``threads`` is a number or several; int8 is judged at the first. ``lengths`` are tokens to measure at beside the
     data's own lengths. ``floors`` are fitted on the study's training rows. ``together`` is how many models are held in
-    memory at a time, each group with the teacher; 0 is all.
+    memory at a time, each group with the teacher; 0 is all. ``structure`` measures each removal of pruned models.
     """
 
     batch_sizes: tuple[int, ...] = (1, 32)
@@ -169,6 +175,7 @@ class StudyBenchmark:
     floors: bool = True
     peers: tuple[str, ...] = ()
     bodies: tuple[str, ...] = ()
+    structure: bool = False
     metric: str = ""
     together: int = 0
 
@@ -243,4 +250,7 @@ class BenchmarkRecipe:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        return [] if self.students or self.prune else ["a study needs at least one of students and prune"]
+        found = [] if self.students or self.prune else ["a study needs at least one of students and prune"]
+        if self.benchmark.structure and not any(prune.removes_several for prune in self.prune):
+            found.append("benchmark.structure takes removals apart, and no prune has two kinds of them; leave it out")
+        return found

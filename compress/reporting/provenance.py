@@ -72,9 +72,11 @@ def _facts(line: Measurement) -> list[tuple[str, str]]:
 
 
 def known_models(lines: Iterable[Measurement]) -> list[Known]:
-    """Return every model among the lines that is made of files, once."""
+    """Return every model among the lines that is made of files, once; structures, which nobody has, are left out."""
     found: dict[tuple[str, str], Known] = {}
     for line in lines:
+        if line["kind"] == "structure":
+            continue
         heads, widths = line["heads_per_layer"], line["ffn_per_layer"]
         shape = [f"{noun} {'/'.join(map(str, each))}" for noun, each in (("heads", heads), ("width", widths)) if each]
         seed = NONE if line["training_seed"] is None else str(line["training_seed"])

@@ -83,7 +83,7 @@ def gather(lines: Sequence[Measurement]) -> list[Measured]:
     """
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for line in lines:
-        if line["kind"] not in ORDER or line["device"] not in DEVICES:
+        if line["kind"] not in {*ORDER, "structure"} or line["device"] not in DEVICES:
             raise CompressError(
                 f"{line['model']} is a {line['kind']!r} on {line['device']!r}, which this compress does not know; "
                 f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"

@@ -19,6 +19,10 @@ from compress.reporting.waterfall_chart import Bar, waterfall_chart
 _WORDS = {
     "distill": "distillation", "prune": "pruning", "finetune": "fine-tuning", "export": "export",
 }  # fmt: skip
+_REMOVED = {
+    "vocabulary": "smaller vocabulary", "layers": "layers removed", "heads": "heads removed",
+    "neurons": "feed-forward neurons removed", "hidden": "narrower",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """The steps at one batch size, their product, and the whole measured directly; ``missing`` are steps left out."""
+    """The steps at one batch size, their product, and the whole measured directly.
+
+    ``missing`` are steps left out, ``note`` says what a reader must know of removals.
+    """
 
     batch_size: int
     model: str
@@ -44,10 +51,15 @@ class Waterfall:
     total: Step
     missing: list[str]
     picture: Picture
+    note: str = ""
 
     @property
     def sentence(self) -> str:
-        """How well the steps explain the whole."""
+        """How well the steps explain the whole, and what else to know of them."""
+        return f"{self._explained} {self.note}".rstrip()
+
+    @property
+    def _explained(self) -> str:
         off = 100 * (self.product / self.total.value - 1)
         ends = f"from {self.total.before} to {self.total.after}"
         value = times(self.total.value)
@@ -96,6 +108,15 @@ class _Run:
     def knows(self, model: str) -> bool:
         return any(line["model_sha256"] == model for line in self.lines)
 
+    def structures(self, model: str) -> list[Measurement]:
+        """Return a line of each shape that a pruned model had before its last removal, the smallest first."""
+        found = {
+            line["model_sha256"]: line
+            for line in self.lines
+            if line["kind"] == "structure" and line["parents"][:1] == [model]
+        }
+        return sorted(found.values(), key=lambda line: -len(line.get("removals", [])))
+
 
 def _waterfall(run: _Run) -> Waterfall | None:
     missing: list[str] = []
@@ -116,7 +137,9 @@ def _waterfall(run: _Run) -> Waterfall | None:
     product = 1.0
     for step in steps:
         product *= step.value
-    return Waterfall(run.batch_size, run.best["model"], steps, product, total, missing, _picture(title, steps, total))
+    return Waterfall(
+        run.batch_size, run.best["model"], steps, product, total, missing, _picture(title, steps, total), _note(run)
+    )
 
 
 Pair = tuple[str, Measurement, Measurement]
@@ -170,15 +193,48 @@ def _chain(run: _Run) -> list[tuple[str, str]]:
     while line["model_sha256"] != run.teacher:
         parents = line["parents"]
         known = next((p for p in parents if p != line["model_sha256"] and run.knows(p)), None)
-        word = precision(line) if line["stage"] == "quantize" else _WORDS.get(line["stage"], "")
         is_direct = known is not None and known == parents[0]
-        name = word if is_direct or not word else f"{word} and what came before"
-        name = name or "another model"
-        chain.append((name, line["model_sha256"]))
+        words, models = _words(line, run)
+        if not is_direct and words[-1]:
+            words[-1] += " and what came before"
+        chain += zip([word or "another model" for word in words], models, strict=True)
         if known is None or known in {sha for _, sha in chain}:
             break
         line = next(other for other in run.lines if other["model_sha256"] == known)
     return [("", run.teacher), *reversed(chain)]
+
+
+def _words(line: Measurement, run: _Run) -> tuple[list[str], list[str]]:
+    """Return the steps that made a model from its parent and the models they led to, the last one first.
+
+    Pruning is a step for each removal where the shapes between them were measured, else one.
+    """
+    if line["stage"] == "quantize":
+        return [precision(line)], [line["model_sha256"]]
+    between = run.structures(line["model_sha256"])
+    removals = line.get("removals", [])
+    if len(removals) != len(between) + 1:
+        return [_WORDS.get(line["stage"], "")], [line["model_sha256"]]
+    made = [line["model_sha256"], *(one["model_sha256"] for one in between)]
+    return [_removed(removal) for removal in reversed(removals)], made
+
+
+def _removed(removal: str) -> str:
+    return _REMOVED.get(removal, f"{removal} removed")
+
+
+def _note(run: _Run) -> str:
+    """Say that removals were taken apart with random weights, or how to take them apart."""
+    notes = []
+    for _, model in _chain(run)[1:]:
+        line = next(line for line in run.lines if line["model_sha256"] == model)
+        removals = line.get("removals", [])
+        if line["kind"] == "structure":
+            notes.append("Shapes between removals were measured with random weights, which are as fast.")
+        elif len(removals) > 1 and not run.structures(model):
+            told = ", ".join(_removed(removal) for removal in removals)
+            notes.append(f"Pruning is one step of several ({told}): 'compress benchmark --structure' measures each.")
+    return " ".join(dict.fromkeys(notes))
 
 
 def _threads(run: _Run, missing: list[str]) -> list[Pair]:
