@@ -17,7 +17,7 @@ def normalised(scores: Tensor) -> Tensor:
 def close_lowest(
     scores: Tensor, masks: Sequence[Tensor], count: int, *, keep: int = 1, multiple: int = 1, by_layer: bool = False
 ) -> list[Tensor]:
-    """Return masks with ``count`` more units closed: the lowest of all layers, or as many in every layer.
+    """Return masks with ``count`` more units closed: the lowest of all layers, or those of every layer above one width.
 
     Ties go by layer and unit, so that the same scores always give the same masks.
 
@@ -25,7 +25,8 @@ def close_lowest(
         keep: how many units every layer keeps at least.
         multiple: what a layer keeps is a multiple of this, where it loses anything; the total is the nearest that such
             widths allow.
-        by_layer: all layers come down to the same width, as far as they are above it.
+        by_layer: all layers come down to one width, as far as they are above it; the total is the nearest that such a
+            width allows.
 
     Raises:
         ValueError: the layers cannot give so many.
@@ -37,8 +38,10 @@ def close_lowest(
         sorted((float(scores[layer, unit]), layer, int(unit)) for unit in mask.nonzero().flatten())
         for layer, mask in enumerate(masks)
     ]
-    widths = _level(present, count, keep) if by_layer else _widths_by_score(ranked, count, keep)
-    widths = _rounded(widths, present, keep, multiple)
+    if by_layer:
+        widths = _level(present, count, keep, multiple)
+    else:
+        widths = _rounded(_widths_by_score(ranked, count, keep), present, keep, multiple)
     closed = [mask.clone() for mask in masks]
     for mask, units, width in zip(closed, ranked, widths, strict=True):
         for _, _, unit in units[: len(units) - width]:
@@ -55,13 +58,12 @@ def _widths_by_score(ranked: Sequence[Sequence[tuple[float, int, int]]], count: 
     return widths
 
 
-def _level(present: Sequence[int], count: int, keep: int) -> list[int]:
-    """Return widths that are as equal as can be after ``count`` units are gone: the widest layer loses first."""
-    widths = list(present)
-    for _ in range(count):
-        widest = max(range(len(widths)), key=lambda layer: (widths[layer] > keep, widths[layer]))
-        widths[widest] -= 1
-    return widths
+def _level(present: Sequence[int], count: int, keep: int, multiple: int) -> list[int]:
+    """Return widths with one common upper end, a multiple, so that about ``count`` units are gone."""
+    left = sum(present) - count
+    ends = [max(present), *range(-(-keep // multiple) * multiple, max(present), multiple)]
+    best = min(ends, key=lambda end: (abs(sum(min(width, end) for width in present) - left), end))
+    return [min(width, best) for width in present]
 
 
 def _rounded(widths: Sequence[int], present: Sequence[int], keep: int, multiple: int) -> list[int]:

@@ -38,6 +38,7 @@ class Cut:
         flops: operations of a row of ``tokens`` tokens; None where they cannot be counted.
         value: the metric on the rows that judge.
         points, low, high: the difference to the whole model, with its 95% interval.
+        trained: whether the weights were trained since the model was whole.
         architecture: the shapes, as a manifest has them.
         config: what a model of random weights that is as fast is made from.
     """
@@ -52,6 +53,7 @@ class Cut:
     points: float
     low: float
     high: float
+    trained: bool
     architecture: dict[str, Any]
     config: dict[str, Any]
 
@@ -72,6 +74,7 @@ class Shrinking:
     folder: Path
     split: str
     cuts: list[Cut] = field(default_factory=list)
+    trained: bool = False
     reference: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,12 +102,11 @@ class Shrinking:
 
     def without(self, masks: Masks, directory: Path) -> Path:
         """Write what the model would be without what masks close, and return where."""
-        from compress.modeling.pruned import to_pruned
         from compress.saving import save_model
 
         smaller = deepcopy(self.model)
         slice_units(smaller, masks)
-        save_model(to_pruned(smaller).cpu().eval(), self.tokenizer, directory)
+        save_model(reloadable(smaller).cpu(), self.tokenizer, directory)
         return directory
 
     def judge(self, removal: str) -> Evaluations:
@@ -114,22 +116,21 @@ class Shrinking:
             self.folder / f"answers-{len(self.cuts)}-{removal}", self.split,
         )  # fmt: skip
 
-    def done(self, removal: str, removed: int, of: int) -> None:
-        """Write down what the model is after a removal, and keep it."""
+    def done(self, removal: str, removed: int, of: int, closed: Masks | None = None) -> None:
+        """Write down what the model is after a removal, and keep it; ``closed`` are units that are not cut out yet."""
         from compress.measuring.flops import count_flops
-        from compress.modeling.pruned import to_pruned
         from compress.saving import describe_architecture, save_model
 
-        kept = to_pruned(self.model).cpu().eval()
+        kept = reloadable(self.model).cpu().eval()
         judge = self.judge(removal)
-        found = judge.against(self.reference)
+        found = judge.against(self.reference, closed)
         tokens = np.ones((1, self.median_length), dtype=np.int64)
         architecture = describe_architecture(kept)
         self.cuts.append(
             Cut(
                 removal, removed, of, architecture["parameters"],
                 count_flops(kept, {"input_ids": tokens, "attention_mask": tokens.copy()}), self.median_length,
-                judge.value(), found.points, found.low, found.high, architecture,
+                judge.value(closed), found.points, found.low, found.high, self.trained, architecture,
                 {key: value for key, value in kept.config.to_diff_dict().items() if key not in NO_SHAPE},
             )
         )  # fmt: skip
@@ -161,19 +162,26 @@ class Shrinking:
         remove_hidden(self.model, positions)
         self.done("hidden", len(positions), there)
 
-    def reloadable(self) -> None:
-        """Turn the model into one of a class that can be saved and opened again."""
-        from compress.modeling.pruned import to_pruned
-
-        self.model = to_pruned(self.model).eval()
-
     def remove_units(self, masks: Masks) -> None:
-        """Cut what masks close out of the weights, heads before neurons, and check it against masking."""
+        """Cut what masks close out of the weights, heads before neurons, and check it against masking.
+
+        A model that was trained with all of it closed is judged so.
+        """
         masked = self.judge("masked").logits(masks, COMPARED_ROWS)
         for part, rows in masks.items():
             slice_units(self.model, {part: rows})
-            self.done(part, sum(int((row == 0).sum()) for row in rows), sum(map(len, rows)))
+            later: Masks = {other: left for other, left in masks.items() if part == "heads" and other != part}
+            gone = sum(int((row == 0).sum()) for row in rows)
+            self.done(part, gone, sum(map(len, rows)), later if self.trained else None)
         check_equal(masked, self.judge("sliced").logits(rows=COMPARED_ROWS))
+
+
+def reloadable(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of a model, of a class that can be saved and opened again."""
+    from compress.modeling.pruned import to_pruned
+    from compress.units import has_units
+
+    return (to_pruned(model) if has_units(model) else deepcopy(model)).eval()
 
 
 def slice_units(model: PreTrainedModel, masks: Masks) -> None:

@@ -54,7 +54,7 @@ def writing(
                     f"{working} holds unfinished work of another command for {output}; "
                     "repeat that command to resume it, choose another -o, or discard it with --force"
                 )
-            _empty(working)
+            empty(working)
         request_file.parent.mkdir(exist_ok=True)
         if not request_file.exists():
             write_atomically(request_file, asked)
@@ -94,7 +94,8 @@ def _has_progress(working: Path) -> bool:
     return any(path.name not in {WORK_FOLDER, REQUEST_NAME, ".lock"} for path in made)
 
 
-def _empty(directory: Path) -> None:
+def empty(directory: Path) -> None:
+    """Remove everything that a start has left in a working directory, but for its lock."""
     for entry in directory.iterdir():
         if entry.name == ".lock":
             continue

@@ -5,14 +5,18 @@ Vocabulary, layers, heads and neurons, and hidden width go in this order, in one
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compress import plugins
 from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import Example, check_roles, content_sha256, describe_rows, encode_gold, row_key
 from compress.errors import CompressError
@@ -23,7 +27,7 @@ from compress.labels import LabelDir, open_labels
 from compress.measuring.side_by_side import Speed
 from compress.measuring.timing import Ratio
 from compress.metrics import Metric, find_metric
-from compress.output import WORK_FOLDER, write_atomically, writing
+from compress.output import WORK_FOLDER, empty, write_atomically, writing
 from compress.progress import Progress, silent
 from compress.recipes import Pruning, Training
 from compress.recovery import RECOVERY, Recovery, check_labels, selection_for
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("compress")
 
-CURVE_NAME, PICTURE_NAME = "pruning_curve.csv", "pruning_curve.svg"
+CURVE_NAME = "pruning_curve.csv"
 REPORT_NAME = "pruning.json"
 ON_TRAIN = "train (the scoring rows)"
 BATCH_SIZES = (1, 32)  # at which each removal is timed
@@ -76,7 +80,7 @@ def prune(
         pruning: what to remove, and how it is chosen.
         train: gold rows; some of them, drawn at random, score what may go.
         validation: gold rows that judge and select; without any the scoring rows judge, which flatters, and it is said.
-        vocabulary: text whose word pieces stay, and no others; None keeps all.
+        vocabulary: text whose word pieces stay, and no others; it is read twice. None keeps all.
         labels: text for the recovery, labelled by the unpruned model or its teacher; the texts of ``train`` are always
             learned from.
         measure: time the model after each removal.
@@ -89,6 +93,8 @@ def prune(
 
     from compress.device import resolve_device
     from compress.saving import describe_architecture, write_model
+    from compress.unit_choice import OutOfReach
+    from compress.vocabulary_cut import check_tokenizer
 
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
     pruning.check()
@@ -97,6 +103,11 @@ def prune(
             "nothing to remove; say what with --heads 60%, --ffn 40%, --layers 2, --hidden 25% or --vocabulary FILE, "
             "or how far to go with --max-accuracy-drop 1.0 or --speedup 1.5"
         )
+    if pruning.max_accuracy_drop and not validation:
+        raise CompressError(
+            "--max-accuracy-drop is judged on rows that the model was not fitted on; give them with --validation FILE"
+        )
+    plugins.find("criteria", pruning.criterion)
     label_dirs = open_labels(labels)
     check_labels(source, label_dirs, pruning.recover, bool(validation))
     check_rows(train)
@@ -120,10 +131,12 @@ def prune(
     request = {
         "stage": "prune", "model": source.sha256, **asdict(pruning), **corpus, "training": asdict(training),
         "data": data, "labels": [directory.manifest.files for directory in label_dirs], "seed": seed,
-        "metric": chosen_metric.name,
+        "metric": chosen_metric.name, **({"threads": threads} if pruning.speedup else {}),
     }  # fmt: skip
     whole: Any = source.load()
     _check_model(whole, pruning)
+    if vocabulary is not None:
+        check_tokenizer(source.load_tokenizer())
     whole.to(torch_device)
     with writing(output, request, force=force) as working:
         fitting = {"task": source.task, "seed": seed, "device": torch_device, "threads": threads, "quiet": quiet}
@@ -138,7 +151,11 @@ def prune(
         work = _Work(
             source, pruning, gold, chosen_metric, working, recovery, stopwatch, torch_device, seed, progress
         )
-        state, decided = work.shrink(whole, vocabulary)
+        try:
+            state, decided = work.shrink(whole, vocabulary)
+        except OutOfReach:
+            empty(working)  # another target may be asked for under the same name
+            raise
         notes: dict[str, Any] = {}
         if pruning.recover:
             notes["recovery"] = asdict(recovery.recover(state, working))
@@ -189,7 +206,7 @@ class _Work:
         self, whole: PreTrainedModel, vocabulary: Iterable[Example] | None
     ) -> tuple[Shrinking, dict[str, Any]]:
         """Remove everything that was asked for, in place, and judge each removal; return also what was decided."""
-        from compress.cuts import Shrinking
+        from compress.cuts import Shrinking, reloadable
         from compress.masks import masks_of
         from compress.unit_choice import choose_layers_to_remove, choose_positions, choose_units
 
@@ -216,7 +233,7 @@ class _Work:
                 self._batches(state), state.judge("path"), state.reference, pruning, self._speedup_of(state),
                 seed=self.seed, progress=self.progress,
             ))  # fmt: skip
-            found |= {key: decision[key] for key in ("importance", "curve")}
+            found |= {key: value for key, value in decision.items() if key != "masks"}
             state.remove_units(masks_of(decision["masks"]))
         if pruning.hidden:
             with self.progress("Scoring hidden width", None):
@@ -224,7 +241,7 @@ class _Work:
                     "hidden", lambda: choose_positions(state.model, self._batches(state), pruning)
                 )
             state.remove_hidden(positions)
-        state.reloadable()
+        state.model = reloadable(state.model)
         return state, found
 
     def _batches(self, state: Shrinking) -> list[Batch]:
@@ -246,15 +263,18 @@ class _Work:
 
     def _speedup_of(self, state: Shrinking) -> Callable[[Masks], Ratio]:
         """Return what measures how fast the model is without some units, against the whole one."""
+        candidates = self.folder / "candidates"
+        shutil.rmtree(candidates, ignore_errors=True)  # of a start that was stopped
+        numbers = itertools.count()
         return lambda masks: self.stopwatch.speedup(
-            state.directories[0], state.without(masks, self.folder / "candidate"), self.pruning.speedup_batch_size
+            state.directories[0], state.without(masks, candidates / str(next(numbers))), self.pruning.speedup_batch_size
         )
 
     def report(
         self, state: Shrinking, decided: Mapping[str, Any], speeds: Sequence[Speed], name: str
     ) -> dict[str, Any]:
         """Write pages, tables and pictures, and return what the manifest notes of them."""
-        from compress.reporting.curves import curve_csv, draw_curve
+        from compress.reporting.curves import curve_csv
         from compress.reporting.pruning import removed, write_report
 
         curve = list(decided.get("curve", ()))
@@ -264,7 +284,8 @@ class _Work:
             curve.append({**stopped, **won, "recovered": True})
         content = {
             "name": name, "model": self.source.name, "model_sha256": self.source.sha256, "metric": self.metric.name,
-            "split": state.split, "rows": len(state.gold.examples), "criterion": self.pruning.criterion,
+            "split": state.split, "rows": len(state.gold.examples), "schedule": self.pruning.schedule,
+            "criterion": "gradual-pruning" if self.pruning.schedule == "cubic" else self.pruning.criterion,
             "cuts": [asdict(cut) for cut in state.cuts], "speeds": [asdict(speed) for speed in speeds],
             **decided, "curve": curve,
         }  # fmt: skip
@@ -272,7 +293,6 @@ class _Work:
         write_report(content, self.working)
         if curve:
             write_atomically(self.working / CURVE_NAME, curve_csv(curve))
-            write_atomically(self.working / PICTURE_NAME, draw_curve(name, self.metric.name, curve).picture.wide)
         return {
             "removed": removed(content["cuts"]),
             # A target may leave heads or neurons as they are.
@@ -290,24 +310,34 @@ def _lessons(
 
 
 def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:
-    """Refuse a model that cannot give what is asked for, before anything is written."""
+    """Refuse a model that cannot give what is asked for, before anything is written.
+
+    Which layers go is not known yet; the first that can go stand for them.
+    """
+    from compress.attention import has_heads
+    from compress.depth import removable_layers, remove_layers
     from compress.gates import gates_work
     from compress.unit_choice import amounts_of, layers_to_remove, positions_to_remove
-    from compress.width import members
+    from compress.width import members, remove_hidden
 
+    if pruning.recovery == "relations" and not has_heads(model):
+        raise CompressError(
+            f"--recovery relations reads queries, keys and values, which compress does not know where to find in a "
+            f"{model.config.model_type!r} model; use --recovery logits or hidden"
+        )
+    smaller = deepcopy(model)
     if pruning.layers:
-        layers_to_remove(model, pruning)
-    if pruning.hidden:
-        members(model)
-        positions_to_remove(model, pruning)
-    if not pruning.removes_units:
-        return
-    for part in amounts_of(model, pruning):
+        count = layers_to_remove(model, pruning)
+        remove_layers(smaller, removable_layers(model)[:count])
+    for part in amounts_of(smaller, pruning) if pruning.removes_units else ():
         if not gates_work(model, part):
             raise CompressError(
                 f"gates on the {part} of a {model.config.model_type!r} model do not reach its logits; it cannot be "
                 "pruned"
             )
+    if pruning.hidden:
+        members(model)
+        remove_hidden(smaller, range(positions_to_remove(model, pruning)))
 
 
 def _opened_by(runtime: str, directory: Path) -> Path:
@@ -315,5 +345,6 @@ def _opened_by(runtime: str, directory: Path) -> Path:
     if runtime == "torch":
         return directory
     target = directory.with_name(f"{directory.name}-onnx")
-    export(ModelDir.open(directory, verify=False), target, force=True)
+    if not target.is_dir():
+        export(ModelDir.open(directory, verify=False), target)
     return target

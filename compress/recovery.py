@@ -15,6 +15,8 @@ from compress.recipes import Choice, Phase, Pruning, Training
 from compress.transfer import Gold, Lessons, Pool, Selection, agreement_rows
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
     from compress.cuts import Shrinking
     from compress.masks import Masks
     from compress.training import Outcome
@@ -41,17 +43,32 @@ def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: floa
             )
 
 
-def losses_of(recovery: str, head_size: int) -> tuple[Choice, ...]:
-    """Return what ``--recovery`` names: logits, and beside them hidden states or the relations of tokens.
+def losses_of(recovery: str, config: PretrainedConfig) -> tuple[Choice, ...]:
+    """Return what ``--recovery`` names: logits, and beside them hidden states or the relations of tokens."""
+    from compress.modeling.families import head_size_of
 
-    As many relation heads as a head is wide divide any number of heads that a layer has left.
+    if recovery == "hidden":
+        return (Choice("logit-mse"), Choice("hidden-mse"))
+    if recovery == "relations":
+        # As many relation heads as a head is wide divide any number of heads that a layer has left.
+        return (Choice("logit-mse"), Choice("relations", options={"relation_heads": head_size_of(config)}))
+    return (Choice("logit-mse"),)
+
+
+def check_noise(state: Shrinking) -> None:
+    """Refuse to close units by the gradients of a training that has none at first.
+
+    A model that nothing was removed from, and that drops nothing out, says what its teacher says: the first units would
+    go by the noise of rounding.
     """
-    beside = {
-        "logits": (),
-        "hidden": (Choice("hidden-mse"),),
-        "relations": (Choice("relations", options={"relation_heads": head_size}),),
-    }
-    return (Choice("logit-mse"), *beside[recovery])
+    from torch import nn
+
+    drops = any(module.p > 0 for module in state.model.modules() if isinstance(module, nn.Dropout))
+    if not drops and all(cut.removal in {"nothing", "vocabulary"} for cut in state.cuts):
+        raise CompressError(
+            "--schedule cubic closes units by the gradients of its training, which begin at zero for a model without "
+            "dropout such as this one; use --schedule steps, or remove --layers too"
+        )
 
 
 def selection_for(pool: Pool | None, validation: Gold, metric: str, task: str) -> Selection | None:
@@ -90,11 +107,13 @@ class Recovery:
             "keep_heads": self.pruning.keep_heads, "multiple": self.pruning.multiple,
             "normalise": self.pruning.normalise,
         }  # fmt: skip
+        check_noise(state)
         outcome = recall(folder, state.model)
         if outcome is None:
             (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
             outcome = self._learn(state, folder, CLOSING_SHARE, None, Choice("gradual-pruning", options=options))
             remember(folder, state.model, outcome)
+        state.trained = True
         assert outcome.closed is not None
         return masks_without(state.model, outcome.closed)
 
@@ -102,6 +121,7 @@ class Recovery:
         """Train what is left, for what a closing has left of the epochs, and keep its best checkpoint."""
         share = 1 - CLOSING_SHARE if self.pruning.schedule == "cubic" else 1.0
         outcome = self._learn(state, working, share, self.selection)
+        state.trained = True
         state.done("recovery", 0, 0)
         return outcome
 
@@ -109,11 +129,9 @@ class Recovery:
         self, state: Shrinking, working: Path, share: float, selection: Selection | None,
         intervention: Choice | None = None,
     ) -> Outcome:  # fmt: skip
-        from compress.modeling.families import head_size_of
         from compress.phases import Teachers, fit
 
-        losses = losses_of(self.pruning.recovery, head_size_of(state.model.config))
-        phase = Phase(losses, intervention=intervention)
+        phase = Phase(losses_of(self.pruning.recovery, state.model.config), intervention=intervention)
         live = phase.needs & {"hidden", "attention"}
         teacher = ModelDir.open(state.whole, verify=False).load() if live else None
         training = replace(

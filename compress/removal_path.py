@@ -40,7 +40,7 @@ def check_criterion(pruning: Pruning, parts: Sequence[Part]) -> None:
         able = [name for name in plugins.names("criteria") if "part" in plugins.find("criteria", name).parameters]
         raise CompressError(
             f"--criterion {pruning.criterion} scores heads only, and neurons of feed-forward networks shall go too; "
-            f"use {', '.join(able)}"
+            f"use {', '.join(able)}, or let only heads go with --heads"
         )
 
 

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("compress")
 
+
+
+class OutOfReach(CompressError):
+    """No step of the path is within a target: nothing of what was found out is of use to another try."""
+
+
 OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
 
 
@@ -37,7 +43,9 @@ def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
     """
     asked: dict[Part, str] = {"heads": pruning.heads, "neurons": pruning.ffn}
     if pruning.has_target and not any(asked.values()):
-        asked = {"heads": MOST, "neurons": MOST if has_units(model, "neurons") else ""}
+        asked = {part: MOST for part in asked if _can_give(model, part, pruning)}
+        if not asked:
+            raise CompressError("every layer of this model has as few heads and neurons as it keeps; remove --layers")
     amounts = {
         part: units_to_remove(
             OPTIONS[part], amount, [units.count for units in units_of(model, part)], part,
@@ -48,6 +56,11 @@ def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
     }  # fmt: skip
     check_criterion(pruning, list(amounts))
     return amounts
+
+
+def _can_give(model: PreTrainedModel, part: Part, pruning: Pruning) -> bool:
+    keep = kept_at_least(part, pruning)
+    return has_units(model, part) and any(units.count > keep for units in units_of(model, part))
 
 
 def announced_amounts(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
@@ -84,7 +97,8 @@ def layers_to_remove(model: PreTrainedModel, pruning: Pruning) -> int:
     from compress.depth import removable_layers
     from compress.modeling.families import layers_of
 
-    there, removable = len(layers_of(model)), len(removable_layers(model))
+    removable = len(removable_layers(model))  # refuses a family that it does not know
+    there = len(layers_of(model))
     return units_to_remove("--layers", pruning.layers, [there], "layers", keep=max(1, there - removable))
 
 
@@ -122,40 +136,53 @@ def choose_units(
     model = judge.model
     amounts = announced_amounts(model, pruning)
     weights = {part: [_weights(units) for units in units_of(model, part)] for part in amounts}
-    whole = Step(open_masks(model, list(amounts)), {})
-    curve = [_point(whole, weights, judge, reference)]
-    steps: list[Step] = []
+    steps = [Step(open_masks(model, list(amounts)), {})]
+    curve = [_point(steps[0], weights, judge, reference)]
+    if _drops_too_much(curve[0], pruning) and curve[0]["points"]:
+        raise OutOfReach(
+            f"--max-accuracy-drop {pruning.max_accuracy_drop:g} is broken before any head or neuron goes: the layers "
+            f"or word pieces that are gone cost {_said(curve[0])}; remove fewer of them, or allow more"
+        )
     with progress("Removing heads and neurons", sum(amounts.values())) as advance:
         for step in removal_path(model, batches, amounts, pruning, seed=seed):
             steps.append(step)
             curve.append(_point(step, weights, judge, reference))
-            advance(sum(step.removed.values()) - sum((steps[-2] if steps[1:] else whole).removed.values()))
+            advance(sum(step.removed.values()) - sum(steps[-2].removed.values()))
             if _drops_too_much(curve[-1], pruning):
                 break
     if _drops_too_much(curve[1], pruning):
-        first = curve[1]
-        raise CompressError(
-            f"--max-accuracy-drop {pruning.max_accuracy_drop:g} allows nothing: the first step is "
-            f"{first['points']:+.2f} points ({first['low']:+.2f} to {first['high']:+.2f}) on {first['rows']:,} rows of "
-            f"{first['split']}; "
+        raise OutOfReach(
+            f"--max-accuracy-drop {pruning.max_accuracy_drop:g} allows nothing: the first step is {_said(curve[1])}; "
             "allow more, take smaller steps with --step, or give more validation rows, which narrow the interval"
         )
-    position = _fast_enough(steps, pruning, speedup_of) if pruning.speedup else len(steps) - 1
-    position -= _drops_too_much(curve[-1], pruning)
-    curve[position + 1]["chosen"] = True
+    reached: dict[str, Any] = {}
+    position = len(steps) - 1 - _drops_too_much(curve[-1], pruning)
+    if pruning.speedup:
+        position, ratio = _fast_enough(steps, pruning, speedup_of)
+        reached = {"target": {"asked": pruning.speedup, "batch_size": pruning.speedup_batch_size, **asdict(ratio)}}
+    curve[position]["chosen"] = True
     return {
         "masks": {part: [row.int().tolist() for row in rows] for part, rows in steps[position].masks.items()},
-        "importance": {part: scores.tolist() for part, scores in steps[0].scores.items()},
-        "curve": curve,
-    }
+        "importance": {part: scores.tolist() for part, scores in steps[1].scores.items()},
+        "curve": curve, **reached,
+    }  # fmt: skip
+
+
+def _said(point: Mapping[str, Any]) -> str:
+    return (
+        f"{point['points']:+.2f} points ({point['low']:+.2f} to {point['high']:+.2f}) on {point['rows']:,} rows of "
+        f"{point['split']}"
+    )
 
 
 def _drops_too_much(point: Mapping[str, Any], pruning: Pruning) -> bool:
     return bool(pruning.max_accuracy_drop and point["low"] < -pruning.max_accuracy_drop)
 
 
-def _fast_enough(steps: Sequence[Step], pruning: Pruning, speedup_of: Callable[[Masks], Ratio]) -> int:
-    """Return the position of the first step at which the model is as fast as it shall be."""
+def _fast_enough(
+    steps: Sequence[Step], pruning: Pruning, speedup_of: Callable[[Masks], Ratio]
+) -> tuple[int, Ratio]:
+    """Return the position of the first step at which the model is as fast as it shall be, and how fast that is."""
     measured: dict[int, Ratio] = {}
 
     def reaches(number: int) -> bool:
@@ -165,12 +192,12 @@ def _fast_enough(steps: Sequence[Step], pruning: Pruning, speedup_of: Callable[[
     position = first_that(range(len(steps)), reaches)
     if position is None:
         best = max(measured.values(), key=lambda ratio: ratio.value)
-        raise CompressError(
+        raise OutOfReach(
             f"--speedup {pruning.speedup:g} is out of reach: without all heads and neurons that may go the model is "
             f"x{best.value:.2f} ({best.low:.2f} to {best.high:.2f}) as fast here at batch size "
             f"{pruning.speedup_batch_size}; add --layers, or ask for less"
         )
-    return position
+    return position, measured[position]
 
 
 def _point(

@@ -120,5 +120,15 @@ def test_rounded_widths_are_near_to_what_was_asked(
     for width, number in zip(widths, present, strict=True):
         assert width == number or (width % multiple == 0 and multiple <= width < number)
     assert abs(sum(widths) - (sum(present) - count)) <= multiple * len(present)
-    exact = close_lowest(scores, before, count, keep=multiple, by_layer=by_layer)
-    assert sum(int(mask.sum()) for mask in exact) == sum(present) - count
+    if by_layer:
+        assert all(width in {min(number, max(widths)) for number in present} for width in widths)
+    else:
+        exact = close_lowest(scores, before, count, keep=multiple)
+        assert sum(int(mask.sum()) for mask in exact) == sum(present) - count
+
+
+def test_layers_come_down_to_one_width_where_the_amount_does_not_divide() -> None:
+    masks = close_lowest(torch.rand(6, 12), [torch.ones(12)] * 6, 43, by_layer=True)
+    assert [int(mask.sum()) for mask in masks] == [5] * 6  # 4.83 of each
+    masks = close_lowest(torch.rand(6, 1536), [torch.ones(1536)] * 6, 3686, keep=32, multiple=32, by_layer=True)
+    assert [int(mask.sum()) for mask in masks] == [928] * 6  # 921.7 of each

@@ -502,3 +502,101 @@ def test_what_else_cannot_be_pruned(family: str, options: dict[str, Any], messag
     with pytest.raises(CompressError, match=message):
         pruned(whole, tmp_path / "out", **{"heads": "", **options})
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+
+def test_timing_leaves_the_threads_of_the_process_alone(teacher: Path, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        prune(
+            teacher, Pruning(layers="1"), tmp_path / "small", train=train_rows(), validation=validation_rows(),
+            device="cpu",
+        )  # fmt: skip
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_every_layer_comes_down_to_one_width_and_the_model_stays_stock(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", "", ffn="45%", multiple=8, scope="layer")
+    small = load(made.path)[0]
+    assert small.config.intermediate_size == 32 and ffn_widths(small) == [32, 32]  # 35.2 of 64 stay of each
+    assert type(small).__name__ == "BertForSequenceClassification"
+
+
+def test_a_speed_that_is_there_already_costs_nothing_more(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, lambda heads, neurons: float(heads))
+    made = pruned(teacher, tmp_path / "small", "max", layers="1", speedup=1.9)
+    assert heads_per_layer(load(made.path)[0]) == [4]
+    assert made.manifest is not None and made.manifest.notes["removed"].startswith("1 of 2 layers, 0 of 4 heads")
+    assert content(made)["target"]["value"] == 2.0
+    assert "Asked for ×1.90 at batch size 1; when it was decided, ×2.00" in (made.path / "report.md").read_text()
+
+
+def test_another_target_may_be_asked_for_after_one_that_is_out_of_reach(teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="allows nothing"):
+        pruned(teacher, tmp_path / "small", "", max_accuracy_drop=0.1)
+    assert list(tmp_path.iterdir()) == []
+    assert pruned(teacher, tmp_path / "small", "max", max_accuracy_drop=99.0).manifest is not None
+
+
+def test_layers_that_already_cost_too_much_are_blamed_themselves(teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="is broken before any head or neuron goes: the layers"):
+        pruned(teacher, tmp_path / "small", "max", layers="1", max_accuracy_drop=0.1)
+
+
+def test_the_page_numbers_layers_as_they_were_in_the_model_it_began_with(teacher: Path, tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", classifier("bert", layers=3))
+    once = pruned(whole, tmp_path / "once", "", layers="1")
+    twice = pruned(once.path, tmp_path / "twice", "2")
+    with (twice.path / "heads-left.csv").open(newline="") as handle:
+        rows = list(csv.reader(handle))[1:]
+    heads = heads_per_layer(load(twice.path)[0])
+    assert [[int(float(value)) for value in row[1:]] for row in rows] == [[4, left] for left in heads]
+
+
+def test_heads_that_went_while_training_are_judged_as_they_were_trained(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model that was trained has its neurons closed too, so that both cuts are the same model."""
+    longer = replace(TRAINING, max_steps=10)
+    made = pruned(
+        teacher, tmp_path / "small", "4", ffn="50%", multiple=8, schedule="cubic", recover=9.0, training=longer
+    )
+    _, heads, neurons, _ = content(made)["cuts"]
+    assert heads["value"] == neurons["value"] and heads["trained"] and neurons["trained"]
+    assert "weights trained" in (made.path / "report.md").read_text()
+    assert content(made)["criterion"] == "gradual-pruning"
+
+
+def test_a_bilstm_loses_its_vocabulary_only(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", bilstm())
+    corpus = [Example(row.text) for row in validation_rows()[:4]]
+    made = pruned(whole, tmp_path / "small", "", vocabulary=corpus)
+    assert made.parameters < ModelDir.open(whole).parameters and "word pieces" in (made.path / "report.md").read_text()
+    with pytest.raises(CompressError, match="the layers of a 'compress-bilstm' model are not known"):
+        pruned(whole, tmp_path / "other", "", layers="1")
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        ("bert", {"heads": "max", "max_accuracy_drop": 5.0, "validation": []}, "give them with --validation FILE"),
+        ("bert", {"heads": "max", "speedup": 1.5, "hidden": "25%"}, "--hidden would change what a target has decided"),
+        ("bert", {"heads": "2", "schedule": "cubic", "recover": 1.0, "scope": "layer"}, "--scope would change nothing"),
+        ("bert", {"layers": "1", "criterion": "fisher"}, "unknown criterion 'fisher'"),
+        ("bert", {"layers": "1", "recovery": "hidden"}, "add --recover EPOCHS"),
+        ("bert", {"layers": "1", "speedup_batch_size": 7}, "of no use without --speedup"),
+        ("bert", {"layers": "1", "heads": "4"}, "removes 4 of the model's 4 heads"),
+        ("electra", {"hidden": "50%"}, "is the width of this model's embeddings"),
+        ("deberta-v2", {"heads": "2", "recover": 1.0, "recovery": "relations"}, "--recovery relations reads queries"),
+        ("modernbert", {"heads": "2", "recover": 1.0, "schedule": "cubic"}, "begin at zero for a model without"),
+    ],
+)
+def test_combinations_that_cannot_be(family: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", classifier(family), family)
+    with pytest.raises(CompressError, match=message):
+        pruned(whole, tmp_path / "out", **{"heads": "", **options})
+    assert not (tmp_path / "out").exists()

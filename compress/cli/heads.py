@@ -19,7 +19,9 @@ from compress.cli import options
 )  # fmt: skip
 @click.option("--examples", type=int, default=1024, show_default=True, help="Rows of --train that score the heads.")
 @click.option("--step", type=float, default=0.1, show_default=True, help="Share of heads between two points.")
-@click.option("--normalise/--no-normalise", default=True, show_default=True, help="Compare scores across layers.")
+@click.option(
+    "--normalise/--no-normalise", default=True, show_default=True, help="Divide scores by the norm of their layer."
+)
 @options.output
 @options.drop_overlap
 @options.metric

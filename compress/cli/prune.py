@@ -18,7 +18,7 @@ _DEFAULT = Pruning()
 @click.option("--heads", default="", metavar="N", help="Attention heads to remove: 60%, 0.6, or a count such as 40.")
 @click.option("--ffn", default="", metavar="N", help="Neurons of feed-forward networks to remove, likewise.")
 @click.option("--layers", default="", metavar="N", help="Whole layers to remove: a count such as 2, or 50%.")
-@click.option("--hidden", default="", metavar="N", help="Width of the states between layers to remove: 25%.")
+@click.option("--hidden", default="", metavar="N", help="Width between layers to remove: 25%, in whole head widths.")
 @click.option(
     "--vocabulary", multiple=True, metavar="FILE", help="Keep only the word pieces of this text; may be repeated."
 )
@@ -34,7 +34,7 @@ _DEFAULT = Pruning()
     "--speedup-batch-size", type=int, default=_DEFAULT.speedup_batch_size, show_default=True,
     help="Rows a batch for --speedup.",
 )  # fmt: skip
-@click.option("--train", required=True, metavar="FILE", help="Labelled rows that score what may go.")
+@click.option("--train", required=True, metavar="FILE", help="Labelled rows: score what may go, and teach.")
 @click.option("--validation", metavar="FILE", help="Labelled rows that judge each step and select the best checkpoint.")
 @click.option(
     "--criterion", default=_DEFAULT.criterion, show_default=True, metavar="NAME", help="See 'compress list criteria'."
@@ -47,7 +47,8 @@ _DEFAULT = Pruning()
     "--recompute/--no-recompute", default=_DEFAULT.recompute, show_default=True, help="Score again after each step."
 )
 @click.option(
-    "--normalise/--no-normalise", default=_DEFAULT.normalise, show_default=True, help="Compare scores across layers."
+    "--normalise/--no-normalise", default=_DEFAULT.normalise, show_default=True,
+    help="Divide scores by the norm of their layer.",
 )
 @click.option(
     "--scope", type=click.Choice(["model", "layer"]), default=_DEFAULT.scope, show_default=True,
@@ -70,7 +71,9 @@ _DEFAULT = Pruning()
     help="What --recover learns from: logits, also hidden states, or also relations of tokens.",
 )  # fmt: skip
 @click.option("--labels", multiple=True, metavar="DIR", help="Text for --recover, from 'compress label'.")
-@click.option("--measure/--no-measure", default=True, show_default=True, help="Time the model after each removal.")
+@click.option(
+    "--measure/--no-measure", default=True, show_default=True, help="Time each removal, on one thread or --threads."
+)
 @options.output
 @options.drop_overlap
 @options.metric

@@ -69,7 +69,22 @@ def time_side_by_side(
     directories: Mapping[str, Path], examples: Sequence[Example], *, runtime: str, threads: int,
     batch_sizes: Sequence[int],
 ) -> list[Speed]:  # fmt: skip
-    """Return the speeds of model directories that ``runtime`` opens, on rows of text; the first is the reference."""
+    """Return the speeds of model directories that ``runtime`` opens, on rows of text; the first is the reference.
+
+    The threads of this process are as before afterwards.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        return _timed(directories, examples, runtime, threads, batch_sizes)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _timed(
+    directories: Mapping[str, Path], examples: Sequence[Example], runtime: str, threads: int, batch_sizes: Sequence[int]
+) -> list[Speed]:
     runs: dict[str, Run] = {}
     tokens: dict[str, TokenLists] = {}
     padding_ids: dict[str, int] = {}

@@ -9,20 +9,22 @@ from compress.amounts import MOST, parse_amount
 from compress.errors import CompressError
 
 AMOUNTS = ("heads", "ffn", "layers", "hidden")
+_OF_STEPS = ("criterion", "step", "recompute", "scope")
 
 
 @dataclass(frozen=True)
 class Pruning:
     """What to remove from a model.
 
-    Amounts say what goes, never what stays: a share (``60%``), a count (``40``), or ``max``, all that may go. Layers go
-    first, then heads and neurons step by step, then hidden width; one recovery ends it all.
+    Amounts say what goes, never what stays: a share (``60%``) of what is there when its turn comes, a count (``40``),
+    or ``max``, all that may go. Layers go first, then heads and neurons step by step, then hidden width; one recovery
+    ends it all.
 
     Args:
         heads: attention heads of the whole model.
         ffn: neurons of its feed-forward networks.
         layers: whole layers.
-        hidden: the width of the states between layers.
+        hidden: the width of the states between layers, in multiples of the width of a head.
         max_accuracy_drop: remove heads and neurons, up to their amounts, as long as the whole 95% interval of the
             difference on the validation rows lies above this many points of loss, before any recovery; 0 asks nothing.
         speedup: remove heads and neurons, up to their amounts, until the model is so many times as fast as the unpruned
@@ -33,7 +35,7 @@ class Pruning:
         step: share of the units that go between two scorings.
         recompute: score again after each step (Michel et al. 2019, section 4.1).
         normalise: divide the scores of a layer by their norm before layers are compared.
-        scope: compare the units of the whole ``model``, or let every ``layer`` lose alike.
+        scope: compare the units of the whole ``model``, or let every ``layer`` come down to the same width.
         keep_heads: how many heads every layer keeps at least.
         multiple: widths of feed-forward networks stay multiples of this, which keeps the processor's vectors full.
         schedule: ``steps`` decides before any training; ``cubic`` closes units during the first part of the recovery
@@ -93,6 +95,16 @@ class Pruning:
             found.append("--max-accuracy-drop and --speedup are two ends of one path; give one of them")
         if self.schedule == "cubic" and self.has_target:
             found.append("--schedule cubic removes what amounts say while it trains; give --heads or --ffn, no target")
+        if self.has_target and self.hidden:
+            found.append("--hidden would change what a target has decided before it; leave it out, or prune twice")
+        changed = [name for name in _OF_STEPS if getattr(self, name) != getattr(Pruning, name)]
+        if self.schedule == "cubic" and changed:
+            shown = ", ".join(f"--{name}" for name in changed)
+            found.append(f"--schedule cubic decides by the gradients of its training; {shown} would change nothing")
+        if self.recovery != "logits" and not self.recover:
+            found.append(f"--recovery {self.recovery} says what --recover learns from; add --recover EPOCHS")
+        if self.speedup_batch_size != 1 and not self.speedup:
+            found.append("--speedup-batch-size is of no use without --speedup")
         if self.schedule == "cubic" and not (self.heads or self.ffn):
             found.append("--schedule cubic closes heads and neurons; give --heads or --ffn")
         if self.schedule == "cubic" and not self.recover:

@@ -140,6 +140,8 @@ class StudyPrune(Pruning):
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         found = super().faults()
+        if not (self.removes_units or self.layers or self.hidden or self.vocabulary):
+            found.append("prune removes nothing; give heads, ffn, layers, hidden, vocabulary or a target")
         if not self.name and not self.heads:
             found.append("prune needs a name, or heads after which it is called")
         if self.name:

@@ -54,9 +54,22 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
     value = {"metric": last["value"], "metric_name": found["metric"]}
     told.append(
         f"{found['metric'].capitalize()} {shown(value)} on {found['rows']:,} rows of {found['split']}: "
-        f"{points(last['points'])} points ({points(last['low'])} to {points(last['high'])}) to the unpruned model."
+        f"{points(last['points'])} points ({points(last['low'])} to {points(last['high'])}) to the unpruned model. "
+        f"{_flattery(found)}"
     )
+    if target := found.get("target"):
+        told.append(
+            f"Asked for {times(target['asked'])} at batch size {target['batch_size']}; when it was decided, "
+            f"{times(target['value'])} ({span(times(target['low']), times(target['high']))}) was measured."
+        )
     return told
+
+
+def _flattery(found: Mapping[str, Any]) -> str:
+    """Say what else the rows that judge were used for."""
+    if found["split"] != "validation":
+        return "The model was fitted on such rows, which flatters; give others with --validation."
+    return "These rows also chose where to stop and the best checkpoint: report on others, with 'compress benchmark'."
 
 
 def removed(cuts: Sequence[Mapping[str, Any]]) -> str:
@@ -131,8 +144,9 @@ def _curve(found: Mapping[str, Any]) -> Figure:
     parts = [part for part in ("heads", "neurons") if f"{part}_removed" in found["curve"][0]]
     return Figure(
         "Step by step",
-        "The share of all heads' and neurons' weights that is gone, and the metric; no weight was trained before the "
-        "recovery.", "pruning_curve_figure", draw_curve(found["name"], found["metric"], found["curve"]).picture,
+        f"The share of the weights of {' and '.join(parts)}, of the layers that stay, that is gone, and the metric; "
+        "no weight was trained before the recovery.", "pruning_curve",
+        draw_curve(found["name"], found["metric"], found["curve"]).picture,
         [*(f"{part.capitalize()} removed" for part in parts), "Share", metric_title(found["metric"]), "Points"],
         [[*(Cell(f"{point[f'{part}_removed']:,}", "", point[f"{part}_removed"]) for part in parts),
           Cell(f"{100 * point['share_removed']:.0f}%", _mark(point), point["share_removed"]),
@@ -145,9 +159,9 @@ def _curve(found: Mapping[str, Any]) -> Figure:
 def _widths(found: Mapping[str, Any], key: str) -> Figure:
     title = {"heads_per_layer": "Heads", "ffn_per_layer": "Neurons"}[key]
     before, after = (found["cuts"][end]["architecture"] for end in (0, -1))
-    numbers = after.get("kept_layers") or list(range(len(before[key])))
-    left = dict(zip(numbers, after[key], strict=True))
-    rows = [[float(width), float(left.get(layer, 0))] for layer, width in enumerate(before[key])]
+    first, last = (one.get("kept_layers") or list(range(len(before[key]))) for one in (before, after))
+    left = dict(zip(last, after[key], strict=True))
+    rows = [[float(width), float(left.get(number, 0))] for number, width in zip(first, before[key], strict=True)]
     return Figure(
         f"{title} that are left", "Before and after, by layer of the unpruned model; 0 where the layer is gone.",
         f"{title.lower()}-left",
@@ -163,7 +177,8 @@ def _mark(point: Mapping[str, Any]) -> str:
 
 
 def _of(cut: Mapping[str, Any]) -> str:
-    return f"{cut['removed']:,} of {cut['of']:,}" if cut["of"] else ""
+    told = f"{cut['removed']:,} of {cut['of']:,}" if cut["of"] else ""
+    return f"{told}, weights trained" if told and cut["trained"] else told
 
 
 def _speed(speed: Mapping[str, Any]) -> Cell:
