@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -239,8 +239,8 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
     before = sum(outcome.steps for outcome in outcomes[:-1])
     best = before + (outcomes[-1].best_step or 0)
-    stretches = [asdict(outcome) for outcome in outcomes] if len(outcomes) > 1 else []
-    return {**asdict(outcomes[-1]), **totals, "best_step": best, **({"stretches": stretches} if stretches else {})}
+    stretches = [outcome.noted for outcome in outcomes] if len(outcomes) > 1 else []
+    return {**outcomes[-1].noted, **totals, "best_step": best, **({"stretches": stretches} if stretches else {})}
 
 
 def _load_encoder(encoder: ModelDir, teacher: ModelDir) -> PreTrainedModel:

@@ -95,7 +95,7 @@ def finetune(
             recipe={**(resolved(recipe) if recipe else {}), "training": asdict(settings)},
             data=tuple(data),
             metrics=(score,),
-            notes={"recipe": recipe.name if recipe else encoder.name, **asdict(outcome)},
+            notes={"recipe": recipe.name if recipe else encoder.name, **outcome.noted},
             seeds={"seed": seed},
         )
         write_model(model, tokenizer, manifest, working)

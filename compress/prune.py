@@ -158,7 +158,7 @@ def prune(
             raise
         notes: dict[str, Any] = {}
         if pruning.recover:
-            notes["recovery"] = asdict(recovery.recover(state, working))
+            notes["recovery"] = recovery.recover(state, working).noted
         with progress("Timing", None):
             speeds = stopwatch.speeds(state, BATCH_SIZES) if measure else []
         found = work.report(state, decided, speeds, Path(output).name)

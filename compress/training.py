@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,11 @@ class Outcome:
     precision: str
     seconds: float
     closed: Mapping[str, list[list[int]]] | None = None
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """What a manifest says of it: everything but which units were closed, which the shapes tell."""
+        return {key: value for key, value in asdict(self).items() if key != "closed"}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from compress.gates import masked
 from compress.interventions import gradual_pruning
 from compress.interventions.gradual_pruning import STATE, GradualPruning, attach, closed_share
 from compress.model_inputs import example_inputs
+from compress.modeling.pruned import to_pruned
 from compress.phases import Teachers, fit
 from compress.recipes import Choice, Phase
 from compress.rows import TrainingRow
@@ -291,10 +292,15 @@ RECOVERY = Phase((Choice("hard-label"),), name="recovery", text="gold")
 
 
 def trained(
-    folder: Path, planned: Sequence[Phase] = (PRUNING,), *, steps: int = 12, selected: bool = False
+    folder: Path,
+    planned: Sequence[Phase] = (PRUNING,),
+    *,
+    model: PreTrainedModel | None = None,
+    steps: int = 12,
+    selected: bool = False,
 ) -> tuple[PreTrainedModel, list[Outcome]]:
     """Train a tiny BERT on gold rows; the same folder goes on where a start before was stopped."""
-    model = classifier("bert")
+    model = model or classifier("bert")
     gold = Gold(train_rows(), [LABELS.index(str(row.label)) for row in train_rows()])
     rows = [TrainingRow(row, None, LABELS.index(str(row.label))) for row in validation_rows()]
     (folder / ".work").mkdir(parents=True, exist_ok=True)
@@ -377,9 +383,21 @@ def test_a_later_phase_finds_again_what_an_earlier_one_closed(tmp_path: Path, mo
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "stopped", planned, steps=24, selected=True)
     model, found = trained(tmp_path / "stopped", planned, steps=24, selected=True)
-    assert found[0].closed == expected[0].closed != None  # noqa: E711
+    assert found[0].closed and found[0].closed == expected[0].closed
     assert found[1].closed is None and found[1].best_score is not None
     same(model, whole)
+
+
+def test_pruned_sliced_and_recovered_in_one_folder(tmp_path: Path) -> None:
+    model, (pruning,) = trained(tmp_path)
+    assert pruning.closed is not None
+    remove_heads(model, dict(enumerate(pruning.closed["heads"])))
+    remove_neurons(model, dict(enumerate(pruning.closed["neurons"])))
+    smaller, (recovery,) = trained(tmp_path, (RECOVERY,), model=to_pruned(model), selected=True)
+    assert recovery.steps > 0 and recovery.best_score is not None
+    assert sum(units.count for units in units_of(smaller)) == LAYERS * HEADS - 4
+    _, (again,) = trained(tmp_path)  # a later start finds the same
+    assert again.closed == pruning.closed
 
 
 def test_a_phase_that_closes_units_does_not_select(tmp_path: Path) -> None:
