@@ -31,7 +31,7 @@ from compress.reporting.units import megabytes, points, shown, times
 ROOT = Path(__file__).parent.parent
 COMMANDS_PAGE = ROOT / "docs" / "commands.md"
 JSON_SCHEMA = ROOT / "docs" / "results.schema.json"
-README = ROOT / "README.md"
+TABLE_PAGES = (ROOT / "README.md", ROOT / "docs" / "pruning.md")
 RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = RESULTS / "README.md"
 BENCHMARKS_PAGE = ROOT / "benchmarks" / "README.md"
@@ -43,7 +43,7 @@ SURVEY_STUDIES = ("table1", "ud", "mrpc", "sts")
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
 METRIC = repeats.HEADINGS.index("Metric, mean")
-# A table of the README stands between <!-- results:STUDY --> and <!-- /results -->, the fields between <!-- fields -->,
+# A table of results stands between <!-- results:STUDY --> and <!-- /results -->, the fields between <!-- fields -->,
 # the published systems between <!-- survey:STUDY,STUDY --> and <!-- /survey -->, what several seeds say between
 # <!-- repeats:STUDY --> and <!-- /repeats -->, the speed of distillation between <!-- distillation-speed --> and
 # <!-- /distillation-speed -->, and what head importance was compared with between <!-- importance:TABLE --> and
@@ -123,9 +123,14 @@ def commands_page() -> str:
     return "\n".join(sections())
 
 
-def readme_page() -> str:
-    """Return the README with its tables made again from the results they name."""
-    return TABLE.sub(lambda found: found[1] + results_table(found[2]) + found[3], README.read_text(encoding="utf-8"))
+def with_tables(page: Path) -> str:
+    """Return a page with its tables made again from the results they name."""
+    up = "" if page.parent == ROOT else "../"
+
+    def table(found: re.Match[str]) -> str:
+        return found[1] + results_table(found[2]).replace("](benchmarks/", f"]({up}benchmarks/") + found[3]
+
+    return TABLE.sub(table, page.read_text(encoding="utf-8"))
 
 
 def results_table(study: str) -> str:
@@ -385,7 +390,7 @@ def main() -> int:
     arguments = parser.parse_args()
     pages = {
         COMMANDS_PAGE: commands_page(),
-        README: readme_page(),
+        **{page: with_tables(page) for page in TABLE_PAGES if page.is_file()},
         RESULTS_PAGE: results_page(),
         **({BENCHMARKS_PAGE: benchmarks_page()} if BENCHMARKS_PAGE.is_file() else {}),
         **({IMPORTANCE_PAGE: importance_page()} if IMPORTANCE_PAGE.is_file() else {}),
