@@ -72,16 +72,20 @@ class Shrinking:
     classes: int
     max_length: int
     folder: Path
+    task: str
     split: str
     cuts: list[Cut] = field(default_factory=list)
     trained: bool = False
     reference: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        lengths = [len(ids) for ids in encode(self.tokenizer, self.gold.examples, self.max_length)["input_ids"]]
+        lengths = [len(ids) for ids in self._tokens()]
         self.median_length = int(np.median(lengths))
         self.reference = self.judge("nothing").predicted()
         self.done("nothing", 0, 0)
+
+    def _tokens(self) -> list[list[int]]:
+        return encode(self.tokenizer, self.gold.examples, self.max_length, task=self.task)["input_ids"]
 
     @property
     def directories(self) -> list[Path]:
@@ -113,7 +117,7 @@ class Shrinking:
         """Return what evaluates the model as it is now; ``removal`` names its state."""
         return Evaluations(
             self.model, self.tokenizer, self.gold, self.metric, self.classes, self.max_length,
-            self.folder / f"answers-{len(self.cuts)}-{removal}", self.split,
+            self.folder / f"answers-{len(self.cuts)}-{removal}", self.task, self.split,
         )  # fmt: skip
 
     def done(self, removal: str, removed: int, of: int, closed: Masks | None = None) -> None:

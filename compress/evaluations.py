@@ -33,6 +33,7 @@ class Evaluations:
     classes: int
     max_length: int
     folder: Path
+    task: str
     split: str = "validation"
 
     def predicted(self, masks: Masks | None = None) -> np.ndarray:
@@ -41,7 +42,7 @@ class Evaluations:
         if path.is_file():
             known: np.ndarray = np.load(path, allow_pickle=False)
             return known
-        found = predictions(self.logits(masks), self.metric.task)
+        found = predictions(self.logits(masks), self.task)
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp.npy")
         np.save(temporary, found, allow_pickle=False)
@@ -55,7 +56,7 @@ class Evaluations:
         with closed(self.model, masks or {}):
             return logits_of(
                 self.gold.examples[:rows], TorchRun(self.model), self.tokenizer, max_length=self.max_length,
-                task=self.metric.task,
+                task=self.task,
             )  # fmt: skip
 
     def value(self, masks: Masks | None = None) -> float:
@@ -86,7 +87,7 @@ class Evaluations:
     @cached_property
     def _sentences(self) -> np.ndarray | None:
         """Return of each word which sentence it belongs to; None where whole texts are labelled."""
-        if self.metric.task != "tagging":
+        if self.task != "tagging":
             return None
         tags: Sequence[list[int]] = self.gold.labels  # type: ignore[assignment]
         return np.repeat(np.arange(len(tags)), [len(row) for row in tags])

@@ -149,7 +149,7 @@ def head_study(
     with writing(output, request, force=force) as working:
         known = working / WORK_FOLDER
         scoring, judging = (
-            Evaluations(whole, tokenizer, rows, chosen, len(source.labels), max_length, known / folder)
+            Evaluations(whole, tokenizer, rows, chosen, len(source.labels), max_length, known / folder, source.task)
             for rows, folder in zip(gold, ("scoring", "judging"), strict=True)
         )
         heads = heads_per_layer(whole)

@@ -214,7 +214,7 @@ class _Work:
         judged = "validation" if self.gold["validation"].examples else "sample"
         state = Shrinking(
             whole, tokenizer, self.gold[judged], self.metric, len(self.source.labels),
-            min(128, maximum_length(tokenizer, self.source.config)), self.folder / "cuts",
+            min(128, maximum_length(tokenizer, self.source.config)), self.folder / "cuts", self.source.task,
             "validation" if judged == "validation" else ON_TRAIN,
         )  # fmt: skip
         found: dict[str, Any] = {}

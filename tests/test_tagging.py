@@ -27,6 +27,7 @@ from compress.examples import encode_gold, infer_labels, sentence
 from compress.export import export
 from compress.finetune import finetune
 from compress.gates import gated
+from compress.head_study import head_study
 from compress.importance import scoring_batches
 from compress.inference import TorchRun, logits_of
 from compress.label import label
@@ -451,6 +452,16 @@ def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDi
     assert accuracy(made) > 0.8
     opened = AutoModelForTokenClassification.from_pretrained(made.path)
     assert type(opened).__name__ == "PrunedBertForTokenClassification"
+
+
+def test_the_heads_of_a_tagger_are_studied_by_words(folder: Path, teacher: ModelDir) -> None:
+    made = head_study(
+        teacher, folder / "heads", train=TRAIN, validation=TEST, criteria=("gradient", "oracle"), step=0.5,
+        drop_overlap=True, device="cpu", threads=1,
+    )  # fmt: skip
+    study = json.loads((made / "heads.json").read_text())
+    assert study["value"] == pytest.approx(accuracy(teacher)) and study["heads_per_layer"] == [4, 4]
+    assert all(one["mcnemar_p"] is None for one in study["ablation"])  # words of a sentence are not independent
 
 
 def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: ModelDir) -> None:
