@@ -319,6 +319,7 @@ class Study:
             vocabulary=list(chain(self.rows.unlabeled, self.rows.train)) if plan.vocabulary else None,
             labels=labels if plan.recover else (),
             training=training,
+            measure=False,  # the benchmark does
             progress=self.progress,
             **self.fitting,
         )

@@ -208,6 +208,15 @@ def bilstm(
     return model.eval()
 
 
+def assert_reloaded(written: PreTrainedModel, read: PreTrainedModel) -> None:
+    """Hold the weights of a model that was written and read to the same bits.
+
+    Its outputs may differ in the last one: how some processors add up depends on where in memory the weights lie.
+    """
+    expected, found = written.state_dict(), read.state_dict()
+    assert expected.keys() == found.keys() and all(torch.equal(expected[name], found[name]) for name in expected)
+
+
 def examples(count: int = 40) -> list[Example]:
     """Return short labelled reviews of different lengths; half are positive."""
     rows = []
