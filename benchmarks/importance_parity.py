@@ -164,7 +164,7 @@ def variants(
     gold = np.asarray(dev.labels)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
-        judged = Evaluations(model, tokenizer, dev, METRICS["accuracy"], 2, MAX_LENGTH, Path(folder))
+        judged = Evaluations(model, tokenizer, dev, METRICS["accuracy"], 2, MAX_LENGTH, Path(folder), "classification")
         whole = judged.value()
         for by_layer in (False, True):
             reference = exact(gradients)
@@ -175,11 +175,12 @@ def variants(
                 masks = [masks_of(scores, by_layer) for scores in orders]
                 ranks = [rank_correlation(scores, reference, by_layer) for scores in orders]
                 shared = [shared_heads(one, kept) for one in masks]
-                accuracies = [judged.value(one) for one in masks[:JUDGED_ORDERS]]
+                accuracies = [judged.value({"heads": one}) for one in masks[:JUDGED_ORDERS]]
                 ratio = orders[0] / reference
                 against = paired_difference(
-                    judged.predicted(masks[0]), judged.predicted(kept), gold, metric=METRICS["accuracy"], classes=2
-                )
+                    judged.predicted({"heads": masks[0]}), judged.predicted({"heads": kept}), gold,
+                    metric=METRICS["accuracy"], classes=2,
+                )  # fmt: skip
                 lines.append({
                     "kind": "variant", "variant": variant.name, "batch_size": variant.batch_size,
                     "normalised_by_layer": by_layer, "orders": ORDERS, "judged_orders": JUDGED_ORDERS,
