@@ -86,14 +86,6 @@ def gated(model: PreTrainedModel, part: Part = "heads") -> Iterator[Gates]:
             handle.remove()
 
 
-@contextmanager
-def masked(model: PreTrainedModel, masks: Sequence[Tensor]) -> Iterator[None]:
-    """Close the heads that these masks, ``[H]`` a layer, hold a zero for within the block."""
-    with gated(model) as gates:
-        gates.mask(masks)
-        yield
-
-
 def gates_work(model: PreTrainedModel, part: Part = "heads") -> bool:
     """Tell whether gates reach the logits: closing all units of any single layer must change them."""
     inputs = example_inputs(model)

@@ -13,10 +13,9 @@ from tiny import HEADS, LABELS, LAYERS, PRUNABLE, bilstm, classifier, physical_l
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress import phases
+from compress import masks, phases
 from compress.criteria.gradient import importance
 from compress.errors import CompressError
-from compress.gates import masked
 from compress.interventions import gradual_pruning
 from compress.interventions.gradual_pruning import STATE, GradualPruning, attach, closed_share
 from compress.model_inputs import example_inputs
@@ -218,7 +217,7 @@ def test_evaluations_see_what_is_open_and_count_for_nothing(family: str) -> None
     attached.detach()
     with torch.no_grad():
         whole = model(**batch.inputs()).logits
-        with masked(model, attached.masks["heads"]):
+        with masks.closed(model, {"heads": attached.masks["heads"]}):
             expected = model(**batch.inputs()).logits
     assert torch.equal(found, expected) and not torch.equal(found, whole)
 
