@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("compress")
 
+OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
 
 
 class OutOfReach(CompressError):
     """No step of the path is within a target: nothing of what was found out is of use to another try."""
-
-
-OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
 
 
 def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:

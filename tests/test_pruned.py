@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,19 @@ for directory in sys.argv[1:]:
 """
 
 
+def logits_without_compress(folder: Path, names: Iterable[str]) -> list[list[list[float]]]:
+    """Return the logits of two texts from directories below a folder, opened where ``compress`` is not installed."""
+    run = subprocess.run(
+        [sys.executable, "-c", OPEN_WITHOUT_COMPRESS, *(str(folder / name) for name in names)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
 def test_directories_open_without_compress(tmp_path: Path) -> None:
     families = ("albert", "bert", "deberta-v2", "mobilebert", "modernbert", "mpnet", "xlm-roberta")
     kinds = {family: family for family in families} | {"bilstm": "bert"}
@@ -96,13 +110,5 @@ def test_directories_open_without_compress(tmp_path: Path) -> None:
         encoded = tokenizer(family)(["the film is good", "dull"], padding=True, return_tensors="pt")
         with torch.no_grad():
             expected.append(model(**encoded).logits.tolist())
-    run = subprocess.run(
-        [sys.executable, "-c", OPEN_WITHOUT_COMPRESS, *(str(tmp_path / kind) for kind in kinds)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    found = [json.loads(line) for line in run.stdout.splitlines()]
+    found = logits_without_compress(tmp_path, kinds)
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), atol=1e-6, rtol=1e-5)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from test_pruned import OPEN_WITHOUT_COMPRESS
+from test_pruned import logits_without_compress
 from tiny import FAMILIES, HEADS, PRUNABLE, bilstm, classifier, examples, physical_layers, tokenizer, write
 from torch import Tensor, nn
 from transformers import (
@@ -331,15 +328,7 @@ def test_compositions_open_without_compress(tmp_path: Path) -> None:
         with torch.no_grad():
             texts = tokenizer(family)(["the film is good", "dull"], padding=True, return_tensors="pt")
             expected.append(composed(family)(**texts).logits.tolist())
-    run = subprocess.run(
-        [sys.executable, "-c", OPEN_WITHOUT_COMPRESS, *(str(tmp_path / family) for family in PRUNABLE)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert [json.loads(line) for line in run.stdout.splitlines()] == expected
+    assert logits_without_compress(tmp_path, PRUNABLE) == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)
