@@ -22,11 +22,12 @@ from compress.data import Example, check_roles, describe_rows, encode_gold
 from compress.errors import CompressError
 from compress.evaluations import Evaluations
 from compress.importance import check_rows, scoring_batches, scoring_rows
+from compress.masks import Masks, open_masks
 from compress.metrics import find_metric
 from compress.output import WORK_FOLDER, finish, write_atomically, writing
 from compress.progress import Progress, silent
 from compress.recipes import Pruning
-from compress.removal_path import removal_path
+from compress.removal_path import removal_path, score
 from compress.tokens import maximum_length
 from compress.transfer import Gold
 
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from compress.masks import Masks
     from compress.types import Batch
-    from compress.units import Part
 
 logger = logging.getLogger("compress")
 
@@ -198,9 +197,8 @@ def _scores(folder: Path, name: str, model: PreTrainedModel, batches: list[Batch
 
     path = folder / f"scores-{name}.json"
     if not path.is_file():
-        plugin = plugins.find("criteria", name)
-        options = {"seed": seed} if "seed" in plugin.parameters else {}
-        write_atomically(path, json.dumps(plugin.function(model, batches, **options).tolist()))
+        found = score(model, batches, open_masks(model), "heads", name, seed=seed)
+        write_atomically(path, json.dumps(found.tolist()))
     return torch.tensor(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -208,7 +206,7 @@ def _single(judging: Evaluations, heads: Sequence[int], advance: Any) -> Iterato
     """Yield what the model is without each head (Michel et al. 2019, section 3.2)."""
     for layer, count in enumerate(heads):
         for head in range(count):
-            masks = _masks(heads)
+            masks = open_masks(judging.model)
             masks["heads"][layer][head] = 0.0
             yield _removal(judging, layer, head, masks)
             advance(1)
@@ -222,10 +220,10 @@ def _alone(scoring: Evaluations, judging: Evaluations, heads: Sequence[int], adv
     for layer, count in enumerate(heads):
         values = []
         for head in range(count):
-            values.append(scoring.value(_only(heads, layer, head)))
+            values.append(scoring.value(_only(scoring.model, layer, head)))
             advance(1)
         best = int(np.argmax(values))
-        yield _removal(judging, layer, best, _only(heads, layer, best))
+        yield _removal(judging, layer, best, _only(judging.model, layer, best))
 
 
 def _removal(judging: Evaluations, layer: int, head: int, masks: Masks) -> Removal:
@@ -233,14 +231,8 @@ def _removal(judging: Evaluations, layer: int, head: int, masks: Masks) -> Remov
     return Removal(layer, head, judging.value(masks), found.points, found.low, found.high, found.mcnemar_p)
 
 
-def _masks(heads: Sequence[int]) -> dict[Part, list[Tensor]]:
-    import torch
-
-    return {"heads": [torch.ones(count) for count in heads]}
-
-
-def _only(heads: Sequence[int], layer: int, head: int) -> Masks:
-    masks = _masks(heads)
+def _only(model: PreTrainedModel, layer: int, head: int) -> Masks:
+    masks = open_masks(model)
     masks["heads"][layer].zero_()
     masks["heads"][layer][head] = 1.0
     return masks
@@ -260,7 +252,7 @@ def _evolution(
         judging.model, batches, {"heads": total - len(heads)}, pruning, seed=seed,
         fixed=None if fixed is None else {"heads": fixed},
     )  # fmt: skip
-    for removed, masks in ((0, _masks(heads)), *((step.removed["heads"], step.masks) for step in path)):
+    for removed, masks in ((0, open_masks(judging.model)), *((step.removed["heads"], step.masks) for step in path)):
         found = judging.difference(masks)
         yield Step(
             pruning.criterion, seed, removed, round(removed / total, 4), judging.value(masks), found.points, found.low,

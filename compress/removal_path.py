@@ -95,11 +95,14 @@ def kept_at_least(part: Part, pruning: Pruning) -> int:
 def score(
     model: PreTrainedModel, batches: Sequence[Batch], masks: Masks, part: Part, criterion: str, *, seed: int
 ) -> Tensor:
-    """Return the scores ``[L, U]`` of one part while the closed units of every part are closed."""
+    """Return the scores ``[L, U]`` of one part while the closed units of every part are closed.
+
+    A criterion that compares evaluations compares losses: hardly an answer on rows that the model was fitted on changes
+    with one unit, so that right answers would leave most units in the order in which they lie.
+    """
     plugin = plugins.find("criteria", criterion)
-    options: dict[str, Any] = {"seed": seed} if "seed" in plugin.parameters else {}
-    if part != "heads":
-        options["part"] = part
+    known = {"seed": seed, "measure": "loss", "part": part}
+    options: dict[str, Any] = {name: value for name, value in known.items() if name in plugin.parameters}
     with closed(model, {other: rows for other, rows in masks.items() if other != part}):
         found: Tensor = plugin.function(model, batches, masks[part], **options)
     return found

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import bilstm, classifier, pruned, write
+from tiny import assert_reloaded, bilstm, classifier, pruned, write
 
 import compress
 from compress.artifact import Manifest, ModelDir, load, parent_entry, verify_files
@@ -283,8 +283,9 @@ def test_everything_reloads_with_its_tokenizer(kind: str, tmp_path: Path) -> Non
     made = {"bert": classifier, "pruned": pruned, "bilstm": bilstm}[kind]()
     model, tokenizer = compress.load(write(tmp_path / kind, made))
     inputs = tokenizer(["the film is good", "dull"], padding=True, return_tensors="pt")
+    assert_reloaded(made, model)
     with torch.no_grad():
-        assert torch.equal(model(**inputs).logits, made(**inputs).logits)
+        torch.testing.assert_close(model(**inputs).logits, made(**inputs).logits, atol=1e-6, rtol=1e-5)
     assert not model.training
 
 

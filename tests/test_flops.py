@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import HEADS, LAYERS, UNEVEN, bilstm, classifier, torch_directory
+from tiny import HEADS, LAYERS, UNEVEN, UNEVEN_NEURONS, bilstm, classifier, torch_directory
 from torch import nn
 
 from compress.measuring import flops
@@ -23,31 +23,39 @@ def arrays(rows: int, length: int, padding: int = 0) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def transformer(tokens: int, heads: list[int]) -> int:
+def transformer(tokens: int, heads: list[int], neurons: list[int]) -> int:
     """Return 2 x multiply-adds: projections 4 D Dh, feed-forward 2 D F, both attention products T Dh each, a token."""
     size = WIDTH // HEADS
-    layers = sum(4 * WIDTH * size * h + 2 * WIDTH * INNER + 2 * tokens * size * h for h in heads)
+    units = zip(heads, neurons, strict=True)
+    layers = sum(4 * WIDTH * size * h + 2 * WIDTH * n + 2 * tokens * size * h for h, n in units)
     return 2 * (tokens * layers + WIDTH * WIDTH + WIDTH * CLASSES)
+
+
+WHOLE = ([HEADS] * LAYERS, [INNER] * LAYERS)
+PRUNED = (
+    [HEADS - len(UNEVEN[layer]) for layer in range(LAYERS)],
+    [INNER - len(UNEVEN_NEURONS[layer]) for layer in range(LAYERS)],
+)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("tokens", [5, 40])
 def test_a_bert_has_the_operations_of_its_formula(rows: int, tokens: int) -> None:
     found = count_flops(torch_directory("bert").load(), arrays(rows, tokens, padding=2))
-    assert found == transformer(tokens, [HEADS] * LAYERS)
+    assert found == transformer(tokens, *WHOLE)
 
 
 def test_a_shared_layer_is_counted_at_each_of_its_uses() -> None:
     projection = 2 * 9 * 16 * WIDTH  # of the factorised embeddings
-    for kind, heads in (("albert", HEADS), ("pruned-albert", 2)):
+    heads, neurons = (remaining[:1] * LAYERS for remaining in PRUNED)
+    for kind, units in (("albert", WHOLE), ("pruned-albert", (heads, neurons))):
         found = count_flops(torch_directory(kind).load(), arrays(2, 9))
-        assert found == transformer(9, [heads] * LAYERS) + projection
+        assert found == transformer(9, *units) + projection
 
 
 @pytest.mark.parametrize("kind", ["pruned-roberta", "pruned-mpnet"])
-def test_pruned_heads_are_not_counted(kind: str) -> None:
-    heads = [HEADS - len(UNEVEN[layer]) for layer in range(LAYERS)]
-    assert count_flops(torch_directory(kind).load(), arrays(2, 9)) == transformer(9, heads)
+def test_removed_heads_and_neurons_are_not_counted(kind: str) -> None:
+    assert count_flops(torch_directory(kind).load(), arrays(2, 9)) == transformer(9, *PRUNED)
 
 
 def test_attention_is_left_as_it_was() -> None:

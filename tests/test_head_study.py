@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from study_parts import train_rows, validation_rows
-from tiny import HEADS, LAYERS, bilstm, classifier, write
+from tiny import HEADS, LABELS, LAYERS, bilstm, classifier, tokenizer, write
+from torch import Tensor
 
 from compress.artifact import Manifest, ModelDir
 from compress.cli import execute
+from compress.data import Example
 from compress.errors import CompressError
 from compress.evaluations import Evaluations
 from compress.head_study import RANDOM_ORDERS, head_study
@@ -42,17 +47,24 @@ def content(directory: Path) -> dict[str, Any]:
     return study
 
 
-def accuracy_without(remove: dict[int, list[int]]) -> float:
-    """Of the model whose heads are sliced off, one text at a time."""
-    from tiny import tokenizer
-
-    smaller = classifier("bert")
+def log_probabilities_without(remove: dict[int, list[int]], rows: Sequence[Example]) -> list[Tensor]:
+    """Return the answers ``[C]`` of the model whose heads are sliced off, one text at a time."""
+    smaller, tokens = classifier("bert"), tokenizer()
     remove_heads(smaller, remove)
-    right = 0
-    for row in validation_rows():
-        logits = smaller(**tokenizer()(row.text, return_tensors="pt")).logits
-        right += smaller.config.id2label[int(logits.argmax())] == row.label
-    return right / len(validation_rows())
+    with torch.no_grad():
+        return [smaller(**tokens(row.text, return_tensors="pt")).logits[0].log_softmax(-1) for row in rows]
+
+
+def accuracy_without(remove: dict[int, list[int]]) -> float:
+    rows = validation_rows()
+    answers = log_probabilities_without(remove, rows)
+    return fmean(LABELS[int(answer.argmax())] == row.label for answer, row in zip(answers, rows, strict=True))
+
+
+def loss_without(remove: dict[int, list[int]]) -> float:
+    rows = train_rows()
+    answers = log_probabilities_without(remove, rows)
+    return fmean(-float(answer[LABELS.index(str(row.label))]) for answer, row in zip(answers, rows, strict=True))
 
 
 def test_single_heads_are_what_a_sliced_model_loses(finished: Path) -> None:
@@ -85,6 +97,12 @@ def test_the_evolution_ends_with_one_head_a_layer(finished: Path) -> None:
         assert steps[0]["points"] == 0 and steps[0]["value"] == study["value"]
     middle = {one["value"] for one in study["evolution"] if one["heads_removed"] == 4}
     assert len(middle) > 1  # orders differ
+
+
+def test_the_oracle_is_the_loss_that_a_removal_costs(finished: Path) -> None:
+    whole = loss_without({})
+    expected = [[loss_without({layer: [head]}) - whole for head in range(HEADS)] for layer in range(LAYERS)]
+    np.testing.assert_allclose(content(finished)["criteria"]["oracle"], expected, atol=1e-6)
 
 
 def test_the_oracle_order_removes_the_lowest_scores_first(finished: Path) -> None:

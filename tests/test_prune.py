@@ -93,9 +93,9 @@ def test_scores_are_computed_again_after_every_step(
     closed: list[int] = []
     original = gradient.importance
 
-    def spied(model: Any, batches: Any, masks: Any) -> torch.Tensor:
+    def spied(model: Any, batches: Any, masks: Any, **options: Any) -> torch.Tensor:
         closed.append(sum(int((mask == 0).sum()) for mask in masks))
-        return original(model, batches, masks=masks)
+        return original(model, batches, masks, **options)
 
     monkeypatch.setattr(gradient, "importance", spied)
     pruned(teacher, tmp_path / "small", "5", step=0.25)

@@ -31,7 +31,7 @@ def importance(
 
     Args:
         measure: the value of a model: ``metric`` (share of right answers) or ``loss`` (minus the mean loss, which
-            tells heads apart that change no answer).
+            tells heads apart that change no answer, so that ``compress heads`` and ``compress prune`` use it).
     """
     kept = list(batches)
     with fixed_weights(model), gated(model) as gates:
