@@ -28,7 +28,7 @@ from compress.labels import LabelDir
 from compress.measure import benchmark
 from compress.measuring.structures import removals_of
 from compress.progress import Progress, silent
-from compress.prune import CURVE_NAME, prune
+from compress.prune import prune
 from compress.quantize import default_method, needs_training_rows, quantize
 from compress.recipes import (
     BenchmarkRecipe,
@@ -40,6 +40,7 @@ from compress.recipes import (
     resolved,
 )
 from compress.recovery import RECOVERY
+from compress.removals import CURVE_NAME
 from compress.report import report
 from compress.stages import OutOfDate, Stages
 from compress.study_data import StudyRows, open_rows
