@@ -43,12 +43,13 @@ SURVEY_STUDIES = ("table1", "ud", "mrpc", "sts")
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
 METRIC = repeats.HEADINGS.index("Metric, mean")
-# A table of results stands between <!-- results:STUDY --> and <!-- /results -->, the fields between <!-- fields -->,
+# A table of results stands between <!-- results:STUDY --> and <!-- /results -->, all of it in one runtime and against
+# the teacher there with <!-- results:STUDY:RUNTIME -->, the fields between <!-- fields --> and <!-- /fields -->,
 # the published systems between <!-- survey:STUDY,STUDY --> and <!-- /survey -->, what several seeds say between
 # <!-- repeats:STUDY --> and <!-- /repeats -->, the speed of distillation between <!-- distillation-speed --> and
 # <!-- /distillation-speed -->, and what head importance was compared with between <!-- importance:TABLE --> and
 # <!-- /importance -->.
-TABLE = re.compile(r"(<!-- results:(\S+) -->\n).*?(<!-- /results -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- results:([^\s:]+):?(\S*) -->\n).*?(<!-- /results -->)", re.DOTALL)
 SURVEY_TABLE = re.compile(r"(<!-- survey:(\S+) -->\n).*?(<!-- /survey -->)", re.DOTALL)
 REPEATS_TABLE = re.compile(r"(<!-- repeats:(\S+) -->\n).*?(<!-- /repeats -->)", re.DOTALL)
 SPEED_TABLE = re.compile(r"(<!-- distillation-speed -->\n).*?(<!-- /distillation-speed -->)", re.DOTALL)
@@ -128,23 +129,26 @@ def with_tables(page: Path) -> str:
     up = "" if page.parent == ROOT else "../"
 
     def table(found: re.Match[str]) -> str:
-        return found[1] + results_table(found[2]).replace("](benchmarks/", f"]({up}benchmarks/") + found[3]
+        return found[1] + results_table(*found.group(2, 3)).replace("](benchmarks/", f"]({up}benchmarks/") + found[4]
 
     return TABLE.sub(table, page.read_text(encoding="utf-8"))
 
 
-def results_table(study: str) -> str:
-    """Return a study's committed results as Markdown: everything in the runtime where it is fastest at batch 1."""
+def results_table(study: str, runtime: str = "") -> str:
+    """Return a study's committed results as Markdown: everything in the runtime where it is fastest at batch 1.
+
+    With a runtime everything is in that one, and as fast as it is against the teacher there.
+    """
     rows = rows_of(read_results([RESULTS / f"{study}.jsonl"]))
     threads = min(row.head["threads"] for row in rows)
     rows = [row for row in rows if row.head["threads"] == threads and row.head["length"] is None]
-    rows = [row for row in rows if row.head["padding"] == "longest"]
+    rows = [row for row in rows if row.head["padding"] == "longest" and runtime in {"", row.head["runtime"]}]
     fastest: dict[tuple[str, str, str], Row] = {}
     for row in sorted(rows, key=lambda row: -row.head["speedup"]):
         line = row.head
         fastest.setdefault((line["kind"], line["model"], line["runtime"] if line["kind"] == "peer" else ""), row)
     kinds = ("teacher", "model", "control", "floor", "peer", "body")
-    teacher = next(row for row in rows if is_baseline(row.head))
+    teacher = next(row for row in rows if _is_reference(row.head, runtime))
     chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.head["kind"]), -row.head["speedup"]))
     head = teacher.head
     sizes = [line["batch_size"] for line in teacher.lines]
@@ -152,21 +156,24 @@ def results_table(study: str) -> str:
         f"| | runs in | {head['metric_name']} | points to the teacher | kept | weights | "
         + " | ".join(f"speed-up, batch {size}" for size in sizes) + " |",
         "|---|---|---:|---:|---:|---:|" + "---:|" * len(sizes),
-        *(_table_line(row, sizes) for row in [teacher, *(row for row in chosen if row is not teacher)]),
+        *(_table_line(row, sizes, runtime) for row in [teacher, *(row for row in chosen if row is not teacher)]),
     ]  # fmt: skip
     host = head["host"]
     flags = ", ".join(host["cpu_flags"])
+    where = f"each in its fastest runtime at batch {sizes[0]}; speed-ups against the teacher in torch float32"
+    if runtime:
+        where = f"all in {runtime}, speed-ups against the teacher there"
     lines += [
         "",
-        f"{head['data']}, n = {head['metric_rows']:,}; 95% intervals; each in its fastest runtime at batch {sizes[0]}; "
-        f"speed-ups against the teacher in torch float32, {threads} thread{'s' * (threads > 1)}, without tokenisation, "
+        f"{head['data']}, n = {head['metric_rows']:,}; 95% intervals; {where}, "
+        f"{threads} thread{'s' * (threads > 1)}, without tokenisation, "
         f"on {host['cpu']} (family/model {host['cpu_family_model']}; {flags}). Made by `{head['command']}`; every "
         f"runtime is in [{study}.jsonl](benchmarks/results/{study}.jsonl).",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _table_line(row: Row, sizes: list[int]) -> str:
+def _table_line(row: Row, sizes: list[int], runtime: str) -> str:
     line = row.head
     by_size = {one["batch_size"]: one for one in row.lines}
     note = "" if line["kind"] in {"teacher", "model"} else f" ({line['kind']})"
@@ -177,20 +184,26 @@ def _table_line(row: Row, sizes: list[int]) -> str:
     if line["metric"] is not None and not is_baseline(line):
         low, high = points(line["difference_low"]), points(line["difference_high"])
         difference = f"{points(line['difference_points'])} ({low} to {high})"
-    speedups = [_speedup(by_size.get(size)) for size in sizes]
+    speedups = [_speedup(by_size.get(size), runtime) for size in sizes]
     weights = megabytes(line["size_bytes"]) if line["size_bytes"] else "–"
     cells = [f"{line['model']}{note}", line["runtime"], metric, difference, kept, weights, *speedups]
     return f"| {' | '.join(cells)} |"
 
 
-def _speedup(line: Measurement | None) -> str:
+def _is_reference(line: Measurement, runtime: str) -> bool:
+    """Tell whether speed-ups are against this line: the teacher in torch, or in the one runtime of the table."""
+    return line["kind"] == "teacher" and line["runtime"] == runtime if runtime else is_baseline(line)
+
+
+def _speedup(line: Measurement | None, runtime: str) -> str:
     if line is None:
         return "–"
-    if is_baseline(line):
+    if _is_reference(line, runtime):
         return "×1"
     if line["noisy"]:
         return f"too noisy ({line['noise']:.0%})"
-    return f"{times(line['speedup'])} ({times(line['speedup_low'])} to {times(line['speedup_high'])})"
+    speed = "speedup_same_runtime" if runtime else "speedup"
+    return f"{times(line[speed])} ({times(line[f'{speed}_low'])} to {times(line[f'{speed}_high'])})"
 
 
 def survey_page(page: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import random
 import re
 import subprocess
@@ -57,6 +58,18 @@ def test_an_outdated_reference_is_reported(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "out of date" in done.stderr
+
+
+def test_a_table_of_one_runtime_has_speeds_against_the_teacher_there() -> None:
+    page = (ROOT / "docs" / "pruning.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- results:structure:onnxruntime -->")[2].partition("<!-- /results -->")[0]
+    cells = {name: [cell.strip() for cell in rest.split("|")] for name, rest in re.findall(r"\| (\S+) \|(.*)", table)}
+    lines = map(json.loads, (ROOT / "benchmarks" / "results" / "structure.jsonl").read_text().splitlines())
+    expected = {line["model"]: line for line in lines if (line["runtime"], line["batch_size"]) == ("onnxruntime", 32)}
+    assert cells["teacher"][0] == "onnxruntime" and cells["teacher"][5:7] == ["×1", "×1"]
+    for name in ("x1.5", "x2", "x3"):
+        assert cells[name][6].startswith(f"×{expected[name]['speedup_same_runtime']:.2f} (")
+        assert not cells[name][6].startswith(f"×{expected[name]['speedup']:.2f}")
 
 
 def test_every_page_is_there() -> None:

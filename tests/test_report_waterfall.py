@@ -170,6 +170,17 @@ def test_structures_are_in_nothing_but_the_waterfall(tmp_path: Path) -> None:
     assert results_table(lines).row_count == 2
 
 
+def test_every_pruned_model_that_was_taken_apart_has_its_steps() -> None:
+    quality = {"metric": 0.5, "metric_low": 0.4, "metric_high": 0.6, "difference_points": -40.0}  # no leader
+    other = made("q", "torch", 2.0, stage="prune", parent="t", removals=["layers", "heads"], **quality)
+    int8 = made("q-int8", "torch", 1.6, stage="quantize", parent="q", **quality)
+    whole = made("r", "torch", 2.0, stage="prune", parent="t", removals=["layers", "heads"], **quality)
+    lines = [BASE, PRUNED, *BETWEEN, other, int8, of("q", ["layers"], 4.0), whole]
+    (shown,) = view([{**line, "speedup": 10.0 / line["latency_ms"][0][0]} for line in lines]).sections
+    assert [found.model for found in shown.waterfalls] == ["p", "q-int8"]
+    assert factors(shown.waterfalls[1]) == [("layers removed", 2.5), ("heads removed", 2.0), ("int8", 1.25)]
+
+
 def test_lines_of_another_run_length_or_device_do_not_count() -> None:
     for change in ({"created": "2026-01-01T00:00:00+00:00"}, {"length": 16}, {"device": "cuda"}):
         found = fall({**STOCK, **change}, BASE, {**FAST, **change}, {**THREADS, **change}, STUDENT, INT8)

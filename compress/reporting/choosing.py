@@ -1,4 +1,4 @@
-"""Which rows of a report matter most: the best model, its control, the teacher it is compared with."""
+"""Which rows of a report matter most: the best model, its control, the teacher it is compared with, what was pruned."""
 
 from __future__ import annotations
 
@@ -45,6 +45,16 @@ def leaders(rows: Sequence[Row], budget_points: float = 1.0) -> list[Row]:
     """Return the best model and, behind it, a faster one that needs more examples to be as sure of."""
     best = best_row(rows, budget_points)
     return [row for row in (best, faster_row(best, rows, budget_points)) if row is not None]
+
+
+def taken_apart(rows: Sequence[Row], lines: Sequence[Measurement]) -> list[Row]:
+    """Return of every pruned model whose removals were measured one by one what is fastest of it: itself, or its int8.
+
+    Fastest at the largest batch size, where times are longest and known best.
+    """
+    pruned = dict.fromkeys(line["parents"][0] for line in lines if line["kind"] == "structure")
+    made = [[row for row in rows if sha in (row.head["model_sha256"], *row.head["parents"][:1])] for sha in pruned]
+    return [max(own, key=lambda row: float(row.bulk["speedup"])) for own in made if own]
 
 
 def baseline_of(rows: Sequence[Row], of: Row | None = None) -> Row | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from compress.errors import CompressError
 from compress.measuring.results import Measurement, Row, is_baseline, rows_of
 from compress.reporting import tables
-from compress.reporting.choosing import baseline_of, best_row, control_pair, leaders
+from compress.reporting.choosing import baseline_of, best_row, control_pair, leaders, taken_apart
 from compress.reporting.cost import DEVICES
 from compress.reporting.flips import Flips, flips_of
 from compress.reporting.judging import judge
@@ -113,6 +113,8 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
     speeds = [row.head["speedup"] for row in rows if not row.head["noisy"]]
     kinds = [kind for kind in ORDER if any(row.head["kind"] == kind for row in rows)]
     lengths = sorted({row.head["length"] for row in measured.fixed} - {first["length"]})
+    leading = leaders(rows, budget_points)
+    explained = leading + [row for row in taken_apart(rows, measured.lines) if row not in leading]
     return Section(
         title=_title(first),
         data=first["data"],
@@ -130,7 +132,7 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
         table=tables.results(rows, budget_points),
         notes=_notes(rows),
         published=published,
-        waterfalls=[fall for row in leaders(rows, budget_points) for fall in waterfalls(row, measured.lines)],
+        waterfalls=[fall for row in explained for fall in waterfalls(row, measured.lines)],
         threads_sweep=thread_sweep(measured.swept, best),
         lengths_sweep=length_sweep(measured.fixed, best),
         at_lengths=[
