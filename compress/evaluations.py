@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,14 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress.inference import TorchRun, logits_of
+from compress.masks import Masks, closed, mask_key
 from compress.metrics import Difference, Metric, interval, paired_difference, predictions, score
 from compress.transfer import Gold
 from compress.words import one_column
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.masks import Masks
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Evaluations:
 
     def predicted(self, masks: Masks | None = None) -> np.ndarray:
         """Return the predictions of the model with what these masks close closed, or of the model as it is."""
-        path = self.folder / f"{_key(masks)}.npy"
+        path = self.folder / f"{mask_key(masks or {})}.npy"
         if path.is_file():
             known: np.ndarray = np.load(path, allow_pickle=False)
             return known
@@ -51,8 +49,6 @@ class Evaluations:
 
     def logits(self, masks: Masks | None = None, rows: int | None = None) -> np.ndarray:
         """Return logits ``[N, C]``, not kept, of all rows or the first ones."""
-        from compress.masks import closed
-
         with closed(self.model, masks or {}):
             return logits_of(
                 self.gold.examples[:rows], TorchRun(self.model), self.tokenizer, max_length=self.max_length,
@@ -91,12 +87,3 @@ class Evaluations:
             return None
         tags: Sequence[list[int]] = self.gold.labels  # type: ignore[assignment]
         return np.repeat(np.arange(len(tags)), [len(row) for row in tags])
-
-
-def _key(masks: Masks | None) -> str:
-    """Return a name for masks: what is closed, by part and layer."""
-    given = b"".join(
-        part.encode() + b":" + b"".join(row.bool().numpy().tobytes() + b"|" for row in rows)
-        for part, rows in sorted((masks or {}).items())
-    )
-    return hashlib.sha256(given).hexdigest()[:16]

@@ -22,12 +22,13 @@ from compress.data import Example, check_roles, describe_rows, encode_gold
 from compress.errors import CompressError
 from compress.evaluations import Evaluations
 from compress.importance import check_rows, scoring_batches, scoring_rows
-from compress.masks import Masks, open_masks
+from compress.masks import Masks, closed, open_masks
 from compress.metrics import find_metric
 from compress.output import WORK_FOLDER, finish, write_atomically, writing
 from compress.progress import Progress, silent
 from compress.recipes import Pruning
-from compress.removal_path import removal_path, score
+from compress.removal_path import MEASURE, removal_path, score
+from compress.scores import Values, value_of
 from compress.tokens import maximum_length
 from compress.transfer import Gold
 
@@ -131,36 +132,35 @@ def head_study(
     data = describe_rows({"train": train, "validation": validation})
     request = {
         "stage": "heads", "model": source.sha256, "criteria": list(criteria), "examples": examples, "step": step,
-        "normalise": normalise, "data": data, "seed": seed, "metric": chosen.name,
+        "normalise": normalise, "data": data, "seed": seed, "metric": chosen.name, "measure": MEASURE,
     }  # fmt: skip
     tokenizer = source.load_tokenizer()
     max_length = min(128, maximum_length(tokenizer, source.config))
-    gold = [
-        Gold(rows, encode_gold(rows, source.labels, task=source.task, name=role))
+    gold = {
+        role: Gold(rows, encode_gold(rows, source.labels, task=source.task, name=role))
         for role, rows in (("train", sample), ("validation", validation))
-    ]
+    }
     batches = list(
         scoring_batches(
-            gold[0].examples, gold[0].labels, tokenizer, max_length=max_length, task=source.task,
-            device=str(torch_device),
+            sample, gold["train"].labels, tokenizer, max_length=max_length, task=source.task, device=str(torch_device)
         )
     )
     with writing(output, request, force=force) as working:
         known = working / WORK_FOLDER
-        scoring, judging = (
-            Evaluations(whole, tokenizer, rows, chosen, len(source.labels), max_length, known / folder, source.task)
-            for rows, folder in zip(gold, ("scoring", "judging"), strict=True)
+        values = Values(known / "values.jsonl")
+        judging = Evaluations(
+            whole, tokenizer, gold["validation"], chosen, len(source.labels), max_length, known / "judging", source.task
         )
         heads = heads_per_layer(whole)
         with progress("Scoring heads", len(criteria)) as advance:
             scores = {}
             for name in criteria:
-                scores[name] = _scores(known, name, whole, batches, seed)
+                scores[name] = _scores(known, name, whole, batches, seed, values)
                 advance(1)
         with progress("Removing single heads", sum(heads)) as advance:
             ablation = list(_single(judging, heads, advance))
         with progress("Keeping single heads", sum(heads)) as advance:
-            alone = list(_alone(scoring, judging, heads, advance))
+            alone = list(_alone(judging, batches, heads, values, advance))
         with progress("Removing more and more", 2 + RANDOM_ORDERS) as advance:
             evolution: list[Step] = []
             for order, number in (("gradient", 0), ("oracle", 0), *(("random", n) for n in range(RANDOM_ORDERS))):
@@ -173,7 +173,7 @@ def head_study(
         study = {
             "model": source.name, "model_sha256": source.sha256, "heads_per_layer": heads, "metric": chosen.name,
             "value": judging.value(), "low": low, "high": high, "validation_rows": len(validation),
-            "scoring_rows": len(sample), "seed": seed, "normalise": normalise,
+            "scoring_rows": len(sample), "seed": seed, "normalise": normalise, "measure": MEASURE,
             "criteria": {name: [row[:count].tolist() for row, count in zip(found, heads, strict=True)]
                          for name, found in scores.items()},
             "correlations": list(_correlations(scores, heads, seed)),
@@ -191,13 +191,15 @@ def head_study(
     return Path(output)
 
 
-def _scores(folder: Path, name: str, model: PreTrainedModel, batches: list[Batch], seed: int) -> Tensor:
+def _scores(
+    folder: Path, name: str, model: PreTrainedModel, batches: list[Batch], seed: int, values: Values
+) -> Tensor:
     """Return the scores of a criterion, kept in a file once they are known."""
     import torch
 
     path = folder / f"scores-{name}.json"
     if not path.is_file():
-        found = score(model, batches, open_masks(model), "heads", name, seed=seed)
+        found = score(model, batches, open_masks(model), "heads", name, seed=seed, values=values)
         write_atomically(path, json.dumps(found.tolist()))
     return torch.tensor(json.loads(path.read_text(encoding="utf-8")))
 
@@ -212,18 +214,26 @@ def _single(judging: Evaluations, heads: Sequence[int], advance: Any) -> Iterato
             advance(1)
 
 
-def _alone(scoring: Evaluations, judging: Evaluations, heads: Sequence[int], advance: Any) -> Iterator[Removal]:
+def _alone(
+    judging: Evaluations, batches: list[Batch], heads: Sequence[int], values: Values, advance: Any
+) -> Iterator[Removal]:
     """Yield for each layer what the model is with its best head alone there (section 3.3).
 
-    The best head is the best one on the scoring rows: on the rows that judge it, the best of many would look too good.
+    The best head is the one of the lowest loss on the scoring rows: on the rows that judge it, the best of many would
+    look too good.
     """
     for layer, count in enumerate(heads):
-        values = []
+        found = []
         for head in range(count):
-            values.append(scoring.value(_only(scoring.model, layer, head)))
+            found.append(_value(judging.model, batches, _only(judging.model, layer, head), values))
             advance(1)
-        best = int(np.argmax(values))
+        best = int(np.argmax(found))
         yield _removal(judging, layer, best, _only(judging.model, layer, best))
+
+
+def _value(model: PreTrainedModel, batches: list[Batch], masks: Masks, values: Values) -> float:
+    with closed(model, masks):
+        return values.of(masks, lambda: value_of(model, batches, MEASURE))
 
 
 def _removal(judging: Evaluations, layer: int, head: int, masks: Masks) -> Removal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -40,6 +41,15 @@ def masks_without(model: PreTrainedModel, closed: Mapping[str, Sequence[Sequence
 def closed_units(masks: Sequence[Tensor]) -> dict[int, list[int]]:
     """Return layer -> positions of what masks close, as :mod:`compress.slicing` removes it."""
     return {layer: (mask == 0).nonzero().flatten().tolist() for layer, mask in enumerate(masks)}
+
+
+def mask_key(masks: Masks) -> str:
+    """Return a short name for what masks close, by part and layer."""
+    given = b"".join(
+        part.encode() + b":" + b"".join(row.bool().numpy().tobytes() + b"|" for row in rows)
+        for part, rows in sorted(masks.items())
+    )
+    return hashlib.sha256(given).hexdigest()[:16]
 
 
 @contextmanager

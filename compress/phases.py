@@ -21,7 +21,7 @@ from compress.parts import embeddings_projection
 from compress.quantization import forget_quantization
 from compress.recipes import Phase, Training, replace_training
 from compress.rows import collator, write_rows
-from compress.schedule import Stretch, stretches
+from compress.schedule import SEEDS_APART, Stretch, stretches
 from compress.signals import CachedFirstStates, first_states_fit, signal_for, write_first_states
 from compress.tokens import maximum_length
 from compress.training import Outcome, Target, Teaching, steps_for, train
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from compress.vocabulary import Mixer
 
 logger = logging.getLogger("compress")
-
-# The order of rows follows from seed and epoch: stretches with the seed of the first one would all read its first rows
-# and hide the same tokens, and a recipe of many would see little of the text.
-SEEDS_APART = 10_000
 
 SELECTION_FILE = "selection.arrow"
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"

@@ -12,6 +12,7 @@ from compress.errors import CompressError
 from compress.labels import LabelDir
 from compress.output import WORK_FOLDER
 from compress.recipes import Choice, Phase, Pruning, Training
+from compress.schedule import SEEDS_APART
 from compress.transfer import Gold, Lessons, Pool, Selection, agreement_rows
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from compress.training import Outcome
 
 RECOVERY = Training(epochs=1.0, learning_rate=5e-5, evaluations=8, patience=4)
-CLOSING_SHARE = 0.6  # of the recovery, in which the cubic schedule closes units
+# Of the recovery, in which the cubic schedule closes units, the last of them when so much of that is done: what is left
+# learns for a moment before the units are cut out. The rate is constant meanwhile, and falls in the rest.
+CLOSING_SHARE, CLOSED_BY = 0.6, 0.9
 
 
 def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, validation: bool) -> None:
@@ -103,7 +106,7 @@ class Recovery:
 
         amounts = announced_amounts(state.model, self.pruning)
         options = {
-            "heads": amounts.get("heads", 0), "neurons": amounts.get("neurons", 0), "until": 1.0,
+            "heads": amounts.get("heads", 0), "neurons": amounts.get("neurons", 0), "until": CLOSED_BY,
             "keep_heads": self.pruning.keep_heads, "multiple": self.pruning.multiple,
             "normalise": self.pruning.normalise,
         }  # fmt: skip
@@ -111,7 +114,9 @@ class Recovery:
         outcome = recall(folder, state.model)
         if outcome is None:
             (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
-            outcome = self._learn(state, folder, CLOSING_SHARE, None, Choice("gradual-pruning", options=options))
+            closing = Choice("gradual-pruning", options=options)
+            training = replace(self._part_of_training(CLOSING_SHARE), schedule="constant")
+            outcome = self._learn(state, folder, training, self.fitting["seed"], None, closing)
             remember(folder, state.model, outcome)
         state.trained = True
         assert outcome.closed is not None
@@ -119,14 +124,23 @@ class Recovery:
 
     def recover(self, state: Shrinking, working: Path) -> Outcome:
         """Train what is left, for what a closing has left of the epochs, and keep its best checkpoint."""
-        share = 1 - CLOSING_SHARE if self.pruning.schedule == "cubic" else 1.0
-        outcome = self._learn(state, working, share, self.selection)
+        training, seed = self._part_of_training(1.0), self.fitting["seed"]
+        if self.pruning.schedule == "cubic":
+            training = self._part_of_training(1 - CLOSING_SHARE)
+            seed += SEEDS_APART  # with the closing's own its first rows would all be read again
+        outcome = self._learn(state, working, training, seed, self.selection)
         state.trained = True
         state.done("recovery", 0, 0)
         return outcome
 
+    def _part_of_training(self, share: float) -> Training:
+        return replace(
+            self.training, epochs=share * self.pruning.recover,
+            max_steps=self.training.max_steps and max(1, round(share * self.training.max_steps)),
+        )  # fmt: skip
+
     def _learn(
-        self, state: Shrinking, working: Path, share: float, selection: Selection | None,
+        self, state: Shrinking, working: Path, training: Training, seed: int, selection: Selection | None,
         intervention: Choice | None = None,
     ) -> Outcome:  # fmt: skip
         from compress.phases import Teachers, fit
@@ -134,12 +148,8 @@ class Recovery:
         phase = Phase(losses_of(self.pruning.recovery, state.model.config), intervention=intervention)
         live = phase.needs & {"hidden", "attention"}
         teacher = ModelDir.open(state.whole, verify=False).load() if live else None
-        training = replace(
-            self.training, epochs=share * self.pruning.recover,
-            max_steps=self.training.max_steps and max(1, round(share * self.training.max_steps)),
-        )  # fmt: skip
         (outcome,) = fit(
             state.model, state.tokenizer, self.lessons(), selection, phases=(phase,), teachers=Teachers(teacher),
-            training=training, working=working, **self.fitting,
+            training=training, working=working, **{**self.fitting, "seed": seed},
         )  # fmt: skip
         return outcome

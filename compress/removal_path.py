@@ -11,6 +11,7 @@ from compress.closing import close_lowest, normalised
 from compress.errors import CompressError
 from compress.masks import Masks, closed, open_masks
 from compress.recipes import Pruning
+from compress.scores import Measure, Values
 from compress.units import Part
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from compress.types import Batch
+
+
+MEASURE: Measure = "loss"
 
 
 @dataclass(frozen=True)
@@ -93,15 +97,17 @@ def kept_at_least(part: Part, pruning: Pruning) -> int:
 
 
 def score(
-    model: PreTrainedModel, batches: Sequence[Batch], masks: Masks, part: Part, criterion: str, *, seed: int
-) -> Tensor:
+    model: PreTrainedModel, batches: Sequence[Batch], masks: Masks, part: Part, criterion: str, *, seed: int,
+    values: Values | None = None,
+) -> Tensor:  # fmt: skip
     """Return the scores ``[L, U]`` of one part while the closed units of every part are closed.
 
     A criterion that compares evaluations compares losses: hardly an answer on rows that the model was fitted on changes
-    with one unit, so that right answers would leave most units in the order in which they lie.
+    with one unit, so that right answers would leave most units in the order in which they lie. ``values`` are those
+    that are known already, with no other part closed.
     """
     plugin = plugins.find("criteria", criterion)
-    known = {"seed": seed, "measure": "loss", "part": part}
+    known = {"seed": seed, "measure": MEASURE, "part": part, "values": values}
     options: dict[str, Any] = {name: value for name, value in known.items() if name in plugin.parameters}
     with closed(model, {other: rows for other, rows in masks.items() if other != part}):
         found: Tensor = plugin.function(model, batches, masks[part], **options)

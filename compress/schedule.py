@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from compress.errors import CompressError
 from compress.recipes import Phase
 
+# The order of rows follows from seed and epoch: stretches with the seed of the first one would all read its first rows
+# and hide the same tokens, and a recipe of many would see little of the text.
+SEEDS_APART = 10_000
+
 
 @dataclass(frozen=True)
 class Stretch:

@@ -5,14 +5,17 @@ Shapes: B batch, L layers, U units (heads or neurons) of a layer, N examples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from compress.errors import CompressError
+from compress.masks import Masks, mask_key
 from compress.types import Batch
 
 if TYPE_CHECKING:
@@ -70,6 +73,32 @@ def as_scores(by_layer: Sequence[Tensor], masks: Sequence[Tensor] | None) -> Ten
         if masks is not None:
             scores[layer, : len(values)] *= torch.as_tensor(masks[layer]).float()
     return scores
+
+
+class Values:
+    """How good a model is with some units closed, by what is closed; kept in a file, where one is given.
+
+    A criterion of many evaluations that was stopped goes on behind the last of them. The file is of one model, one set
+    of rows and one measure: whoever gives it sees to that.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path, self.known = path, dict[str, float]()
+        if path is not None and path.is_file():
+            whole = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a line that was being written is not
+            self.known = dict(json.loads(line) for line in whole.splitlines())
+            path.write_text(whole and whole + "\n", encoding="utf-8")
+
+    def of(self, masks: Masks, evaluate: Callable[[], float]) -> float:
+        """Return the value with these masks, evaluated if it is not known."""
+        key = mask_key(masks)
+        if key not in self.known:
+            self.known[key] = evaluate()
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([key, self.known[key]]) + "\n")
+        return self.known[key]
 
 
 @torch.no_grad()

@@ -184,10 +184,18 @@ def _table_line(row: Row, sizes: list[int], runtime: str) -> str:
     if line["metric"] is not None and not is_baseline(line):
         low, high = points(line["difference_low"]), points(line["difference_high"])
         difference = f"{points(line['difference_points'])} ({low} to {high})"
+        if line["metric_kept_percent"] is not None:
+            kept += f" ({_kept(line, 'difference_low')} to {_kept(line, 'difference_high')})"
     speedups = [_speedup(by_size.get(size), runtime) for size in sizes]
     weights = megabytes(line["size_bytes"]) if line["size_bytes"] else "–"
     cells = [f"{line['model']}{note}", line["runtime"], metric, difference, kept, weights, *speedups]
     return f"| {' | '.join(cells)} |"
+
+
+def _kept(line: Measurement, end: str) -> str:
+    """Return an end of the interval of what is kept: that of the difference, as a share of the teacher's metric."""
+    whole = line["metric"] - line["difference_points"] / 100
+    return f"{100 + line[end] / whole:.1f}%"
 
 
 def _is_reference(line: Measurement, runtime: str) -> bool:

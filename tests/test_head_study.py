@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,8 +84,9 @@ def test_single_heads_are_what_a_sliced_model_loses(finished: Path) -> None:
 
 def test_the_head_that_stays_is_chosen_on_the_scoring_rows_and_judged_on_others(finished: Path) -> None:
     for one in content(finished)["one_head"]:
-        others = [head for head in range(HEADS) if head != one["head"]]
-        assert one["value"] == pytest.approx(accuracy_without({one["layer"]: others}))
+        without = [{one["layer"]: [h for h in range(HEADS) if h != kept]} for kept in range(HEADS)]
+        assert one["head"] == np.argmin([loss_without(removed) for removed in without])
+        assert one["value"] == pytest.approx(accuracy_without(without[one["head"]]))
 
 
 def test_the_evolution_ends_with_one_head_a_layer(finished: Path) -> None:
@@ -131,6 +133,23 @@ def test_a_directory_holds_the_same_as_page_tables_and_pictures(finished: Path) 
         ModelDir.open(finished)
 
 
+def test_the_verdict_ends_before_the_first_step_that_may_cost_and_the_first_that_does(finished: Path) -> None:
+    study = content(finished)
+    intervals = [
+        (0, 0.0, 0.0), (1, -0.9, 0.3), (2, -1.1, 0.5), (3, -0.8, 0.4), (4, -3.0, 0.1), (5, -5.0, -2.0), (6, -2.0, 1.0)
+    ]  # fmt: skip
+    study["evolution"] = [
+        {"order": "gradient", "seed": 0, "heads_removed": removed, "share_removed": removed / 8, "value": 0.5,
+         "points": (low + high) / 2, "low": low, "high": high}
+        for removed, low, high in intervals
+    ]  # fmt: skip
+    told = view(study).verdict[-1]
+    assert "order 1 heads (12%: −0.30 points, −0.90 to +0.30) cost surely less than 1 point" in told
+    assert "; 4 heads (50%: −1.45 points, −3.00 to +0.10) are not shown to cost anything on 16 rows" in told
+    study["evolution"] = study["evolution"][:1] + study["evolution"][5:]
+    assert "In gradient order no heads cost surely less than 1 point; no heads are not shown" in view(study).verdict[-1]
+
+
 def test_a_stopped_study_goes_on_where_it_was(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = content(studied(model, tmp_path / "whole", criteria=("gradient", "oracle")))
     original, computed = Evaluations.predicted, []
@@ -150,6 +169,34 @@ def test_a_stopped_study_goes_on_where_it_was(model: Path, tmp_path: Path, monke
     assert not (tmp_path / "stopped").exists()
     monkeypatch.setattr("compress.plugins.find", no_more_scoring(["oracle"]))
     assert content(studied(model, tmp_path / "stopped", criteria=("gradient", "oracle"))) == expected
+
+
+@pytest.mark.parametrize("criterion", ["oracle", "shapley"])
+def test_a_criterion_of_many_evaluations_goes_on_behind_the_last(
+    criterion: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module(f"compress.criteria.{criterion}")
+    original, asked = module.value_of, []
+
+    def counted(*arguments: Any) -> float:
+        if len(asked) == 5 and not resumed:
+            raise KeyboardInterrupt
+        asked.append(1)
+        return float(original(*arguments))
+
+    resumed: list[int] = []
+    monkeypatch.setattr(module, "value_of", counted)
+    with pytest.raises(KeyboardInterrupt):
+        studied(model, tmp_path / "stopped", criteria=(criterion,))
+    (file,) = tmp_path.glob(".stopped.partial/.work/values.jsonl")
+    with file.open("a") as lines:
+        lines.write('["half a')  # the process died while it wrote
+    resumed.append(1)
+    stopped = content(studied(model, tmp_path / "stopped", criteria=(criterion,)))
+    once = len(asked)
+    asked.clear()
+    assert stopped == content(studied(model, tmp_path / "whole", criteria=(criterion,)))
+    assert len(asked) == once > 5
 
 
 def no_more_scoring(names: list[str]) -> Any:

@@ -6,6 +6,7 @@ import csv
 import importlib
 import json
 import re
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from compress.label import label
 from compress.predict import predictor
 from compress.prune import prune
 from compress.recipes import Pruning
+from compress.training import EpochSampler
 from compress.units import ffn_widths, heads_per_layer, kept_heads
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -429,6 +431,30 @@ def test_units_are_closed_while_the_model_recovers(teacher: Path, tmp_path: Path
     assert made.manifest is not None and made.manifest.notes["recovery"]["planned_steps"] == 8  # 12 closed the units
     assert [cut["removal"] for cut in content(made)["cuts"]] == ["nothing", "heads", "neurons", "hidden", "recovery"]
     assert not (made.path / "pruning_curve.csv").exists() and not (made.path / ".work").exists()
+
+
+def test_what_closes_learns_at_a_constant_rate_and_what_recovers_reads_other_rows(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases = importlib.import_module("compress.phases")
+    original, rates, read = phases.train, list[str](), list[list[int]]()
+
+    def spied(*given: Any, **named: Any) -> Any:
+        rates.append(named["training"].schedule)
+        read.append([])
+        return original(*given, **named)
+
+    def recorded(self: EpochSampler) -> Iterator[int]:
+        rows = list(in_order(self))
+        read[-1] += rows
+        return iter(rows)
+
+    in_order = EpochSampler.__iter__
+    monkeypatch.setattr(phases, "train", spied)
+    monkeypatch.setattr(EpochSampler, "__iter__", recorded)
+    pruned(teacher, tmp_path / "small", "50%", schedule="cubic", recover=1.0, training=TRAINING)
+    assert rates == ["constant", "linear"]
+    assert sorted(read[0]) == sorted(read[1]) and read[0][:8] != read[1][:8]
 
 
 def test_a_stopped_recovery_keeps_what_was_closed(

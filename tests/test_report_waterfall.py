@@ -176,9 +176,14 @@ def test_every_pruned_model_that_was_taken_apart_has_its_steps() -> None:
     int8 = made("q-int8", "torch", 1.6, stage="quantize", parent="q", **quality)
     whole = made("r", "torch", 2.0, stage="prune", parent="t", removals=["layers", "heads"], **quality)
     lines = [BASE, PRUNED, *BETWEEN, other, int8, of("q", ["layers"], 4.0), whole]
-    (shown,) = view([{**line, "speedup": 10.0 / line["latency_ms"][0][0]} for line in lines]).sections
-    assert [found.model for found in shown.waterfalls] == ["p", "q-int8"]
-    assert factors(shown.waterfalls[1]) == [("layers removed", 2.5), ("heads removed", 2.0), ("int8", 1.25)]
+    lines = [{**line, "speedup": 10.0 / line["latency_ms"][0][0]} for line in lines]
+    large = [{**line, "batch_size": 32, "noisy": False} for line in lines]
+    small = [{**line, "noisy": line["model"] == "q-int8"} for line in lines]  # too short to be told at batch 1
+    (shown,) = view([*small, *large]).sections
+    told = [(found.model, found.batch_size) for found in shown.waterfalls]
+    assert told == [("p", 1), ("p", 32), ("q", 1), ("q-int8", 32)]
+    steps = [("layers removed", 2.5), ("heads removed", 2.0)]
+    assert factors(shown.waterfalls[2]) == steps and factors(shown.waterfalls[3]) == [*steps, ("int8", 1.25)]
 
 
 def test_lines_of_another_run_length_or_device_do_not_count() -> None:

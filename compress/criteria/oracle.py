@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from compress.gates import gated
-from compress.scores import Measure, as_scores, fixed_weights, value_of
+from compress.scores import Measure, Values, as_scores, fixed_weights, value_of
 from compress.types import Batch
 
 if TYPE_CHECKING:
@@ -26,23 +26,28 @@ def importance(
     masks: Sequence[Tensor] | None = None,
     *,
     measure: Measure = "metric",
+    values: Values | None = None,
 ) -> Tensor:
     """Return raw scores ``[L, H]``.
 
     Args:
         measure: the value of a model: ``metric`` (share of right answers) or ``loss`` (minus the mean loss, which
             tells heads apart that change no answer, so that ``compress heads`` and ``compress prune`` use it).
+        values: what is known already; what is not is added.
     """
-    kept = list(batches)
+    kept, known = list(batches), values or Values()
     with fixed_weights(model), gated(model) as gates:
         present = [torch.ones(heads) for heads in gates.counts] if masks is None else [m.clone() for m in masks]
-        gates.mask(present)
-        whole = value_of(model, kept, measure)
+
+        def value() -> float:
+            gates.mask(present)
+            return value_of(model, kept, measure)
+
+        whole = known.of({"heads": present}, value)
         scores = [torch.zeros(heads) for heads in gates.counts]
         for layer, heads in enumerate(present):
             for head in heads.nonzero().flatten().tolist():
                 heads[head] = 0.0
-                gates.mask(present)
-                scores[layer][head] = whole - value_of(model, kept, measure)
+                scores[layer][head] = whole - known.of({"heads": present}, value)
                 heads[head] = 1.0
     return as_scores(scores, masks)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from compress.errors import CompressError
 from compress.gates import gated
-from compress.scores import Measure, as_scores, fixed_weights, value_of
+from compress.scores import Measure, Values, as_scores, fixed_weights, value_of
 from compress.types import Batch
 
 if TYPE_CHECKING:
@@ -30,35 +30,40 @@ def importance(
     *,
     permutations: int = 8,
     measure: Measure = "loss",
+    values: Values | None = None,
     seed: int = 0,
 ) -> Tensor:
     """Return raw scores ``[L, H]``, which can be negative.
 
     Args:
         permutations: random orders; every second one is the first backwards, which halves the variance or better.
-        measure: the value of a model, as in the criterion ``oracle``.
+        measure: the value of a model, as in the criterion ``oracle``, and ``values`` as there.
 
     Raises:
         CompressError: fewer than one permutation.
     """
     if permutations < 1:
         raise CompressError(f"permutations = {permutations} is not possible; give 1 or more")
-    kept, generator = list(batches), torch.Generator().manual_seed(seed)
+    kept, known, generator = list(batches), values or Values(), torch.Generator().manual_seed(seed)
     with fixed_weights(model), gated(model) as gates:
         open_ones = [torch.ones(heads) for heads in gates.counts] if masks is None else list(masks)
         places = [(layer, head) for layer, row in enumerate(open_ones) for head in row.nonzero().flatten().tolist()]
         scores = [torch.zeros(heads, dtype=torch.float64) for heads in gates.counts]
         order: list[int] = []
+        present: list[Tensor] = []
+
+        def value() -> float:
+            gates.mask(present)
+            return value_of(model, kept, measure)
+
         for number in range(permutations):
             order = order[::-1] if number % 2 else torch.randperm(len(places), generator=generator).tolist()
             present = [torch.zeros(heads) for heads in gates.counts]
-            gates.mask(present)
-            before = value_of(model, kept, measure)
+            before = known.of({"heads": present}, value)
             for index in order:
                 layer, head = places[index]
                 present[layer][head] = 1.0
-                gates.mask(present)
-                after = value_of(model, kept, measure)
+                after = known.of({"heads": present}, value)
                 scores[layer][head] += (after - before) / permutations
                 before = after
     return as_scores(scores, masks)

@@ -47,14 +47,14 @@ def leaders(rows: Sequence[Row], budget_points: float = 1.0) -> list[Row]:
     return [row for row in (best, faster_row(best, rows, budget_points)) if row is not None]
 
 
-def taken_apart(rows: Sequence[Row], lines: Sequence[Measurement]) -> list[Row]:
-    """Return of every pruned model whose removals were measured one by one what is fastest of it: itself, or its int8.
+def taken_apart(rows: Sequence[Row], lines: Sequence[Measurement]) -> list[list[Row]]:
+    """Return of every pruned model whose removals were measured one by one what there is of it, the fastest first.
 
-    Fastest at the largest batch size, where times are longest and known best.
+    That is itself and its int8, in every runtime, by the largest batch size, where times are longest and known best.
     """
     pruned = dict.fromkeys(line["parents"][0] for line in lines if line["kind"] == "structure")
     made = [[row for row in rows if sha in (row.head["model_sha256"], *row.head["parents"][:1])] for sha in pruned]
-    return [max(own, key=lambda row: float(row.bulk["speedup"])) for own in made if own]
+    return [sorted(own, key=lambda row: -float(row.bulk["speedup"])) for own in made if own]
 
 
 def baseline_of(rows: Sequence[Row], of: Row | None = None) -> Row | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from compress.reporting.figures import Figure, FigurePage, write_page
 from compress.reporting.plot import Picture
 from compress.reporting.units import NONE, in_percent, metric_title, points, shown
 
+EVALUATED = frozenset(("oracle", "shapley"))  # criteria that compare what the model is worth
+BUDGET = 1.0  # points of loss that verdicts are about
 SIGNIFICANT = 0.01  # of Michel et al. 2019, here after Holm's correction for so many heads
 
 
@@ -53,28 +56,36 @@ def _verdict(study: Mapping[str, Any], significant: Sequence[bool]) -> list[str]
             f"{sum(significant)} of {heads} heads change the share of right answers for certain when they alone are "
             f"removed (McNemar, Holm, p < {SIGNIFICANT:g})."
         )
-    kept = [one for one in study["evolution"] if one["order"] == "gradient" and one["high"] >= 0]
-    far = max(kept, key=lambda one: one["heads_removed"])
-    if far["heads_removed"]:
-        told.append(
-            f"In gradient order {far['heads_removed']} heads ({100 * far['share_removed']:.0f}%) can go before the "
-            f"loss is certain: {points(far['points'])} points ({points(far['low'])} to {points(far['high'])}). No "
-            "weight was trained meanwhile; 'compress prune --recover' wins some of it back."
-        )
-    else:
-        told.append("In gradient order the first step of removed heads is already a certain loss.")
+    steps = [one for one in study["evolution"] if one["order"] == "gradient"]
+    surely = list(takewhile(lambda one: one["low"] >= -BUDGET, steps))
+    unsure = list(takewhile(lambda one: one["high"] >= 0, steps))
+    told.append(
+        f"In gradient order {_reached(surely)} cost surely less than {BUDGET:g} point; {_reached(unsure)} are not "
+        f"shown to cost anything on {study['validation_rows']:,} rows. No weight was trained meanwhile: "
+        "'compress prune --recover' wins some of it back."
+    )
     return told
+
+
+def _reached(steps: Sequence[Mapping[str, Any]]) -> str:
+    last = steps[-1] if steps else {"heads_removed": 0}
+    if not last["heads_removed"]:
+        return "no heads"
+    interval = f"{points(last['points'])} points, {points(last['low'])} to {points(last['high'])}"
+    return f"{last['heads_removed']} heads ({100 * last['share_removed']:.0f}%: {interval})"
 
 
 def _importance(study: Mapping[str, Any], name: str) -> Figure:
     rows = study["criteria"][name]
     widest = max(map(len, rows))
+    by = f" by the {study['measure']} of the scoring rows" if name in EVALUATED else ""
     cells = [
         [Cell(f"layer {layer + 1}"), *(Cell(f"{v:.4g}", "", v) for v in row), *[Cell(NONE)] * (widest - len(row))]
         for layer, row in enumerate(rows)
     ]
     return Figure(
-        f"Importance by {name}", f"Raw scores, see 'compress show {name}'. Dark matters most.", f"importance-{name}",
+        f"Importance by {name}", f"Raw scores{by}, see 'compress show {name}'. Dark matters most.",
+        f"importance-{name}",
         Picture.both(lambda canvas: heat_map.draw(rows, title=f"Importance by {name}", canvas=canvas)),
         ["Layer", *(f"head {head + 1}" for head in range(widest))], cells,
     )  # fmt: skip

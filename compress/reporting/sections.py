@@ -113,8 +113,6 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
     speeds = [row.head["speedup"] for row in rows if not row.head["noisy"]]
     kinds = [kind for kind in ORDER if any(row.head["kind"] == kind for row in rows)]
     lengths = sorted({row.head["length"] for row in measured.fixed} - {first["length"]})
-    leading = leaders(rows, budget_points)
-    explained = leading + [row for row in taken_apart(rows, measured.lines) if row not in leading]
     return Section(
         title=_title(first),
         data=first["data"],
@@ -132,7 +130,7 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
         table=tables.results(rows, budget_points),
         notes=_notes(rows),
         published=published,
-        waterfalls=[fall for row in explained for fall in waterfalls(row, measured.lines)],
+        waterfalls=_waterfalls(measured, budget_points),
         threads_sweep=thread_sweep(measured.swept, best),
         lengths_sweep=length_sweep(measured.fixed, best),
         at_lengths=[
@@ -142,6 +140,23 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
         flips=flips_of(rows, texts),
         survey=survey(rows, measured.lines),
     )
+
+
+def _waterfalls(measured: Measured, budget_points: float) -> list[Waterfall]:
+    """Return where the speed of the leaders comes from, and that of every pruned model that was taken apart.
+
+    Of a pruned model each batch size is told by the fastest of what there is of it whose steps are known there.
+    """
+    leading = leaders(measured.rows, budget_points)
+    found = [fall for row in leading for fall in waterfalls(row, measured.lines)]
+    for made in taken_apart(measured.rows, measured.lines):
+        if any(row in leading for row in made):
+            continue
+        by_size: dict[int, Waterfall] = {}
+        for fall in (fall for row in made for fall in waterfalls(row, measured.lines)):
+            by_size.setdefault(fall.batch_size, fall)
+        found += [by_size[size] for size in sorted(by_size)]
+    return found
 
 
 def _title(line: Measurement) -> str:
