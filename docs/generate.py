@@ -36,6 +36,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = RESULTS / "README.md"
 BENCHMARKS_PAGE = ROOT / "benchmarks" / "README.md"
 DISTILLATION_SPEED = RESULTS / "distillation-speed.jsonl"
+COMPOSITIONS = RESULTS / "compositions.jsonl"
 IMPORTANCE_PAGE = ROOT / "docs" / "importance.md"
 IMPORTANCE_PARITY = RESULTS / "importance-parity.jsonl"
 SURVEY_PAGES = (ROOT / "students" / "README.md", ROOT / "docs" / "table1.md")
@@ -47,12 +48,13 @@ METRIC = repeats.HEADINGS.index("Metric, mean")
 # the teacher there with <!-- results:STUDY:RUNTIME -->, the fields between <!-- fields --> and <!-- /fields -->,
 # the published systems between <!-- survey:STUDY,STUDY --> and <!-- /survey -->, what several seeds say between
 # <!-- repeats:STUDY --> and <!-- /repeats -->, the speed of distillation between <!-- distillation-speed --> and
-# <!-- /distillation-speed -->, and what head importance was compared with between <!-- importance:TABLE --> and
-# <!-- /importance -->.
+# <!-- /distillation-speed -->, what was removed together between <!-- compositions --> and <!-- /compositions -->, and
+# what head importance was compared with between <!-- importance:TABLE --> and <!-- /importance -->.
 TABLE = re.compile(r"(<!-- results:([^\s:]+):?(\S*) -->\n).*?(<!-- /results -->)", re.DOTALL)
 SURVEY_TABLE = re.compile(r"(<!-- survey:(\S+) -->\n).*?(<!-- /survey -->)", re.DOTALL)
 REPEATS_TABLE = re.compile(r"(<!-- repeats:(\S+) -->\n).*?(<!-- /repeats -->)", re.DOTALL)
 SPEED_TABLE = re.compile(r"(<!-- distillation-speed -->\n).*?(<!-- /distillation-speed -->)", re.DOTALL)
+COMPOSITIONS_TABLE = re.compile(r"(<!-- compositions -->\n).*?(<!-- /compositions -->)", re.DOTALL)
 IMPORTANCE_TABLE = re.compile(r"(<!-- importance:(\S+) -->\n).*?(<!-- /importance -->)", re.DOTALL)
 FIELD_TABLE = re.compile(r"(<!-- fields -->\n).*?(<!-- /fields -->)", re.DOTALL)
 
@@ -285,9 +287,32 @@ def field_table() -> str:
 
 
 def benchmarks_page() -> str:
-    """Return the page of benchmarks with its table of distillation steps made again."""
+    """Return the page of benchmarks with its tables of distillation steps and of compositions made again."""
     page = BENCHMARKS_PAGE.read_text(encoding="utf-8")
+    page = COMPOSITIONS_TABLE.sub(lambda found: found[1] + compositions_table() + found[2], page)
     return SPEED_TABLE.sub(lambda found: found[1] + speed_tables() + found[2], page)
+
+
+def compositions_table() -> str:
+    """Return the committed results of compositions.py as Markdown, group by group."""
+    if not COMPOSITIONS.is_file():
+        return "Not measured yet.\n"
+    found = [json.loads(line) for line in COMPOSITIONS.read_text(encoding="utf-8").splitlines()]
+    head = found[0]
+    lines = ["| | removed | operations left | accuracy | points to the teacher | speed-up, batch 1 | batch 32 |"]
+    lines.append("|---|---|---:|---:|---:|---:|---:|")
+    for line in found:
+        removed = ", ".join(f"{part} {line[part]}" for part in ("layers", "heads", "ffn", "hidden") if part in line)
+        difference = f"{points(line['points'])} ({points(line['low'])} to {points(line['high'])})"
+        speeds = [_times_within({**line[size], "value": line[size]["speedup"]}) for size in ("batch_1", "batch_32")]
+        quality = [f"{line['flops_share']:.0%}", f"{line['value']:.1%}", difference]
+        lines.append(f"| {' | '.join([line['composition'], removed, *quality, *speeds])} |")
+    note = (
+        f"{head['rows']:,} held-out rows of {head['data']}, on which the teacher has {head['teacher_value']:.1%}; "
+        f"{head['steps']} steps each; ONNX Runtime, 1 thread, on {head['host']['cpu']}; 95% intervals. Made by "
+        f"`{head['command']}`."
+    )
+    return "\n".join([*lines, "", note]) + "\n"
 
 
 def speed_tables() -> str:
