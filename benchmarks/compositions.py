@@ -159,6 +159,5 @@ def named(word: str) -> str:
     return Path(word).name if Path(word).is_absolute() else word
 
 
-
 if __name__ == "__main__":
     main()

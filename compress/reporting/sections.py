@@ -153,8 +153,10 @@ def _waterfalls(measured: Measured, budget_points: float) -> list[Waterfall]:
         if any(row in leading for row in made):
             continue
         by_size: dict[int, Waterfall] = {}
-        for fall in (fall for row in made for fall in waterfalls(row, measured.lines)):
-            by_size.setdefault(fall.batch_size, fall)
+        for row in made:
+            if by_size.keys() >= {row.head["batch_size"], row.bulk["batch_size"]}:
+                break
+            by_size = {fall.batch_size: fall for fall in waterfalls(row, measured.lines)} | by_size
         found += [by_size[size] for size in sorted(by_size)]
     return found
 
