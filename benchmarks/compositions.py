@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +23,7 @@ from typing import Any
 from compress.artifact import MANIFEST_NAME, ModelDir
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
 from compress.export import export
-from compress.host import describe_host, library_versions
+from compress.host import describe_host, library_versions, typed_command
 from compress.label import label
 from compress.measuring.results import host_id
 from compress.measuring.side_by_side import time_side_by_side
@@ -95,7 +93,7 @@ def main() -> None:
         label(options.teacher, ExampleSource(train, "train"), labels)
     common = {
         "study": "compositions", "data": options.train.name, "steps": options.steps,
-        "command": shlex.join(["python", *map(named, sys.argv)]),
+        "command": typed_command("python"),
         "host": describe_host(), "host_id": host_id(describe_host()), "versions": library_versions(),
     }  # fmt: skip
     made: dict[str, Path] = {}
@@ -152,11 +150,6 @@ def found_in(directory: Path) -> dict[str, Any]:
         "flops_share": last["flops"] / first["flops"],
         **{key: report[key] for key in ("vocabulary", "target") if key in report},
     }  # fmt: skip
-
-
-def named(word: str) -> str:
-    """Return a word of the command line, a file by its name: where it lies on this machine concerns nobody."""
-    return Path(word).name if Path(word).is_absolute() else word
 
 
 if __name__ == "__main__":

@@ -21,8 +21,6 @@ import argparse
 import json
 import os
 import random
-import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -48,7 +46,7 @@ from distillation_turns import (
 from peer_environments import textbrewer_python
 
 from compress import plugins
-from compress.host import describe_host, library_versions
+from compress.host import describe_host, library_versions, typed_command
 from compress.layer_maps import layer_map
 from compress.measuring.cores import available_cores
 from compress.measuring.results import host_id
@@ -63,11 +61,6 @@ LEFT_OUT = {
 }
 TOGETHER = ("kl", "hidden-mse", "attention-mse", "relations")
 LABELLING = "compress label"
-
-
-def _typed() -> str:
-    """Return what was typed, with files by their names: where they lie on this machine concerns nobody."""
-    return shlex.join(["python", *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv)])
 
 
 def main() -> int:
@@ -102,7 +95,7 @@ def main() -> int:
         "study": "distillation-speed", "teacher_model": ours.model.name, "data": ours.source_name,
         "batch_size": TRAINING.batch_size, "steps": options.steps, "rounds": options.rounds, "threads": threads,
         "tokens_median": ours.tokens_median, "precision": TRAINING.precision, "seed": options.seed,
-        "load_average": loads, "left_out": LEFT_OUT, "command": _typed(),
+        "load_average": loads, "left_out": LEFT_OUT, "command": typed_command("python"),
         "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
         "host_id": host_id(describe_host()), "versions": library_versions(), "peer_versions": peer_versions,
     }  # fmt: skip

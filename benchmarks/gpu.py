@@ -15,7 +15,6 @@ import argparse
 import gc
 import json
 import math
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from compress import plugins
 from compress.artifact import ModelDir
 from compress.data import Example, open_source, read_examples
 from compress.errors import CompressError
-from compress.host import describe_host, library_versions, without_home
+from compress.host import describe_host, library_versions, typed_command, without_home
 from compress.inference import TorchRun, open_torch
 from compress.measure import benchmark
 from compress.measuring.contenders import BASELINE_RUNTIME
@@ -293,7 +292,7 @@ def measure(
                 options.teacher, options.models, rows, output=options.output, force=True, runtimes=runtimes,
                 device=options.device, threads=options.threads, batch_sizes=sizes, rounds=rounds,
                 padded_teacher=False, study=options.output.stem, data_name=Path(options.data).name,
-                command=without_home(shlex.join([Path(sys.executable).name, *sys.argv])),
+                command=typed_command(Path(sys.executable).name),
             )  # fmt: skip
             break
         except CompressError as error:

@@ -18,9 +18,7 @@ import copy
 import json
 import os
 import random
-import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -40,9 +38,9 @@ from compress.artifact import ModelDir
 from compress.closing import close_lowest, normalised
 from compress.data import encode_gold, find_set, open_source
 from compress.errors import CompressError
-from compress.evaluations import Evaluations
+from compress.evaluations import Evaluations, JudgingRows
 from compress.examples import content_sha256
-from compress.host import library_versions, without_home
+from compress.host import library_versions, typed_command
 from compress.importance import head_importance
 from compress.metrics import METRICS, paired_difference
 from compress.output import write_atomically
@@ -93,7 +91,7 @@ def main() -> int:
     common = {
         "model": directory.name, "data": SET, "train_rows": len(train.examples), "dev_rows": len(dev.examples),
         "train_sha256": content_sha256(train.examples), "dev_sha256": content_sha256(dev.examples),
-        "seed": arguments.seed, "command": without_home(shlex.join(["python", *sys.argv])),
+        "seed": arguments.seed, "command": typed_command("python"),
         "created": datetime.now(UTC).isoformat(timespec="seconds"), "versions": library_versions(),
     }  # fmt: skip
     output = Path(arguments.output)
@@ -164,7 +162,8 @@ def variants(
     gold = np.asarray(dev.labels)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
-        judged = Evaluations(model, tokenizer, dev, METRICS["accuracy"], 2, MAX_LENGTH, Path(folder), "classification")
+        rows = JudgingRows(dev, METRICS["accuracy"], 2, MAX_LENGTH, "classification")
+        judged = Evaluations(model, tokenizer, rows, Path(folder))
         whole = judged.value()
         for by_layer in (False, True):
             reference = exact(gradients)

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import subprocess
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -30,7 +28,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
 from compress import plugins
-from compress.host import without_home
+from compress.host import typed_command
 from compress.learned_parts import VocabularyHead
 from compress.output import write_atomically
 from compress.relations import split_heads
@@ -106,7 +104,7 @@ def main() -> int:
         *against_formulas(student, teacher, batch),
     ]
     common = {
-        "tolerance": TOLERANCE, "seed": arguments.seed, "command": without_home(shlex.join(["python", *sys.argv])),
+        "tolerance": TOLERANCE, "seed": arguments.seed, "command": typed_command("python"),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"torch": torch.__version__, "transformers": version("transformers"), "numpy": np.__version__},
         "peer_versions": {"textbrewer": peer["version"], "torch": peer["torch"]},

@@ -20,9 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shlex
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -41,7 +39,7 @@ from compress.criteria.gradient import importance
 from compress.data import Example, encode_gold, open_source, read_examples
 from compress.device import resolve_precision
 from compress.gates import gated
-from compress.host import describe_host, library_versions
+from compress.host import describe_host, library_versions, typed_command
 from compress.importance import scoring_batches
 from compress.inference import TorchRun, logits_of
 from compress.interventions.gradual_pruning import STATE, attach, closed_share
@@ -237,7 +235,7 @@ def main() -> None:
     common = {
         "study": "pruning-schedules", "teacher": options.teacher.name, "data": options.validation.name,
         "tune": options.tune, "training": asdict(TRAINING), "precision": resolve_precision(TRAINING.precision, "cpu"),
-        "losses": [choice.name for choice in LOSSES], "command": typed(),
+        "losses": [choice.name for choice in LOSSES], "command": typed_command("python"),
         "host": describe_host(), "host_id": host_id(describe_host()), "versions": library_versions(),
     }  # fmt: skip
     lines: list[dict[str, Any]] = []
@@ -250,11 +248,6 @@ def main() -> None:
                 write_atomically(options.output, "".join(json.dumps(one) + "\n" for one in lines))
                 points = {other: round(one["points"], 2) for other, one in line["difference"].items()}
                 print(f"{arm} {share:.0%} seed {seed}: {line['accuracy']:.4f}, points to {points}", flush=True)
-
-
-def typed() -> str:
-    """Return what was typed, with files by their names: where they lie on this machine concerns nobody."""
-    return shlex.join(["python", *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv)])
 
 
 def measured(study: Study, arm: str, share: float, options: argparse.Namespace) -> dict[str, Any]:

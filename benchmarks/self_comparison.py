@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import random
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,7 @@ from typing import Any
 
 from compress.artifact import ModelDir
 from compress.data import Example, open_source, read_examples
-from compress.host import describe_host, library_versions, without_home
+from compress.host import describe_host, library_versions, typed_command
 from compress.measuring.contenders import Contender, Entry
 from compress.measuring.cores import available_cores, quietest_first
 from compress.measuring.results import host_id
@@ -98,7 +97,7 @@ def main() -> None:
     common = {
         "model": model.name, "model_sha256": model.sha256, "runtime": runtime, "data": source.name,
         "batch_size": arguments.batch_size, "rounds": arguments.rounds, "repeats": arguments.repeats,
-        "seed": arguments.seed, "command": without_home(shlex.join(["python", *sys.argv])),
+        "seed": arguments.seed, "command": typed_command("python"),
         "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
         "host_id": host_id(describe_host()), "versions": library_versions(),
     }  # fmt: skip

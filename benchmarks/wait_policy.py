@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import shlex
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from compress.host import describe_host, library_versions, without_home
+from compress.host import describe_host, library_versions, typed_command
 from compress.measuring.cores import available_cores
 from compress.measuring.results import host_id
 from compress.measuring.timing import speedup
@@ -76,7 +75,7 @@ def main() -> None:
             worker.stdin.close()
     common = {
         "study": "wait-policy", "disturbed": options.disturbed, "threads": options.threads, "rounds": options.rounds,
-        "command": without_home(shlex.join(["python", *sys.argv])), "load_average": os.getloadavg()[0],
+        "command": typed_command("python"), "load_average": os.getloadavg()[0],
         "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
         "host_id": host_id(describe_host()), "versions": library_versions(),
     }  # fmt: skip

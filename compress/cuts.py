@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compress.evaluations import Evaluations
+from compress.evaluations import Evaluations, JudgingRows
 from compress.masks import Masks, closed_units
-from compress.metrics import Metric
 from compress.tokens import encode
-from compress.transfer import Gold
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -67,13 +65,8 @@ class Shrinking:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    gold: Gold
-    metric: Metric
-    classes: int
-    max_length: int
+    rows: JudgingRows
     folder: Path
-    task: str
-    split: str
     cuts: list[Cut] = field(default_factory=list)
     trained: bool = False
     reference: np.ndarray = field(init=False)
@@ -85,7 +78,7 @@ class Shrinking:
         self.done("nothing", 0, 0)
 
     def _tokens(self) -> list[list[int]]:
-        return encode(self.tokenizer, self.gold.examples, self.max_length, task=self.task)["input_ids"]
+        return encode(self.tokenizer, self.rows.gold.examples, self.rows.max_length, task=self.rows.task)["input_ids"]
 
     @property
     def directories(self) -> list[Path]:
@@ -95,8 +88,11 @@ class Shrinking:
     @property
     def metric_entry(self) -> dict[str, Any]:
         """What a manifest says of the last state's metric."""
-        rows = len(self.gold.examples)
-        return {"name": self.metric.name, "value": self.cuts[-1].value, "split": self.split, "rows": rows}
+        judged = self.rows
+        return {
+            "name": judged.metric.name, "value": self.cuts[-1].value, "split": judged.split,
+            "rows": len(judged.gold.examples),
+        }  # fmt: skip
 
     @property
     def whole(self) -> Path:
@@ -116,9 +112,8 @@ class Shrinking:
     def judge(self, removal: str) -> Evaluations:
         """Return what evaluates the model as it is now; ``removal`` names its state."""
         return Evaluations(
-            self.model, self.tokenizer, self.gold, self.metric, self.classes, self.max_length,
-            self.folder / f"answers-{len(self.cuts)}-{removal}", self.task, self.split,
-        )  # fmt: skip
+            self.model, self.tokenizer, self.rows, self.folder / f"answers-{len(self.cuts)}-{removal}"
+        )
 
     def done(self, removal: str, removed: int, of: int, closed: Masks | None = None) -> None:
         """Write down what the model is after a removal, and keep it; ``closed`` are units that are not cut out yet."""
@@ -147,7 +142,7 @@ class Shrinking:
         before = self.tokenizer
         self.tokenizer, cut = cut_vocabulary(self.model, before, corpus)
         self.done("vocabulary", cut.pieces_before - cut.pieces_after, cut.pieces_before)
-        return {**asdict(cut), "fallbacks": asdict(fallbacks(before, self.tokenizer, self.gold.examples))}
+        return {**asdict(cut), "fallbacks": asdict(fallbacks(before, self.tokenizer, self.rows.gold.examples))}
 
     def remove_layers(self, layers: Sequence[int]) -> None:
         """Take out whole layers, by their positions."""
@@ -177,7 +172,7 @@ class Shrinking:
             later: Masks = {other: left for other, left in masks.items() if part == "heads" and other != part}
             gone = sum(int((row == 0).sum()) for row in rows)
             self.done(part, gone, sum(map(len, rows)), later if self.trained else None)
-        check_equal(masked, self.judge("sliced").logits(rows=COMPARED_ROWS))
+        check_equal(masked, self.judge("sliced").logits(first=COMPARED_ROWS))
 
 
 def reloadable(model: PreTrainedModel) -> PreTrainedModel:

@@ -20,15 +20,15 @@ from compress import plugins
 from compress.artifact import Manifest, ModelDir, parent_entry
 from compress.data import Example, check_roles, describe_rows, encode_gold
 from compress.errors import CompressError
-from compress.evaluations import Evaluations
+from compress.evaluations import Evaluations, JudgingRows
 from compress.importance import check_rows, scoring_batches, scoring_rows
-from compress.masks import Masks, closed, open_masks
+from compress.masks import Masks, open_masks
 from compress.metrics import find_metric
 from compress.output import WORK_FOLDER, finish, write_atomically, writing
 from compress.progress import Progress, silent
 from compress.recipes import Pruning
 from compress.removal_path import MEASURE, removal_path, score
-from compress.scores import Values, value_of
+from compress.scores import Values
 from compress.tokens import maximum_length
 from compress.transfer import Gold
 
@@ -148,9 +148,8 @@ def head_study(
     with writing(output, request, force=force) as working:
         known = working / WORK_FOLDER
         values = Values(known / "values.jsonl")
-        judging = Evaluations(
-            whole, tokenizer, gold["validation"], chosen, len(source.labels), max_length, known / "judging", source.task
-        )
+        rows = JudgingRows(gold["validation"], chosen, len(source.labels), max_length, source.task)
+        judging = Evaluations(whole, tokenizer, rows, known / "judging")
         heads = heads_per_layer(whole)
         with progress("Scoring heads", len(criteria)) as advance:
             scores = {}
@@ -225,15 +224,10 @@ def _alone(
     for layer, count in enumerate(heads):
         found = []
         for head in range(count):
-            found.append(_value(judging.model, batches, _only(judging.model, layer, head), values))
+            found.append(values.of(judging.model, _only(judging.model, layer, head), batches, MEASURE))
             advance(1)
         best = int(np.argmax(found))
         yield _removal(judging, layer, best, _only(judging.model, layer, best))
-
-
-def _value(model: PreTrainedModel, batches: list[Batch], masks: Masks, values: Values) -> float:
-    with closed(model, masks):
-        return values.of(masks, lambda: value_of(model, batches, MEASURE))
 
 
 def _removal(judging: Evaluations, layer: int, head: int, masks: Masks) -> Removal:

@@ -6,8 +6,10 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,12 @@ def without_home(text: str) -> str:
     """Return a text that is to be shared, with ``~`` for the home directory of this user."""
     home = os.path.expanduser("~").rstrip("/")
     return re.sub(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])", "~", text) if home else text
+
+
+def typed_command(program: str) -> str:
+    """Return what was typed: where files lie on this machine concerns nobody, so that they go by their names."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    return without_home(shlex.join([program, *words]))
 
 
 def has_fast_bfloat16() -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compress.artifact import ModelDir
 from compress.data import Example
+from compress.evaluations import JudgingRows
 from compress.importance import scoring_batches
 from compress.measuring.side_by_side import Speed
 from compress.measuring.timing import Ratio
@@ -65,11 +66,12 @@ class Removals:
 
         pruning, tokenizer = self.pruning, self.source.load_tokenizer()
         judged = "validation" if self.gold["validation"].examples else "sample"
-        state = Shrinking(
-            whole, tokenizer, self.gold[judged], self.metric, len(self.source.labels),
-            min(128, maximum_length(tokenizer, self.source.config)), self.folder / "cuts", self.source.task,
+        rows = JudgingRows(
+            self.gold[judged], self.metric, len(self.source.labels),
+            min(128, maximum_length(tokenizer, self.source.config)), self.source.task,
             "validation" if judged == "validation" else ON_TRAIN,
         )  # fmt: skip
+        state = Shrinking(whole, tokenizer, rows, self.folder / "cuts")
         found: dict[str, Any] = {}
         if vocabulary is not None:
             found["vocabulary"] = state.keep_vocabulary(vocabulary)
@@ -102,8 +104,8 @@ class Removals:
         sample = self.gold["sample"]
         return list(
             scoring_batches(
-                sample.examples, sample.labels, state.tokenizer, max_length=state.max_length, task=self.source.task,
-                device=self.device,
+                sample.examples, sample.labels, state.tokenizer, max_length=state.rows.max_length,
+                task=self.source.task, device=self.device,
             )
         )
 
@@ -137,7 +139,7 @@ class Removals:
             curve.append({**stopped, **won, "recovered": True})
         content = {
             "name": name, "model": self.source.name, "model_sha256": self.source.sha256, "metric": self.metric.name,
-            "split": state.split, "rows": len(state.gold.examples), "schedule": self.pruning.schedule,
+            "split": state.rows.split, "rows": len(state.rows.gold.examples), "schedule": self.pruning.schedule,
             "criterion": "gradual-pruning" if self.pruning.schedule == "cubic" else self.pruning.criterion,
             "cuts": [asdict(cut) for cut in state.cuts], "speeds": [asdict(speed) for speed in speeds],
             **decided, "curve": curve,

@@ -6,7 +6,7 @@ Shapes: B batch, L layers, U units (heads or neurons) of a layer, N examples.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from compress.errors import CompressError
-from compress.masks import Masks, mask_key
+from compress.masks import Masks, closed, mask_key
 from compress.types import Batch
 
 if TYPE_CHECKING:
@@ -89,11 +89,12 @@ class Values:
             self.known = dict(json.loads(line) for line in whole.splitlines())
             path.write_text(whole and whole + "\n", encoding="utf-8")
 
-    def of(self, masks: Masks, evaluate: Callable[[], float]) -> float:
-        """Return the value with these masks, evaluated if it is not known."""
+    def of(self, model: PreTrainedModel, masks: Masks, batches: Iterable[Batch], measure: Measure) -> float:
+        """Return the value of a model with what these masks close closed, evaluated if it is not known."""
         key = mask_key(masks)
         if key not in self.known:
-            self.known[key] = evaluate()
+            with closed(model, masks):
+                self.known[key] = value_of(model, batches, measure)
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with self.path.open("a", encoding="utf-8") as file:

@@ -214,9 +214,9 @@ def _point(
         counts[f"{part}_kept"] = sum(map(len, rows)) - step.removed[part]
     return {
         **counts, "share_removed": round(sum(gone for gone, _ in closed) / sum(there for _, there in closed), 4),
-        "metric": judge.metric.name, "value": judge.value(step.masks), "points": found.points, "low": found.low,
-        "high": found.high, "split": judge.split, "rows": len(judge.gold.examples), "recovered": False,
-        "chosen": False,
+        "metric": judge.rows.metric.name, "value": judge.value(step.masks), "points": found.points, "low": found.low,
+        "high": found.high, "split": judge.rows.split, "rows": len(judge.rows.gold.examples),
+        "recovered": False, "chosen": False,
     }  # fmt: skip
 
 

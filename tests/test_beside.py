@@ -14,7 +14,7 @@ from tiny import bilstm, examples, onnx_directory, torch_directory, write
 from compress.artifact import ModelDir
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
-from compress.host import without_home
+from compress.host import typed_command, without_home
 from compress.measure import benchmark
 from compress.measuring import beside, bodies, rounds
 from compress.measuring.contenders import Build, Entry, open_contenders
@@ -199,6 +199,11 @@ def test_what_is_shared_has_a_tilde_for_the_home_directory(
 ) -> None:
     monkeypatch.setenv("HOME", home)
     assert without_home(text) == shared
+
+
+def test_a_typed_command_names_files_without_their_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks/x.py", "--data", "/mnt/big/train data.tsv", "-o", "results/x.jsonl"])
+    assert typed_command("python") == "python benchmarks/x.py --data 'train data.tsv' -o results/x.jsonl"
 
 
 def test_a_reason_names_no_folder_of_this_host(tmp_path: Path) -> None:

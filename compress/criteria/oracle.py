@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from compress.gates import gated
-from compress.scores import Measure, Values, as_scores, fixed_weights, value_of
+from compress.masks import open_masks
+from compress.scores import Measure, Values, as_scores, fixed_weights
 from compress.types import Batch
 
 if TYPE_CHECKING:
@@ -36,18 +36,13 @@ def importance(
         values: what is known already; what is not is added.
     """
     kept, known = list(batches), values or Values()
-    with fixed_weights(model), gated(model) as gates:
-        present = [torch.ones(heads) for heads in gates.counts] if masks is None else [m.clone() for m in masks]
-
-        def value() -> float:
-            gates.mask(present)
-            return value_of(model, kept, measure)
-
-        whole = known.of({"heads": present}, value)
-        scores = [torch.zeros(heads) for heads in gates.counts]
+    present = open_masks(model)["heads"] if masks is None else [m.clone() for m in masks]
+    scores = [torch.zeros(len(heads)) for heads in present]
+    with fixed_weights(model):
+        whole = known.of(model, {"heads": present}, kept, measure)
         for layer, heads in enumerate(present):
             for head in heads.nonzero().flatten().tolist():
                 heads[head] = 0.0
-                scores[layer][head] = whole - known.of({"heads": present}, value)
+                scores[layer][head] = whole - known.of(model, {"heads": present}, kept, measure)
                 heads[head] = 1.0
     return as_scores(scores, masks)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from compress.errors import CompressError
-from compress.gates import gated
-from compress.scores import Measure, Values, as_scores, fixed_weights, value_of
+from compress.masks import open_masks
+from compress.scores import Measure, Values, as_scores, fixed_weights
 from compress.types import Batch
 
 if TYPE_CHECKING:
@@ -45,25 +45,19 @@ def importance(
     if permutations < 1:
         raise CompressError(f"permutations = {permutations} is not possible; give 1 or more")
     kept, known, generator = list(batches), values or Values(), torch.Generator().manual_seed(seed)
-    with fixed_weights(model), gated(model) as gates:
-        open_ones = [torch.ones(heads) for heads in gates.counts] if masks is None else list(masks)
-        places = [(layer, head) for layer, row in enumerate(open_ones) for head in row.nonzero().flatten().tolist()]
-        scores = [torch.zeros(heads, dtype=torch.float64) for heads in gates.counts]
-        order: list[int] = []
-        present: list[Tensor] = []
-
-        def value() -> float:
-            gates.mask(present)
-            return value_of(model, kept, measure)
-
+    open_ones = open_masks(model)["heads"] if masks is None else list(masks)
+    places = [(layer, head) for layer, row in enumerate(open_ones) for head in row.nonzero().flatten().tolist()]
+    scores = [torch.zeros(len(row), dtype=torch.float64) for row in open_ones]
+    order: list[int] = []
+    with fixed_weights(model):
         for number in range(permutations):
             order = order[::-1] if number % 2 else torch.randperm(len(places), generator=generator).tolist()
-            present = [torch.zeros(heads) for heads in gates.counts]
-            before = known.of({"heads": present}, value)
+            present = [torch.zeros(len(row)) for row in open_ones]
+            before = known.of(model, {"heads": present}, kept, measure)
             for index in order:
                 layer, head = places[index]
                 present[layer][head] = 1.0
-                after = known.of({"heads": present}, value)
+                after = known.of(model, {"heads": present}, kept, measure)
                 scores[layer][head] += (after - before) / permutations
                 before = after
     return as_scores(scores, masks)
