@@ -16,7 +16,7 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from compress.model_inputs import example_inputs
 from compress.modeling import input_names
 
 ATTENTION = "compress-onnx"
+Method = tuple[Any, str, Callable[..., Any]]  # an object, the name of a method, and what it does instead
 DEFAULT_OPSET = 20
 # A protobuf message cannot be larger than 2 GiB; above this, the weights go to a file beside the graph.
 _LARGEST_FILE_BYTES = 1_800_000_000
@@ -111,6 +112,19 @@ def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None
         yield
     finally:
         model.config._attn_implementation = previous
+
+
+@contextmanager
+def methods_for_now(methods: Iterable[Method]) -> Iterator[None]:
+    """Give objects methods of their own, in place of their class's, until the block ends."""
+    given = list(methods)
+    for owner, name, method in given:
+        setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        for owner, name, _ in given:
+            delattr(owner, name)
 
 
 def trace(model: PreTrainedModel, *, opset: int) -> onnx.ModelProto:

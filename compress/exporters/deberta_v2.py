@@ -13,8 +13,7 @@ one thread).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from compress.graph import DEFAULT_OPSET, flat_attention, trace, write_graph
+from compress.graph import DEFAULT_OPSET, Method, flat_attention, methods_for_now, trace, write_graph
 from compress.modeling.families import PREFIX, layers_of
 
 
@@ -35,29 +34,21 @@ def supports(model_type: str) -> bool:
 
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
-    with _fused_layers(model):
+    with methods_for_now(_fused_layers(model)):
         write_graph(trace(model, opset=opset), path)
 
 
-@contextmanager
-def _fused_layers(model: PreTrainedModel) -> Iterator[None]:
+@torch.no_grad()
+def _fused_layers(model: PreTrainedModel) -> list[Method]:
     layers: Any = layers_of(model)
     encoder: Any = model.base_model.encoder
     attentions = [layer.attention.self for layer in layers]
-    with torch.no_grad():
-        embeddings = encoder.get_rel_embedding()
-        forwards = [_forward(attention, embeddings) for attention in attentions]
-    encoder.get_attention_mask = Tensor.int  # [B, T]: torch masks what padding asks for as well, which nobody reads
-    encoder.get_rel_pos = _positions(encoder)
-    for attention, forward in zip(attentions, forwards, strict=True):
-        attention.forward = forward
-    try:
-        yield
-    finally:
-        # The class's own methods come back when the instance's are gone.
-        del encoder.get_attention_mask, encoder.get_rel_pos
-        for attention in attentions:
-            del attention.forward
+    embeddings = encoder.get_rel_embedding()
+    return [
+        (encoder, "get_attention_mask", Tensor.int),  # [B, T]: torch masks queries of padding too, which nobody reads
+        (encoder, "get_rel_pos", _positions(encoder)),
+        *((attention, "forward", _forward(attention, embeddings)) for attention in attentions),
+    ]
 
 
 def _positions(encoder: Any) -> Callable[..., tuple[Tensor, Tensor] | None]:

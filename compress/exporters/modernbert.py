@@ -9,7 +9,6 @@ of a local layer is the bias of its attention. (Through ``AttentionInterface`` t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,10 @@ from compress.errors import CompressError
 from compress.graph import (
     ATTENTION,
     DEFAULT_OPSET,
+    Method,
     attention_implementation,
     flat_attention,
+    methods_for_now,
     trace,
     write_graph,
 )
@@ -50,7 +51,7 @@ def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) ->
             "which a graph of one formula cannot; use --runtime torch"
         )
     AttentionMaskInterface.register(ATTENTION, _padding_and_window)
-    with attention_implementation(model, ATTENTION), _fused_layers(model):
+    with attention_implementation(model, ATTENTION), methods_for_now(_fused_layers(model)):
         write_graph(trace(model, opset=opset), path)
 
 
@@ -69,20 +70,12 @@ def _padding_and_window(
     return attention_mask.int(), bias[None, None]
 
 
-@contextmanager
-def _fused_layers(model: PreTrainedModel) -> Iterator[None]:
+def _fused_layers(model: PreTrainedModel) -> Iterator[Method]:
     layers: Any = layers_of(model)
     rotary: Any = model.base_model.rotary_emb
-    rotary.forward = _angles(rotary.forward)
+    yield rotary, "forward", _angles(rotary.forward)
     for layer in layers:
-        layer.attn.forward = _forward(layer.attn)
-    try:
-        yield
-    finally:
-        # The class's own methods come back when the instance's are gone.
-        del rotary.forward
-        for layer in layers:
-            del layer.attn.forward
+        yield layer.attn, "forward", _forward(layer.attn)
 
 
 def _angles(compute: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:

@@ -8,7 +8,6 @@ layer's head count and its rows of the bias.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,10 @@ from transformers.masking_utils import AttentionMaskInterface
 from compress.graph import (
     ATTENTION,
     DEFAULT_OPSET,
+    Method,
     attention_implementation,
     fused_attention,
+    methods_for_now,
     padding_only,
     trace,
     write_graph,
@@ -37,25 +38,16 @@ def supports(model_type: str) -> bool:
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
     AttentionMaskInterface.register(ATTENTION, padding_only)
-    with attention_implementation(model, ATTENTION), _fused_layers(model):
+    with attention_implementation(model, ATTENTION), methods_for_now(_fused_layers(model)):
         write_graph(trace(model, opset=opset), path)
 
 
-@contextmanager
-def _fused_layers(model: PreTrainedModel) -> Iterator[None]:
+def _fused_layers(model: PreTrainedModel) -> Iterator[Method]:
     layers: Any = layers_of(model)
     encoder: Any = model.base_model.encoder
-    attentions = [layer.attention.attn for layer in layers]
-    encoder.compute_position_bias = _position_bias(encoder)
-    for attention in attentions:
-        attention.forward = _forward(attention)
-    try:
-        yield
-    finally:
-        # The class's own methods come back when the instance's are gone.
-        del encoder.compute_position_bias
-        for attention in attentions:
-            del attention.forward
+    yield encoder, "compute_position_bias", _position_bias(encoder)
+    for layer in layers:
+        yield layer.attention.attn, "forward", _forward(layer.attention.attn)
 
 
 def _position_bias(encoder: Any) -> Any:
