@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compress.evaluations import Evaluations, JudgingRows
+from compress.layer_maps import kept_layer_map
 from compress.masks import Masks, closed_units
 from compress.tokens import encode
+from compress.units import kept_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -60,7 +62,7 @@ class Cut:
 class Shrinking:
     """A model, its tokenizer, and what was cut so far. ``folder`` holds a directory and the answers of each state.
 
-    The first cut is of nothing: the whole model.
+    The first cut is of nothing: the whole model. ``layer_map`` says which of its layers those that are left learn from.
     """
 
     model: PreTrainedModel
@@ -69,6 +71,7 @@ class Shrinking:
     folder: Path
     cuts: list[Cut] = field(default_factory=list)
     trained: bool = False
+    layer_map: str = "uniform"
     reference: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -142,15 +145,18 @@ class Shrinking:
         before = self.tokenizer
         self.tokenizer, cut = cut_vocabulary(self.model, before, corpus)
         self.done("vocabulary", cut.pieces_before - cut.pieces_after, cut.pieces_before)
-        return {**asdict(cut), "fallbacks": asdict(fallbacks(before, self.tokenizer, self.rows.gold.examples))}
+        anew = fallbacks(before, self.tokenizer, self.rows.gold.examples)
+        shares = {"text_share": anew.text_share, "word_share": anew.word_share}
+        return {**asdict(cut), "fallbacks": {**asdict(anew), **shares}}
 
     def remove_layers(self, layers: Sequence[int]) -> None:
         """Take out whole layers, by their positions."""
         from compress.depth import remove_layers
         from compress.modeling.families import layers_of
 
-        there = len(layers_of(self.model))
+        there, before = len(layers_of(self.model)), kept_layers(self.model)
         remove_layers(self.model, layers)
+        self.layer_map = kept_layer_map(before, kept_layers(self.model))
         self.done("layers", len(layers), there)
 
     def remove_hidden(self, positions: Sequence[int]) -> None:

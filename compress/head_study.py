@@ -112,7 +112,8 @@ def head_study(
     for name in criteria:
         plugins.find("criteria", name)
     pruning = Pruning(examples=examples, step=step, normalise=normalise)
-    pruning.check()
+    if faults := pruning.scoring_faults():
+        raise CompressError("; ".join(faults))
     check_rows(train)
     if not validation:
         raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
@@ -135,7 +136,7 @@ def head_study(
         "normalise": normalise, "data": data, "seed": seed, "metric": chosen.name, "measure": MEASURE,
     }  # fmt: skip
     tokenizer = source.load_tokenizer()
-    max_length = min(128, maximum_length(tokenizer, source.config))
+    max_length = maximum_length(tokenizer, source.config)
     gold = {
         role: Gold(rows, encode_gold(rows, source.labels, task=source.task, name=role))
         for role, rows in (("train", sample), ("validation", validation))
@@ -163,7 +164,7 @@ def head_study(
         with progress("Removing more and more", 2 + RANDOM_ORDERS) as advance:
             evolution: list[Step] = []
             for order, number in (("gradient", 0), ("oracle", 0), *(("random", n) for n in range(RANDOM_ORDERS))):
-                fixed = scores.get(order) if order == "oracle" else None
+                fixed = _scores(known, order, whole, batches, seed, values) if order == "oracle" else None
                 by_gradient = order == "gradient"
                 going = replace(pruning, criterion=order, normalise=normalise and by_gradient, recompute=by_gradient)
                 evolution += _evolution(judging, batches, heads, going, seed + number, fixed)

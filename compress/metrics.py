@@ -270,7 +270,7 @@ def bootstrap(
 
     rows = samples[0].shape[-1]
     if rows < 2:
-        raise ValueError("a bootstrap interval needs at least two rows")
+        raise CompressError(f"{rows} labelled row has no interval; give at least 2, better some hundreds")
     result = stats.bootstrap(
         samples,
         lambda *drawn, axis: statistic(*drawn),

@@ -24,9 +24,9 @@ from compress.metrics import find_metric
 from compress.output import empty, writing
 from compress.progress import Progress, silent
 from compress.recipes import Pruning, Training
-from compress.recovery import RECOVERY, Recovery, check_labels, selection_for
+from compress.recovery import RECOVERY, Recovery, check_labels, check_noise, selection_for
 from compress.removals import Removals
-from compress.stopwatch import Stopwatch
+from compress.stopwatch import Stopwatch, TooNoisy
 from compress.transfer import Gold, Lessons, Pool
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ def prune(
 
     from compress.device import resolve_device
     from compress.saving import describe_architecture, write_model
-    from compress.unit_choice import OutOfReach
     from compress.vocabulary_cut import check_tokenizer
 
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
@@ -138,8 +137,10 @@ def prune(
         )
         try:
             state, decided = removals.carry_out(whole, vocabulary)
-        except OutOfReach:
-            empty(working)  # another target may be asked for under the same name
+        except TooNoisy:
+            raise
+        except CompressError:
+            empty(working)  # something else is to be asked for, under the same name
             raise
         notes: dict[str, Any] = {}
         if pruning.recover:
@@ -203,6 +204,8 @@ def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:
                 f"gates on the {part} of a {model.config.model_type!r} model do not reach its logits; it cannot be "
                 "pruned"
             )
+    if pruning.schedule == "cubic" and not pruning.layers:
+        check_noise(model)
     if pruning.hidden:
         members(model)
         remove_hidden(smaller, range(positions_to_remove(model, pruning)))

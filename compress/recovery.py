@@ -16,7 +16,7 @@ from compress.schedule import SEEDS_APART
 from compress.transfer import Gold, Lessons, Pool, Selection, agreement_rows
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from compress.cuts import Shrinking
     from compress.masks import Masks
@@ -46,28 +46,26 @@ def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: floa
             )
 
 
-def losses_of(recovery: str, config: PretrainedConfig) -> tuple[Choice, ...]:
-    """Return what ``--recovery`` names: logits, and beside them hidden states or the relations of tokens."""
+def losses_of(recovery: str, config: PretrainedConfig, layers: str) -> tuple[Choice, ...]:
+    """Return what ``--recovery`` names: logits, beside them hidden states by a layer map, or relations of tokens."""
     from compress.modeling.families import head_size_of
 
     if recovery == "hidden":
-        return (Choice("logit-mse"), Choice("hidden-mse"))
+        return (Choice("logit-mse"), Choice("hidden-mse", options={"layers": layers}))
     if recovery == "relations":
         # As many relation heads as a head is wide divide any number of heads that a layer has left.
         return (Choice("logit-mse"), Choice("relations", options={"relation_heads": head_size_of(config)}))
     return (Choice("logit-mse"),)
 
 
-def check_noise(state: Shrinking) -> None:
-    """Refuse to close units by the gradients of a training that has none at first.
+def check_noise(model: PreTrainedModel) -> None:
+    """Refuse to close units of a whole model by the gradients of a training that has none at first.
 
-    A model that nothing was removed from, and that drops nothing out, says what its teacher says: the first units would
-    go by the noise of rounding.
+    A model that drops nothing out says what its teacher says: the first units would go by the noise of rounding.
     """
     from torch import nn
 
-    drops = any(module.p > 0 for module in state.model.modules() if isinstance(module, nn.Dropout))
-    if not drops and all(cut.removal in {"nothing", "vocabulary"} for cut in state.cuts):
+    if not any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout)):
         raise CompressError(
             "--schedule cubic closes units by the gradients of its training, which begin at zero for a model without "
             "dropout such as this one; use --schedule steps, or remove --layers too"
@@ -110,7 +108,6 @@ class Recovery:
             "keep_heads": self.pruning.keep_heads, "multiple": self.pruning.multiple,
             "normalise": self.pruning.normalise,
         }  # fmt: skip
-        check_noise(state)
         outcome = recall(folder, state.model)
         if outcome is None:
             (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -145,7 +142,8 @@ class Recovery:
     ) -> Outcome:  # fmt: skip
         from compress.phases import Teachers, fit
 
-        phase = Phase(losses_of(self.pruning.recovery, state.model.config), intervention=intervention)
+        losses = losses_of(self.pruning.recovery, state.model.config, state.layer_map)
+        phase = Phase(losses, intervention=intervention)
         live = phase.needs & {"hidden", "attention"}
         teacher = ModelDir.open(state.whole, verify=False).load() if live else None
         (outcome,) = fit(

@@ -56,12 +56,14 @@ def removal_path(
     *,
     seed: int = 0,
     fixed: Mapping[Part, Tensor] | None = None,
+    values: Values | None = None,
 ) -> Iterator[Step]:
     """Yield the points of the path, at each of which a share ``step`` of the units of every part is gone, at most.
 
     Args:
         counts: how many heads and neurons go in all. A part that is through waits for the others.
         fixed: scores to use instead of computing any.
+        values: what a criterion of many evaluations, which scores heads alone, knows already.
 
     Raises:
         CompressError: the criterion does not score one of the parts.
@@ -75,7 +77,10 @@ def removal_path(
         due = {part: min(count, number * sizes[part]) for part, count in counts.items()}
         now = Step(masks, scores).removed
         if not fixed and (not scores or pruning.recompute):
-            scores = {part: score(model, batches, masks, part, pruning.criterion, seed=seed) for part in counts}
+            scores = {
+                part: score(model, batches, masks, part, pruning.criterion, seed=seed, values=values)
+                for part in counts
+            }
         masks = {
             part: close(rows, scores[part], max(0, due[part] - now[part]), part, pruning)
             for part, rows in masks.items()

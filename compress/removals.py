@@ -62,14 +62,14 @@ class Removals:
         """Remove everything that was asked for, in place, and judge each removal; return also what was decided."""
         from compress.cuts import Shrinking, reloadable
         from compress.masks import masks_of
+        from compress.scores import Values
         from compress.unit_choice import choose_layers_to_remove, choose_positions, choose_units
 
         pruning, tokenizer = self.pruning, self.source.load_tokenizer()
         judged = "validation" if self.gold["validation"].examples else "sample"
         rows = JudgingRows(
-            self.gold[judged], self.metric, len(self.source.labels),
-            min(128, maximum_length(tokenizer, self.source.config)), self.source.task,
-            "validation" if judged == "validation" else ON_TRAIN,
+            self.gold[judged], self.metric, len(self.source.labels), maximum_length(tokenizer, self.source.config),
+            self.source.task, "validation" if judged == "validation" else ON_TRAIN,
         )  # fmt: skip
         state = Shrinking(whole, tokenizer, rows, self.folder / "cuts")
         found: dict[str, Any] = {}
@@ -86,7 +86,7 @@ class Removals:
         elif pruning.removes_units:
             decision = self._decided("units", lambda: choose_units(
                 self._batches(state), state.judge("path"), state.reference, pruning, self._speedup_of(state),
-                seed=self.seed, progress=self.progress,
+                seed=self.seed, values=Values(self.folder / "values.jsonl"), progress=self.progress,
             ))  # fmt: skip
             found |= {key: value for key, value in decision.items() if key != "masks"}
             state.remove_units(masks_of(decision["masks"]))
@@ -140,6 +140,7 @@ class Removals:
         content = {
             "name": name, "model": self.source.name, "model_sha256": self.source.sha256, "metric": self.metric.name,
             "split": state.rows.split, "rows": len(state.rows.gold.examples), "schedule": self.pruning.schedule,
+            "max_accuracy_drop": self.pruning.max_accuracy_drop,
             "criterion": "gradual-pruning" if self.pruning.schedule == "cubic" else self.pruning.criterion,
             "cuts": [asdict(cut) for cut in state.cuts], "speeds": [asdict(speed) for speed in speeds],
             **decided, "curve": curve,

@@ -31,7 +31,7 @@ def labels_of(batch: Batch, logits: Tensor, labels: Labels) -> Tensor:
     The divergence to the model's own *probabilities* would have a gradient of zero, so that its largest class is taken.
 
     Raises:
-        CompressError: own predictions of a regression, whose squared error has a gradient of zero too.
+        CompressError: no gold labels, or own predictions of a regression, whose loss has a gradient of zero too.
     """
     if labels == "own":
         if logits.shape[-1] == 1:
@@ -40,7 +40,7 @@ def labels_of(batch: Batch, logits: Tensor, labels: Labels) -> Tensor:
     if labels != "gold":
         raise CompressError(f"labels = {labels!r} is not known; use 'gold' or 'own'")
     if batch.labels is None:
-        raise ValueError("gold labels were asked for, and the batch has none")
+        raise CompressError("the criterion reads labels, and the rows have none; give labels, or labels='own'")
     return batch.labels
 
 

@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compress.errors import CompressError
 from compress.examples import Example
 from compress.measuring.side_by_side import Speed, time_side_by_side
-from compress.measuring.timing import Ratio
+from compress.measuring.timing import Ratio, is_noisy
 
 if TYPE_CHECKING:
     from compress.cuts import Shrinking
 
 logger = logging.getLogger("compress")
+
+TRIES = 3
+
+
+class TooNoisy(CompressError):
+    """This host was too busy to measure on; the same command may be given again."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,22 @@ class Stopwatch:
         ]
 
     def speedup(self, whole: Path, candidate: Path, batch_size: int) -> Ratio:
-        """Return how many times as fast a candidate is, in the runtime in which a model is deployed."""
-        found = self._timed({"whole": whole, "candidate": candidate}, self.runtimes[-1], (batch_size,))[-1]
-        logger.info("tried: x%.2f (%.2f to %.2f)", found.speedup, found.low, found.high)
-        return Ratio(found.speedup, found.low, found.high)
+        """Return how many times as fast a candidate is, in the runtime in which a model is deployed.
+
+        Raises:
+            TooNoisy: measured three times, and the first digits were not known at any.
+        """
+        for _ in range(TRIES):
+            found = self._timed({"whole": whole, "candidate": candidate}, self.runtimes[-1], (batch_size,))[-1]
+            ratio = Ratio(found.speedup, found.low, found.high)
+            logger.info("tried: x%.2f (%.2f to %.2f)", ratio.value, ratio.low, ratio.high)
+            if not is_noisy(ratio):
+                return ratio
+        raise TooNoisy(
+            f"this host is too busy to tell how fast a model is: x{ratio.value:.2f}, but from {ratio.low:.2f} to "
+            f"{ratio.high:.2f}, in the last of {TRIES} tries; give the same command again when less runs beside it, or "
+            "say with --heads and --ffn how much goes"
+        )
 
     def _timed(self, directories: Mapping[str, Path], runtime: str, batch_sizes: Sequence[int]) -> list[Speed]:
         places = {name: self.opened_by(runtime, path) for name, path in directories.items()}

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from compress.amounts import MOST, units_to_remove
 from compress.errors import CompressError
 from compress.evaluations import Evaluations
@@ -15,7 +17,8 @@ from compress.measuring.timing import Ratio
 from compress.modeling.families import head_size_of
 from compress.progress import Progress
 from compress.recipes import Pruning
-from compress.removal_path import Step, check_criterion, first_that, kept_at_least, removal_path
+from compress.removal_path import Step, check_criterion, close, first_that, kept_at_least, removal_path
+from compress.scores import Values
 from compress.units import Part, has_units, units_of
 
 if TYPE_CHECKING:
@@ -27,10 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("compress")
 
 OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
-
-
-class OutOfReach(CompressError):
-    """No step of the path is within a target: nothing of what was found out is of use to another try."""
 
 
 def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
@@ -53,7 +52,29 @@ def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
         if amount
     }  # fmt: skip
     check_criterion(pruning, list(amounts))
+    for part, count in amounts.items():
+        if not pruning.has_target:
+            _check_rounding(part, [units.count for units in units_of(model, part)], count, pruning)
     return amounts
+
+
+def _check_rounding(part: Part, present: Sequence[int], count: int, pruning: Pruning) -> None:
+    """Refuse a count of which rounding leaves nothing; how much it leaves of a first closing hangs on no score."""
+    masks, scores = [torch.ones(units) for units in present], torch.zeros(len(present), max(present))
+
+    def takes_any(number: int) -> bool:
+        return not all(bool(row.all()) for row in close(masks, scores, number, part, pruning))
+
+    if not takes_any(count):
+        most = sum(units - kept_at_least(part, pruning) for units in present)
+        numbers = range(count + 1, most + 1)
+        least = first_that(numbers, takes_any)
+        raise CompressError(
+            f"{OPTIONS[part]} {count} of {sum(present)} {part} would remove none: "
+            + ("all layers come down to one width" if pruning.scope == "layer" else "widths are rounded")
+            + (f", in multiples of {pruning.multiple}" if part == "neurons" else "")
+            + ("" if least is None else f"; ask for {numbers[least]} or more")
+        )
 
 
 def _can_give(model: PreTrainedModel, part: Part, pruning: Pruning) -> bool:
@@ -120,6 +141,7 @@ def choose_units(
     speedup_of: Callable[[Masks], Ratio],
     *,
     seed: int,
+    values: Values,
     progress: Progress,
 ) -> dict[str, Any]:
     """Follow the path of the criterion and say where to stop: masks, first scores and judged points, as JSON values.
@@ -127,6 +149,7 @@ def choose_units(
     Args:
         judge: evaluates the model from which units go; ``reference`` is what the whole model predicts of its rows.
         speedup_of: measures how fast the model is without what masks close.
+        values: what a criterion of many evaluations knows already.
 
     Raises:
         CompressError: a target that no step of the path reaches, or an amount that cannot be.
@@ -137,19 +160,19 @@ def choose_units(
     steps = [Step(open_masks(model, list(amounts)), {})]
     curve = [_point(steps[0], weights, judge, reference)]
     if _drops_too_much(curve[0], pruning) and curve[0]["points"]:
-        raise OutOfReach(
+        raise CompressError(
             f"--max-accuracy-drop {pruning.max_accuracy_drop:g} is broken before any head or neuron goes: the layers "
             f"or word pieces that are gone cost {_said(curve[0])}; remove fewer of them, or allow more"
         )
     with progress("Removing heads and neurons", sum(amounts.values())) as advance:
-        for step in removal_path(model, batches, amounts, pruning, seed=seed):
+        for step in removal_path(model, batches, amounts, pruning, seed=seed, values=values):
             steps.append(step)
             curve.append(_point(step, weights, judge, reference))
             advance(sum(step.removed.values()) - sum(steps[-2].removed.values()))
             if _drops_too_much(curve[-1], pruning):
                 break
     if _drops_too_much(curve[1], pruning):
-        raise OutOfReach(
+        raise CompressError(
             f"--max-accuracy-drop {pruning.max_accuracy_drop:g} allows nothing: the first step is {_said(curve[1])}; "
             "allow more, take smaller steps with --step, or give more validation rows, which narrow the interval"
         )
@@ -190,7 +213,7 @@ def _fast_enough(
     position = first_that(range(len(steps)), reaches)
     if position is None:
         best = max(measured.values(), key=lambda ratio: ratio.value)
-        raise OutOfReach(
+        raise CompressError(
             f"--speedup {pruning.speedup:g} is out of reach: without all heads and neurons that may go the model is "
             f"x{best.value:.2f} ({best.low:.2f} to {best.high:.2f}) as fast here at batch size "
             f"{pruning.speedup_batch_size}; add --layers, or ask for less"

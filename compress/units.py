@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,8 @@ def units_of(model: PreTrainedModel, part: Part = "heads") -> list[Units]:
 def _fault(model: PreTrainedModel, part: Part) -> str:
     """Return why the units of a model cannot be had; nothing where they can."""
     family = stock_type(model.config)
+    if part not in get_args(Part):
+        return f"part = {part!r} is not known; use {' or '.join(map(repr, get_args(Part)))}"
     if family not in PRUNABLE:
         return (
             f"the attention heads of a {model.config.model_type!r} model are not known to compress; "

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tagging import tagger
 from tiny import (
     HEADS,
     LABELS,
@@ -199,7 +200,7 @@ def test_a_regression_is_scored_by_squared_error() -> None:
 
 def test_unlabelled_batches_are_refused() -> None:
     (batch,) = batches(rows=3)
-    with pytest.raises(ValueError, match="gold labels were asked for"):
+    with pytest.raises(CompressError, match="reads labels, and the rows have none"):
         score(bert(), [Batch(batch.input_ids, batch.attention_mask)])
 
 
@@ -217,12 +218,33 @@ def test_the_python_function_takes_texts_and_labels() -> None:
         ({"criterion": "gradeint"}, "unknown criterion 'gradeint'"),
         ({"criterion": "random", "sed": 1}, "has no option 'sed'; it has part, seed"),
         ({"examples": [("the film", "great")]}, "has the label 'great'"),
+        ({"examples": []}, "no rows to score"),
+        ({"examples": [("the film", None)]}, "reads labels, and the rows have none; give labels, or labels='own'"),
+        ({"part": "head"}, "part = 'head' is not known; use 'heads' or 'neurons'"),
     ],
 )
 def test_what_the_python_function_refuses(arguments: dict[str, Any], message: str) -> None:
     given = {"examples": [("the film", 0), ("good", 1)], "tokenizer": tokenizer(), **arguments}
     with pytest.raises(CompressError, match=message):
         head_importance(bert(), given.pop("examples"), **given)
+
+
+def test_the_python_function_needs_no_labels_for_the_models_own() -> None:
+    rows = [row.text for row in examples(12)]
+    options: dict[str, Any] = {"tokenizer": tokenizer(), "labels": "own"}
+    without = head_importance(bert(), [(text, None) for text in rows], **options)
+    assert torch.equal(without, head_importance(bert(), [(text, 0) for text in rows], **options))
+    model = bert()
+    inputs = tokenizer()(rows, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        said = model(**inputs).logits.argmax(dim=-1).tolist()
+    gold = head_importance(bert(), list(zip(rows, said, strict=True)), tokenizer=tokenizer())
+    torch.testing.assert_close(without, gold)
+
+
+def test_a_tagger_is_no_classifier_of_texts() -> None:
+    with pytest.raises(CompressError, match="this model tags words; use 'compress heads'"):
+        head_importance(tagger(), [("the film", 0)], tokenizer=tokenizer())
 
 
 def test_a_model_without_heads_is_refused() -> None:

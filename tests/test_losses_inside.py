@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.layer_maps import layer_map
+from compress.layer_maps import kept_layer_map, layer_map
 from compress.learned_parts import VocabularyHead
 from compress.losses.shared_projection import weights
 from compress.types import NO_TARGET, Batch, Outputs
@@ -74,10 +74,28 @@ def bert(**settings: Any) -> PreTrainedModel:
         (4, 6, "uniform", [(1, 2), (2, 3), (3, 5), (4, 6)]),
         (1, 6, "skip", []),
         (1, 6, "last", []),
+        (4, 6, "1, 2,5,6", [(1, 1), (2, 2), (3, 5), (4, 6)]),
     ],
 )
 def test_layer_maps(student: int, teacher: int, layers: str, pairs: list[tuple[int, int]]) -> None:
     assert layer_map(student, teacher, layers) == pairs
+
+
+@pytest.mark.parametrize("layers", ["1,2", "1,2,7", "1,2,x", "1,2,3,", "middle"])
+def test_layers_that_are_not_there_are_refused(layers: str) -> None:
+    with pytest.raises(CompressError, match="3 numbers from 0 to 6" if layers[0] == "1" else "uniform, skip, last"):
+        layer_map(3, 6, layers)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "taught"),
+    [([0, 1, 2, 3, 4, 5], [0, 1, 2, 5], "1,2,5,6"), ([0, 2, 3, 5], [2, 3], "2,4"), ([0, 1], [0, 1], "1,2")],
+)
+def test_a_layer_that_stays_gives_what_the_next_one_was_fed_with(
+    before: list[int], after: list[int], taught: str
+) -> None:
+    assert kept_layer_map(before, after) == taught
+    assert len(layer_map(len(after), len(before), taught)) == len(after)
 
 
 def test_a_student_deeper_than_its_teacher_is_refused() -> None:

@@ -5,7 +5,8 @@ Zhu and Gupta 2017, "To prune, or not to prune: exploring the efficacy of prunin
 much at first and little at last. Which units go is decided by their importance of Michel et al. 2019
 (arXiv:1905.10650, equation 3), the mean over examples of ``|dL/dxi|``, for the loss of the phase and on the training
 batches themselves since the update before: each example's gate gets its gradient in the backward that trains. A closed
-unit stays closed, and takes no part in evaluations either.
+unit stays closed, and takes no part in evaluations either. The loss of a tagger is a mean over the words of a batch, so
+that a batch of short sentences counts as much as one of long ones.
 
 Shapes: B batch, L layers, U units (heads or neurons) of a layer.
 """

@@ -120,7 +120,7 @@ def is_noisy(ratio: Ratio, *noises: float) -> bool:
     It was if the probe of either side spread by more than 10%, so that the latencies themselves say little; or if the
     interval of the speed-up spans more than a factor of 1.25, so that its first digits are not known.
     """
-    return max(noises) > NOISE_LIMIT or ratio.high > INTERVAL_LIMIT * ratio.low
+    return max(noises, default=0.0) > NOISE_LIMIT or ratio.high > INTERVAL_LIMIT * ratio.low
 
 
 def is_stable(samples_ms: Sequence[float]) -> bool:

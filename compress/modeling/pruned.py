@@ -335,9 +335,9 @@ TAGGER_CLASSES: dict[str, type[Any]] = {
 def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
     """Return a sliced model as a class that reloads, with the same weights and bit-equal logits.
 
-    That is its stock class where this can hold the shapes: layers, vocabulary or hidden width went, or as much of every
-    layer. Every client opens it; which layers and heads were kept remains in its config, as a note. What no stock class
-    can hold becomes one of the classes here.
+    That is its stock class where this can hold the shapes: layers or vocabulary went, or as many neurons of every
+    layer, or hidden width with as many heads. Every client opens it; which layers and heads were kept remains in its
+    config, as a note. What no stock class can hold becomes one of the classes here.
 
     Args:
         model: a sequence classifier, or a tagger, of one of the :data:`PRUNABLE` families, whose config says how it was

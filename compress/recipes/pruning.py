@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from compress.amounts import MOST, parse_amount
@@ -87,9 +89,9 @@ class Pruning:
                 found.append(f"--{name} max has no end; give an amount such as 25%")
             elif amount == MOST and not self.has_target:
                 found.append(f"--{name} max has no end; give an amount, or --max-accuracy-drop or --speedup with it")
-        if self.max_accuracy_drop < 0:
+        if not 0 <= self.max_accuracy_drop < inf:
             found.append(f"--max-accuracy-drop {self.max_accuracy_drop} must be above 0 points, such as 1.0")
-        if self.speedup and not self.speedup > 1:
+        if self.speedup and not 1 < self.speedup < inf:
             found.append(f"--speedup {self.speedup} must be above 1, such as 1.5")
         if self.max_accuracy_drop and self.speedup:
             found.append("--max-accuracy-drop and --speedup are two ends of one path; give one of them")
@@ -99,28 +101,50 @@ class Pruning:
             found.append("--hidden would change what a target has decided before it; leave it out, or prune twice")
         changed = [name for name in _OF_STEPS if getattr(self, name) != getattr(Pruning, name)]
         if self.schedule == "cubic" and changed:
-            shown = ", ".join(f"--{name}" for name in changed)
+            shown = ", ".join(map(_option, changed))
             found.append(f"--schedule cubic decides by the gradients of its training; {shown} would change nothing")
-        if self.recovery != "logits" and not self.recover:
-            found.append(f"--recovery {self.recovery} says what --recover learns from; add --recover EPOCHS")
-        if self.speedup_batch_size != 1 and not self.speedup:
-            found.append("--speedup-batch-size is of no use without --speedup")
+        found += self._idle()
         if self.schedule == "cubic" and not (self.heads or self.ffn):
             found.append("--schedule cubic closes heads and neurons; give --heads or --ffn")
         if self.schedule == "cubic" and not self.recover:
             found.append("--schedule cubic removes while it trains; add --recover EPOCHS")
+        found += self.scoring_faults()
+        for name in ("keep_heads", "multiple", "speedup_batch_size"):
+            if getattr(self, name) < 1:
+                found.append(f"--{name.replace('_', '-')} {getattr(self, name)} must be 1 or more")
+        if not 0 <= self.recover < inf:
+            found.append(f"--recover {self.recover} is not a number of epochs; give 0 or more, such as 1")
+        return found
+
+    def scoring_faults(self) -> list[str]:
+        """Return what is wrong with how units are scored and go."""
+        found = []
         if self.examples < 1:
             found.append(f"--examples {self.examples} is not a number of rows; give 1 or more, such as 1024")
         if not 0 < self.step <= 1:
             found.append(f"--step {self.step} is not a share; give one above 0 and at most 1, such as 0.1")
-        for name in ("keep_heads", "multiple", "speedup_batch_size"):
-            if getattr(self, name) < 1:
-                found.append(f"--{name.replace('_', '-')} {getattr(self, name)} must be 1 or more")
-        if self.recover < 0:
-            found.append(f"--recover {self.recover} is below 0; give a number of epochs such as 1")
         return found
+
+    def _idle(self) -> Iterator[str]:
+        """Say which options change nothing for want of others."""
+        either = self.has_target and not (self.heads or self.ffn)  # a target alone lets both go
+        for name, used, missing in (
+            *((name, self.removes_units, "--heads, --ffn or a target") for name in (*_OF_STEPS, "normalise")),
+            ("normalise", self.scope == "model", "--scope model, which alone compares layers"),
+            ("keep_heads", either or self.heads, "--heads or a target"),
+            ("multiple", either or self.ffn, "--ffn or a target"),
+            ("speedup_batch_size", self.speedup, "--speedup"),
+            ("recovery", self.recover, "--recover EPOCHS"),
+        ):
+            if not used and getattr(self, name) != getattr(Pruning, name):
+                yield f"{_option(name)} changes nothing without {missing}"
 
     def check(self) -> None:
         """Raise a :class:`CompressError` that says all faults."""
         if faults := self.faults():
             raise CompressError("; ".join(faults))
+
+
+def _option(name: str) -> str:
+    """Return the option of the command line that changes a field from its default."""
+    return f"--{'no-' if getattr(Pruning, name) is True else ''}{name.replace('_', '-')}"

@@ -57,6 +57,13 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
         f"{points(last['points'])} points ({points(last['low'])} to {points(last['high'])}) to the unpruned model. "
         f"{_flattery(found)}"
     )
+    if vocabulary := found.get("vocabulary"):
+        anew = vocabulary["fallbacks"]
+        told.append(
+            f"{anew['words_changed']:,} of {plural(anew['words'], 'word')} of these rows "
+            f"({100 * anew['word_share']:.2g}%), in {anew['texts_changed']:,} of {plural(anew['texts'], 'text')}, are "
+            f"read as other pieces than before; {anew['words_unknown']:,} of them became unknown."
+        )
     if target := found.get("target"):
         told.append(
             f"Asked for {times(target['asked'])} at batch size {target['batch_size']}; when it was decided, "
@@ -69,7 +76,11 @@ def _flattery(found: Mapping[str, Any]) -> str:
     """Say what else the rows that judge were used for."""
     if found["split"] != "validation":
         return "The model was fitted on such rows, which flatters; give others with --validation."
-    return "These rows also chose where to stop and the best checkpoint: report on others, with 'compress benchmark'."
+    chosen = ["where to stop"] if found.get("max_accuracy_drop") else []
+    chosen += ["the best checkpoint"] if found["cuts"][-1]["removal"] == "recovery" else []
+    if not chosen:
+        return "Nothing was chosen by these rows."
+    return f"These rows also chose {' and '.join(chosen)}: report on others, with 'compress benchmark'."
 
 
 def removed(cuts: Sequence[Mapping[str, Any]]) -> str:
