@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from compress.errors import CompressError
 
 MOST = "max"
-_ALLOWED = "give a share such as 60% or 0.6, or a count such as 40"
+_EXAMPLES = {"--layers": "2", "--hidden": "64"}
+
+
+def _allowed(option: str) -> str:
+    return f"give a share such as 60% or 0.6, or a count such as {_EXAMPLES.get(option, '40')}"
 
 
 def units_to_remove(option: str, text: str, counts: Sequence[int], unit: str, *, keep: int = 1) -> int:
@@ -35,7 +39,11 @@ def units_to_remove(option: str, text: str, counts: Sequence[int], unit: str, *,
         return most
     wanted = asked if isinstance(asked, int) else math.floor(float(asked) * total + 0.5) if asked != MOST else 0
     if wanted < 1:
-        raise CompressError(f"{option} {text} removes none of the model's {total} {unit}; {_ALLOWED}")
+        raise CompressError(f"{option} {text} removes none of the model's {total} {unit}; {_allowed(option)}")
+    if not most:
+        raise CompressError(
+            f"{option} {text}: every layer keeps {keep} {unit}, and none has more; keep fewer, or leave {option} out"
+        )
     if wanted > most:
         stays = "one" if keep == 1 else str(keep)
         kept = f"each of its {len(counts)} layers keeps at least {stays}" if len(counts) > 1 else f"{stays} must stay"
@@ -56,12 +64,12 @@ def parse_amount(option: str, text: str) -> int | float | str:
         return MOST
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*|\s*(\d*\.\d+|\d+\.\d*)\s*|\s*(\d+)\s*", text)
     if match is None:
-        raise CompressError(f"{option} {text} is neither a share nor a count; {_ALLOWED}")
+        raise CompressError(f"{option} {text} is neither a share nor a count; {_allowed(option)}")
     percent, share, count = match.groups()
     if count is not None:
         return int(count)
     part = float(percent) / 100 if percent is not None else float(share)
     if not 0 < part < 1:
-        raise CompressError(f"{option} {text} is not between 0% and 100% (both excluded); {_ALLOWED}")
+        raise CompressError(f"{option} {text} is not between 0% and 100% (both excluded); {_allowed(option)}")
     return part
 

@@ -37,7 +37,7 @@ def model_card(manifest: Manifest) -> str:
     if "parameters" in architecture:
         lines.append(f"* Parameters: {architecture['parameters']:,}")
     if architecture.get("kept_layers"):
-        lines.append(f"* Layers kept, by their original numbers from 0: {architecture['kept_layers']}")
+        lines.append(f"* Layers kept, counted from 1: {[layer + 1 for layer in architecture['kept_layers']]}")
     if architecture.get("heads_per_layer"):
         lines.append(f"* Attention heads per layer: {architecture['heads_per_layer']}")
     if architecture.get("ffn_per_layer"):

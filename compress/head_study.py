@@ -117,6 +117,8 @@ def head_study(
     check_rows(train)
     if not validation:
         raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
+    for role, given in (("train", train), ("validation", validation)):
+        encode_gold(given, source.labels, task=source.task, name=role)  # rows are counted as they were given
     checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
     train = checked.sets["train"]  # type: ignore[assignment]
     chosen = find_metric(metric, task=source.task, classes=len(source.labels))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,8 @@ from typing import Any
 
 from compress.artifact import MANIFEST_NAME, Manifest, describe_files
 from compress.errors import CompressError
+
+logger = logging.getLogger("compress")
 
 WORK_FOLDER = ".work"
 REQUEST_NAME = "request.json"
@@ -45,7 +48,12 @@ def writing(
                 f"{output} exists and was not made by compress, so --force does not replace it; choose another -o"
             )
     asked = json.dumps(request, sort_keys=True, default=str)
-    working.mkdir(parents=True, exist_ok=True)
+    try:
+        working.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+        raise CompressError(
+            f"{output} cannot be written ({error.strerror}); choose another -o, in a folder that can be"
+        ) from None
     with _locked(working, output):
         request_file = working / WORK_FOLDER / REQUEST_NAME
         if request_file.exists() and request_file.read_text(encoding="utf-8") != asked:
@@ -58,6 +66,8 @@ def writing(
         request_file.parent.mkdir(exist_ok=True)
         if not request_file.exists():
             write_atomically(request_file, asked)
+        if _has_progress(working):
+            logger.info("going on where this command was stopped: %s", working)
         try:
             yield working
         except BaseException as error:
@@ -110,6 +120,9 @@ def finish(working: Path, manifest: Manifest) -> Manifest:
     from compress.card import model_card
     from compress.host import describe_host, library_versions
 
+    for path in working.rglob("*"):
+        if path.is_file() and WORK_FOLDER not in path.relative_to(working).parts:
+            path.chmod(path.stat().st_mode | 0o444)  # safetensors lets nobody else read
     complete = replace(manifest, files=describe_files(working), versions=library_versions(), host=describe_host())
     if complete.kind == "model":
         (working / "README.md").write_text(model_card(complete), encoding="utf-8")

@@ -1,11 +1,14 @@
-"""Progress bars on what takes long: drawn on a terminal, silent elsewhere."""
+"""Progress of what takes long: bars on a terminal, a line at the beginning of each stretch elsewhere."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+
+logger = logging.getLogger("compress")
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int | None], AbstractContextManager[Advance]]
@@ -14,6 +17,13 @@ Progress = Callable[[str, int | None], AbstractContextManager[Advance]]
 @contextmanager
 def silent(title: str, total: int | None) -> Iterator[Advance]:
     """Show nothing."""
+    yield lambda steps: None
+
+
+@contextmanager
+def line(title: str, total: int | None) -> Iterator[Advance]:
+    """Say what begins, so that whoever reads a log can tell work from a halt."""
+    logger.info("%s ...", title)
     yield lambda steps: None
 
 
@@ -38,8 +48,8 @@ def bar(title: str, total: int | None) -> Iterator[Advance]:
 
 
 def for_terminal(quiet: bool = False) -> Progress:
-    """Return :func:`bar` on a terminal, :func:`silent` otherwise."""
-    return bar if sys.stderr.isatty() and not quiet else silent
+    """Return :func:`bar` on a terminal, :func:`line` elsewhere, and :func:`silent` when nothing is to be said."""
+    return silent if quiet else bar if sys.stderr.isatty() else line
 
 
 def quiet_libraries() -> None:

@@ -95,6 +95,8 @@ def prune(
     label_dirs = open_labels(labels)
     check_labels(source, label_dirs, pruning.recover, bool(validation))
     check_rows(train)
+    for role, given in (("train", train), ("validation", validation)):
+        encode_gold(given, source.labels, task=source.task, name=role)  # rows are counted as they were given
     pool: Any = Pool(label_dirs) if label_dirs else None
     roles = {"train": train, "unlabeled": pool, "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)

@@ -140,9 +140,9 @@ class Removals:
         content = {
             "name": name, "model": self.source.name, "model_sha256": self.source.sha256, "metric": self.metric.name,
             "split": state.rows.split, "rows": len(state.rows.gold.examples), "schedule": self.pruning.schedule,
-            "max_accuracy_drop": self.pruning.max_accuracy_drop,
             "criterion": "gradual-pruning" if self.pruning.schedule == "cubic" else self.pruning.criterion,
             "cuts": [asdict(cut) for cut in state.cuts], "speeds": [asdict(speed) for speed in speeds],
+            **({"max_accuracy_drop": self.pruning.max_accuracy_drop} if self.pruning.max_accuracy_drop else {}),
             **decided, "curve": curve,
         }  # fmt: skip
         write_atomically(self.working / REPORT_NAME, json.dumps(content, indent=1) + "\n")

@@ -54,9 +54,9 @@ class Stopwatch:
         for _ in range(TRIES):
             found = self._timed({"whole": whole, "candidate": candidate}, self.runtimes[-1], (batch_size,))[-1]
             ratio = Ratio(found.speedup, found.low, found.high)
-            logger.info("tried: x%.2f (%.2f to %.2f)", ratio.value, ratio.low, ratio.high)
             if not is_noisy(ratio):
                 return ratio
+            logger.info("too noisy to count: x%.2f (%.2f to %.2f)", ratio.value, ratio.low, ratio.high)
         raise TooNoisy(
             f"this host is too busy to tell how fast a model is: x{ratio.value:.2f}, but from {ratio.low:.2f} to "
             f"{ratio.high:.2f}, in the last of {TRIES} tries; give the same command again when less runs beside it, or "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,12 @@ def positions_to_remove(model: PreTrainedModel, pruning: Pruning) -> int:
     size = head_size_of(model.config)
     width = int(model.config.hidden_size)
     asked = units_to_remove("--hidden", pruning.hidden, [width], "hidden dimensions", keep=size)
-    return min(max(1, round(asked / size)) * size, width - size)
+    if 2 * asked < size:
+        raise CompressError(
+            f"--hidden {pruning.hidden} of {width} hidden dimensions would remove none: they go in widths of a head, "
+            f"multiples of {size}; ask for {-(-size // 2)} or more"
+        )
+    return min(math.floor(asked / size + 0.5) * size, width - size)
 
 
 def choose_units(
@@ -207,7 +213,9 @@ def _fast_enough(
     measured: dict[int, Ratio] = {}
 
     def reaches(number: int) -> bool:
-        measured[number] = speedup_of(steps[number].masks)
+        measured[number] = ratio = speedup_of(steps[number].masks)
+        gone = " and ".join(f"{count} {part}" for part, count in steps[number].removed.items())
+        logger.info("without %s: x%.2f (%.2f to %.2f)", gone, ratio.value, ratio.low, ratio.high)
         return measured[number].value >= pruning.speedup
 
     position = first_that(range(len(steps)), reaches)

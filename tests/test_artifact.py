@@ -110,6 +110,15 @@ def test_unfinished_work_is_resumed_by_the_same_request(tmp_path: Path) -> None:
     assert names(tmp_path / "out") == ["half.txt"]
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "folder")
+    for place in ("file", "link"):
+        wrong = pytest.raises(CompressError, match=f"{place}/out cannot be written .* choose another -o")
+        with wrong, writing(tmp_path / place / "out", REQUEST):
+            raise AssertionError("nothing is to be made here")
+
+
 def test_the_request_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the middle of it, the same command would take its own work for another's."""
     written: list[Path] = []

@@ -24,7 +24,9 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.evaluations import Evaluations
 from compress.head_study import RANDOM_ORDERS, head_study
+from compress.reporting import plot
 from compress.reporting.heads import holm, view
+from compress.reporting.plot import Series
 from compress.slicing import remove_heads
 
 
@@ -144,10 +146,27 @@ def test_the_verdict_ends_before_the_first_step_that_may_cost_and_the_first_that
         for removed, low, high in intervals
     ]  # fmt: skip
     told = view(study).verdict[-1]
-    assert "order 1 heads (12%: −0.30 points, −0.90 to +0.30) cost surely less than 1 point" in told
-    assert "; 4 heads (50%: −1.45 points, −3.00 to +0.10) are not shown to cost anything on 16 rows" in told
+    assert "order 1 head (12%: −0.30 points, −0.90 to +0.30) cost surely less than 1 point" in told
+    assert "; up to 4 heads (50%: −1.45 points, −3.00 to +0.10) 16 rows cannot tell a loss from chance" in told
     study["evolution"] = study["evolution"][:1] + study["evolution"][5:]
-    assert "In gradient order no heads cost surely less than 1 point; no heads are not shown" in view(study).verdict[-1]
+    told = view(study).verdict[-1]
+    assert "no heads cost surely less than 1 point; the first to go are a loss for certain on 16 rows" in told
+
+
+def test_no_head_hides_another_and_no_bar_goes_beyond_all_answers(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = content(finished) | {"value": 0.99}
+    for one in study["evolution"]:
+        one |= {"value": 0.99, "low": -3.0, "high": 5.0}
+    drawn: dict[str, Sequence[Series]] = {}
+    monkeypatch.setattr(plot, "line_chart", lambda series, *, title, **_: drawn.setdefault(title, series) and "")
+    view(study)
+    places = [x for series in drawn["One head removed"] for x, _ in series.points]
+    assert len(places) == len(set(places)) == HEADS * LAYERS
+    assert {round(x) for x in places} == set(range(1, LAYERS + 1))
+    gradient = drawn["Fewer and fewer heads"][0]
+    assert gradient.name == "gradient" and {bar for bar in gradient.bars} == {(96.0, 100.0)}
 
 
 def test_a_stopped_study_goes_on_where_it_was(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from compress.label import label
 from compress.predict import predictor
 from compress.prune import prune
 from compress.recipes import Pruning
+from compress.reporting.pruning import view
 from compress.training import EpochSampler
 from compress.units import ffn_widths, heads_per_layer, kept_heads
 
@@ -569,7 +570,8 @@ def test_long_texts_are_scored_and_judged_whole(tmp_path: Path, monkeypatch: pyt
     whole = write(tmp_path / "whole", classifier("bert", max_position_embeddings=300))
     settings = whole / "tokenizer_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_max_length": 300}))
-    long = [Example(f"{'the film ' * (80 - row)}{'good' if row % 2 else 'bad'}", None, LABELS[row % 2]) for row in range(6)]
+    ends = ("bad", "good")
+    long = [Example(f"{'the film ' * (80 - row)}{ends[row % 2]}", None, LABELS[row % 2]) for row in range(6)]
     found = content(pruned(whole, tmp_path / "small", "2", train=long[:4], validation=long[4:], step=1.0))
     assert lengths == [163] and found["cuts"][0]["tokens"] == 154  # of 155 and 153
 
@@ -613,7 +615,7 @@ def test_recovery_learns_from_the_inside_too(
         ("bert", {"max_accuracy_drop": 1.0, "speedup": 2.0}, "two ends of one path"),
         ("bert", {"heads": "2", "schedule": "cubic"}, "add --recover EPOCHS"),
         ("bert", {"layers": "1", "schedule": "cubic", "recover": 1.0}, "give --heads or --ffn"),
-        ("bert", {"heads": "2", "keep_heads": 4}, "removes 2 of the model's 8 heads, but each of its 2 layers keeps"),
+        ("bert", {"heads": "3", "keep_heads": 3}, "removes 3 of the model's 8 heads, but each of its 2 layers keeps"),
         ("bert", {"heads": "2", "multiple": 0}, "--multiple 0 must be 1 or more"),
     ],
 )
@@ -700,6 +702,42 @@ def test_a_bilstm_loses_its_vocabulary_only(tmp_path: Path) -> None:
         pruned(whole, tmp_path / "other", "", layers="1")
 
 
+def test_a_speed_of_a_busy_host_is_not_shown_as_one(teacher: Path, tmp_path: Path) -> None:
+    found = content(pruned(teacher, tmp_path / "small", "3", ffn="50%", multiple=8))
+    ratios = {"nothing": (1.0, 1.0, 1.0), "heads": (1.3, 1.0, 1.9), "neurons": (1.8, 1.7, 1.9)}
+    found["speeds"] = [
+        {"name": name, "runtime": "torch", "threads": 1, "batch_size": 1, "latency_ms": 2.0, "speedup": value,
+         "low": low, "high": high}
+        for name, (value, low, high) in ratios.items()
+    ]  # fmt: skip
+    page = view(found)
+    told = "Batch size 1: ×1.80 (×1.70 to ×1.90) in torch, each against the unpruned model"
+    assert any(sentence.startswith(told) for sentence in page.verdict)
+    figure = page.figures[0]
+    assert [row[3].text for row in figure.rows] == ["×1.00", "too noisy", "×1.80"]
+    assert "heads and feed-forward neurons" in figure.picture.wide and "×1.30" not in figure.picture.wide
+    found["speeds"][-1]["low"] = 1.0
+    assert any("Batch size 1: too noisy (×1.00 to ×1.90) in torch" in sentence for sentence in view(found).verdict)
+
+
+def test_layers_that_lose_nothing_are_not_drawn(teacher: Path, tmp_path: Path) -> None:
+    found = content(pruned(teacher, tmp_path / "small", "3"))
+    assert [figure.title for figure in view(found).figures][1:] == ["Step by step", "Heads that are left"]
+
+
+@pytest.mark.parametrize("role", ["train", "validation"])
+def test_a_label_that_the_model_does_not_know_is_named_by_its_row(role: str, teacher: Path, tmp_path: Path) -> None:
+    rows = {"train": train_rows(), "validation": validation_rows()}[role]
+    rows[6] = replace(rows[6], label="great")
+    with pytest.raises(CompressError, match=f"Row 7 of {role} has the label 'great', which the model does not know"):
+        pruned(teacher, tmp_path / "out", "2", **{role: rows})
+
+
+def test_what_was_made_can_be_read_by_others(teacher: Path, tmp_path: Path) -> None:
+    made = pruned(teacher, tmp_path / "small", "3")
+    assert {path.name for path in made.path.iterdir() if not path.stat().st_mode & 0o004} == set()
+
+
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
@@ -721,6 +759,9 @@ def test_a_bilstm_loses_its_vocabulary_only(tmp_path: Path) -> None:
         ("bert", {"ffn": "8", "multiple": 16, "scope": "layer"}, "none: all layers come down to one .*; ask for 16 or"),
         ("bert", {"vocabulary": [Example(" ")], "heads": ""}, "the corpus has no text that the tokenizer knows"),
         ("bert", {"layers": "1", "heads": "4"}, "removes 4 of the model's 4 heads"),
+        ("bert", {"heads": "50%", "keep_heads": 5}, "--heads 50%: every layer keeps 5 heads, and none has more"),
+        ("bert", {"hidden": "1"}, "--hidden 1 of 32 hidden dimensions would remove none: .* of 8; ask for 4 or more"),
+        ("bert", {"layers": "1.5"}, "give a share such as 60% or 0.6, or a count such as 2$"),
         ("electra", {"hidden": "50%"}, "is the width of this model's embeddings"),
         ("deberta-v2", {"heads": "2", "recover": 1.0, "recovery": "relations"}, "--recovery relations reads queries"),
         ("modernbert", {"heads": "2", "recover": 1.0, "schedule": "cubic"}, "begin at zero for a model without"),

@@ -53,7 +53,7 @@ def test_a_heat_map_shades_by_magnitude_and_colours_by_sign(canvas: plot.Canvas)
 
 
 def test_a_heat_map_of_equal_scores_is_drawn() -> None:
-    assert "fill-opacity" in heat_map.draw([[0.0, 0.0]], title="t", canvas=plot.WIDE, digits=2)
+    assert "fill-opacity" in heat_map.draw([[0.0, 0.0]], title="t", canvas=plot.WIDE, formatted=str)
 
 
 @pytest.mark.parametrize("values", [[5.0], [88.1, 88.2], [0.0, 100.0], [-3.0, 4.0], [1.0, 1e6]])

@@ -52,6 +52,11 @@ def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
         CompressError: it is missing or not a pruning curve.
     """
     file = path / "pruning_curve.csv" if path.is_dir() else path
+    if not file.is_file():
+        raise CompressError(
+            f"there is no {file}: 'compress prune' writes it where heads or neurons go step by step before any "
+            "training; leave --curve out"
+        )
     try:
         with file.open(encoding="utf-8", newline="") as handle:
             rows = list(csv.DictReader(handle))
@@ -78,7 +83,7 @@ def draw_curve(name: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Cur
         chosen = [row for row in rows if (str(row.get("recovered")) == "True") is flag]
         if chosen:
             placed = [(100 * float(row["share_removed"]), scale * float(row["value"])) for row in chosen]
-            series.append(plot.Series(title, placed))
+            series.append(plot.Series(title, placed, _bars(chosen, scale) if "low" in rows[0] else ()))
     split = rows[0].get("split", "")
     title = f"{name}: {metric}{' on ' + split if split else ''}"
     picture = Picture.both(
@@ -88,3 +93,12 @@ def draw_curve(name: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Cur
     )
     shown = [CurvePoint(one.name, *point) for one in series for point in one.points]
     return Curve(name, metric_title(metric), label, picture, shown)
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], scale: int) -> list[tuple[float, float]]:
+    """Return the 95% intervals of the differences to the whole model, around each value."""
+    return [
+        (scale * (float(row["value"]) + (float(row["low"]) - float(row["points"])) / 100),
+         scale * (float(row["value"]) + (float(row["high"]) - float(row["points"])) / 100))
+        for row in rows
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from compress.reporting import heat_map, plot
 from compress.reporting.cells import Cell
 from compress.reporting.figures import Figure, FigurePage, write_page
 from compress.reporting.plot import Picture
-from compress.reporting.units import NONE, in_percent, metric_title, points, shown
+from compress.reporting.units import NONE, in_percent, metric_title, plural, points, shown
 
 EVALUATED = frozenset(("oracle", "shapley"))  # criteria that compare what the model is worth
 BUDGET = 1.0  # points of loss that verdicts are about
@@ -26,7 +26,7 @@ def write_report(study: Mapping[str, Any], directory: Path) -> None:
 def view(study: Mapping[str, Any]) -> FigurePage:
     """Return the page of a study."""
     significant = holm([one["mcnemar_p"] for one in study["ablation"]], SIGNIFICANT)
-    figures = [_importance(study, name) for name in study["criteria"]]
+    figures = [_importance(study, name) for name in study["criteria"] if name != "random"]
     figures += [_ablation(study, significant), _one_head(study), _evolution(study)]
     if study["correlations"]:
         figures.append(_correlations(study))
@@ -59,9 +59,12 @@ def _verdict(study: Mapping[str, Any], significant: Sequence[bool]) -> list[str]
     steps = [one for one in study["evolution"] if one["order"] == "gradient"]
     surely = list(takewhile(lambda one: one["low"] >= -BUDGET, steps))
     unsure = list(takewhile(lambda one: one["high"] >= 0, steps))
+    rows = plural(study["validation_rows"], "row")
     told.append(
-        f"In gradient order {_reached(surely)} cost surely less than {BUDGET:g} point; {_reached(unsure)} are not "
-        f"shown to cost anything on {study['validation_rows']:,} rows. No weight was trained meanwhile: "
+        f"In gradient order {_reached(surely) or 'no heads'} cost surely less than {BUDGET:g} point; "
+        + (f"up to {_reached(unsure)} {rows} cannot tell a loss from chance. " if _reached(unsure) else
+           f"the first to go are a loss for certain on {rows}. ")
+        + "No weight was trained meanwhile: "
         "'compress prune --recover' wins some of it back."
     )
     return told
@@ -70,9 +73,9 @@ def _verdict(study: Mapping[str, Any], significant: Sequence[bool]) -> list[str]
 def _reached(steps: Sequence[Mapping[str, Any]]) -> str:
     last = steps[-1] if steps else {"heads_removed": 0}
     if not last["heads_removed"]:
-        return "no heads"
+        return ""
     interval = f"{points(last['points'])} points, {points(last['low'])} to {points(last['high'])}"
-    return f"{last['heads_removed']} heads ({100 * last['share_removed']:.0f}%: {interval})"
+    return f"{plural(last['heads_removed'], 'head')} ({100 * last['share_removed']:.0f}%: {interval})"
 
 
 def _importance(study: Mapping[str, Any], name: str) -> Figure:
@@ -94,12 +97,14 @@ def _importance(study: Mapping[str, Any], name: str) -> Figure:
 def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
     found = list(zip(study["ablation"], significant, strict=True))
     series = [
-        plot.Series(title, [(one["layer"] + 1, one["points"]) for one, certain in found if certain is wanted])
+        plot.Series(title, [(_place(study, one), one["points"]) for one, certain in found if certain is wanted])
         for title, wanted in (("within chance", False), ("significant", True))
     ]
     return Figure(
         "One head removed",
-        "Every head alone is removed, and all others stay: the difference to the whole model, by layer.", "ablation",
+        "Every head alone is removed, and all others stay: the difference to the whole model, by layer, the first head "
+        "of a layer on the left. The p of McNemar's test is as it is; significance is after Holm's correction.",
+        "ablation",
         Picture.both(
             lambda canvas: plot.line_chart(
                 [one for one in series if one.points], title="One head removed", x_label="layer",
@@ -111,6 +116,12 @@ def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
           Cell(NONE if one["mcnemar_p"] is None else f"{one['mcnemar_p']:.2g}", "", one["mcnemar_p"]),
           Cell("yes" if certain else "no")] for one, certain in found],
     )  # fmt: skip
+
+
+def _place(study: Mapping[str, Any], one: Mapping[str, Any]) -> float:
+    """Return where a head is drawn: around its layer, so that heads of one value do not hide each other."""
+    count = study["heads_per_layer"][one["layer"]]
+    return float(one["layer"] + 1 + 0.8 * ((one["head"] + 0.5) / count - 0.5))
 
 
 def _one_head(study: Mapping[str, Any]) -> Figure:
@@ -145,7 +156,7 @@ def _evolution(study: Mapping[str, Any]) -> Figure:
         # Of several random orders the bar is from the lowest to the highest; of one it is the interval over rows.
         bars = [
             (min(one["value"] for one in same), max(one["value"] for one in same)) if several
-            else (study["value"] + same[0]["low"] / 100, study["value"] + same[0]["high"] / 100)
+            else tuple(_at_most(study, study["value"] + same[0][end] / 100) for end in ("low", "high"))
             for same in by_count.values()
         ]  # fmt: skip
         title = f"{order} (mean of {len({one['seed'] for one in steps})})" if several else order
@@ -172,6 +183,11 @@ def _evolution(study: Mapping[str, Any]) -> Figure:
     )  # fmt: skip
 
 
+def _at_most(study: Mapping[str, Any], value: float) -> float:
+    """Return an end of an interval, which no share of right answers is beyond."""
+    return min(1.0, max(0.0, value)) if in_percent(study["metric"]) else value
+
+
 def _correlations(study: Mapping[str, Any]) -> Figure:
     names = list(study["criteria"])
     known = {(one["first"], one["second"]): one["spearman"] for one in study["correlations"]}
@@ -181,7 +197,7 @@ def _correlations(study: Mapping[str, Any]) -> Figure:
         "Spearman's rank correlation over all heads, with the 95% bootstrap interval over heads.", "correlations",
         Picture.both(
             lambda canvas: heat_map.draw(matrix, title="Rank correlation", canvas=canvas, rows_named=names,
-                                         columns_named=names, digits=2)
+                                         columns_named=names, formatted="{:.2f}".format)
         ),
         ["Criteria", "Spearman", "Interval"],
         [[Cell(f"{one['first']}, {one['second']}"), Cell(f"{one['spearman']:.2f}", "", one["spearman"]),

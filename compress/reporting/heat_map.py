@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 
@@ -22,7 +22,7 @@ def draw(
     canvas: Canvas,
     rows_named: Sequence[str] = (),
     columns_named: Sequence[str] = (),
-    digits: int = 0,
+    formatted: Callable[[float], str] | None = None,
 ) -> str:
     """Return a heat map as a standalone SVG document, the first row on top; rows may differ in length.
 
@@ -31,7 +31,7 @@ def draw(
     Args:
         rows_named: by default ``layer 1`` and so on.
         columns_named: by default numbers from 1.
-        digits: of the number written into each cell; 0 leaves it out.
+        formatted: makes of a number what is written into its cell; without it none is.
     """
     widest = max(map(len, rows))
     names = rows_named or [f"layer {index + 1}" for index in range(len(rows))]
@@ -59,10 +59,10 @@ def draw(
                 f'height="{CELL_HEIGHT - 2}" fill-opacity="{share:.3f}">'
                 f"<title>{escape(name)}, {escape(heads[column])}: {value:.4g}</title></rect>"
             )
-            if digits and width > 30:
+            if formatted and width > 30:
                 parts.append(
                     f'<text class="small{" over" if share > 0.6 else ""}" x="{x + width / 2 - 1:.1f}" y="{y + 16}" '
-                    f'text-anchor="middle">{value:.{digits}f}</text>'
+                    f'text-anchor="middle">{formatted(value)}</text>'
                 )
     top = max(((value, name, heads[column]) for row, name in zip(rows, names, strict=True)
                for column, value in enumerate(row)))  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from compress.measuring.timing import Ratio, is_noisy
 from compress.reporting import heat_map
 from compress.reporting.cells import Cell
 from compress.reporting.curves import draw_curve
@@ -33,7 +34,10 @@ def view(found: Mapping[str, Any]) -> FigurePage:
     if found["curve"]:
         figures.append(_curve(found))
     left = found["cuts"][-1]["architecture"]
-    figures += [_widths(found, key) for key in ("heads_per_layer", "ffn_per_layer") if left.get(key)]
+    whole = found["cuts"][0]["architecture"]
+    figures += [
+        _widths(found, key) for key in ("heads_per_layer", "ffn_per_layer") if left.get(key) != whole.get(key)
+    ]
     return FigurePage(f"What was removed from {found['model']}", "compress prune", verdict(found), figures)
 
 
@@ -42,13 +46,12 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
     first, last = found["cuts"][0], found["cuts"][-1]
     told = [f"Removed: {removed(found['cuts'])}; {100 * last['parameters'] / first['parameters']:.0f}% of "
             f"{count(first['parameters'])} parameters are left."]  # fmt: skip
+    if {"heads", "neurons"} & {cut["removal"] for cut in found["cuts"]}:
+        told[0] += f" Heads and neurons were chosen by the criterion {found['criterion']}."
     for batch_size in dict.fromkeys(speed["batch_size"] for speed in found["speeds"]):
         at = [s for s in found["speeds"] if s["batch_size"] == batch_size]
         ends = {speed["runtime"]: speed for speed in at}  # the last of each
-        shown_speeds = ", ".join(
-            f"{times(speed['speedup'])} ({span(times(speed['low']), times(speed['high']))}) in {runtime}"
-            for runtime, speed in ends.items()
-        )
+        shown_speeds = ", ".join("{} ({}) in {}".format(*_times(speed), runtime) for runtime, speed in ends.items())
         told.append(f"Batch size {batch_size}: {shown_speeds}, each against the unpruned model in the same runtime, "
                     f"{plural(at[0]['threads'], 'thread')}.")  # fmt: skip
     value = {"metric": last["value"], "metric_name": found["metric"]}
@@ -63,6 +66,11 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
             f"{anew['words_changed']:,} of {plural(anew['words'], 'word')} of these rows "
             f"({100 * anew['word_share']:.2g}%), in {anew['texts_changed']:,} of {plural(anew['texts'], 'text')}, are "
             f"read as other pieces than before; {anew['words_unknown']:,} of them became unknown."
+        )
+    if drop := found.get("max_accuracy_drop"):
+        told.append(
+            f"As many heads and neurons went, in steps, as leave the whole interval above −{drop:g} points before any "
+            "recovery."
         )
     if target := found.get("target"):
         told.append(
@@ -95,7 +103,7 @@ def _removals(found: Mapping[str, Any], runtime: str) -> Figure:
     sizes = list(dict.fromkeys(size for _, size in speeds))
     rows, last = [], "nothing"
     for cut in found["cuts"]:
-        last = last if cut["removal"] == "recovery" else cut["removal"]  # which changes no shape
+        last = last if cut["removal"] == "recovery" else cut["removal"]  # which changes no shape and no speed
         rows.append([
             Cell(WORDS.get(cut["removal"], cut["removal"]), _of(cut)),
             Cell(count(cut["parameters"]), "", cut["parameters"]),
@@ -105,7 +113,8 @@ def _removals(found: Mapping[str, Any], runtime: str) -> Figure:
             Cell(points(cut["points"]), span(points(cut["low"]), points(cut["high"])), cut["points"]),
         ])  # fmt: skip
     told = (
-        " Speeds are against the unpruned model in the same runtime, in one interleaved run."
+        " Speeds are against the unpruned model in the same runtime, round by round of one interleaved run; recovery "
+        "changes none."
         if sizes
         else " No speed was measured."
     )
@@ -140,13 +149,14 @@ def _weights(found: Mapping[str, Any]) -> Picture:
 def _waterfall(found: Mapping[str, Any], speeds: Mapping[Any, Any], size: int, runtime: str) -> Picture:
     bars, reached = [], 1.0
     timed = [speed for (_, batch_size), speed in speeds.items() if batch_size == size]
+    together: list[str] = []
     for speed in timed[1:]:
-        bars.append(Bar(WORDS.get(speed["name"], speed["name"]), reached, speed["speedup"],
-                        times(speed["speedup"] / reached)))  # fmt: skip
-        reached = speed["speedup"]
-    end = timed[-1]
-    bars.append(Bar("all together", 1.0, reached,
-                    f"{times(reached)} ({span(times(end['low']), times(end['high']))})", is_total=True))  # fmt: skip
+        together.append(WORDS.get(speed["name"], speed["name"]))
+        if _noisy(speed):  # its part of the time is shown with the next one's
+            continue
+        bars.append(Bar(" and ".join(together), reached, speed["speedup"], times(speed["speedup"] / reached)))
+        reached, together = speed["speedup"], []
+    bars.append(Bar("all together", 1.0, timed[-1]["speedup"], "{} ({})".format(*_times(timed[-1])), is_total=True))
     title = f"{found['name']} in {runtime}, batch {size}"
     return Picture.both(lambda canvas: waterfall_chart(bars, title=title, canvas=canvas))
 
@@ -155,8 +165,8 @@ def _curve(found: Mapping[str, Any]) -> Figure:
     parts = [part for part in ("heads", "neurons") if f"{part}_removed" in found["curve"][0]]
     return Figure(
         "Step by step",
-        f"The share of the weights of {' and '.join(parts)}, of the layers that stay, that is gone, and the metric; "
-        "no weight was trained before the recovery.", "pruning_curve",
+        f"The metric, as more and more {' and '.join(parts)} of the layers that stay are closed; the share is of their "
+        "weights. No weight is trained on the way.", "pruning_curve",
         draw_curve(found["name"], found["metric"], found["curve"]).picture,
         [*(f"{part.capitalize()} removed" for part in parts), "Share", metric_title(found["metric"]), "Points"],
         [[*(Cell(f"{point[f'{part}_removed']:,}", "", point[f"{part}_removed"]) for part in parts),
@@ -177,7 +187,7 @@ def _widths(found: Mapping[str, Any], key: str) -> Figure:
         f"{title} that are left", "Before and after, by layer of the unpruned model; 0 where the layer is gone.",
         f"{title.lower()}-left",
         Picture.both(lambda canvas: heat_map.draw(rows, title=f"{title} by layer", canvas=canvas,
-                                                  columns_named=["before", "after"])),
+                                                  columns_named=["before", "after"], formatted="{:,.0f}".format)),
         ["Layer", "Before", "After"],
         [[Cell(str(layer)), *(Cell(f"{value:,.0f}", "", value) for value in row)] for layer, row in enumerate(rows, 1)],
     )  # fmt: skip
@@ -192,6 +202,16 @@ def _of(cut: Mapping[str, Any]) -> str:
     return f"{told}, weights trained" if told and cut["trained"] else told
 
 
+def _noisy(speed: Mapping[str, Any]) -> bool:
+    return is_noisy(Ratio(speed["speedup"], speed["low"], speed["high"]))
+
+
+def _times(speed: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a speed-up and its interval, which is all that is known on a busy host."""
+    value = "too noisy" if _noisy(speed) else times(speed["speedup"])
+    return value, span(times(speed["low"]), times(speed["high"]))
+
+
 def _speed(speed: Mapping[str, Any]) -> Cell:
-    interval = span(times(speed["low"]), times(speed["high"]))
-    return Cell(times(speed["speedup"]), f"{milliseconds(speed['latency_ms'])}, {interval}", speed["speedup"])
+    value, interval = _times(speed)
+    return Cell(value, f"{milliseconds(speed['latency_ms'])}, {interval}", speed["speedup"])
