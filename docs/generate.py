@@ -302,7 +302,7 @@ def compositions_table() -> str:
     lines = ["| | removed | operations left | accuracy | points to the teacher | speed-up, batch 1 | batch 32 |"]
     lines.append("|---|---|---:|---:|---:|---:|---:|")
     for line in found:
-        removed = ", ".join(f"{part} {line[part]}" for part in ("layers", "heads", "ffn", "hidden") if part in line)
+        removed = ", ".join(_asked(line))
         difference = f"{points(line['points'])} ({points(line['low'])} to {points(line['high'])})"
         speeds = [_times_within({**line[size], "value": line[size]["speedup"]}) for size in ("batch_1", "batch_32")]
         quality = [f"{line['flops_share']:.0%}", f"{line['value']:.1%}", difference]
@@ -313,6 +313,22 @@ def compositions_table() -> str:
         f"`{head['command']}`."
     )
     return "\n".join([*lines, "", note]) + "\n"
+
+
+def _asked(line: dict[str, Any]) -> Iterator[str]:
+    """Yield what a composition removes, and how, where that is not as in the others."""
+    if cut := line.get("vocabulary"):
+        yield f"{cut['pieces_before'] - cut['pieces_after']:,} of {cut['pieces_before']:,} word pieces"
+    yield from (f"{part} {line[part]}" for part in ("layers", "heads", "ffn", "hidden") if part in line)
+    for name in ("max_accuracy_drop", "speedup"):
+        if name in line:
+            yield f"--{name.replace('_', '-')} {line[name]:g}"
+    if "schedule" in line:
+        yield "chosen before any training"
+    if "recovery" in line:
+        yield f"recovery by {line['recovery']} too"
+    if line.get("recover") == 0:
+        yield "no recovery"
 
 
 def speed_tables() -> str:
