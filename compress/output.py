@@ -120,13 +120,13 @@ def finish(working: Path, manifest: Manifest) -> Manifest:
     from compress.card import model_card
     from compress.host import describe_host, library_versions
 
-    for path in working.rglob("*"):
-        if path.is_file() and WORK_FOLDER not in path.relative_to(working).parts:
-            path.chmod(path.stat().st_mode | 0o444)  # safetensors lets nobody else read
     complete = replace(manifest, files=describe_files(working), versions=library_versions(), host=describe_host())
     if complete.kind == "model":
         (working / "README.md").write_text(model_card(complete), encoding="utf-8")
     write_atomically(working / MANIFEST_NAME, complete.to_json())
+    mode = (working / MANIFEST_NAME).stat().st_mode  # as the umask says; safetensors lets nobody but the owner read
+    for name in complete.files:
+        (working / name).chmod(mode)
     return complete
 
 

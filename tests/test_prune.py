@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from copy import deepcopy
@@ -733,9 +734,14 @@ def test_a_label_that_the_model_does_not_know_is_named_by_its_row(role: str, tea
         pruned(teacher, tmp_path / "out", "2", **{role: rows})
 
 
-def test_what_was_made_can_be_read_by_others(teacher: Path, tmp_path: Path) -> None:
-    made = pruned(teacher, tmp_path / "small", "3")
-    assert {path.name for path in made.path.iterdir() if not path.stat().st_mode & 0o004} == set()
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_who_may_read_what_was_made_is_what_the_umask_says(umask: int, teacher: Path, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        made = pruned(teacher, tmp_path / "small", "3")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in made.path.iterdir()} == {0o666 & ~umask}
 
 
 @pytest.mark.parametrize(
