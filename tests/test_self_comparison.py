@@ -43,13 +43,16 @@ def test_the_disturber_works_and_ends(script: ModuleType) -> None:
     if not Path("/proc/self/stat").is_file():
         pytest.skip("no /proc")
     with script.disturber(SEED):
-        time.sleep(0.5)
-        running = disturbers()
-        assert len(running) == script.os.cpu_count()
-    deadline = time.monotonic() + 10
-    while disturbers() and time.monotonic() < deadline:
+        assert settled(script.os.cpu_count())
+    assert settled(0)
+
+
+def settled(count: int) -> bool:
+    """Wait until so many disturbers run, for as long as a busy machine may take."""
+    deadline = time.monotonic() + 60
+    while len(disturbers()) != count and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not disturbers()
+    return len(disturbers()) == count
 
 
 def disturbers() -> list[int]:
@@ -64,13 +67,14 @@ def disturbers() -> list[int]:
     return found
 
 
-def test_a_model_beside_itself_made_twice_as_slow(script: ModuleType, tmp_path: Path) -> None:
-    condition = script.Condition("slower", handicap=1.0)
+def test_a_model_beside_itself_made_much_slower(script: ModuleType) -> None:
+    """So much that no other work on the machine hides it: how exact the ratio is, is measured and not tested."""
+    condition = script.Condition("slower", handicap=9.0)
     found = script.repeat(
         torch_directory("bert"), "torch", examples(20), condition, batch_size=8, rounds=5, seed=0
     )
-    assert condition.true_ratio == 0.5
-    assert found.low <= found.value <= found.high < 0.9
+    assert condition.true_ratio == 0.1
+    assert found.low <= found.value <= found.high and found.value < 0.5
 
 
 def test_the_script_writes_a_line_for_each_condition(
