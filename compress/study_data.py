@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
 from compress.data import (
     Example,
+    ExampleSource,
     TextSource,
     check_roles,
     content_sha256,
@@ -29,13 +30,13 @@ logger = logging.getLogger("compress")
 
 @dataclass(frozen=True)
 class StudyRows:
-    """The rows of a study by role, checked for overlap."""
+    """The rows of a study by role, checked for overlap; ``unlabeled`` is empty where a study only prunes."""
 
     train: Sequence[Example]
     validation: Sequence[Example]
     test: Sequence[Example]
-    unlabeled: TextSource
     data_name: str
+    unlabeled: TextSource = field(default_factory=partial(ExampleSource, (), "unlabeled"))
 
     @cached_property
     def unlabeled_sha256(self) -> str:
@@ -68,8 +69,9 @@ def open_rows(recipe: BenchmarkRecipe, stages: Stages, root: Path | None) -> Stu
         "train": train,
         "validation": validation,
         "test": read_examples(_joined(data.test, root, "test")),
-        "unlabeled": _joined(data.unlabeled, root, "unlabeled"),
     }
+    if data.unlabeled:
+        sources["unlabeled"] = _joined(data.unlabeled, root, "unlabeled")
     checked = check_roles(sources, drop_overlap=data.drop_overlap)
     logger.info("rows: %s", checked.describe())
     sets: dict[str, Any] = dict(checked.sets)

@@ -139,6 +139,14 @@ def test_one_fault_of_a_student(change: dict[str, Any], message: str) -> None:
     ("change", "message"),
     [
         ({"students": [], "prune": []}, "a study needs at least one of students and prune"),
+        ({"data": {key: STUDY["data"][key] for key in ("train", "validation", "test")}}, "give data.unlabeled"),
+        (
+            {
+                "data": {key: STUDY["data"][key] for key in ("train", "validation", "test")}, "students": [],
+                "prune": [{"heads": "60%"}], "budgets": {"small": {"rows": 9}},
+            },
+            "budgets.small.rows is of unlabelled sets, and there is none",
+        ),
         ({"benchmark": {"structure": True}}, "no prune has two kinds of them; leave it out"),
         ({"teacher": {}}, "teacher: needs a recipe or a model"),
         ({"data": {**STUDY["data"], "validation_slice": {"share_of_train": 0.1}}}, "either validation or"),

@@ -355,6 +355,18 @@ def test_a_student_may_learn_in_phases_of_the_study(case: Case) -> None:
     assert set(control_names(recipe, plans).values()) == {"small-control", "small-seed-5-control"}
 
 
+def test_what_is_pruned_recovers_on_train_where_there_is_no_other_text(case: Case) -> None:
+    case.rewrite('unlabeled = [{ set = "tiny", split = "unlabeled", rows = 60 }]\n', "")
+    student = case.recipe.read_text().partition("[[students]]")[2].partition("[[prune]]")[0]
+    case.rewrite(f"[[students]]{student}", "")
+    (case.data / "tiny" / "unlabeled.txt").unlink()
+    case.run()
+    assert {path.name for path in case.out.iterdir() if path.is_dir()} == {"train-labels", "pruned-50", "report"}
+    manifest = ModelDir.open(case.out / "pruned-50").manifest
+    assert manifest is not None and manifest.notes["removed"].startswith("4 of 8 heads")
+    assert [data["name"] for data in manifest.data if data["role"] == "unlabeled"] == ["train"]
+
+
 def test_two_students_of_one_name_are_refused(case: Case) -> None:
     add_student(case, "seeds = [7]")
     with pytest.raises(CompressError, match="names the student 'small' twice; give the other a name"):

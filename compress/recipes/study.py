@@ -45,12 +45,13 @@ class StudyData:
     """Which rows play which role.
 
     ``corpus`` names a corpus that is built first and serves as the data root: ``docstrings`` reads the sentences of
-    installed packages. Validation is a set of its own, or a slice of train. A list of sets is read as one.
+    installed packages. Validation is a set of its own, or a slice of train. A list of sets is read as one. A study that
+    only prunes needs no ``unlabeled`` text: what is left recovers on the texts of train, and on other text if given.
     """
 
     train: DataSet | tuple[DataSet, ...]
     test: DataSet | tuple[DataSet, ...]
-    unlabeled: tuple[DataSet, ...]
+    unlabeled: tuple[DataSet, ...] = ()
     validation: DataSet | None = None
     validation_slice: Slice | None = None
     drop_overlap: bool = False
@@ -253,6 +254,13 @@ class BenchmarkRecipe:
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         found = [] if self.students or self.prune else ["a study needs at least one of students and prune"]
+        if not self.data.unlabeled:
+            found += ["students learn from text without labels; give data.unlabeled"] if self.students else []
+            found += [
+                f"budgets.{name}.rows is of unlabelled sets, and there is none; leave it out"
+                for name, budget in self.budgets.items()
+                if budget.rows
+            ]
         if self.benchmark.structure and not any(prune.removes_several for prune in self.prune):
             found.append("benchmark.structure takes removals apart, and no prune has two kinds of them; leave it out")
         return found
