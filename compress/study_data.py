@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -36,7 +36,7 @@ class StudyRows:
     validation: Sequence[Example]
     test: Sequence[Example]
     data_name: str
-    unlabeled: TextSource = field(default_factory=partial(ExampleSource, (), "unlabeled"))
+    unlabeled: TextSource = ExampleSource((), "unlabeled")
 
     @cached_property
     def unlabeled_sha256(self) -> str:
