@@ -26,7 +26,7 @@ from compress.measuring.schema import GROUPS, json_schema
 from compress.reporting import cells, repeats, survey
 from compress.reporting.markdown import table
 from compress.reporting.sections import Measured, gather
-from compress.reporting.units import megabytes, points, shown, times
+from compress.reporting.units import megabytes, noise_note, points, shown, times
 
 ROOT = Path(__file__).parent.parent
 COMMANDS_PAGE = ROOT / "docs" / "commands.md"
@@ -211,7 +211,7 @@ def _speedup(line: Measurement | None, runtime: str) -> str:
     if _is_reference(line, runtime):
         return "×1"
     if line["noisy"]:
-        return f"too noisy ({line['noise']:.0%})"
+        return f"too noisy{noise_note(line)}"
     speed = "speedup_same_runtime" if runtime else "speedup"
     return f"{times(line[speed])} ({times(line[f'{speed}_low'])} to {times(line[f'{speed}_high'])})"
 
