@@ -101,7 +101,8 @@ def run(
     compute = {"device": device, "threads": threads}
     work = Study(recipe, stages, rows, compute, quiet, progress, budget, tuple(only), control_names(recipe, plans))
     opened, models = work.teacher(teacher, model_root)
-    labels = [*([work.labels(opened)] if recipe.data.unlabeled else []), work.train_labels(opened)]
+    labels = [work.labels(opened)] if recipe.data.unlabeled else []
+    labels.append(work.train_labels(opened))
     if recipe.teacher.quantize:
         models.append(work.quantized(opened, "teacher"))
     planned = {student.name: work.student(opened, labels, plan, student) for plan, student in plans}

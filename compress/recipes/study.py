@@ -254,8 +254,9 @@ class BenchmarkRecipe:
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         found = [] if self.students or self.prune else ["a study needs at least one of students and prune"]
+        if self.students and not self.data.unlabeled:
+            found.append("a study with students needs text without labels; give data.unlabeled")
         if not self.data.unlabeled:
-            found += ["a study with students needs text without labels; give data.unlabeled"] if self.students else []
             found += [
                 f"budgets.{name}.rows is of unlabelled sets, and there is none; leave it out"
                 for name, budget in self.budgets.items()
