@@ -33,6 +33,7 @@ check: lint types docs-check test
 
 lint: $(DEVELOPMENT)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(DEVELOPMENT)
 	$(BIN)/mypy

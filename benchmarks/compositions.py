@@ -92,10 +92,14 @@ def main() -> None:
     if not (labels / MANIFEST_NAME).is_file():
         label(options.teacher, ExampleSource(train, "train"), labels)
     common = {
-        "study": "compositions", "data": options.train.name, "steps": options.steps,
+        "study": "compositions",
+        "data": options.train.name,
+        "steps": options.steps,
         "command": typed_command("python"),
-        "host": describe_host(), "host_id": host_id(describe_host()), "versions": library_versions(),
-    }  # fmt: skip
+        "host": describe_host(),
+        "host_id": host_id(describe_host()),
+        "versions": library_versions(),
+    }
     made: dict[str, Path] = {}
     plans = [(group, name, plan) for group, members in COMPOSITIONS.items() for name, plan in members.items()]
     plans = [plan for plan in plans if not options.only or plan[1] in options.only]
@@ -105,11 +109,17 @@ def main() -> None:
             schedule = "cubic" if plan.keys() & {"heads", "ffn"} else "steps"
             pruning = Pruning(**{"schedule": schedule, "examples": SCORED, "recover": 1.0, **plan})
             prune(
-                options.teacher, pruning, made[name], train=train, validation=validation,
+                options.teacher,
+                pruning,
+                made[name],
+                train=train,
+                validation=validation,
                 vocabulary=ExampleSource(rest, "vocabulary") if name == "vocabulary" else None,
-                labels=[labels] if pruning.recover else [], training=replace(TRAINING, max_steps=options.steps),
-                measure=False, threads=1 if pruning.speedup else 0,
-            )  # fmt: skip
+                labels=[labels] if pruning.recover else [],
+                training=replace(TRAINING, max_steps=options.steps),
+                measure=False,
+                threads=1 if pruning.speedup else 0,
+            )
         print(name, found_in(made[name])["value"], flush=True)
     speeds = timed(options.teacher, made, validation)
     write_atomically(
@@ -145,11 +155,13 @@ def found_in(directory: Path) -> dict[str, Any]:
     report = json.loads((directory / REPORT_NAME).read_text(encoding="utf-8"))
     first, last = report["cuts"][0], report["cuts"][-1]
     return {
-        "teacher_value": first["value"], "metric": report["metric"], "rows": report["rows"],
+        "teacher_value": first["value"],
+        "metric": report["metric"],
+        "rows": report["rows"],
         **{key: last[key] for key in ("value", "points", "low", "high", "parameters", "flops", "architecture")},
         "flops_share": last["flops"] / first["flops"],
         **{key: report[key] for key in ("vocabulary", "target") if key in report},
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

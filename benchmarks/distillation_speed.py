@@ -83,22 +83,39 @@ def main() -> int:
     loads = [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory() as scratch:
         ours = Ours.prepare(
-            options.teacher, options.unlabeled, rounds=options.rounds, steps=options.steps, threads=threads,
-            seed=options.seed, scratch=Path(scratch),
-        )  # fmt: skip
+            options.teacher,
+            options.unlabeled,
+            rounds=options.rounds,
+            steps=options.steps,
+            threads=threads,
+            seed=options.seed,
+            scratch=Path(scratch),
+        )
         with Peer(python, ours.student_folder, ours.model.path, threads, Path(scratch)) as peer:
             everyone = [*contenders(), *textbrewer_contenders(ours.depths)]
             step_ms = take_turns(ours, peer, everyone, options.rounds, options.seed)
             peer_versions = peer.versions
     loads.append(os.getloadavg()[0])
     common = {
-        "study": "distillation-speed", "teacher_model": ours.model.name, "data": ours.source_name,
-        "batch_size": TRAINING.batch_size, "steps": options.steps, "rounds": options.rounds, "threads": threads,
-        "tokens_median": ours.tokens_median, "precision": TRAINING.precision, "seed": options.seed,
-        "load_average": loads, "left_out": LEFT_OUT, "command": typed_command("python"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
-        "host_id": host_id(describe_host()), "versions": library_versions(), "peer_versions": peer_versions,
-    }  # fmt: skip
+        "study": "distillation-speed",
+        "teacher_model": ours.model.name,
+        "data": ours.source_name,
+        "batch_size": TRAINING.batch_size,
+        "steps": options.steps,
+        "rounds": options.rounds,
+        "threads": threads,
+        "tokens_median": ours.tokens_median,
+        "precision": TRAINING.precision,
+        "seed": options.seed,
+        "load_average": loads,
+        "left_out": LEFT_OUT,
+        "command": typed_command("python"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": describe_host(),
+        "host_id": host_id(describe_host()),
+        "versions": library_versions(),
+        "peer_versions": peer_versions,
+    }
     lines = [{**line, **common} for line in results(everyone, step_ms, options.seed)]
     options.output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.output, "".join(json.dumps(line) + "\n" for line in lines))
@@ -138,21 +155,34 @@ def textbrewer_contenders(depths: tuple[int, int]) -> list[Contender]:
         ]
 
     alone = Contender(
-        ("kl",), LIVE_TEACHER, "TextBrewer", {"matches": [], "outputs": {}, "attention": "sdpa"},
+        ("kl",),
+        LIVE_TEACHER,
+        "TextBrewer",
+        {"matches": [], "outputs": {}, "attention": "sdpa"},
         (f"kl, {CACHED}", f"kl, {LIVE_TEACHER}"),
-    )  # fmt: skip
+    )
     hidden = Contender(
-        ("kl", "hidden-mse"), LIVE_TEACHER, "TextBrewer",
-        {"matches": matches("hidden", "hidden_mse", first=1), "outputs": {"output_hidden_states": True},
-         "attention": "sdpa"},
+        ("kl", "hidden-mse"),
+        LIVE_TEACHER,
+        "TextBrewer",
+        {
+            "matches": matches("hidden", "hidden_mse", first=1),
+            "outputs": {"output_hidden_states": True},
+            "attention": "sdpa",
+        },
         (f"kl + hidden-mse, {LIVE_TEACHER}",),
-    )  # fmt: skip
+    )
     attention = Contender(
-        ("kl", "attention-mse"), LIVE_TEACHER, "TextBrewer",
-        {"matches": matches("attention", "attention_mse", first=0), "outputs": {"output_attentions": True},
-         "attention": "eager"},
+        ("kl", "attention-mse"),
+        LIVE_TEACHER,
+        "TextBrewer",
+        {
+            "matches": matches("attention", "attention_mse", first=0),
+            "outputs": {"output_attentions": True},
+            "attention": "eager",
+        },
         (f"kl + attention-mse, {LIVE_TEACHER}",),
-    )  # fmt: skip
+    )
     return [alone, hidden, attention]
 
 
@@ -190,10 +220,14 @@ def results(everyone: Sequence[Contender], step_ms: Mapping[str, list[float]], s
     for contender in everyone:
         own = step_ms[contender.name]
         line: dict[str, Any] = {
-            "name": contender.name, "library": contender.library, "losses": list(contender.losses),
-            "teacher": contender.teacher, "step_ms": own, "steps_per_second": float(np.median(1000 / np.array(own))),
+            "name": contender.name,
+            "library": contender.library,
+            "losses": list(contender.losses),
+            "teacher": contender.teacher,
+            "step_ms": own,
+            "steps_per_second": float(np.median(1000 / np.array(own))),
             "speed_to_cached_logits": faster(step_ms[f"kl, {CACHED}"], own),
-        }  # fmt: skip
+        }
         if contender.losses == TOGETHER and contender.teacher == LIVE_TEACHER:
             alone = np.sum([step_ms[f"{name}, {LIVE_TEACHER}"] for name in TOGETHER], axis=0)
             line["faster_than_a_pass_for_each"] = faster(step_ms[Contender(TOGETHER, PASS_FOR_EACH).name], own)

@@ -35,8 +35,12 @@ from compress.types import Batch, Outputs, TeacherSignal
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
 TRAINING = Training(batch_size=32, precision="float32")
 NO_TEACHER, CACHED, FIRST, LIVE_TEACHER, PASS_FOR_EACH = (
-    "none", "cached logits", "cached first states", "live", "live, a pass for each loss"
-)  # fmt: skip
+    "none",
+    "cached logits",
+    "cached first states",
+    "live",
+    "live, a pass for each loss",
+)
 CLIENT = Path(__file__).with_name("textbrewer_client.py")
 
 
@@ -113,9 +117,7 @@ class Ours:
         student: Any = start(loaded, tokenizer, pool, depth=DEPTH, start="spread")
         folder = scratch / "student"
         student.save_pretrained(folder)
-        return cls(
-            model, loaded, tokenizer, student, folder, pool, logits, plan, run, steps, source.name, scratch
-        )
+        return cls(model, loaded, tokenizer, student, folder, pool, logits, plan, run, steps, source.name, scratch)
 
     @property
     def depths(self) -> tuple[int, int]:
@@ -130,8 +132,10 @@ class Ours:
         rows = write_rows(
             self.scratch / f"rows-{number}.arrow",
             (TrainingRow(e, z, int(z.argmax())) for e, z in zip(examples, logits, strict=True)),
-            self.tokenizer, max_length=length, task=self.model.task,
-        )  # fmt: skip
+            self.tokenizer,
+            max_length=length,
+            task=self.model.task,
+        )
         lengths = np.asarray(rows.with_format("numpy")["length"])
         self.tokens_median = float(np.median(lengths))
         batches = self.scratch / f"batches-{number}.npz"
@@ -160,11 +164,17 @@ class Ours:
         losses = tuple(Choice(name) for name in contender.losses)
         masker = Masker(self.tokenizer, MASKING) if "targets" in needs_of(losses) else None
         trainer = trainer_for(
-            self.student, lesson.rows,
+            self.student,
+            lesson.rows,
             teaching=Teaching(losses, self._signal(contender, losses, lesson), self.teacher, masker),
-            target=None, training=TRAINING, steps=WARM_UP + self.steps, collate=self.collate,
-            checkpoints=self.scratch / "checkpoints", seed=lesson.seed, device="cpu",
-        )  # fmt: skip
+            target=None,
+            training=TRAINING,
+            steps=WARM_UP + self.steps,
+            collate=self.collate,
+            checkpoints=self.scratch / "checkpoints",
+            seed=lesson.seed,
+            device="cpu",
+        )
         watch = Stopwatch()
         trainer.add_callback(watch)
         with warnings.catch_warnings():
@@ -230,10 +240,14 @@ class Peer:
     def train(self, contender: Contender, lesson: Lesson) -> float:
         """Train for the same steps and return their mean milliseconds."""
         request = {
-            **contender.request, "batches": str(lesson.batches), "warm_up": WARM_UP, "temperature": TEMPERATURE,
-            "learning_rate": TRAINING.learning_rate, "weight_decay": TRAINING.weight_decay,
+            **contender.request,
+            "batches": str(lesson.batches),
+            "warm_up": WARM_UP,
+            "temperature": TEMPERATURE,
+            "learning_rate": TRAINING.learning_rate,
+            "weight_decay": TRAINING.weight_decay,
             "max_gradient_norm": TRAINING.max_gradient_norm,
-        }  # fmt: skip
+        }
         asked: IO[str] = self.process.stdin  # type: ignore[assignment]
         print(json.dumps(request), file=asked, flush=True)
         return float(self._answer()["step_ms"])

@@ -191,9 +191,14 @@ def check_model(
 
 
 def _check(
-    check: Check, model: ModelDir, batches: list[dict[str, np.ndarray]], expected: np.ndarray,
-    timed: dict[int, dict[str, np.ndarray]], options: Any, scratch: Path,
-) -> None:  # fmt: skip
+    check: Check,
+    model: ModelDir,
+    batches: list[dict[str, np.ndarray]],
+    expected: np.ndarray,
+    timed: dict[int, dict[str, np.ndarray]],
+    options: Any,
+    scratch: Path,
+) -> None:
     module = plugins.find("runtimes", check.runtime).load()
     directory = _directory(model, module, options.device, scratch)
     started = time.monotonic()
@@ -289,11 +294,21 @@ def measure(
         print(f"{', '.join(runtimes)}: {rounds} rounds{why}", flush=True)
         try:
             lines = benchmark(
-                options.teacher, options.models, rows, output=options.output, force=True, runtimes=runtimes,
-                device=options.device, threads=options.threads, batch_sizes=sizes, rounds=rounds,
-                padded_teacher=False, study=options.output.stem, data_name=Path(options.data).name,
+                options.teacher,
+                options.models,
+                rows,
+                output=options.output,
+                force=True,
+                runtimes=runtimes,
+                device=options.device,
+                threads=options.threads,
+                batch_sizes=sizes,
+                rounds=rounds,
+                padded_teacher=False,
+                study=options.output.stem,
+                data_name=Path(options.data).name,
                 command=typed_command(Path(sys.executable).name),
-            )  # fmt: skip
+            )
             break
         except CompressError as error:
             failed = next((name for name in runtimes if f" in {name}: " in str(error)), None)

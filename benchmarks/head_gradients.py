@@ -120,11 +120,17 @@ def finite_differences(
     before, losses = weight[:, columns].clone(), []
     for factor in (1 + step, 1 - step):
         weight[:, columns] = before * factor
-        losses.append([
-            float(model(**tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt"),
-                        labels=torch.tensor([label])).loss)
-            for text, label in zip(texts, labels, strict=True)
-        ])  # fmt: skip
+        losses.append(
+            [
+                float(
+                    model(
+                        **tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt"),
+                        labels=torch.tensor([label]),
+                    ).loss
+                )
+                for text, label in zip(texts, labels, strict=True)
+            ]
+        )
     weight[:, columns] = before
     more, less = torch.tensor(losses, dtype=torch.float64)
     return (more - less) / (2 * step)

@@ -89,11 +89,17 @@ def main() -> int:
     removed = [removal(python, *case) for case in cases]
     print(table(removed))
     common = {
-        "model": directory.name, "data": SET, "train_rows": len(train.examples), "dev_rows": len(dev.examples),
-        "train_sha256": content_sha256(train.examples), "dev_sha256": content_sha256(dev.examples),
-        "seed": arguments.seed, "command": typed_command("python"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"), "versions": library_versions(),
-    }  # fmt: skip
+        "model": directory.name,
+        "data": SET,
+        "train_rows": len(train.examples),
+        "dev_rows": len(dev.examples),
+        "train_sha256": content_sha256(train.examples),
+        "dev_sha256": content_sha256(dev.examples),
+        "seed": arguments.seed,
+        "command": typed_command("python"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": library_versions(),
+    }
     output = Path(arguments.output)
     output.parent.mkdir(parents=True, exist_ok=True)
     lines = [*found, *compared, *removed]
@@ -127,25 +133,36 @@ def importance(
         gradients = head_gradients(number, tokenizer, texts, labels, max_length=MAX_LENGTH)  # type: ignore[arg-type]
         pairs = list(zip(texts, map(str, labels), strict=True))
         ours = head_importance(number, pairs, tokenizer=tokenizer, max_length=MAX_LENGTH)
-        lines.append({
-            "kind": "importance", "compared": "compress.head_importance and one backward for each example",
-            "precision": name, "examples": len(texts), "heads": ours.numel(), **apart(ours, exact(gradients)),
-            "tolerance": TOLERANCES[name],
-        })  # fmt: skip
+        lines.append(
+            {
+                "kind": "importance",
+                "compared": "compress.head_importance and one backward for each example",
+                "precision": name,
+                "examples": len(texts),
+                "heads": ours.numel(),
+                **apart(ours, exact(gradients)),
+                "tolerance": TOLERANCES[name],
+            }
+        )
     few = slice(DIFFERENCE_ROWS)
     scores = exact(gradients)
     places = [(layer, int(head)) for layer, row in enumerate(scores) for head in (row.argmin(), row.argmax())]
     slopes = [
         finite_differences(number, tokenizer, texts[few], labels[few], layer=layer, head=head, max_length=MAX_LENGTH)
         for layer, head in places
-    ]  # fmt: skip
+    ]
     backward = torch.stack([gradients.signed[few, layer, head] for layer, head in places])
-    lines.append({
-        "kind": "importance", "compared": "one backward for each example and finite differences",
-        "precision": "float64", "examples": len(texts[few]), "heads": len(places),
-        **apart(backward.abs().mean(dim=1), torch.stack(slopes).abs().mean(dim=1)),
-        "tolerance": TOLERANCES["finite differences"],
-    })  # fmt: skip
+    lines.append(
+        {
+            "kind": "importance",
+            "compared": "one backward for each example and finite differences",
+            "precision": "float64",
+            "examples": len(texts[few]),
+            "heads": len(places),
+            **apart(backward.abs().mean(dim=1), torch.stack(slopes).abs().mean(dim=1)),
+            "tolerance": TOLERANCES["finite differences"],
+        }
+    )
     return gradients, lines
 
 
@@ -177,18 +194,34 @@ def variants(
                 accuracies = [judged.value({"heads": one}) for one in masks[:JUDGED_ORDERS]]
                 ratio = orders[0] / reference
                 against = paired_difference(
-                    judged.predicted({"heads": masks[0]}), judged.predicted({"heads": kept}), gold,
-                    metric=METRICS["accuracy"], classes=2,
-                )  # fmt: skip
-                lines.append({
-                    "kind": "variant", "variant": variant.name, "batch_size": variant.batch_size,
-                    "normalised_by_layer": by_layer, "orders": ORDERS, "judged_orders": JUDGED_ORDERS,
-                    **spread("rank_correlation", ranks), "heads_removed": count_of(reference),
-                    **spread("heads_shared", shared), "ratio": float(ratio.median()),
-                    "ratio_lowest": float(ratio.min()), "ratio_highest": float(ratio.max()),
-                    **spread("accuracy", accuracies), "accuracy_whole": whole, "points": against.points,
-                    "points_low": against.low, "points_high": against.high, "mcnemar_p": against.mcnemar_p,
-                })  # fmt: skip
+                    judged.predicted({"heads": masks[0]}),
+                    judged.predicted({"heads": kept}),
+                    gold,
+                    metric=METRICS["accuracy"],
+                    classes=2,
+                )
+                lines.append(
+                    {
+                        "kind": "variant",
+                        "variant": variant.name,
+                        "batch_size": variant.batch_size,
+                        "normalised_by_layer": by_layer,
+                        "orders": ORDERS,
+                        "judged_orders": JUDGED_ORDERS,
+                        **spread("rank_correlation", ranks),
+                        "heads_removed": count_of(reference),
+                        **spread("heads_shared", shared),
+                        "ratio": float(ratio.median()),
+                        "ratio_lowest": float(ratio.min()),
+                        "ratio_highest": float(ratio.max()),
+                        **spread("accuracy", accuracies),
+                        "accuracy_whole": whole,
+                        "points": against.points,
+                        "points_low": against.low,
+                        "points_high": against.high,
+                        "mcnemar_p": against.mcnemar_p,
+                    }
+                )
     return lines
 
 
@@ -231,9 +264,15 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
 def random_model(family: str, seed: int) -> tuple[PreTrainedModel, dict[str, Tensor]]:
     """Return a small model with random weights, and rows of unequal length."""
     settings: dict[str, Any] = {
-        "vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 96,
-        "max_position_embeddings": 64, "pad_token_id": 1, "initializer_range": 0.2,
-    }  # fmt: skip
+        "vocab_size": 200,
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "intermediate_size": 96,
+        "max_position_embeddings": 64,
+        "pad_token_id": 1,
+        "initializer_range": 0.2,
+    }
     if family == "distilbert":
         settings["hidden_dim"] = settings.pop("intermediate_size")
     torch.manual_seed(seed)
@@ -261,13 +300,19 @@ def removal(
     whole, ours = (one(**batch).logits.numpy() for one in (model, sliced))
     left: Any = sliced.config
     return {
-        "kind": "removal", "of": name, "family": model.config.model_type, "rows": len(ours),
-        "heads_per_layer": [len(kept) for kept in left.kept_heads], "change": float(abs(ours - whole).max()),
+        "kind": "removal",
+        "of": name,
+        "family": model.config.model_type,
+        "rows": len(ours),
+        "heads_per_layer": [len(kept) for kept in left.kept_heads],
+        "change": float(abs(ours - whole).max()),
         "whole_difference": float(abs(whole - theirs["whole"]).max()),
-        "difference": float(abs(ours - theirs["pruned"]).max()), "tolerance": TOLERANCES["logits"],
+        "difference": float(abs(ours - theirs["pruned"]).max()),
+        "tolerance": TOLERANCES["logits"],
         "parameters": sum(weight.numel() for weight in sliced.parameters()),
-        "peer_parameters": int(theirs["parameters"]), "peer_versions": json.loads(run.stdout),
-    }  # fmt: skip
+        "peer_parameters": int(theirs["parameters"]),
+        "peer_versions": json.loads(run.stdout),
+    }
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -68,16 +68,24 @@ def main() -> None:
     for name, rounds in samples.items():
         ratio = speedup(rounds, samples["compress label"], seed=arguments.seed)
         line = {
-            "study": "label-throughput", "model": model.name, "recipe": name, "rows_per_round": arguments.rows,
-            "rounds": arguments.rounds, "examples_per_second": throughput(rounds, arguments.rows),
+            "study": "label-throughput",
+            "model": model.name,
+            "recipe": name,
+            "rows_per_round": arguments.rows,
+            "rounds": arguments.rounds,
+            "examples_per_second": throughput(rounds, arguments.rows),
             "compress_label_is_faster_by": asdict(ratio),
             "compress_label_bfloat16_is_faster_by": asdict(
                 speedup(rounds, samples["compress label, bfloat16"], seed=arguments.seed)
             ),
-            "bfloat16_largest_logit_difference": differs, "bfloat16_agreement": agrees,
-            "startup_s": startup_s.get(name), "data": source.name,
-            "host": describe_host(), "versions": library_versions(), "seed": arguments.seed,
-        }  # fmt: skip
+            "bfloat16_largest_logit_difference": differs,
+            "bfloat16_agreement": agrees,
+            "startup_s": startup_s.get(name),
+            "data": source.name,
+            "host": describe_host(),
+            "versions": library_versions(),
+            "seed": arguments.seed,
+        }
         lines.append(line)
         print(
             f"{name:28} {line['examples_per_second']:8,.0f} examples/s; compress label is x{ratio.value:.2f} "

@@ -104,11 +104,13 @@ def main() -> int:
         *against_formulas(student, teacher, batch),
     ]
     common = {
-        "tolerance": TOLERANCE, "seed": arguments.seed, "command": typed_command("python"),
+        "tolerance": TOLERANCE,
+        "seed": arguments.seed,
+        "command": typed_command("python"),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"torch": torch.__version__, "transformers": version("transformers"), "numpy": np.__version__},
         "peer_versions": {"textbrewer": peer["version"], "torch": peer["torch"]},
-    }  # fmt: skip
+    }
     output = Path(arguments.output)
     output.parent.mkdir(parents=True, exist_ok=True)
     lines = [{**asdict(one), "difference": one.difference, **common} for one in found]
@@ -171,33 +173,50 @@ def textbrewer(python: Path, student: Outputs, teacher: Outputs, batch: Batch) -
     return answer
 
 
-def against_textbrewer(
-    student: Outputs, teacher: Outputs, batch: Batch, values: dict[str, float]
-) -> list[Comparison]:
+def against_textbrewer(student: Outputs, teacher: Outputs, batch: Batch, values: dict[str, float]) -> list[Comparison]:
     cross_entropy = "cross-entropy less its value for the teacher itself"
     relations = sum(values[f"att_ce_{name}"] for name in ("query", "key", "value"))
     cases: list[tuple[str, dict[str, Any], str, float, str]] = [
-        ("kl", {"temperature": TEMPERATURE}, "kd_ce_loss", TEMPERATURE**2 * values["kd_ce"],
-         f"{cross_entropy}; times T**2, which it leaves out"),
+        (
+            "kl",
+            {"temperature": TEMPERATURE},
+            "kd_ce_loss",
+            TEMPERATURE**2 * values["kd_ce"],
+            f"{cross_entropy}; times T**2, which it leaves out",
+        ),
         ("logit-mse", {}, "kd_mse_loss", values["kd_mse"], ""),
         ("hidden-mse", {"layers": "final"}, "hid_mse_loss", values["hid_mse"], ""),
         ("hidden-cosine", {}, "cos_loss", values["cos"], ""),
         ("first-cosine", {"layers": "final"}, "cos_loss", values["cos_first"], "given the first tokens alone"),
         ("patience", {"layers": "final"}, "pkd_loss", values["pkd"], ""),
         ("attention-mse", {"layers": "final"}, "att_mse_loss", values["att_mse"], ""),
-        ("attention-kl", {"layers": "final"}, "att_ce_loss", values["att_ce_attention"],
-         f"{cross_entropy}; a mean for each example, where it takes one over all tokens"),
-        ("relations", {"relation_heads": RELATION_HEADS}, "att_ce_loss", relations,
-         f"{cross_entropy}; for each example and relation, given their scores"),
-    ]  # fmt: skip
+        (
+            "attention-kl",
+            {"layers": "final"},
+            "att_ce_loss",
+            values["att_ce_attention"],
+            f"{cross_entropy}; a mean for each example, where it takes one over all tokens",
+        ),
+        (
+            "relations",
+            {"relation_heads": RELATION_HEADS},
+            "att_ce_loss",
+            relations,
+            f"{cross_entropy}; for each example and relation, given their scores",
+        ),
+    ]
     learned = {"hidden-mse": (nn.Identity(),)}
     return [
         Comparison(
-            name, options, loss(name, student, teacher, batch, *learned.get(name, ()), **options),
-            f"TextBrewer {peer_name}", value, by_design,
+            name,
+            options,
+            loss(name, student, teacher, batch, *learned.get(name, ()), **options),
+            f"TextBrewer {peer_name}",
+            value,
+            by_design,
         )
         for name, options, peer_name, value, by_design in cases
-    ]  # fmt: skip
+    ]
 
 
 def against_transformers(seed: int) -> Comparison:
@@ -234,27 +253,66 @@ def against_formulas(student: Outputs, teacher: Outputs, batch: Batch) -> list[C
     heads = nn.ModuleDict({"student": same, "teacher": same})
     padded = "texts of one length: it counts padding"
     return [
-        Comparison("patience", final, loss("patience", student, teacher, batch, **final), "authors' code",
-                   float(((first[0] - first[1]) ** 2).mean()) * WIDTH, "times the width, over which it takes the mean"),
-        Comparison("attention-mse", final, loss("attention-mse", student, teacher, whole, **final), "authors' code",
-                   float(((scores[0] - scores[1]) ** 2).mean()), padded),
-        Comparison("attention-kl", final, loss("attention-kl", student, teacher, batch, **final), "paper",
-                   mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys]), ""),
-        Comparison("relations", {"relations": ["attention", "value"]},
-                   loss("relations", student, teacher, batch, relations=["attention", "value"]), "paper (MiniLM)",
-                   mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys])
-                   + mean_divergence([student.values] * 2, [teacher.values] * 2), ""),
-        Comparison("hidden-mse", {**final, "normalised": True},
-                   loss("hidden-mse", student, teacher, whole, same, **final, normalised=True),
-                   "authors' code (MobileBERT)", float(((norm_s - norm_t) ** 2).mean()), padded),
-        Comparison("hidden-statistics", final, loss("hidden-statistics", student, teacher, whole, **final),
-                   "authors' code (MobileBERT)", float(statistics), padded),
-        Comparison("vocabulary-kl", {"temperature": TEMPERATURE, "tokens": "all"},
-                   loss("vocabulary-kl", student, teacher, hidden_as_logits(batch), heads, temperature=TEMPERATURE,
-                        tokens="all"),
-                   "authors' code (DistilBERT)", distilbert(h_s, h_t, hidden_as_logits(batch)),
-                   "plus the cross-entropy of the teacher's head, which it does not train"),
-    ]  # fmt: skip
+        Comparison(
+            "patience",
+            final,
+            loss("patience", student, teacher, batch, **final),
+            "authors' code",
+            float(((first[0] - first[1]) ** 2).mean()) * WIDTH,
+            "times the width, over which it takes the mean",
+        ),
+        Comparison(
+            "attention-mse",
+            final,
+            loss("attention-mse", student, teacher, whole, **final),
+            "authors' code",
+            float(((scores[0] - scores[1]) ** 2).mean()),
+            padded,
+        ),
+        Comparison(
+            "attention-kl",
+            final,
+            loss("attention-kl", student, teacher, batch, **final),
+            "paper",
+            mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys]),
+            "",
+        ),
+        Comparison(
+            "relations",
+            {"relations": ["attention", "value"]},
+            loss("relations", student, teacher, batch, relations=["attention", "value"]),
+            "paper (MiniLM)",
+            mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys])
+            + mean_divergence([student.values] * 2, [teacher.values] * 2),
+            "",
+        ),
+        Comparison(
+            "hidden-mse",
+            {**final, "normalised": True},
+            loss("hidden-mse", student, teacher, whole, same, **final, normalised=True),
+            "authors' code (MobileBERT)",
+            float(((norm_s - norm_t) ** 2).mean()),
+            padded,
+        ),
+        Comparison(
+            "hidden-statistics",
+            final,
+            loss("hidden-statistics", student, teacher, whole, **final),
+            "authors' code (MobileBERT)",
+            float(statistics),
+            padded,
+        ),
+        Comparison(
+            "vocabulary-kl",
+            {"temperature": TEMPERATURE, "tokens": "all"},
+            loss(
+                "vocabulary-kl", student, teacher, hidden_as_logits(batch), heads, temperature=TEMPERATURE, tokens="all"
+            ),
+            "authors' code (DistilBERT)",
+            distilbert(h_s, h_t, hidden_as_logits(batch)),
+            "plus the cross-entropy of the teacher's head, which it does not train",
+        ),
+    ]
 
 
 def hidden_as_logits(batch: Batch) -> Batch:

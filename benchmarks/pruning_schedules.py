@@ -95,11 +95,13 @@ class MovementPruning:
         share = closed_share(min(1.0, self.done / self.until))
         return {
             part: close_lowest(
-                torch.stack([score.detach() for score in scores]), [torch.ones(len(score)) for score in scores],
-                round(share * self.counts[part]), **WIDTHS[part],
+                torch.stack([score.detach() for score in scores]),
+                [torch.ones(len(score)) for score in scores],
+                round(share * self.counts[part]),
+                **WIDTHS[part],
             )
             for part, scores in self.scores.items()
-        }  # fmt: skip
+        }
 
     def step(self, done: float) -> None:
         self.done = done
@@ -128,8 +130,9 @@ class RandomScores:
         self.attached = attach(student, None, **options)
         generator = torch.Generator().manual_seed(seed)
         named = student.get_submodule(STATE).named_buffers()
-        self.totals = [(totals, torch.rand(totals.shape, generator=generator)) for name, totals in named
-                       if name.endswith("totals")]  # fmt: skip
+        self.totals = [
+            (totals, torch.rand(totals.shape, generator=generator)) for name, totals in named if name.endswith("totals")
+        ]
 
     @property
     def masks(self) -> Masks:
@@ -173,13 +176,25 @@ class Study:
         kept = work / "logits.npz"
         if not kept.is_file():
             work.mkdir(parents=True, exist_ok=True)
-            np.savez(kept, **{name: teacher_logits(teacher, rows, threads=1, device="cpu", max_length=64)
-                              for name, rows in (("taught", taught), ("measured", measured))})  # fmt: skip
+            np.savez(
+                kept,
+                **{
+                    name: teacher_logits(teacher, rows, threads=1, device="cpu", max_length=64)
+                    for name, rows in (("taught", taught), ("measured", measured))
+                },
+            )
         logits = np.load(kept)
         return cls(
-            teacher, taught, gold_of(taught, teacher), logits["taught"], measured,
-            np.asarray(gold_of(measured, teacher)), predictions(logits["measured"], "classification"), work, seed,
-        )  # fmt: skip
+            teacher,
+            taught,
+            gold_of(taught, teacher),
+            logits["taught"],
+            measured,
+            np.asarray(gold_of(measured, teacher)),
+            predictions(logits["measured"], "classification"),
+            work,
+            seed,
+        )
 
     def predict(self, model: Any) -> np.ndarray:
         run = TorchRun(model.eval())
@@ -201,13 +216,20 @@ class Study:
             folder / "rows.arrow", iter(given), tokenizer, max_length=TRAINING.max_length, task="classification"
         )
         train(
-            model, written,
-            teaching=Teaching(LOSSES, signal_for(LOSSES, None, masked=False, precision=precision),
-                              intervention=intervention),
-            target=None, training=training, steps=len(given) // training.batch_size,
-            collate=collator(tokenizer.pad_token_id or 0, "classification"), checkpoints=folder / "checkpoints",
-            seed=self.seed, device="cpu", threads=1,
-        )  # fmt: skip
+            model,
+            written,
+            teaching=Teaching(
+                LOSSES, signal_for(LOSSES, None, masked=False, precision=precision), intervention=intervention
+            ),
+            target=None,
+            training=training,
+            steps=len(given) // training.batch_size,
+            collate=collator(tokenizer.pad_token_id or 0, "classification"),
+            checkpoints=folder / "checkpoints",
+            seed=self.seed,
+            device="cpu",
+            threads=1,
+        )
         shutil.rmtree(folder)
 
 
@@ -233,11 +255,18 @@ def main() -> None:
     quiet_libraries()
     torch.set_num_threads(1)
     common = {
-        "study": "pruning-schedules", "teacher": options.teacher.name, "data": options.validation.name,
-        "tune": options.tune, "training": asdict(TRAINING), "precision": resolve_precision(TRAINING.precision, "cpu"),
-        "losses": [choice.name for choice in LOSSES], "command": typed_command("python"),
-        "host": describe_host(), "host_id": host_id(describe_host()), "versions": library_versions(),
-    }  # fmt: skip
+        "study": "pruning-schedules",
+        "teacher": options.teacher.name,
+        "data": options.validation.name,
+        "tune": options.tune,
+        "training": asdict(TRAINING),
+        "precision": resolve_precision(TRAINING.precision, "cpu"),
+        "losses": [choice.name for choice in LOSSES],
+        "command": typed_command("python"),
+        "host": describe_host(),
+        "host_id": host_id(describe_host()),
+        "versions": library_versions(),
+    }
     lines: list[dict[str, Any]] = []
     for seed in options.seeds:
         study = Study.of(options, seed)
@@ -259,17 +288,21 @@ def measured(study: Study, arm: str, share: float, options: argparse.Namespace) 
     line: dict[str, Any] = json.loads(kept.read_text())
     predicted = np.asarray(line.pop("predicted"))
     metric: dict[str, Any] = {
-        "metric": find_metric("accuracy", task="classification"), "classes": len(study.teacher.labels)
-    }  # fmt: skip
+        "metric": find_metric("accuracy", task="classification"),
+        "classes": len(study.teacher.labels),
+    }
     others = {other: study.work / f"{other}-{share:g}.json" for other in COMPARED if other != arm}
     return {
-        **line, "rows": len(study.answers), "interval": interval(predicted, study.answers, **metric),
+        **line,
+        "rows": len(study.answers),
+        "interval": interval(predicted, study.answers, **metric),
         "teacher_accuracy": study.accuracy(study.theirs),
         "difference": {
             other: asdict(paired_difference(predicted, predicted_in(path), study.answers, **metric))
-            for other, path in others.items() if path.is_file()
+            for other, path in others.items()
+            if path.is_file()
         },
-    }  # fmt: skip
+    }
 
 
 def predicted_in(path: Path) -> np.ndarray:
@@ -307,23 +340,34 @@ def ran(study: Study, arm: str, share: float, options: argparse.Namespace) -> di
     study.train(model, slice(rows.stop, None), TRAINING)
     predicted = study.predict(model)
     return {
-        "arm": arm, "share": share, "seed": study.seed, "steps": options.steps, "first_phase_steps": first,
+        "arm": arm,
+        "share": share,
+        "seed": study.seed,
+        "steps": options.steps,
+        "first_phase_steps": first,
         **({"optimiser": options.optimiser, "penalty": options.penalty} if arm == "movement" else {}),
         **{f"{part}_kept": [int(mask.sum()) for mask in masks[part]] for part in PARTS},
-        "accuracy": study.accuracy(predicted), "accuracy_when_sliced": before,
-        "agreement": agreement(predicted, study.theirs), "processor_seconds": round(time.process_time() - started, 1),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"), "predicted": predicted.tolist(),
-    }  # fmt: skip
+        "accuracy": study.accuracy(predicted),
+        "accuracy_when_sliced": before,
+        "agreement": agreement(predicted, study.theirs),
+        "processor_seconds": round(time.process_time() - started, 1),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "predicted": predicted.tolist(),
+    }
 
 
 def decided_once(study: Study, model: Any, counts: dict[Part, int]) -> Masks:
     """Close heads and neurons in turns, scored again before each with all that is closed."""
     batches = list(
         scoring_batches(
-            study.taught[:SCORED], study.gold[:SCORED], study.teacher.load_tokenizer(), max_length=TRAINING.max_length,
-            task="classification", device="cpu",
+            study.taught[:SCORED],
+            study.gold[:SCORED],
+            study.teacher.load_tokenizer(),
+            max_length=TRAINING.max_length,
+            task="classification",
+            device="cpu",
         )
-    )  # fmt: skip
+    )
     masks: Masks = {part: [torch.ones(units.count) for units in units_of(model, part)] for part in PARTS}
     total = {part: sum(map(len, masks[part])) for part in PARTS}
     turn = 0

@@ -95,22 +95,35 @@ def main() -> None:
     source = open_source(arguments.data, role="test", labelled=False)
     rows = read_examples(source)
     common = {
-        "model": model.name, "model_sha256": model.sha256, "runtime": runtime, "data": source.name,
-        "batch_size": arguments.batch_size, "rounds": arguments.rounds, "repeats": arguments.repeats,
-        "seed": arguments.seed, "command": typed_command("python"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
-        "host_id": host_id(describe_host()), "versions": library_versions(),
-    }  # fmt: skip
+        "model": model.name,
+        "model_sha256": model.sha256,
+        "runtime": runtime,
+        "data": source.name,
+        "batch_size": arguments.batch_size,
+        "rounds": arguments.rounds,
+        "repeats": arguments.repeats,
+        "seed": arguments.seed,
+        "command": typed_command("python"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": describe_host(),
+        "host_id": host_id(describe_host()),
+        "versions": library_versions(),
+    }
     lines = []
     for condition in CONDITIONS:
         found = []
         for number in range(arguments.repeats):
             found.append(
                 repeat(
-                    model, runtime, rows, condition, batch_size=arguments.batch_size, rounds=arguments.rounds,
+                    model,
+                    runtime,
+                    rows,
+                    condition,
+                    batch_size=arguments.batch_size,
+                    rounds=arguments.rounds,
                     seed=arguments.seed + number,
                 )
-            )  # fmt: skip
+            )
             print(f"{condition.name}: {found[-1]}", flush=True)
         lines.append({**asdict(condition), **summary(found, condition.true_ratio), **common})
     write_atomically(output, "".join(json.dumps(line) + "\n" for line in lines))

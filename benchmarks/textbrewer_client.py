@@ -77,17 +77,24 @@ class Turns:
         distiller = WithoutSaving(
             self.config,
             DistillationConfig(temperature=request["temperature"], intermediate_matches=request["matches"]),
-            self.teacher, self.student, adaptor, adaptor,
-        )  # fmt: skip
+            self.teacher,
+            self.student,
+            adaptor,
+            adaptor,
+        )
         optimizer = torch.optim.AdamW(
             self.student.parameters(), lr=request["learning_rate"], weight_decay=request["weight_decay"], fused=True
         )
         with distiller:
             distiller.train(
-                optimizer, batches, num_epochs=1, scheduler_class=torch.optim.lr_scheduler.LinearLR,
+                optimizer,
+                batches,
+                num_epochs=1,
+                scheduler_class=torch.optim.lr_scheduler.LinearLR,
                 scheduler_args={"start_factor": 1.0, "end_factor": 0.0, "total_iters": len(batches)},
-                max_grad_norm=request["max_gradient_norm"], **request["outputs"],
-            )  # fmt: skip
+                max_grad_norm=request["max_gradient_norm"],
+                **request["outputs"],
+            )
         return batches.step_ms(request["warm_up"])
 
 

@@ -74,11 +74,17 @@ def main() -> None:
         for worker in workers.values():
             worker.stdin.close()
     common = {
-        "study": "wait-policy", "disturbed": options.disturbed, "threads": options.threads, "rounds": options.rounds,
-        "command": typed_command("python"), "load_average": os.getloadavg()[0],
-        "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
-        "host_id": host_id(describe_host()), "versions": library_versions(),
-    }  # fmt: skip
+        "study": "wait-policy",
+        "disturbed": options.disturbed,
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "command": typed_command("python"),
+        "load_average": os.getloadavg()[0],
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": describe_host(),
+        "host_id": host_id(describe_host()),
+        "versions": library_versions(),
+    }
     lines = []
     for (kind, name), rounds in took.items():
         ratio = speedup(took[kind, "default"], rounds, seed=options.seed)

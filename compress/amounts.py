@@ -72,4 +72,3 @@ def parse_amount(option: str, text: str) -> int | float | str:
     if not 0 < part < 1:
         raise CompressError(f"{option} {text} is not between 0% and 100% (both excluded); {_allowed(option)}")
     return part
-

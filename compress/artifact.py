@@ -25,8 +25,13 @@ ONNX_NAME = "model.onnx"
 # Not model.safetensors: what does not know the format should find no weights instead of wrong ones.
 PACKED_NAME = "packed.safetensors"
 VOCABULARIES = (
-    "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
-)  # fmt: skip
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
 FORMAT_VERSION = 1
 
 

@@ -21,9 +21,7 @@ def choose(study: BenchmarkRecipe, name: str = "") -> str:
         )
     if name and name not in study.budgets:
         there = ", ".join(study.budgets)
-        raise CompressError(
-            f"{study.name} has no budget {name!r}; it has {there}.{did_you_mean(name, study.budgets)}"
-        )
+        raise CompressError(f"{study.name} has no budget {name!r}; it has {there}.{did_you_mean(name, study.budgets)}")
     return name or next(iter(study.budgets), "")
 
 

@@ -56,8 +56,19 @@ def model_card(manifest: Manifest) -> str:
         recipe = json.dumps(manifest.recipe, indent=2, sort_keys=True, ensure_ascii=False)
         lines += ["", "## Recipe, as it was resolved", "", "```json", recipe, "```"]
     if PACKED_NAME in manifest.files:
-        return "\n".join([*lines, "", "## Use", "", "```python", "import compress",
-                          "model, tokenizer = compress.load(DIRECTORY)  # unpacks to float32", "```", ""])  # fmt: skip
+        return "\n".join(
+            [
+                *lines,
+                "",
+                "## Use",
+                "",
+                "```python",
+                "import compress",
+                "model, tokenizer = compress.load(DIRECTORY)  # unpacks to float32",
+                "```",
+                "",
+            ]
+        )
     lines += [
         "",
         "## Use",

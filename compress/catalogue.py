@@ -14,9 +14,17 @@ from compress.recipes.pruning import AMOUNTS
 # What a user lists -> where it lies.
 RECIPE_KINDS: Mapping[str, Any] = {"teachers": "teachers", "students": "students", "studies": "benchmarks"}
 PLUGIN_KINDS = (
-    "losses", "interventions", "augmenters", "criteria", "quantizers", "runtimes", "architectures", "exporters",
-    "floors", "peers",
-)  # fmt: skip
+    "losses",
+    "interventions",
+    "augmenters",
+    "criteria",
+    "quantizers",
+    "runtimes",
+    "architectures",
+    "exporters",
+    "floors",
+    "peers",
+)
 KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
 STUDENT_HEADINGS = ("student", "published", "measured here", "its control", "command")
 

@@ -13,18 +13,57 @@ from compress.examples import Columns
 Cells = Sequence["str | None"]
 
 TEXT_PAIRS = (
-    ("sentence1", "sentence2"), ("question1", "question2"), ("question", "sentence"),
-    ("premise", "hypothesis"), ("text_a", "text_b"), ("text1", "text2"), ("sentence_a", "sentence_b"),
-    ("#1_string", "#2_string"), ("query", "passage"), ("text", "text_pair"),
-)  # fmt: skip
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("premise", "hypothesis"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("sentence_a", "sentence_b"),
+    ("#1_string", "#2_string"),
+    ("query", "passage"),
+    ("text", "text_pair"),
+)
 TEXTS = (
-    "text", "sentence", "review", "utterance", "tweet", "comment", "content", "body", "message", "query",
-    "question", "passage", "document", "headline", "description", "title", "phrase", "input",
-)  # fmt: skip
+    "text",
+    "sentence",
+    "review",
+    "utterance",
+    "tweet",
+    "comment",
+    "content",
+    "body",
+    "message",
+    "query",
+    "question",
+    "passage",
+    "document",
+    "headline",
+    "description",
+    "title",
+    "phrase",
+    "input",
+)
 LABELS = (
-    "label", "labels", "category", "intent", "class", "sentiment", "target", "quality", "gold_label", "score",
-    "similarity", "is_duplicate", "polarity", "topic", "rating", "stars", "coarse_label", "output",
-)  # fmt: skip
+    "label",
+    "labels",
+    "category",
+    "intent",
+    "class",
+    "sentiment",
+    "target",
+    "quality",
+    "gold_label",
+    "score",
+    "similarity",
+    "is_duplicate",
+    "polarity",
+    "topic",
+    "rating",
+    "stars",
+    "coarse_label",
+    "output",
+)
 _IDS = {"id", "idx", "index", "guid", "uid", "#1_id", "#2_id", "source", "url", "date"}
 _USUAL = {name for pair in TEXT_PAIRS for name in pair} | set(TEXTS) | set(LABELS)
 _IDENTIFIER = re.compile(r"[#A-Za-z_][\w#./ -]{0,39}")
@@ -103,9 +142,7 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
     for position, cell in enumerate(first):
         values = [row[position] for row in body if position < len(row)]
         few = len(values) >= 8 and len(set(values)) <= len(values) / 4
-        if values and (
-            all(_NUMBER.fullmatch(value or "") for value in values) or (few and cell not in values)
-        ):
+        if values and (all(_NUMBER.fullmatch(value or "") for value in values) or (few and cell not in values)):
             return len(first) > 1
     return False
 
@@ -145,9 +182,7 @@ def choose_columns(
     label = asked.label
     if label is None and labelled:
         used = {text, pair}
-        label = (_label_by_name(names, used) if named else None) or _label_by_content(
-            names, sample, used, named
-        )
+        label = (_label_by_name(names, used) if named else None) or _label_by_content(names, sample, used, named)
         if label is None:
             raise CompressError(
                 f"{source} has the columns {_listed(names)}, none of which is clearly the label that is "
@@ -240,9 +275,7 @@ def _texts_by_content(
     return None
 
 
-def _label_by_content(
-    names: Sequence[str], sample: Sequence[Cells], used: set[str | None], named: bool
-) -> str | None:
+def _label_by_content(names: Sequence[str], sample: Sequence[Cells], used: set[str | None], named: bool) -> str | None:
     candidates = [p for p in _profiles(names, sample, used) if p.filled > 0.99 and usual(p.name) not in _IDS]
     rows = len(sample)
     repeated = [p for p in candidates if p.fractions or 1 <= p.distinct * rows <= max(2, rows / 2)]

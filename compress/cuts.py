@@ -93,9 +93,11 @@ class Shrinking:
         """What a manifest says of the last state's metric."""
         judged = self.rows
         return {
-            "name": judged.metric.name, "value": self.cuts[-1].value, "split": judged.split,
+            "name": judged.metric.name,
+            "value": self.cuts[-1].value,
+            "split": judged.split,
             "rows": len(judged.gold.examples),
-        }  # fmt: skip
+        }
 
     @property
     def whole(self) -> Path:
@@ -114,9 +116,7 @@ class Shrinking:
 
     def judge(self, removal: str) -> Evaluations:
         """Return what evaluates the model as it is now; ``removal`` names its state."""
-        return Evaluations(
-            self.model, self.tokenizer, self.rows, self.folder / f"answers-{len(self.cuts)}-{removal}"
-        )
+        return Evaluations(self.model, self.tokenizer, self.rows, self.folder / f"answers-{len(self.cuts)}-{removal}")
 
     def done(self, removal: str, removed: int, of: int, closed: Masks | None = None) -> None:
         """Write down what the model is after a removal, and keep it; ``closed`` are units that are not cut out yet."""
@@ -130,12 +130,21 @@ class Shrinking:
         architecture = describe_architecture(kept)
         self.cuts.append(
             Cut(
-                removal, removed, of, architecture["parameters"],
-                count_flops(kept, {"input_ids": tokens, "attention_mask": tokens.copy()}), self.median_length,
-                judge.value(closed), found.points, found.low, found.high, self.trained, architecture,
+                removal,
+                removed,
+                of,
+                architecture["parameters"],
+                count_flops(kept, {"input_ids": tokens, "attention_mask": tokens.copy()}),
+                self.median_length,
+                judge.value(closed),
+                found.points,
+                found.low,
+                found.high,
+                self.trained,
+                architecture,
                 {key: value for key, value in kept.config.to_diff_dict().items() if key not in NO_SHAPE},
             )
-        )  # fmt: skip
+        )
         save_model(kept, self.tokenizer, self.directories[-1])
 
     def keep_vocabulary(self, corpus: Iterable[Example]) -> dict[str, Any]:

@@ -31,17 +31,42 @@ from compress.splits import CheckedRoles, check_roles, grouped_split
 from compress.tables import Table
 
 __all__ = [
-    "CheckedRoles", "Columns", "ContentFingerprint", "Example", "ExampleSource", "TextSource", "check_roles",
-    "content_sha256", "data_entry", "describe_rows", "encode_gold", "encode_labels", "encode_scores",
-    "find_set", "grouped_split", "infer_labels", "infer_task", "join_sources", "normalise", "open_source",
-    "read_examples", "row_key",
-]  # fmt: skip
+    "CheckedRoles",
+    "Columns",
+    "ContentFingerprint",
+    "Example",
+    "ExampleSource",
+    "TextSource",
+    "check_roles",
+    "content_sha256",
+    "data_entry",
+    "describe_rows",
+    "encode_gold",
+    "encode_labels",
+    "encode_scores",
+    "find_set",
+    "grouped_split",
+    "infer_labels",
+    "infer_task",
+    "join_sources",
+    "normalise",
+    "open_source",
+    "read_examples",
+    "row_key",
+]
 
 _FORMAT_NAMES = {
-    "csv": "CSV", "tsv": "TSV", "tsv-unquoted": "TSV without quoting", "jsonl": "JSON Lines", "json": "JSON",
-    "parquet": "Parquet", "text": "plain text", "label-first": "label first", "trees": "trees",
+    "csv": "CSV",
+    "tsv": "TSV",
+    "tsv-unquoted": "TSV without quoting",
+    "jsonl": "JSON Lines",
+    "json": "JSON",
+    "parquet": "Parquet",
+    "text": "plain text",
+    "label-first": "label first",
+    "trees": "trees",
     "conllu": "CoNLL-U",
-}  # fmt: skip
+}
 
 
 class TextSource:

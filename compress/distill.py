@@ -125,20 +125,30 @@ def distill(
     phases = CONTROL_PHASES if control else possible_phases(recipe, train)
     general = encoder_of(model, encoder) if any(phase.teacher == "encoder" for phase in phases) else None
     request = {
-        "stage": "distill", "teacher": model.sha256, "recipe": deciding(recipe), "control": control, "seed": seed,
-        "labels": [directory.manifest.files for directory in label_dirs], "data": data, "metric": metric,
-        "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None, "dropped": checked.dropped,
-        "encoder": general.sha256 if general else None, "start": pretrained.sha256 if pretrained else None,
-    }  # fmt: skip
+        "stage": "distill",
+        "teacher": model.sha256,
+        "recipe": deciding(recipe),
+        "control": control,
+        "seed": seed,
+        "labels": [directory.manifest.files for directory in label_dirs],
+        "data": data,
+        "metric": metric,
+        "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
+        "dropped": checked.dropped,
+        "encoder": general.sha256 if general else None,
+        "start": pretrained.sha256 if pretrained else None,
+    }
     with writing(output, request, force=force) as working:
         if recipe.augmentation and unlabeled:
             held_out = frozenset(map(row_key, validation))
             pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=seed, held_out=held_out)
         if unlabeled and not control:
             folder = working / WORK_FOLDER / POOL_FOLDER
-            made = LabelDir.open(folder) if folder.is_dir() else label(
-                model, pool, folder, device=device, threads=threads, progress=progress
-            )  # fmt: skip
+            made = (
+                LabelDir.open(folder)
+                if folder.is_dir()
+                else label(model, pool, folder, device=device, threads=threads, progress=progress)
+            )
             pool = Pool((made,))
         if train and not control:
             logits = teacher_logits(model, train, labels=label_dirs, device=device, threads=threads)
@@ -157,11 +167,22 @@ def distill(
         if pretrained:
             load_body(built, pretrained)
         outcomes = fit(
-            built, tokenizer, lesson.lessons, lesson.selection, phases=phases,
-            teachers=Teachers(source, _load_encoder(general, model) if general else None), training=recipe.training,
-            task=model.task, working=working, steps=steps_for(lesson.planned_rows, recipe.training), mixer=mixer,
-            seed=seed, device=device, threads=threads, quiet=quiet,
-        )  # fmt: skip
+            built,
+            tokenizer,
+            lesson.lessons,
+            lesson.selection,
+            phases=phases,
+            teachers=Teachers(source, _load_encoder(general, model) if general else None),
+            training=recipe.training,
+            task=model.task,
+            working=working,
+            steps=steps_for(lesson.planned_rows, recipe.training),
+            mixer=mixer,
+            seed=seed,
+            device=device,
+            threads=threads,
+            quiet=quiet,
+        )
         name = Path(output).name
         parents = {"teacher": model, "encoder": general, "start": pretrained}
         manifest = Manifest(
@@ -173,12 +194,17 @@ def distill(
             parents=tuple(parent_entry(role, parent) for role, parent in parents.items() if parent),
             recipe=resolved(recipe),
             data=(*data, *_pool_data(pool)),
-            metrics=({"name": find_metric(lesson.selection.metric, task=model.task).name,
-                      "value": outcomes[-1].best_score, "split": outcomes[-1].score_name,
-                      "rows": len(lesson.selection.rows)},),
+            metrics=(
+                {
+                    "name": find_metric(lesson.selection.metric, task=model.task).name,
+                    "value": outcomes[-1].best_score,
+                    "split": outcomes[-1].score_name,
+                    "rows": len(lesson.selection.rows),
+                },
+            ),
             notes={"recipe": recipe.name, "control": control, **summary(outcomes)},
             seeds={"seed": seed},
-        )  # fmt: skip
+        )
         write_model(built, tokenizer, manifest, working)
     return ModelDir.open(output)
 

@@ -59,9 +59,12 @@ class Evaluations:
         rows = self.rows
         with closed(self.model, masks or {}):
             return logits_of(
-                rows.gold.examples[:first], TorchRun(self.model), self.tokenizer, max_length=rows.max_length,
+                rows.gold.examples[:first],
+                TorchRun(self.model),
+                self.tokenizer,
+                max_length=rows.max_length,
                 task=rows.task,
-            )  # fmt: skip
+            )
 
     def value(self, masks: Masks | None = None) -> float:
         """Return the metric."""
@@ -70,9 +73,12 @@ class Evaluations:
     def interval(self) -> tuple[float, float]:
         """Return the 95% interval of the whole model's value."""
         return interval(
-            self.predicted(), self._labels, metric=self.rows.metric, classes=self.rows.classes,
+            self.predicted(),
+            self._labels,
+            metric=self.rows.metric,
+            classes=self.rows.classes,
             sentences=self._sentences,
-        )  # fmt: skip
+        )
 
     def difference(self, masks: Masks) -> Difference:
         """Return what the model wins or loses with these masks against itself without, on the same rows."""
@@ -81,9 +87,13 @@ class Evaluations:
     def against(self, reference: np.ndarray, masks: Masks | None = None) -> Difference:
         """Return what the model wins or loses against the predictions of another one on these rows."""
         return paired_difference(
-            self.predicted(masks), reference, self._labels, metric=self.rows.metric, classes=self.rows.classes,
+            self.predicted(masks),
+            reference,
+            self._labels,
+            metric=self.rows.metric,
+            classes=self.rows.classes,
             sentences=self._sentences,
-        )  # fmt: skip
+        )
 
     @cached_property
     def _labels(self) -> np.ndarray:

@@ -121,11 +121,7 @@ def encode_gold(
     """Return gold labels as a model counts them: class indices, scores for regression, a list of tags for tagging."""
     if task == "tagging":
         return encode_tags(examples, labels, name=name)
-    return (
-        encode_scores(examples, name=name)
-        if task == "regression"
-        else encode_labels(examples, labels, name=name)
-    )
+    return encode_scores(examples, name=name) if task == "regression" else encode_labels(examples, labels, name=name)
 
 
 def infer_task(examples: Iterable[Example]) -> str:

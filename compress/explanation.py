@@ -17,8 +17,10 @@ from compress.recipes import Choice, Phase, StudentRecipe, Training
 FIGURES_NAME = "measured.json"
 NONE = "–"
 TEXTS = {
-    "all": "the unlabelled text and the gold rows", "pool": "the unlabelled text", "gold": "the gold rows",
-}  # fmt: skip
+    "all": "the unlabelled text and the gold rows",
+    "pool": "the unlabelled text",
+    "gold": "the gold rows",
+}
 BY_LAYER = {
     "progressive": "one layer after the other from the lowest; the layers below rest",
     "stacked": "one layer after the other from the lowest; the layers below go on learning",

@@ -66,9 +66,13 @@ def finetune(
     settings = training or (recipe.training if recipe else Training())
     data = describe_rows({"train": train, "validation": validation})
     request = {
-        "stage": "finetune", "encoder": encoder.sha256, "training": asdict(settings), "data": data, "seed": seed,
+        "stage": "finetune",
+        "encoder": encoder.sha256,
+        "training": asdict(settings),
+        "data": data,
+        "seed": seed,
         "metric": chosen_metric,
-    }  # fmt: skip
+    }
     device = resolve_device(device)
     gold = {
         role: Gold(rows, encode_gold(rows, names, task=task, name=role))
@@ -80,10 +84,20 @@ def finetune(
         tokenizer = encoder.load_tokenizer(words=task == "tagging")
         selection = Selection(list(gold["validation"].rows()), "validation", chosen_metric)
         (outcome,) = fit(
-            model, tokenizer, Lessons(None, gold["train"]), selection, phases=(Phase((Choice("hard-label"),)),),
-            teachers=Teachers(), training=settings, task=task, working=working, seed=seed,
-            device=device, threads=threads, quiet=quiet,
-        )  # fmt: skip
+            model,
+            tokenizer,
+            Lessons(None, gold["train"]),
+            selection,
+            phases=(Phase((Choice("hard-label"),)),),
+            teachers=Teachers(),
+            training=settings,
+            task=task,
+            working=working,
+            seed=seed,
+            device=device,
+            threads=threads,
+            quiet=quiet,
+        )
         score = {"name": chosen_metric, "value": outcome.best_score, "split": "validation", "rows": len(validation)}
         manifest = Manifest(
             stage="finetune",

@@ -19,9 +19,17 @@ from compress.gating.wording import printable, subjects
 from compress.measuring.results import Measurement, read_results, rows_of
 
 __all__ = [
-    "BROKEN", "HOLDS", "UNDECIDED", "Budget", "Judgement", "Tolerance", "Verdict", "check", "read_budgets",
+    "BROKEN",
+    "HOLDS",
+    "UNDECIDED",
+    "Budget",
+    "Judgement",
+    "Tolerance",
+    "Verdict",
+    "check",
+    "read_budgets",
     "store_baseline",
-]  # fmt: skip
+]
 
 
 def check(

@@ -134,9 +134,17 @@ def head_study(
     sample = scoring_rows(train, examples, seed)
     data = describe_rows({"train": train, "validation": validation})
     request = {
-        "stage": "heads", "model": source.sha256, "criteria": list(criteria), "examples": examples, "step": step,
-        "normalise": normalise, "data": data, "seed": seed, "metric": chosen.name, "measure": MEASURE,
-    }  # fmt: skip
+        "stage": "heads",
+        "model": source.sha256,
+        "criteria": list(criteria),
+        "examples": examples,
+        "step": step,
+        "normalise": normalise,
+        "data": data,
+        "seed": seed,
+        "metric": chosen.name,
+        "measure": MEASURE,
+    }
     tokenizer = source.load_tokenizer()
     max_length = maximum_length(tokenizer, source.config)
     gold = {
@@ -173,29 +181,45 @@ def head_study(
                 advance(1)
         low, high = judging.interval()
         study = {
-            "model": source.name, "model_sha256": source.sha256, "heads_per_layer": heads, "metric": chosen.name,
-            "value": judging.value(), "low": low, "high": high, "validation_rows": len(validation),
-            "scoring_rows": len(sample), "seed": seed, "normalise": normalise, "measure": MEASURE,
-            "criteria": {name: [row[:count].tolist() for row, count in zip(found, heads, strict=True)]
-                         for name, found in scores.items()},
+            "model": source.name,
+            "model_sha256": source.sha256,
+            "heads_per_layer": heads,
+            "metric": chosen.name,
+            "value": judging.value(),
+            "low": low,
+            "high": high,
+            "validation_rows": len(validation),
+            "scoring_rows": len(sample),
+            "seed": seed,
+            "normalise": normalise,
+            "measure": MEASURE,
+            "criteria": {
+                name: [row[:count].tolist() for row, count in zip(found, heads, strict=True)]
+                for name, found in scores.items()
+            },
             "correlations": list(_correlations(scores, heads, seed)),
-            "ablation": [asdict(one) for one in ablation], "one_head": [asdict(one) for one in alone],
+            "ablation": [asdict(one) for one in ablation],
+            "one_head": [asdict(one) for one in alone],
             "evolution": [asdict(one) for one in evolution],
-        }  # fmt: skip
+        }
         write_atomically(working / STUDY_NAME, json.dumps(study, indent=1) + "\n")
         write_report(study, working)
         manifest = Manifest(
-            stage="heads", kind="heads", name=Path(output).name, task=source.task, labels=source.labels,
-            parents=(parent_entry("model", source),), recipe={k: request[k] for k in ("criteria", "examples", "step")},
-            data=tuple(data), seeds={"seed": seed},
-        )  # fmt: skip
+            stage="heads",
+            kind="heads",
+            name=Path(output).name,
+            task=source.task,
+            labels=source.labels,
+            parents=(parent_entry("model", source),),
+            recipe={k: request[k] for k in ("criteria", "examples", "step")},
+            data=tuple(data),
+            seeds={"seed": seed},
+        )
         finish(working, manifest)
     return Path(output)
 
 
-def _scores(
-    folder: Path, name: str, model: PreTrainedModel, batches: list[Batch], seed: int, values: Values
-) -> Tensor:
+def _scores(folder: Path, name: str, model: PreTrainedModel, batches: list[Batch], seed: int, values: Values) -> Tensor:
     """Return the scores of a criterion, kept in a file once they are known."""
     import torch
 
@@ -256,23 +280,35 @@ def _evolution(
     """Yield what is left as heads go in an order, until each layer has one (section 4.2)."""
     total = sum(heads)
     path = removal_path(
-        judging.model, batches, {"heads": total - len(heads)}, pruning, seed=seed,
+        judging.model,
+        batches,
+        {"heads": total - len(heads)},
+        pruning,
+        seed=seed,
         fixed=None if fixed is None else {"heads": fixed},
-    )  # fmt: skip
+    )
     for removed, masks in ((0, open_masks(judging.model)), *((step.removed["heads"], step.masks) for step in path)):
         found = judging.difference(masks)
         yield Step(
-            pruning.criterion, seed, removed, round(removed / total, 4), judging.value(masks), found.points, found.low,
+            pruning.criterion,
+            seed,
+            removed,
+            round(removed / total, 4),
+            judging.value(masks),
+            found.points,
+            found.low,
             found.high,
-        )  # fmt: skip
+        )
 
 
 def _correlations(scores: dict[str, Tensor], heads: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:
     """Yield Spearman's rank correlation of every two criteria, with its bootstrap interval over heads."""
     from compress.metrics import METRICS, bootstrap
 
-    flat = {name: np.concatenate([row[:count].numpy() for row, count in zip(found, heads, strict=True)]).astype(float)
-            for name, found in scores.items()}  # fmt: skip
+    flat = {
+        name: np.concatenate([row[:count].numpy() for row, count in zip(found, heads, strict=True)]).astype(float)
+        for name, found in scores.items()
+    }
     spearman = METRICS["spearman"].statistic
     for first, second in combinations(flat, 2):
         columns = (flat[first], flat[second])

@@ -15,9 +15,21 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = (
-    "compress", "torch", "transformers", "tokenizers", "torch-pruning", "optimum", "onnx", "onnxruntime", "openvino",
-    "datasets", "accelerate", "numpy", "scipy", "scikit-learn",
-)  # fmt: skip
+    "compress",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "torch-pruning",
+    "optimum",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "datasets",
+    "accelerate",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+)
 # The instruction sets that decide how fast int8 and bfloat16 are; the full list of flags would drown them.
 INSTRUCTION_SETS = (
     "avx2",

@@ -72,10 +72,15 @@ def label(
     """
     model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
     request = {
-        "stage": "label", "teacher": model.sha256, "sources": sorted(map(str, unlabeled.identity)),
-        "name": unlabeled.name, "device": device, "threads": threads, "max_length": max_length,
+        "stage": "label",
+        "teacher": model.sha256,
+        "sources": sorted(map(str, unlabeled.identity)),
+        "name": unlabeled.name,
+        "device": device,
+        "threads": threads,
+        "max_length": max_length,
         "precision": precision,
-    }  # fmt: skip
+    }
     with writing(output, request, force=force) as working:
         tokenizer = model.load_tokenizer()
         plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length, precision=precision)
@@ -93,9 +98,13 @@ def label(
                 if not shard_is_done(working, number, made_from):
                     run = run or start_runtime(plan, model, working / WORK_FOLDER)
                     logits = logits_of(
-                        examples, run, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows,
+                        examples,
+                        run,
+                        tokenizer,
+                        max_length=plan.max_length,
+                        batch_rows=plan.batch_rows,
                         task=model.task,
-                    )  # fmt: skip
+                    )
                     write_shard(working, number, examples, logits, made_from, model.task)
                 advance(len(examples))
         for stale in working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
@@ -156,9 +165,7 @@ def _run_teacher(
         plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length)
         run = start_runtime(plan, model, Path(scratch))
         parts = [
-            logits_of(
-                examples[start : start + SHARD_ROWS], run, tokenizer, max_length=plan.max_length, task=model.task
-            )
+            logits_of(examples[start : start + SHARD_ROWS], run, tokenizer, max_length=plan.max_length, task=model.task)
             for start in range(0, len(examples), SHARD_ROWS)
         ]
     logits = np.concatenate(parts)

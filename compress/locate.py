@@ -26,14 +26,11 @@ def find_set(root: Path | None, set_name: str, split: str) -> Path:
     """
     if root is None:
         raise CompressError(
-            f"The study needs the set {set_name!r}, but not where data lies: give --data-root or set "
-            "COMPRESS_DATA."
+            f"The study needs the set {set_name!r}, but not where data lies: give --data-root or set COMPRESS_DATA."
         )
     pure = PurePosixPath(set_name)
     if not set_name or pure.is_absolute() or ".." in pure.parts or "\\" in set_name or ":" in set_name:
-        raise CompressError(
-            f"The set name {set_name!r} is not a name below the data root, such as glue/SST-2."
-        )
+        raise CompressError(f"The set name {set_name!r} is not a name below the data root, such as glue/SST-2.")
     if not re.fullmatch(r"\w[\w.-]*", split):
         raise CompressError(f"The split {split!r} is not a name such as train, validation or test.")
     folder, prefix = root / pure, ""
@@ -44,9 +41,12 @@ def find_set(root: Path | None, set_name: str, split: str) -> Path:
     files = sorted(
         file.name
         for file in folder.iterdir()
-        if file.is_file() and not file.name.startswith(".") and file.name.lower() not in _NOT_DATA
-        and not _LABEL_FILE.search(file.name) and _belongs(file.name, prefix)
-    )  # fmt: skip
+        if file.is_file()
+        and not file.name.startswith(".")
+        and file.name.lower() not in _NOT_DATA
+        and not _LABEL_FILE.search(file.name)
+        and _belongs(file.name, prefix)
+    )
     if not files:
         raise _missing(root, set_name)
     found = _of_split([(name[len(prefix) :], name) for name in files], split)

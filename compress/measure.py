@@ -108,9 +108,15 @@ def benchmark(
     """
     counts = (threads,) if isinstance(threads, int) else tuple(dict.fromkeys(threads))
     plan = Plan(
-        device, counts, tuple(dict.fromkeys(batch_sizes)), tuple(dict.fromkeys(lengths)), rounds, seed, max_length,
+        device,
+        counts,
+        tuple(dict.fromkeys(batch_sizes)),
+        tuple(dict.fromkeys(lengths)),
+        rounds,
+        seed,
+        max_length,
         padded_teacher,
-    )  # fmt: skip
+    )
     _check(plan)
     target = Path(output) if output is not None else None
     if target is not None:
@@ -129,9 +135,13 @@ def benchmark(
         entries += beside.plan_bodies(bodies, contenders, scratch, device)
         entries += _floors(floors, fitted, contenders, scratch)
         added, left_out = beside.plan_peers(
-            peers, beside.peer_models(contenders, peer_models), scratch,
-            device=device, has_train=fitted is not None, interpreter=interpreter,
-        )  # fmt: skip
+            peers,
+            beside.peer_models(contenders, peer_models),
+            scratch,
+            device=device,
+            has_train=fitted is not None,
+            interpreter=interpreter,
+        )
         files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
         lines: list[Measurement] = []
         logits: dict[str, np.ndarray | None] = {}
@@ -143,11 +153,21 @@ def benchmark(
                 lines += (line for run, line in found if not (number and run.is_of_teacher))
             logits |= answers
         common = {
-            "schema": SCHEMA, "study": study, "data": rows.name, "data_sha256": rows.sha256, "split": "test",
-            "data_rows": len(rows.examples), "rounds": rounds, "seed": seed, "command": command,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"), "host": describe_host(),
-            "host_id": host_id(describe_host()), "left_out": left_out, **({"budget": budget} if budget else {}),
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "study": study,
+            "data": rows.name,
+            "data_sha256": rows.sha256,
+            "split": "test",
+            "data_rows": len(rows.examples),
+            "rounds": rounds,
+            "seed": seed,
+            "command": command,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": describe_host(),
+            "host_id": host_id(describe_host()),
+            "left_out": left_out,
+            **({"budget": budget} if budget else {}),
+        }
         lines = [{**common, **line} for line in lines]
     # Words that were resampled alone would pretend to be independent: what is said of words is said here.
     if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
@@ -156,14 +176,27 @@ def benchmark(
     if target is not None:
         write_results(target, lines)
         arguments = {
-            "teacher": contenders[0].model, "models": list(models), "controls": list(controls),
-            "train": fitted.examples if fitted else None, "floors": None if floors is None else list(floors),
-            "peers": list(peers), "peer_models": list(peer_models), "bodies": list(bodies),
-            "structure": structure, "runtimes": None if runtimes is None else list(runtimes), "device": device,
-            "threads": list(counts), "batch_sizes": list(plan.batch_sizes), "lengths": list(plan.lengths),
-            "padded_teacher": padded_teacher, "rounds": rounds, "seed": seed, "metric": metric,
-            "max_length": max_length, "together": together,
-        }  # fmt: skip
+            "teacher": contenders[0].model,
+            "models": list(models),
+            "controls": list(controls),
+            "train": fitted.examples if fitted else None,
+            "floors": None if floors is None else list(floors),
+            "peers": list(peers),
+            "peer_models": list(peer_models),
+            "bodies": list(bodies),
+            "structure": structure,
+            "runtimes": None if runtimes is None else list(runtimes),
+            "device": device,
+            "threads": list(counts),
+            "batch_sizes": list(plan.batch_sizes),
+            "lengths": list(plan.lengths),
+            "padded_teacher": padded_teacher,
+            "rounds": rounds,
+            "seed": seed,
+            "metric": metric,
+            "max_length": max_length,
+            "together": together,
+        }
         write_lock(target, lines, arguments)
     return lines
 
@@ -185,16 +218,26 @@ def _measure(
     arithmetic = count_arithmetic(runs, plan.device, progress)
     baseline = next(run.entry.title for run in runs if run.is_baseline)
     quality = quality_fields(
-        logits, rows.gold, baseline=baseline, metric=metric, task=teacher.task, labels=teacher.labels,
+        logits,
+        rows.gold,
+        baseline=baseline,
+        metric=metric,
+        task=teacher.task,
+        labels=teacher.labels,
         sentences=_sentences(rows, teacher.task),
-    )  # fmt: skip
+    )
     for run, own in zip(runs, settings, strict=True):
         for setting in own:
-            yield run, {
-                **describe_run(run, runs), **setting_fields(run, runs, setting),
-                **speed_fields(run, runs, setting, plan.seed), **device_fields(run, setting, arithmetic),
-                **quality[run.entry.title],
-            }  # fmt: skip
+            yield (
+                run,
+                {
+                    **describe_run(run, runs),
+                    **setting_fields(run, runs, setting),
+                    **speed_fields(run, runs, setting, plan.seed),
+                    **device_fields(run, setting, arithmetic),
+                    **quality[run.entry.title],
+                },
+            )
 
 
 def _check(plan: Plan) -> None:

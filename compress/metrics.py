@@ -186,7 +186,10 @@ def interval(
         if metric.name == "accuracy":
             return sentence_mean_interval(first == second, sentences, **settings)  # type: ignore[arg-type]
         return sentence_bootstrap(
-            (first, second), lambda p, g: metric.statistic(p, g, classes), sentences, **settings  # type: ignore[arg-type]
+            (first, second),
+            lambda p, g: metric.statistic(p, g, classes),
+            sentences,
+            **settings,  # type: ignore[arg-type]
         )
     if metric.name == "accuracy":
         from scipy.stats import binomtest
@@ -298,9 +301,7 @@ def _resampled_difference(won: int, lost: int, rows: int, seed: int) -> tuple[fl
     return float(low), float(high)
 
 
-def _at_least_bonett_price(
-    resampled: tuple[float, float], won: int, lost: int, rows: int
-) -> tuple[float, float]:
+def _at_least_bonett_price(resampled: tuple[float, float], won: int, lost: int, rows: int) -> tuple[float, float]:
     """Return the wider of a bootstrap interval and Bonett-Price's on either side, as fractions."""
     from scipy.stats import norm
 

@@ -100,9 +100,13 @@ def fit(
             continue
         forget_quantization(model.config)  # of a teacher, or of a phase after which the weights go on changing
         rows = write_rows(
-            work / f"teaching-{stretch.phase.text}.arrow", lessons.rows(stretch.phase.text), tokenizer,
-            max_length=length, task=task, mixer=mixer,
-        )  # fmt: skip
+            work / f"teaching-{stretch.phase.text}.arrow",
+            lessons.rows(stretch.phase.text),
+            tokenizer,
+            max_length=length,
+            task=task,
+            mixer=mixer,
+        )
         settings = replace_training(training, stretch.phase.training, source=stretch.name)
         room = Classroom(model, tokenizer, rows, collator(tokenizer.pad_token_id or 0, task), settings, device)
         teacher = teachers.of(stretch.phase)

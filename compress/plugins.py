@@ -35,10 +35,17 @@ FOLDERS: Mapping[str, str] = {
 }
 
 SINGULAR: Mapping[str, str] = {
-    "architectures": "architecture", "augmenters": "augmenter", "criteria": "criterion", "exporters": "exporter",
-    "floors": "floor", "interventions": "intervention", "losses": "loss", "peers": "peer",
-    "quantizers": "quantizer", "runtimes": "runtime",
-}  # fmt: skip
+    "architectures": "architecture",
+    "augmenters": "augmenter",
+    "criteria": "criterion",
+    "exporters": "exporter",
+    "floors": "floor",
+    "interventions": "intervention",
+    "losses": "loss",
+    "peers": "peer",
+    "quantizers": "quantizer",
+    "runtimes": "runtime",
+}
 
 
 @dataclass(frozen=True)
@@ -109,8 +116,7 @@ def find(folder: str, name: str) -> Plugin:
     key = name.replace("_", "-")
     if key not in modules:
         raise CompressError(
-            f"unknown {SINGULAR[folder]} {name!r};"
-            f" there is {', '.join(sorted(modules))}.{did_you_mean(key, modules)}"
+            f"unknown {SINGULAR[folder]} {name!r}; there is {', '.join(sorted(modules))}.{did_you_mean(key, modules)}"
         )
     return _parse(folder, key, modules[key])
 
@@ -156,8 +162,10 @@ def _needs(tree: ast.Module) -> frozenset[str]:
     """Return the strings of a module's ``NEEDS = frozenset({...})``."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and any(
-            isinstance(target, ast.Name) and target.id == "NEEDS" for target in targets
+        if (
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and node.value is not None
+            and any(isinstance(target, ast.Name) and target.id == "NEEDS" for target in targets)
         ):
             return frozenset(str(part.value) for part in ast.walk(node.value) if isinstance(part, ast.Constant))
     return frozenset()

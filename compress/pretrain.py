@@ -102,9 +102,12 @@ def pretrain(
     text = Text(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     _check_text(text, unlabeled.name, recipe.phases, tokenizer)
     request = {
-        "stage": "pretrain", "encoder": source.sha256, "recipe": deciding(recipe), "seed": seed,
+        "stage": "pretrain",
+        "encoder": source.sha256,
+        "recipe": deciding(recipe),
+        "seed": seed,
         "unlabeled": [unlabeled.name, fingerprint.sha256()],
-    }  # fmt: skip
+    }
     with writing(output, request, force=force) as working:
         set_seed(seed)
         teacher = load_classifier(source, NO_LABELS, "classification").eval()
@@ -112,10 +115,21 @@ def pretrain(
         built = architecture(teacher, tokenizer, unlabeled, **recipe.architecture.options)
         check_form(built, with_head="targets" in recipe.phases[-1].needs)
         outcomes = fit(
-            built, tokenizer, Lessons(text, Gold(), hold_out=True), None, phases=recipe.phases,
-            teachers=Teachers(encoder=teacher), training=recipe.training, task=TASK, working=working,
-            keep_learned=True, seed=seed, device=device, threads=threads, quiet=quiet,
-        )  # fmt: skip
+            built,
+            tokenizer,
+            Lessons(text, Gold(), hold_out=True),
+            None,
+            phases=recipe.phases,
+            teachers=Teachers(encoder=teacher),
+            training=recipe.training,
+            task=TASK,
+            working=working,
+            keep_learned=True,
+            seed=seed,
+            device=device,
+            threads=threads,
+            quiet=quiet,
+        )
         head = trained_head(take_learned(built), built)
         metrics = _score(built, head, tokenizer, text, recipe, working, seed) if head else ()
         made = masked_lm(built.cpu(), head.cpu()) if head else body_of(built.cpu())

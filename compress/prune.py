@@ -115,10 +115,17 @@ def prune(
     data = describe_rows({"train": train, "validation": validation})
     corpus = {"vocabulary": content_sha256(vocabulary)} if vocabulary is not None else {}
     request = {
-        "stage": "prune", "model": source.sha256, **asdict(pruning), **corpus, "training": asdict(training),
-        "data": data, "labels": [directory.manifest.files for directory in label_dirs], "seed": seed,
-        "metric": chosen_metric.name, **({"threads": threads} if pruning.speedup else {}),
-    }  # fmt: skip
+        "stage": "prune",
+        "model": source.sha256,
+        **asdict(pruning),
+        **corpus,
+        "training": asdict(training),
+        "data": data,
+        "labels": [directory.manifest.files for directory in label_dirs],
+        "seed": seed,
+        "metric": chosen_metric.name,
+        **({"threads": threads} if pruning.speedup else {}),
+    }
     whole: Any = source.load()
     _check_model(whole, pruning)
     if vocabulary is not None:
@@ -127,13 +134,18 @@ def prune(
     with writing(output, request, force=force) as working:
         fitting = {"task": source.task, "seed": seed, "device": torch_device, "threads": threads, "quiet": quiet}
         recovery = Recovery(
-            pruning, training, cache(lambda: _lessons(source, pool, gold, torch_device, threads)),
-            selection_for(pool, gold["validation"], chosen_metric.name, source.task), fitting,
-        )  # fmt: skip
+            pruning,
+            training,
+            cache(lambda: _lessons(source, pool, gold, torch_device, threads)),
+            selection_for(pool, gold["validation"], chosen_metric.name, source.task),
+            fitting,
+        )
         stopwatch = Stopwatch(
-            gold["validation"].examples or sample, ("torch", *(("onnxruntime",) if exporter_for(source) else ())),
-            threads or 1, _opened_by,
-        )  # fmt: skip
+            gold["validation"].examples or sample,
+            ("torch", *(("onnxruntime",) if exporter_for(source) else ())),
+            threads or 1,
+            _opened_by,
+        )
         removals = Removals(
             source, pruning, gold, chosen_metric, working, recovery, stopwatch, torch_device, seed, progress
         )
@@ -171,9 +183,7 @@ def prune(
     return ModelDir.open(output)
 
 
-def _lessons(
-    source: ModelDir, pool: Pool | None, gold: Mapping[str, Gold], device: str, threads: int
-) -> Lessons:
+def _lessons(source: ModelDir, pool: Pool | None, gold: Mapping[str, Gold], device: str, threads: int) -> Lessons:
     """Return the rows that are learned from: the pool, and train with the logits of the whole model."""
     own = [directory for directory in pool.labels if directory.teacher_sha256 == source.sha256] if pool else []
     logits = teacher_logits(source, gold["train"].examples, labels=own, device=device, threads=threads)

@@ -42,8 +42,13 @@ from compress.words import one_column
 
 _FITTING_ROLES = ("train", "unlabeled")
 _INTEGER_NODES = {
-    "MatMulInteger", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QLinearMatMul", "QAttention", "DequantizeLinear",
-}  # fmt: skip
+    "MatMulInteger",
+    "DynamicQuantizeMatMul",
+    "DynamicQuantizeLSTM",
+    "QLinearMatMul",
+    "QAttention",
+    "DequantizeLinear",
+}
 
 
 def quantize(

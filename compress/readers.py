@@ -132,9 +132,7 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
 def _plain(lines: Lines, labelled: bool) -> Table:
     """One text a line; labels lie in ``X_labels.txt`` beside ``X_text.txt`` or are the numeric suffix."""
     path = lines.path
-    texts = Table(
-        path.name, "text", ("text",), lambda: ((n, (x.rstrip("\n"),)) for n, x in enumerate(lines, 1))
-    )
+    texts = Table(path.name, "text", ("text",), lambda: ((n, (x.rstrip("\n"),)) for n, x in enumerate(lines, 1)))
     texts.fixed = True
     if not labelled:
         return texts
@@ -156,9 +154,12 @@ def _plain(lines: Lines, labelled: bool) -> Table:
     label = Path(path.name.removesuffix(".gz")).suffix[1:]
     if label.isdigit():
         return Table(
-            path.name, f"text of label {label}", ("text", "label"), fixed=True,
+            path.name,
+            f"text of label {label}",
+            ("text", "label"),
+            fixed=True,
             rows=lambda: ((n, (x.rstrip("\n"), label)) for n, x in enumerate(lines, 1)),
-        )  # fmt: skip
+        )
     raise CompressError(
         f"{path.name} is plain text, one text a line, but labels are needed here: give CSV, TSV, JSON "
         "Lines or Parquet with a label column, or pass this file as --unlabeled."

@@ -44,11 +44,7 @@ def cell(value: Any) -> str | None:
         text = value
     elif isinstance(value, bool):
         text = str(value).lower()
-    elif (
-        isinstance(value, list)
-        and value
-        and all(isinstance(part, Mapping) and "text" in part for part in value)
-    ):
+    elif isinstance(value, list) and value and all(isinstance(part, Mapping) and "text" in part for part in value):
         text = "".join(str(part["text"]) for part in value).strip()
     elif isinstance(value, list) and all(isinstance(part, str) for part in value):
         text = " ".join(value)
@@ -110,9 +106,7 @@ def read_json(lines: Lines, role: str) -> Table:
                 if role == "unlabeled" and not keys:
                     keys = [key for key, split in splits.items() if split == "train"]
                 if not keys:
-                    raise CompressError(
-                        f"{name} has the splits {', '.join(content)}, but none for the role {role}."
-                    )
+                    raise CompressError(f"{name} has the splits {', '.join(content)}, but none for the role {role}.")
                 form, parts = f"json, split {' + '.join(keys)}", "+".join(keys)
                 content = [row for key in keys for row in content[key]]
             elif any(usual(key) in TEXTS for key in content):
@@ -166,9 +160,7 @@ def _records_table(name: str, form: str, records: Any) -> Table:
             if isinstance(record, dict):
                 yield number, tuple(cell(record.get(column)) for column in columns)
             elif len(record) < len(columns):
-                raise CompressError(
-                    f"{name}, row {number} has {len(record)} cells, but {len(columns)} are needed."
-                )
+                raise CompressError(f"{name}, row {number} has {len(record)} cells, but {len(columns)} are needed.")
             else:
                 yield number, tuple(cell(value) for value in record[: len(columns)])
 
@@ -212,9 +204,7 @@ def read_parquet(path: Path) -> Table:
             return parquet.ParquetFile(stream)
         except (pyarrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
-            raise CompressError(
-                f"{path.name} is not a readable Parquet file ({reason}): write it again."
-            ) from None
+            raise CompressError(f"{path.name} is not a readable Parquet file ({reason}): write it again.") from None
 
     file = opened()
     columns = tuple(file.schema_arrow.names)
@@ -232,11 +222,7 @@ def read_parquet(path: Path) -> Table:
 
 def is_hub_name(name: str) -> bool:
     """Say whether a path that does not exist reads like a data set on the Hugging Face hub."""
-    return (
-        bool(_HUB_NAME.fullmatch(name))
-        and not Path(name).parent.exists()
-        and not Path(name.split(":")[0]).suffix
-    )
+    return bool(_HUB_NAME.fullmatch(name)) and not Path(name).parent.exists() and not Path(name.split(":")[0]).suffix
 
 
 def read_hub(name: str, role: str) -> Table:
@@ -248,9 +234,7 @@ def read_hub(name: str, role: str) -> Table:
     """
     repository, _, split = name.partition(":")
     parts = repository.split("/")
-    attempts = (
-        [(repository, None), (parts[0], parts[1])] if len(parts) == 2 else [("/".join(parts[:2]), parts[2])]
-    )
+    attempts = [(repository, None), (parts[0], parts[1])] if len(parts) == 2 else [("/".join(parts[:2]), parts[2])]
     stream = _load(name, attempts, role, split)
     columns = tuple(stream.column_names or next(iter(stream)))
 

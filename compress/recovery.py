@@ -31,9 +31,7 @@ CLOSING_SHARE, CLOSED_BY = 0.6, 0.9
 def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, validation: bool) -> None:
     """Refuse a recovery that has nothing to be selected by, and labels that nothing reads or another model made."""
     if recover and not validation and not label_dirs:
-        raise CompressError(
-            "--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR"
-        )
+        raise CompressError("--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR")
     if label_dirs and not recover:
         raise CompressError("--labels is for recovery, which was not asked for; add --recover 1")
     parents = source.manifest.parents if source.manifest else ()
@@ -104,10 +102,13 @@ class Recovery:
 
         amounts = announced_amounts(state.model, self.pruning)
         options = {
-            "heads": amounts.get("heads", 0), "neurons": amounts.get("neurons", 0), "until": CLOSED_BY,
-            "keep_heads": self.pruning.keep_heads, "multiple": self.pruning.multiple,
+            "heads": amounts.get("heads", 0),
+            "neurons": amounts.get("neurons", 0),
+            "until": CLOSED_BY,
+            "keep_heads": self.pruning.keep_heads,
+            "multiple": self.pruning.multiple,
             "normalise": self.pruning.normalise,
-        }  # fmt: skip
+        }
         outcome = recall(folder, state.model)
         if outcome is None:
             (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -132,14 +133,20 @@ class Recovery:
 
     def _part_of_training(self, share: float) -> Training:
         return replace(
-            self.training, epochs=share * self.pruning.recover,
+            self.training,
+            epochs=share * self.pruning.recover,
             max_steps=self.training.max_steps and max(1, round(share * self.training.max_steps)),
-        )  # fmt: skip
+        )
 
     def _learn(
-        self, state: Shrinking, working: Path, training: Training, seed: int, selection: Selection | None,
+        self,
+        state: Shrinking,
+        working: Path,
+        training: Training,
+        seed: int,
+        selection: Selection | None,
         intervention: Choice | None = None,
-    ) -> Outcome:  # fmt: skip
+    ) -> Outcome:
         from compress.phases import Teachers, fit
 
         losses = losses_of(self.pruning.recovery, state.model.config, state.layer_map)
@@ -147,7 +154,14 @@ class Recovery:
         live = phase.needs & {"hidden", "attention"}
         teacher = ModelDir.open(state.whole, verify=False).load() if live else None
         (outcome,) = fit(
-            state.model, state.tokenizer, self.lessons(), selection, phases=(phase,), teachers=Teachers(teacher),
-            training=training, working=working, **{**self.fitting, "seed": seed},
-        )  # fmt: skip
+            state.model,
+            state.tokenizer,
+            self.lessons(),
+            selection,
+            phases=(phase,),
+            teachers=Teachers(teacher),
+            training=training,
+            working=working,
+            **{**self.fitting, "seed": seed},
+        )
         return outcome

@@ -16,9 +16,7 @@ from compress.layer_maps import taught_pairs
 from compress.types import Batch, Outputs
 
 
-def sum_over_layers(
-    student: Outputs, teacher: Outputs, layers: str, compare: Callable[[int, int], Tensor]
-) -> Tensor:
+def sum_over_layers(student: Outputs, teacher: Outputs, layers: str, compare: Callable[[int, int], Tensor]) -> Tensor:
     """Return the sum of ``compare(student's layer, teacher's layer)`` over the pairs that are taught now; or zero."""
     total = zero(student)
     for ours, theirs in taught_pairs(student, teacher, layers):

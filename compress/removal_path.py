@@ -78,8 +78,7 @@ def removal_path(
         now = Step(masks, scores).removed
         if not fixed and (not scores or pruning.recompute):
             scores = {
-                part: score(model, batches, masks, part, pruning.criterion, seed=seed, values=values)
-                for part in counts
+                part: score(model, batches, masks, part, pruning.criterion, seed=seed, values=values) for part in counts
             }
         masks = {
             part: close(rows, scores[part], max(0, due[part] - now[part]), part, pruning)
@@ -91,9 +90,13 @@ def removal_path(
 def close(rows: Sequence[Tensor], scores: Tensor, count: int, part: Part, pruning: Pruning) -> Sequence[Tensor]:
     """Return the masks of a part with about ``count`` more units closed, as the pruning says."""
     return close_lowest(
-        normalised(scores) if pruning.normalise else scores, rows, count, by_layer=pruning.scope == "layer",
-        keep=kept_at_least(part, pruning), multiple=1 if part == "heads" else pruning.multiple,
-    )  # fmt: skip
+        normalised(scores) if pruning.normalise else scores,
+        rows,
+        count,
+        by_layer=pruning.scope == "layer",
+        keep=kept_at_least(part, pruning),
+        multiple=1 if part == "heads" else pruning.multiple,
+    )
 
 
 def kept_at_least(part: Part, pruning: Pruning) -> int:
@@ -102,9 +105,15 @@ def kept_at_least(part: Part, pruning: Pruning) -> int:
 
 
 def score(
-    model: PreTrainedModel, batches: Sequence[Batch], masks: Masks, part: Part, criterion: str, *, seed: int,
+    model: PreTrainedModel,
+    batches: Sequence[Batch],
+    masks: Masks,
+    part: Part,
+    criterion: str,
+    *,
+    seed: int,
     values: Values | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return the scores ``[L, U]`` of one part while the closed units of every part are closed.
 
     A criterion that compares evaluations compares losses: hardly an answer on rows that the model was fitted on changes

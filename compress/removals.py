@@ -68,9 +68,13 @@ class Removals:
         pruning, tokenizer = self.pruning, self.source.load_tokenizer()
         judged = "validation" if self.gold["validation"].examples else "sample"
         rows = JudgingRows(
-            self.gold[judged], self.metric, len(self.source.labels), maximum_length(tokenizer, self.source.config),
-            self.source.task, "validation" if judged == "validation" else ON_TRAIN,
-        )  # fmt: skip
+            self.gold[judged],
+            self.metric,
+            len(self.source.labels),
+            maximum_length(tokenizer, self.source.config),
+            self.source.task,
+            "validation" if judged == "validation" else ON_TRAIN,
+        )
         state = Shrinking(whole, tokenizer, rows, self.folder / "cuts")
         found: dict[str, Any] = {}
         if vocabulary is not None:
@@ -84,10 +88,19 @@ class Removals:
         if pruning.schedule == "cubic":
             state.remove_units(self.recovery.close(state, self.folder / "closing"))
         elif pruning.removes_units:
-            decision = self._decided("units", lambda: choose_units(
-                self._batches(state), state.judge("path"), state.reference, pruning, self._speedup_of(state),
-                seed=self.seed, values=Values(self.folder / "values.jsonl"), progress=self.progress,
-            ))  # fmt: skip
+            decision = self._decided(
+                "units",
+                lambda: choose_units(
+                    self._batches(state),
+                    state.judge("path"),
+                    state.reference,
+                    pruning,
+                    self._speedup_of(state),
+                    seed=self.seed,
+                    values=Values(self.folder / "values.jsonl"),
+                    progress=self.progress,
+                ),
+            )
             found |= {key: value for key, value in decision.items() if key != "masks"}
             state.remove_units(masks_of(decision["masks"]))
         if pruning.hidden:
@@ -104,8 +117,12 @@ class Removals:
         sample = self.gold["sample"]
         return list(
             scoring_batches(
-                sample.examples, sample.labels, state.tokenizer, max_length=state.rows.max_length,
-                task=self.source.task, device=self.device,
+                sample.examples,
+                sample.labels,
+                state.tokenizer,
+                max_length=state.rows.max_length,
+                task=self.source.task,
+                device=self.device,
             )
         )
 
@@ -138,13 +155,20 @@ class Removals:
             won = {key: getattr(state.cuts[-1], key) for key in ("value", "points", "low", "high")}
             curve.append({**stopped, **won, "recovered": True})
         content = {
-            "name": name, "model": self.source.name, "model_sha256": self.source.sha256, "metric": self.metric.name,
-            "split": state.rows.split, "rows": len(state.rows.gold.examples), "schedule": self.pruning.schedule,
+            "name": name,
+            "model": self.source.name,
+            "model_sha256": self.source.sha256,
+            "metric": self.metric.name,
+            "split": state.rows.split,
+            "rows": len(state.rows.gold.examples),
+            "schedule": self.pruning.schedule,
             "criterion": "gradual-pruning" if self.pruning.schedule == "cubic" else self.pruning.criterion,
-            "cuts": [asdict(cut) for cut in state.cuts], "speeds": [asdict(speed) for speed in speeds],
+            "cuts": [asdict(cut) for cut in state.cuts],
+            "speeds": [asdict(speed) for speed in speeds],
             **({"max_accuracy_drop": self.pruning.max_accuracy_drop} if self.pruning.max_accuracy_drop else {}),
-            **decided, "curve": curve,
-        }  # fmt: skip
+            **decided,
+            "curve": curve,
+        }
         write_atomically(self.working / REPORT_NAME, json.dumps(content, indent=1) + "\n")
         write_report(content, self.working)
         if curve:
@@ -153,4 +177,4 @@ class Removals:
             "removed": removed(content["cuts"]),
             # A target may leave heads or neurons as they are.
             "shapes": [{"removal": c.removal, "config": c.config} for c in state.cuts if c.removed or not c.of],
-        }  # fmt: skip
+        }

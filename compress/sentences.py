@@ -63,9 +63,7 @@ def sentence_mean_interval(
     return _percentiles(np.concatenate(means), confidence)
 
 
-def sentence_weights(
-    sentences: Array, generator: np.random.Generator
-) -> NDArray[np.float64]:
+def sentence_weights(sentences: Array, generator: np.random.Generator) -> NDArray[np.float64]:
     """Return how often every word counts, ``[W]``, in one resample of whole sentences, scaled to a sum of W."""
     sizes = _sizes(sentences)
     _, inverse = np.unique(sentences, return_inverse=True)

@@ -181,9 +181,10 @@ def write_first_states(
         chosen = order[start : start + batch_size]
         arrays = collate([rows[int(row)] for row in chosen])
         batch = Batch(
-            arrays["input_ids"].to(device), arrays["attention_mask"].to(device),
+            arrays["input_ids"].to(device),
+            arrays["attention_mask"].to(device),
             arrays["token_type_ids"].to(device) if "token_type_ids" in arrays else None,
-        )  # fmt: skip
+        )
         first = torch.stack([hidden[:, 0] for hidden in signal(batch, None).hidden], dim=1).cpu().half().numpy()
         if not np.isfinite(first).all():
             temporary.unlink(missing_ok=True)

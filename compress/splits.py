@@ -35,8 +35,7 @@ class CheckedRoles:
     def describe(self) -> str:
         """Return one line to show: ``train 1,000 rows (2 dropped), test 500 rows``."""
         return ", ".join(
-            f"{role} {count:,} rows"
-            + (f" ({self.dropped[role]:,} dropped)" if self.dropped.get(role) else "")
+            f"{role} {count:,} rows" + (f" ({self.dropped[role]:,} dropped)" if self.dropped.get(role) else "")
             for role, count in self.rows.items()
         )
 
@@ -134,9 +133,7 @@ def _refuse_same_source(roles: Mapping[str, RoleData]) -> None:
                 )
 
 
-def grouped_split(
-    examples: Sequence[Example], share: float, *, seed: int
-) -> tuple[list[Example], list[Example]]:
+def grouped_split(examples: Sequence[Example], share: float, *, seed: int) -> tuple[list[Example], list[Example]]:
     """Split into (train, validation) so that a sentence and its fragments stay on one side.
 
     Rows are taken from the longest to the shortest. A row whose words occur, in order and together, in
@@ -152,9 +149,7 @@ def grouped_split(
         seed: the same seed, rows and order give the same split.
     """
     if not 0 < share < 1:
-        raise CompressError(
-            f"The share to hold out is {share}, but it must lie between 0 and 1, such as 0.05."
-        )
+        raise CompressError(f"The share to hold out is {share}, but it must lie between 0 and 1, such as 0.05.")
     groups = _groups([words(example.text) for example in examples])
     sizes: dict[int, int] = {}
     for group in groups:
@@ -190,19 +185,11 @@ def _groups(rows: Sequence[tuple[str, ...]]) -> list[int]:
     groups = [0] * len(rows)
     roots: list[tuple[str, ...]] = []
     by_word: dict[str, int] = {}  # the first root with this word
-    by_pair: dict[
-        tuple[str, str], list[tuple[int, int]]
-    ] = {}  # (root, position of the pair), roots ascending
+    by_pair: dict[tuple[str, str], list[tuple[int, int]]] = {}  # (root, position of the pair), roots ascending
     empty: int | None = None
     for index in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), rows[i])):
         words = rows[index]
-        root = (
-            by_word.get(words[0])
-            if len(words) == 1
-            else _first_root(words, roots, by_pair)
-            if words
-            else empty
-        )
+        root = by_word.get(words[0]) if len(words) == 1 else _first_root(words, roots, by_pair) if words else empty
         if root is None:
             root = len(roots)
             roots.append(words)

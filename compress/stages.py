@@ -48,9 +48,7 @@ class Stages:
             raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
         return cls(directory, force)
 
-    def make(
-        self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any], *, gathers: bool = False
-    ) -> Path:
+    def make(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any], *, gathers: bool = False) -> Path:
         """Make ``directory/name`` by ``make(path)`` unless it was made from the same inputs before.
 
         Args:

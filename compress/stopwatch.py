@@ -41,9 +41,7 @@ class Stopwatch:
             for cut, directory in zip(state.cuts, state.directories, strict=True)
             if cut.removal != "recovery"
         }
-        return [
-            speed for runtime in self.runtimes for speed in self._timed(directories, runtime, batch_sizes)
-        ]
+        return [speed for runtime in self.runtimes for speed in self._timed(directories, runtime, batch_sizes)]
 
     def speedup(self, whole: Path, candidate: Path, batch_size: int) -> Ratio:
         """Return how many times as fast a candidate is, in the runtime in which a model is deployed.

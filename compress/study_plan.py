@@ -44,9 +44,7 @@ def trainings(recipe: BenchmarkRecipe, plan: StudyStudent, student: StudentRecip
     return [(f"{student.name}-seed-{seed}" if number else student.name, seed) for number, seed in enumerate(seeds)]
 
 
-def control_names(
-    recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]
-) -> dict[str, str]:
+def control_names(recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]) -> dict[str, str]:
     """Return what each control is called by its key: after the first of the study's students that it belongs to."""
     names: dict[str, str] = {}
     for plan, student in plans:

@@ -88,9 +88,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     """Open a file, unzipping it when its first bytes say so, or say in one sentence why that cannot be."""
     try:
         if path.is_dir():
-            raise CompressError(
-                f"{path.name or path} is a directory, but a file is needed: name a file in it."
-            )
+            raise CompressError(f"{path.name or path} is a directory, but a file is needed: name a file in it.")
         with path.open("rb") as raw:
             start = raw.read(2)
         if not start:
@@ -99,9 +97,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     except FileNotFoundError:
         raise CompressError(f"There is no file {str(path)!r}: check the path.") from None
     except OSError as error:
-        raise CompressError(
-            f"{path.name} cannot be read ({error.strerror}): check its permissions."
-        ) from None
+        raise CompressError(f"{path.name} cannot be read ({error.strerror}): check its permissions.") from None
 
 
 @contextmanager

@@ -138,9 +138,18 @@ def train(
         torch.set_num_threads(threads)
     set_seed(seed)
     trainer = trainer_for(
-        model, rows, teaching=teaching, target=target, training=training, steps=steps, collate=collate,
-        checkpoints=checkpoints, seed=seed, device=device, quiet=quiet,
-    )  # fmt: skip
+        model,
+        rows,
+        teaching=teaching,
+        target=target,
+        training=training,
+        steps=steps,
+        collate=collate,
+        checkpoints=checkpoints,
+        seed=seed,
+        device=device,
+        quiet=quiet,
+    )
     started = time.monotonic()
     resumed = last_whole_checkpoint(checkpoints)
     if resumed:
@@ -186,9 +195,12 @@ def trainer_for(
     terms = build_terms(teaching, model)
     interval = max(1, steps // training.evaluations)
     selecting: dict[str, Any] = {
-        "eval_strategy": "steps", "eval_steps": interval, "load_best_model_at_end": True,
-        "metric_for_best_model": "score", "greater_is_better": True,
-    }  # fmt: skip
+        "eval_strategy": "steps",
+        "eval_steps": interval,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "score",
+        "greater_is_better": True,
+    }
     arguments = TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=steps,

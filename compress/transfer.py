@@ -126,9 +126,7 @@ def agreement_rows(pool: Pool, task: str) -> Selection:
     """Return held-out pool rows whose labels are what the teacher predicts: selection without gold labels."""
     held = [(example, logits) for example, logits in pool.labelled() if pool.held_out(example)]
     if not held:
-        raise CompressError(
-            f"{pool.name} has only {pool.rows} rows, too few to hold some out; give --validation FILE"
-        )
+        raise CompressError(f"{pool.name} has only {pool.rows} rows, too few to hold some out; give --validation FILE")
     predicted: list[Any]
     if task == "tagging":
         of_words = [predictions(logits, task) for _, logits in held]

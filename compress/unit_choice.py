@@ -46,12 +46,15 @@ def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
             raise CompressError("every layer of this model has as few heads and neurons as it keeps; remove --layers")
     amounts = {
         part: units_to_remove(
-            OPTIONS[part], amount, [units.count for units in units_of(model, part)], part,
+            OPTIONS[part],
+            amount,
+            [units.count for units in units_of(model, part)],
+            part,
             keep=kept_at_least(part, pruning),
         )
         for part, amount in asked.items()
         if amount
-    }  # fmt: skip
+    }
     check_criterion(pruning, list(amounts))
     for part, count in amounts.items():
         if not pruning.has_target:
@@ -191,8 +194,9 @@ def choose_units(
     return {
         "masks": {part: [row.int().tolist() for row in rows] for part, rows in steps[position].masks.items()},
         "importance": {part: scores.tolist() for part, scores in steps[1].scores.items()},
-        "curve": curve, **reached,
-    }  # fmt: skip
+        "curve": curve,
+        **reached,
+    }
 
 
 def _said(point: Mapping[str, Any]) -> str:
@@ -206,9 +210,7 @@ def _drops_too_much(point: Mapping[str, Any], pruning: Pruning) -> bool:
     return bool(pruning.max_accuracy_drop and point["low"] < -pruning.max_accuracy_drop)
 
 
-def _fast_enough(
-    steps: Sequence[Step], pruning: Pruning, speedup_of: Callable[[Masks], Ratio]
-) -> tuple[int, Ratio]:
+def _fast_enough(steps: Sequence[Step], pruning: Pruning, speedup_of: Callable[[Masks], Ratio]) -> tuple[int, Ratio]:
     """Return the position of the first step at which the model is as fast as it shall be, and how fast that is."""
     measured: dict[int, Ratio] = {}
 
@@ -244,11 +246,18 @@ def _point(
         counts[f"{part}_removed"] = step.removed[part]
         counts[f"{part}_kept"] = sum(map(len, rows)) - step.removed[part]
     return {
-        **counts, "share_removed": round(sum(gone for gone, _ in closed) / sum(there for _, there in closed), 4),
-        "metric": judge.rows.metric.name, "value": judge.value(step.masks), "points": found.points, "low": found.low,
-        "high": found.high, "split": judge.rows.split, "rows": len(judge.rows.gold.examples),
-        "recovered": False, "chosen": False,
-    }  # fmt: skip
+        **counts,
+        "share_removed": round(sum(gone for gone, _ in closed) / sum(there for _, there in closed), 4),
+        "metric": judge.rows.metric.name,
+        "value": judge.value(step.masks),
+        "points": found.points,
+        "low": found.low,
+        "high": found.high,
+        "split": judge.rows.split,
+        "rows": len(judge.rows.gold.examples),
+        "recovered": False,
+        "chosen": False,
+    }
 
 
 def _weights(units: Any) -> int:

@@ -55,9 +55,12 @@ def learn_vocabulary(
     # The trainer numbers letters inside words as it meets them in a hash table, and equally frequent pairs by these
     # numbers: named beforehand, and in order, they make the same text give the same vocabulary.
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=[*specials, *inner], initial_alphabet=letters, limit_alphabet=len(letters),
+        vocab_size=size,
+        special_tokens=[*specials, *inner],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
         show_progress=False,
-    )  # fmt: skip
+    )
     made.train_from_iterator(texts, trainer)
     lowercase = bool(json.loads(theirs.to_str())["normalizer"].get("lowercase", True))
     learned: Any = BertTokenizer(made.get_vocab(), do_lower_case=lowercase, **named)

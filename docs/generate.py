@@ -156,10 +156,11 @@ def results_table(study: str, runtime: str = "") -> str:
     sizes = [line["batch_size"] for line in teacher.lines]
     lines = [
         f"| | runs in | {head['metric_name']} | points to the teacher | kept | weights | "
-        + " | ".join(f"speed-up, batch {size}" for size in sizes) + " |",
+        + " | ".join(f"speed-up, batch {size}" for size in sizes)
+        + " |",
         "|---|---|---:|---:|---:|---:|" + "---:|" * len(sizes),
         *(_table_line(row, sizes, runtime) for row in [teacher, *(row for row in chosen if row is not teacher)]),
-    ]  # fmt: skip
+    ]
     host = head["host"]
     flags = ", ".join(host["cpu_flags"])
     where = f"each in its fastest runtime at batch {sizes[0]}; speed-ups against the teacher in torch float32"

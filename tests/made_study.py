@@ -20,12 +20,23 @@ MODELS: dict[str, tuple[str, dict[str, float], float | None, int, str, str, str]
     TEACHER: ("teacher", {"torch": 8.4, "onnxruntime": 4.4, "openvino": 4.1}, 0.8899, 22_700_000, "finetune", "", ""),
     "teacher-int8": ("model", {"onnxruntime": 1.5}, 0.8956, 22_700_000, "quantize", TEACHER, ""),
     "minilm-3": (
-        "model", {"torch": 4.3, "onnxruntime": 2.15, "openvino": 2.0}, 0.8956, 17_400_000, "distill", TEACHER,
+        "model",
+        {"torch": 4.3, "onnxruntime": 2.15, "openvino": 2.0},
+        0.8956,
+        17_400_000,
+        "distill",
+        TEACHER,
         "minilm-3",
     ),
     "minilm-3-int8": ("model", {"onnxruntime": 0.77}, 0.8842, 17_400_000, "quantize", "minilm-3", "minilm-3"),
     "minilm-3-control": (
-        "control", {"torch": 4.3, "onnxruntime": 2.15}, 0.8750, 17_400_000, "distill", TEACHER, "minilm-3"
+        "control",
+        {"torch": 4.3, "onnxruntime": 2.15},
+        0.8750,
+        17_400_000,
+        "distill",
+        TEACHER,
+        "minilm-3",
     ),
     "pruned-60": ("model", {"torch": 7.0, "onnxruntime": 3.4}, 0.8933, 20_600_000, "prune", TEACHER, ""),
     "pruned-60-int8": ("model", {"onnxruntime": 1.15}, 0.8865, 20_600_000, "quantize", "pruned-60", ""),
@@ -40,7 +51,7 @@ MODELS: dict[str, tuple[str, dict[str, float], float | None, int, str, str, str]
     "optimum-int8": ("peer", {"optimum": 1.6}, 0.8945, 22_700_000, "", TEACHER, ""),
     "bert-base": ("body", {"torch": 46.0}, None, 109_000_000, "", "", ""),
     "bert-large": ("body", {"torch": 160.0}, None, 335_000_000, "", "", ""),
-}  # fmt: skip
+}
 
 
 def sha256(name: str) -> str:
@@ -90,19 +101,30 @@ class _Host:
         spread = percentiles(latency)
         int8 = 4 if stage == "quantize" else 1
         fields = {
-            "runtime": runtime, "threads": threads, "batch_size": batch_size, "stage": stage, "recipe": recipe,
-            "rounds": ROUNDS, "model_sha256": sha256(name), "parents": [sha256(parent)] if parent else [],
-            "training_seed": 0 if stage == "distill" else None, "latency_ms": latency,
+            "runtime": runtime,
+            "threads": threads,
+            "batch_size": batch_size,
+            "stage": stage,
+            "recipe": recipe,
+            "rounds": ROUNDS,
+            "model_sha256": sha256(name),
+            "parents": [sha256(parent)] if parent else [],
+            "training_seed": 0 if stage == "distill" else None,
+            "latency_ms": latency,
             **{f"latency_p{p}_ms": value for p, value in spread.items()},
-            "latency_p95_low_ms": 0.97 * spread[95], "latency_p95_high_ms": 1.04 * spread[95],
+            "latency_p95_low_ms": 0.97 * spread[95],
+            "latency_p95_high_ms": 1.04 * spread[95],
             "throughput_rows_per_second": throughput(latency, batch_size),
             "throughput_with_tokenizer_rows_per_second": 0.95 * throughput(latency, batch_size),
             "throughput_tokens_per_second": 26 * throughput(latency, batch_size),
-            "parameters": parameters, "size_bytes": 4 * parameters // int8 + 1000,
+            "parameters": parameters,
+            "size_bytes": 4 * parameters // int8 + 1000,
             "control_of": name.removesuffix("-control") if kind == "control" else "",
-            "data": "glue/SST-2 dev", "data_rows": self.rows, "metric_rows": self.rows,
+            "data": "glue/SST-2 dev",
+            "data_rows": self.rows,
+            "metric_rows": self.rows,
             "energy_joules_per_row": 0.4 * per_batch / batch_size if self.fields["device"] == "cuda" else None,
-        }  # fmt: skip
+        }
         self.made.append(line(name, kind=kind, **(fields | self._quality(accuracy, kind) | self.fields | more)))
 
     def _quality(self, accuracy: float | None, kind: str) -> dict[str, Any]:
@@ -117,19 +139,32 @@ class _Host:
         flips = [{"row": 7 * i + 3, "gold": i % 2, "predicted": 1 - i % 2, "change": -95.0 + i} for i in range(30)]
         halves = [("negative", 1.4 * points), ("positive", 0.6 * points)]
         return {
-            "metric": accuracy, "metric_low": accuracy - 0.009, "metric_high": accuracy + 0.009,
-            "metric_kept_percent": 100 * accuracy / 0.8899, "difference_points": points,
+            "metric": accuracy,
+            "metric_low": accuracy - 0.009,
+            "metric_high": accuracy + 0.009,
+            "metric_kept_percent": 100 * accuracy / 0.8899,
+            "difference_points": points,
             "difference_low": points - half if kind != "teacher" else 0.0,
             "difference_high": points + half if kind != "teacher" else 0.0,
-            "mcnemar_p": None if kind == "teacher" else 0.04, "agreement": 1.0 if kind == "teacher" else 0.96,
-            "flips_lost_rows": lost, "flips_won_rows": won, "flips_lost": flips,
+            "mcnemar_p": None if kind == "teacher" else 0.04,
+            "agreement": 1.0 if kind == "teacher" else 0.96,
+            "flips_lost_rows": lost,
+            "flips_won_rows": won,
+            "flips_lost": flips,
             "flips_won": [{**one, "change": -one["change"]} for one in flips[:4]],
             "classes": [
-                {"label": label, "rows": self.rows // 2, "recall": 0.89 + change / 100, "teacher_recall": 0.89,
-                 "difference_points": change, "low": change - 1.4 * half, "high": change + 1.4 * half}
+                {
+                    "label": label,
+                    "rows": self.rows // 2,
+                    "recall": 0.89 + change / 100,
+                    "teacher_recall": 0.89,
+                    "difference_points": change,
+                    "low": change - 1.4 * half,
+                    "high": change + 1.4 * half,
+                }
                 for label, change in halves
             ],
-        }  # fmt: skip
+        }
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the lines with their speed-ups over the teacher, at the same threads, length and batch size."""
@@ -147,10 +182,13 @@ class _Host:
     def _teacher(self, like: dict[str, Any], runtime: str) -> Any:
         keys = ("threads", "batch_size", "length")
         found = [
-            one for one in self.made
-            if one["kind"] == "teacher" and one["runtime"] == runtime and one["padding"] == "longest"
+            one
+            for one in self.made
+            if one["kind"] == "teacher"
+            and one["runtime"] == runtime
+            and one["padding"] == "longest"
             and all(one[key] == like[key] for key in keys)
-        ]  # fmt: skip
+        ]
         return found[0] if found else None
 
 

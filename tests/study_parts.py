@@ -69,6 +69,7 @@ def state(directory: Path) -> dict[str, Any]:
     weights: dict[str, Any] = load_file(directory / "model.safetensors")
     return weights
 
+
 TINY_STUDENT = """
 description = "tiny"
 [architecture]
@@ -104,8 +105,10 @@ def write_study_data(data_root: Path, model_root: Path) -> list[Example]:
     folder = data_root / "tiny"
     folder.mkdir(parents=True)
     write(model_root / "tiny-bert", classifier("bert"))
-    tests = [Example(f"tests {word} {index}", None, ("negative", "positive")[index % 2])
-             for index, word in enumerate(GOOD * 3)]  # fmt: skip
+    tests = [
+        Example(f"tests {word} {index}", None, ("negative", "positive")[index % 2])
+        for index, word in enumerate(GOOD * 3)
+    ]
     for split, rows in (("train", train_rows()), ("validation", validation_rows()), ("test", tests)):
         labelled_file(folder / f"{split}.csv", rows)
     pool_file(folder / "unlabeled.txt")

@@ -51,9 +51,14 @@ def bilstm_tagger(*, seed: int = 0) -> BiLSTMForTokenClassification:
     size = len(tokenizer("bert"))
     torch.manual_seed(seed)
     config = BiLSTMConfig(
-        tokenizer_size=size, vocab_size=size // 2, embedding_size=48, hidden_size=32, dense_size=24,
-        id2label=dict(enumerate(TAGS)), label2id={label: index for index, label in enumerate(TAGS)},
-    )  # fmt: skip
+        tokenizer_size=size,
+        vocab_size=size // 2,
+        embedding_size=48,
+        hidden_size=32,
+        dense_size=24,
+        id2label=dict(enumerate(TAGS)),
+        label2id={label: index for index, label in enumerate(TAGS)},
+    )
     return BiLSTMForTokenClassification(config).eval()
 
 

@@ -28,10 +28,18 @@ def predicted(right: int, *, first: int = 0) -> list[int]:
 def answer(model: str, values: Sequence[int], data: str, reference: int = 180, **fields: Any) -> dict[str, Any]:
     points = 100 * (sum(values) - reference) / ROWS
     return line(
-        model, data=data, data_sha256=data, created=fields.pop("created", DATA[data]), metric=sum(values) / ROWS,
-        metric_rows=ROWS, difference_points=points, difference_low=points - 3, difference_high=points + 3,
-        predictions=list(values), **fields,
-    )  # fmt: skip
+        model,
+        data=data,
+        data_sha256=data,
+        created=fields.pop("created", DATA[data]),
+        metric=sum(values) / ROWS,
+        metric_rows=ROWS,
+        difference_points=points,
+        difference_low=points - 3,
+        difference_high=points + 3,
+        predictions=list(values),
+        **fields,
+    )
 
 
 def teacher(data: str, **fields: Any) -> dict[str, Any]:
@@ -51,8 +59,12 @@ def only(found: list[Aggregate], kind: str = "model") -> Aggregate:
 def test_seeds_of_one_set_have_a_mean_and_a_spread() -> None:
     found = only(aggregate([teacher("a"), *(student("a", seed, right) for seed, right in enumerate((170, 172, 177)))]))
     assert (found.name, found.models, found.seeds, found.data_sets, found.rows) == (
-        "small", ("small-0", "small-1", "small-2"), 3, 1, 200,
-    )  # fmt: skip
+        "small",
+        ("small-0", "small-1", "small-2"),
+        3,
+        1,
+        200,
+    )
     assert found.metric == pytest.approx(173 / 200)
     assert found.metric_spread == pytest.approx(np.std([0.85, 0.86, 0.885], ddof=1))
     assert found.difference_points == pytest.approx(-3.5)
@@ -69,9 +81,14 @@ def test_one_seed_has_no_spread_and_its_own_interval() -> None:
 
 def test_sets_weigh_alike_and_their_variances_add_up() -> None:
     lines = [
-        teacher("a"), teacher("b"), student("a", 0, 170), student("a", 1, 174), student("b", 0, 160),
-        student("b", 1, 162), student("b", 2, 164),
-    ]  # fmt: skip
+        teacher("a"),
+        teacher("b"),
+        student("a", 0, 170),
+        student("a", 1, 174),
+        student("b", 0, 160),
+        student("b", 1, 162),
+        student("b", 2, 164),
+    ]
     found = only(aggregate(lines))
     assert (found.seeds, found.data_sets, found.rows) == (2, 2, 400)
     assert found.metric == pytest.approx((172 / 200 + 162 / 200) / 2)
@@ -90,14 +107,19 @@ def test_a_set_that_was_left_out_is_named() -> None:
 
 def test_two_models_of_one_seed_are_not_repetitions() -> None:
     lines = [
-        teacher("a"), student("a", 0, 170, model="pruned-60"), student("a", 0, 150, model="pruned-80"),
-        student("a", 0, 169, model="int8", stage="quantize"), student("a", 0, 171, runtime="onnxruntime"),
-    ]  # fmt: skip
+        teacher("a"),
+        student("a", 0, 170, model="pruned-60"),
+        student("a", 0, 150, model="pruned-80"),
+        student("a", 0, 169, model="int8", stage="quantize"),
+        student("a", 0, 171, runtime="onnxruntime"),
+    ]
     found = [one for one in aggregate(lines) if one.kind == "model"]
     assert [(one.name, one.models, one.seeds) for one in found] == [
-        ("pruned-60", ("pruned-60",), 1), ("pruned-80", ("pruned-80",), 1), ("small", ("int8",), 1),
+        ("pruned-60", ("pruned-60",), 1),
+        ("pruned-80", ("pruned-80",), 1),
+        ("small", ("int8",), 1),
         ("small", ("small-0",), 1),
-    ]  # fmt: skip
+    ]
 
 
 def test_of_a_model_measured_twice_the_newest_run_counts() -> None:
@@ -115,9 +137,10 @@ def test_what_is_missing_is_named_and_has_no_interval() -> None:
     assert found.notes == ("no predictions of small-1 on a, seed 1",)
     found = only(aggregate([student("a", 0, 170), student("a", 1, 172)]))
     assert set(found.notes) == {
-        "no predictions of the teacher on a, seed 0", "no predictions of the teacher on a, seed 1",
+        "no predictions of the teacher on a, seed 0",
+        "no predictions of the teacher on a, seed 1",
         "no gold labels of a",
-    }  # fmt: skip
+    }
 
 
 def test_distillation_is_worth_the_difference_to_the_control_of_the_same_seed() -> None:
@@ -169,9 +192,15 @@ def test_other_metrics_aggregate_too() -> None:
     def regression(name: str, seed: int | None, **fields: Any) -> dict[str, Any]:
         value, other = (score(said[key], gold, metric=metric, classes=1) for key in (name, "teacher"))
         return line(
-            name, metric_name="pearson", metric=value, difference_points=100 * (value - other), labels=["score"],
-            training_seed=seed, predictions=said[name].tolist(), **fields,
-        )  # fmt: skip
+            name,
+            metric_name="pearson",
+            metric=value,
+            difference_points=100 * (value - other),
+            labels=["score"],
+            training_seed=seed,
+            predictions=said[name].tolist(),
+            **fields,
+        )
 
     lines = [regression("teacher", None, kind="teacher", gold=gold.tolist())]
     found = only(aggregate([*lines, *(regression(name, i, recipe="r") for i, name in enumerate(("one", "two")))]))

@@ -76,10 +76,17 @@ def masked_lm(seed: int = 0, family: str = "bert", **options: Any) -> PreTrained
     torch.manual_seed(seed)
     tokens = tokenizer(family)
     config = AutoConfig.for_model(
-        family, vocab_size=len(tokens), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=POSITIONS, pad_token_id=tokens.pad_token_id,
-        initializer_range=0.3, **options,
-    )  # fmt: skip
+        family,
+        vocab_size=len(tokens),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=POSITIONS,
+        pad_token_id=tokens.pad_token_id,
+        initializer_range=0.3,
+        **options,
+    )
     model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
     return model.eval()
 
@@ -476,9 +483,15 @@ def without_mask(path: Path) -> Path:
     torch.manual_seed(0)
     tokens = tokenizer("xlm-roberta")
     config = AutoConfig.for_model(
-        "xlm-roberta", vocab_size=len(tokens), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=16, max_position_embeddings=POSITIONS + 2, type_vocab_size=1,
-    )  # fmt: skip
+        "xlm-roberta",
+        vocab_size=len(tokens),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=POSITIONS + 2,
+        type_vocab_size=1,
+    )
     tokens.mask_token = None  # type: ignore[assignment]
     AutoModelForMaskedLM.from_config(config).save_pretrained(path)
     tokens.save_pretrained(path)
@@ -499,11 +512,14 @@ def test_variants_are_labelled_and_taught(
     assert made.manifest.recipe["augmentation"]["by"]["name"] == name
 
 
-STUDY = """
+STUDY = (
+    """
 title = "A tiny study"
 description = "of variants"
 seed = 1
-""" + STUDY_HEAD + """
+"""
+    + STUDY_HEAD
+    + """
 [[students]]
 recipe = "FOLDER/small.toml"
 quantize = false
@@ -514,6 +530,7 @@ rounds = 3
 runtimes = ["torch"]
 floors = false
 """
+)
 
 
 def test_a_study_labels_the_variants_once_for_all_seeds_and_the_control(

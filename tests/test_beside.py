@@ -42,10 +42,18 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         patch.setattr(rounds, "_build", build)
         patch.setenv("COMPRESS_PEERS", str(tmp_path_factory.mktemp("peers")))
         return benchmark(
-            torch_directory("bert"), [], examples(40), train=TRAIN, floors=["majority"], bodies=["tiny_body"],
-            peers=["torch-dynamic-int8", "optimum-int8"], lengths=(12,), batch_sizes=(2, 4), rounds=3,
+            torch_directory("bert"),
+            [],
+            examples(40),
+            train=TRAIN,
+            floors=["majority"],
+            bodies=["tiny_body"],
+            peers=["torch-dynamic-int8", "optimum-int8"],
+            lengths=(12,),
+            batch_sizes=(2, 4),
+            rounds=3,
             padded_teacher=False,
-        )  # fmt: skip
+        )
 
 
 def of(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -213,10 +221,19 @@ def test_a_reason_names_no_folder_of_this_host(tmp_path: Path) -> None:
 
 
 def plan(**fields: Any) -> Plan:
-    return Plan(**{
-        "device": "cpu", "threads": (1,), "batch_sizes": (1, 4), "lengths": (), "rounds": 3, "seed": 0,
-        "max_length": 0, "padded_teacher": True, **fields,
-    })  # fmt: skip
+    return Plan(
+        **{
+            "device": "cpu",
+            "threads": (1,),
+            "batch_sizes": (1, 4),
+            "lengths": (),
+            "rounds": 3,
+            "seed": 0,
+            "max_length": 0,
+            "padded_teacher": True,
+            **fields,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -280,14 +297,26 @@ def test_an_interpreter_of_its_own_sees_this_package_alone(tmp_path: Path) -> No
     try:
         assert [path.name for path in (tmp_path / "package").iterdir()] == ["compress"]
         worker.ask(
-            "build", folder="floors", plugin="majority", directory=str(tmp_path / "floor"),
-            model=str(torch_directory("bert").path), train=str(files.train), gold=str(files.gold),
-            task="classification", classes=2,
-        )  # fmt: skip
+            "build",
+            folder="floors",
+            plugin="majority",
+            directory=str(tmp_path / "floor"),
+            model=str(torch_directory("bert").path),
+            train=str(files.train),
+            gold=str(files.gold),
+            task="classification",
+            classes=2,
+        )
         loaded = worker.ask(
-            "load", folder="floors", plugin="majority", directory=str(tmp_path / "floor"), device="cpu", threads=1,
-            cores=[], texts=str(files.texts),
-        )  # fmt: skip
+            "load",
+            folder="floors",
+            plugin="majority",
+            directory=str(tmp_path / "floor"),
+            device="cpu",
+            threads=1,
+            cores=[],
+            texts=str(files.texts),
+        )
         assert loaded["parameters"] == 2 and loaded["lengths"] is None and loaded["versions"]["numpy"]
     finally:
         worker.close()

@@ -46,14 +46,19 @@ class Desk:
         options: dict[str, dict[str, Any]] = {
             "label": {"teacher": self.teacher, "unlabeled": self.pool},
             "finetune": {"teacher": self.teacher, "train": self.train, "validation": self.validation},
-            "distill": {"teacher": self.teacher, "student": self.student, "unlabeled": self.pool,
-                        "train": self.train, "validation": self.validation},
+            "distill": {
+                "teacher": self.teacher,
+                "student": self.student,
+                "unlabeled": self.pool,
+                "train": self.train,
+                "validation": self.validation,
+            },
             "prune": {"model": self.teacher, "heads": "2", "train": self.train, "validation": self.validation},
             "quantize": {"model": self.teacher, "validation": self.validation},
             "export": {"model": self.teacher},
             "predict": {"model": self.teacher, "data": self.pool},
             "benchmark": {"teacher": self.teacher, "model": self.teacher, "data": self.validation},
-        }  # fmt: skip
+        }
         given = options[name] | ({} if name == "predict" else {"output": self.out}) | changed
         words = [name]
         for option, value in given.items():
@@ -120,18 +125,27 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "wrong column": (lambda d: d.command("finetune", text_column="txt"), "Did you mean 'text'"),
     "wrong label column": (lambda d: d.command("prune", label_column="labl"), "Did you mean 'label'"),
     "unknown format": (lambda d: d.command("label", format="docx"), "no format 'docx'"),
-    "label not in the set": (lambda d: d.command("prune", train=d.file("t.csv", "text,label\na,good\nb,bad\n")),
-                             "which the model does not know: allowed are negative, positive"),
-    "unknown validation label": (lambda d: d.command("quantize", validation=d.file("v.csv", "text,label\na,x\nb,y\n")),
-                                 "which the model does not know"),
+    "label not in the set": (
+        lambda d: d.command("prune", train=d.file("t.csv", "text,label\na,good\nb,bad\n")),
+        "which the model does not know: allowed are negative, positive",
+    ),
+    "unknown validation label": (
+        lambda d: d.command("quantize", validation=d.file("v.csv", "text,label\na,x\nb,y\n")),
+        "which the model does not know",
+    ),
     "one class only": (lambda d: d.command("finetune", train=rows(d, "one.csv")), "has only one class, 'positive'"),
-    "validation = train": (lambda d: d.command("distill", validation=d.train),
-                           "40 of the 40 rows of train also occur in validation"),
-    "overlapping rows": (lambda d: d.command("finetune", validation=rows(d, "v.csv", repeat=train_rows()[:8])),
-                         "--drop-overlap"),
+    "validation = train": (
+        lambda d: d.command("distill", validation=d.train),
+        "40 of the 40 rows of train also occur in validation",
+    ),
+    "overlapping rows": (
+        lambda d: d.command("finetune", validation=rows(d, "v.csv", repeat=train_rows()[:8])),
+        "--drop-overlap",
+    ),
     "pool overlaps validation": (
         lambda d: d.command("distill", unlabeled=d.file("p.txt", "\n".join(e.text for e in validation_rows()))),
-        "--drop-overlap"),
+        "--drop-overlap",
+    ),
     "not a classifier": (lambda d: d.command("label", teacher=d.damaged(no_head)), "is not a sequence classifier"),
     "truncated weights": (lambda d: d.command("label", teacher=d.damaged(cut)), "is corrupt or cut short"),
     "corrupt weights": (lambda d: d.command("prune", model=d.damaged(flip, manifest=True)), "its hash differs"),
@@ -145,7 +159,8 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "unknown teacher": (lambda d: d.command("finetune", teacher="minilm-l7"), "Did you mean 'minilm-l6'?"),
     "unknown recipe keys": (
         lambda d: d.command("distill", student=d.file("s.toml", TINY_STUDENT + 'epoch = 1\n[trainin]\nx = "y"\n')),
-        "2 faults: unknown key trainin. Did you mean 'training'?; unknown key training.epoch. Did you mean 'epochs'?"),
+        "2 faults: unknown key trainin. Did you mean 'training'?; unknown key training.epoch. Did you mean 'epochs'?",
+    ),
     "unknown study": (lambda d: ["run", "sst3", "-o", str(d.out)], "Did you mean 'sst2'?"),
     "unknown criterion": (lambda d: d.command("prune", criterion="fisher"), "unknown criterion 'fisher'"),
     "unknown method": (lambda d: d.command("quantize", method="onnx-dinamic"), "Did you mean 'onnx-dynamic'?"),
@@ -160,7 +175,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "an unknown list": (lambda d: ["list", "student"], "Did you mean 'students'?"),
     "nothing of that name": (lambda d: ["show", "bilstn"], "Did you mean 'bilstm'?"),
     "predict what": (lambda d: ["predict", "--model", str(d.teacher)], "predict needs either TEXT"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", BAD_INPUT)

@@ -105,9 +105,12 @@ def test_widths_are_multiples_and_the_best_of_a_layer_stay() -> None:
 
 
 @given(
-    st.lists(st.integers(1, 100), min_size=1, max_size=4), st.integers(1, 32), st.integers(0, 300), st.booleans(),
+    st.lists(st.integers(1, 100), min_size=1, max_size=4),
+    st.integers(1, 32),
+    st.integers(0, 300),
+    st.booleans(),
     st.integers(0, 5),
-)  # fmt: skip
+)
 def test_rounded_widths_are_near_to_what_was_asked(
     present: list[int], multiple: int, count: int, by_layer: bool, seed: int
 ) -> None:

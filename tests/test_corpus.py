@@ -13,7 +13,7 @@ from compress.corpus import Sentence, build_corpus, clean, deduplicate, sentence
 from compress.data import check_roles, open_source, read_examples
 from compress.errors import CompressError
 
-DOCSTRING = '''Compute the median of the values along the given axis of an array.
+DOCSTRING = """Compute the median of the values along the given axis of an array.
 
     It is a wrapper of :func:`numpy.median` that ignores missing values, e.g. those of
     a `pandas.DataFrame`, and it uses **PyTorch** where the input is a :class:`~torch.Tensor`.
@@ -30,7 +30,7 @@ DOCSTRING = '''Compute the median of the values along the given axis of an array
 
     Too short a sentence.
     See https://example.org for a longer explanation of what the median is.
-    '''
+    """
 
 
 def test_sentences_of_a_docstring() -> None:
@@ -43,10 +43,23 @@ def test_sentences_of_a_docstring() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["torch", "PyTorch", "torch.nn.Linear", "libtorch", "NumPy", "np.ndarray", "scikit-learn",
-     "sklearn.svm.SVC", "pd.NA", "SymPy", "Transformers", "Hugging Face", "`networkx.Graph`",
-     ":mod:`scipy.linalg <x>`"],
-)  # fmt: skip
+    [
+        "torch",
+        "PyTorch",
+        "torch.nn.Linear",
+        "libtorch",
+        "NumPy",
+        "np.ndarray",
+        "scikit-learn",
+        "sklearn.svm.SVC",
+        "pd.NA",
+        "SymPy",
+        "Transformers",
+        "Hugging Face",
+        "`networkx.Graph`",
+        ":mod:`scipy.linalg <x>`",
+    ],
+)
 def test_library_names_are_masked(name: str) -> None:
     assert clean(f"Works as in {name}, or so.") == "Works as in library, or so."
 
@@ -95,9 +108,7 @@ def test_the_corpus_of_four_small_libraries(tmp_path: Path, monkeypatch: pytest.
     assert not {"networkx", "sklearn", "pandas"} & imported, "sources are read, not imported"
     again = build_corpus(tmp_path / "two", seed=0)
     assert [path.read_bytes() for path in paths.values()] == [path.read_bytes() for path in again.values()]
-    sources = {
-        role: open_source(path, role=role, labelled=role != "unlabeled") for role, path in paths.items()
-    }
+    sources = {role: open_source(path, role=role, labelled=role != "unlabeled") for role, path in paths.items()}
     checked = check_roles(sources, drop_overlap=False)
     assert (checked.rows["train"], checked.rows["validation"], checked.rows["test"]) == (400, 200, 400)
     assert checked.rows["unlabeled"] > 4000

@@ -324,8 +324,11 @@ def without(model: Any, absent: Any, batch: Batch) -> float:
 
 def test_shapley_values_approach_those_of_all_orders() -> None:
     model, (batch,) = classifier("albert"), batches("albert", size=12)
-    values = {frozenset(kept): without(model, set(range(HEADS)) - set(kept), batch)
-              for size in range(HEADS + 1) for kept in itertools.combinations(range(HEADS), size)}  # fmt: skip
+    values = {
+        frozenset(kept): without(model, set(range(HEADS)) - set(kept), batch)
+        for size in range(HEADS + 1)
+        for kept in itertools.combinations(range(HEADS), size)
+    }
     exact = torch.zeros(HEADS)
     for order in itertools.permutations(range(HEADS)):
         for place, head in enumerate(order):

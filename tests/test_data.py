@@ -131,9 +131,7 @@ def test_disjoint_roles_pass_unchanged(tmp_path: Path) -> None:
     assert not any(checked.dropped.values()) and checked.sets["unlabeled"] is texts
 
 
-@pytest.mark.parametrize(
-    ("earlier", "later"), [("train", "test"), ("train", "validation"), ("validation", "test")]
-)
+@pytest.mark.parametrize(("earlier", "later"), [("train", "test"), ("train", "validation"), ("validation", "test")])
 def test_overlap_is_an_error(earlier: str, later: str) -> None:
     sets = {earlier: rows("one", "Two .", "three"), later: rows("two", "four")}
     with pytest.raises(
@@ -251,16 +249,34 @@ def test_grouped_split_refuses_one_group() -> None:
 @pytest.fixture
 def data_root(tmp_path: Path) -> Path:
     names = [
-        "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", "glue/MRPC/msr_paraphrase_train.txt",
-        "glue/MRPC/dev.tsv", "glue/CoLA/in_domain_dev.tsv", "glue/CoLA/out_of_domain_dev.tsv",
-        "glue/CoLA/in_domain_train.tsv", "glue/STS-B/sts-dev.csv", "imdb-sentences/unlabeled.txt.gz",
-        "banking77/train.csv", "banking77/categories.json", "trec/TREC.test.all", "trec/TREC.train.all",
-        "news/test.tsv", "news/official_test.csv", "tweets/irony/val_text.txt",
-        "tweets/irony/val_labels.txt", "sms/SMSCollection", "snips/train_A_full.json",
-        "snips/train_B_full.json", "snips/train_C_full.json", "yelp/sentiment.dev.0",
-        "yelp/sentiment.dev.1", "sst/stsa.binary.dev", "sst/stsa.fine.dev", "clinc150/data_full.json",
+        "glue/SST-2/train.tsv",
+        "glue/SST-2/dev.tsv",
+        "glue/MRPC/msr_paraphrase_train.txt",
+        "glue/MRPC/dev.tsv",
+        "glue/CoLA/in_domain_dev.tsv",
+        "glue/CoLA/out_of_domain_dev.tsv",
+        "glue/CoLA/in_domain_train.tsv",
+        "glue/STS-B/sts-dev.csv",
+        "imdb-sentences/unlabeled.txt.gz",
+        "banking77/train.csv",
+        "banking77/categories.json",
+        "trec/TREC.test.all",
+        "trec/TREC.train.all",
+        "news/test.tsv",
+        "news/official_test.csv",
+        "tweets/irony/val_text.txt",
+        "tweets/irony/val_labels.txt",
+        "sms/SMSCollection",
+        "snips/train_A_full.json",
+        "snips/train_B_full.json",
+        "snips/train_C_full.json",
+        "yelp/sentiment.dev.0",
+        "yelp/sentiment.dev.1",
+        "sst/stsa.binary.dev",
+        "sst/stsa.fine.dev",
+        "clinc150/data_full.json",
         "clinc150/data_small.json",
-    ]  # fmt: skip
+    ]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")

@@ -73,9 +73,13 @@ def test_from_labels_and_selected_by_agreement(teacher: Path, labels: LabelDir, 
 
 def test_from_text_with_gold_rows_and_validation(teacher: Path, tmp_path: Path) -> None:
     made = taught(
-        teacher, tmp_path / "student", TRANSFORMER, unlabeled=pool_file(tmp_path / "pool.txt"), train=train_rows(),
+        teacher,
+        tmp_path / "student",
+        TRANSFORMER,
+        unlabeled=pool_file(tmp_path / "pool.txt"),
+        train=train_rows(),
         validation=validation_rows(),
-    )  # fmt: skip
+    )
     assert made.manifest is not None
     assert [(d["role"], d["rows"]) for d in made.manifest.data] == [
         ("train", 40),
@@ -115,8 +119,10 @@ def test_cached_labels_and_fresh_ones_teach_the_same(teacher: Path, labels: Labe
 
 def test_pairs_and_a_regression(tmp_path: Path) -> None:
     teacher = write(tmp_path / "teacher", classifier("bert", labels=("score",)))
-    rows = [Example(row.text, other.text, f"{index / 8:.2f}") for index, (row, other) in
-            enumerate(zip(pool_rows(40), train_rows(), strict=True))]  # fmt: skip
+    rows = [
+        Example(row.text, other.text, f"{index / 8:.2f}")
+        for index, (row, other) in enumerate(zip(pool_rows(40), train_rows(), strict=True))
+    ]
     (tmp_path / "pairs.tsv").write_text(
         "sentence1\tsentence2\n" + "".join(f"{e.text} more\t{e.text_pair}\n" for e in rows)
     )

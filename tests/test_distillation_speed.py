@@ -100,9 +100,14 @@ def test_too_little_text_is_refused(turns: Any, tmp_path: Path) -> None:
     texts.write_text("good film\nbad film\n", encoding="utf-8")
     with pytest.raises(turns.CompressError, match="use fewer --rounds"):
         turns.Ours.prepare(
-            str(write(tmp_path / "teacher", classifier("bert"))), str(texts), rounds=1, steps=1, threads=1, seed=0,
+            str(write(tmp_path / "teacher", classifier("bert"))),
+            str(texts),
+            rounds=1,
+            steps=1,
+            threads=1,
+            seed=0,
             scratch=tmp_path,
-        )  # fmt: skip
+        )
 
 
 def test_a_peer_that_ends_says_why(turns: Any, tmp_path: Path) -> None:
@@ -119,10 +124,18 @@ def test_the_table_of_results(speed: Any, tmp_path: Path, monkeypatch: pytest.Mo
     everyone = [*speed.contenders(), *speed.textbrewer_contenders((3, 6))]
     step_ms = {contender.name: [100.0, 100.0] for contender in everyone} | {speed.LABELLING: [100.0, 100.0]}
     common = {
-        "teacher_model": "t", "data": "d", "batch_size": 32, "tokens_median": 20.0, "precision": "float32",
-        "threads": 2, "host": {"cpu": "c", "cpu_family_model": "6/1"}, "rounds": 2, "steps": 8, "command": "typed",
+        "teacher_model": "t",
+        "data": "d",
+        "batch_size": 32,
+        "tokens_median": 20.0,
+        "precision": "float32",
+        "threads": 2,
+        "host": {"cpu": "c", "cpu_family_model": "6/1"},
+        "rounds": 2,
+        "steps": 8,
+        "command": "typed",
         "peer_versions": {"textbrewer": "1", "torch": "2", "transformers": "3"},
-    }  # fmt: skip
+    }
     lines = [json.dumps({**line, **common}) for line in speed.results(everyone, step_ms, seed=0)]
     monkeypatch.setattr(generate, "DISTILLATION_SPEED", tmp_path / "made.jsonl")
     generate.DISTILLATION_SPEED.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -30,9 +30,15 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 WRITTEN = (
-    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md", "docs/tutorial.md", "docs/commands.md",
-    "docs/pruning.md", "docs/importance.md",
-)  # fmt: skip
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/design.md",
+    "docs/tutorial.md",
+    "docs/commands.md",
+    "docs/pruning.md",
+    "docs/importance.md",
+)
 
 
 def test_the_command_reference_is_up_to_date() -> None:
@@ -147,9 +153,15 @@ def example(folder: str, directory: Path, name: str = "") -> tuple[ModuleType, s
 def test_every_kind_has_an_example_that_is_not_there_yet() -> None:
     shown = list(examples())
     assert [path.rsplit("/", 1)[0] for path in shown] == [
-        "compress/losses", "compress/losses", "compress/interventions", "compress/augmenters", "students",
-        "compress/criteria", "compress/quantizers", "compress/runtimes",
-    ]  # fmt: skip
+        "compress/losses",
+        "compress/losses",
+        "compress/interventions",
+        "compress/augmenters",
+        "students",
+        "compress/criteria",
+        "compress/quantizers",
+        "compress/runtimes",
+    ]
     assert [path for path in shown if (ROOT / path).exists()] == []
 
 

@@ -186,11 +186,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mean-and-biases": ("modernbert", {"classifier_pooling": "mean", "attention_bias": True, "mlp_bias": True}),
     "all-global": ("modernbert", {"global_attn_every_n_layers": 1}),
     "odd-windows-only": ("modernbert", {"layer_types": ["sliding_attention"] * 2, "local_attention": 5}),
-    "angles": ("modernbert", {"rope_parameters": {
-        "full_attention": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
-        "sliding_attention": {"rope_type": "linear", "factor": 2.0},
-    }}),
-}  # fmt: skip
+    "angles": (
+        "modernbert",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+                "sliding_attention": {"rope_type": "linear", "factor": 2.0},
+            }
+        },
+    ),
+}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -89,8 +89,13 @@ def test_labels_are_found_in_the_rows(
     def relabelled(rows: list[Example]) -> list[Example]:
         return [replace(row, label=labels[index % 3]) for index, row in enumerate(rows)]
 
-    made = tuned(encoder(tmp_path), tmp_path / "t", train=relabelled(train_rows()),
-                 validation=relabelled(validation_rows()), training=replace(TRAINING, max_steps=2))  # fmt: skip
+    made = tuned(
+        encoder(tmp_path),
+        tmp_path / "t",
+        train=relabelled(train_rows()),
+        validation=relabelled(validation_rows()),
+        training=replace(TRAINING, max_steps=2),
+    )
     assert made.labels == names and made.task == task
     config = json.loads((made.path / "config.json").read_text())
     assert config["id2label"] == {str(index): name for index, name in enumerate(names)}
@@ -129,12 +134,17 @@ def test_a_package_that_is_not_there_is_named() -> None:
         ({"train": []}, "train set is empty"),
         ({"validation": []}, "validation set is empty"),
         ({"validation": train_rows()}, "drop-overlap|also"),
-        ({"train": [replace(row, label="a") for row in train_rows()],
-          "validation": [replace(row, label="a") for row in validation_rows()]}, "one class"),
+        (
+            {
+                "train": [replace(row, label="a") for row in train_rows()],
+                "validation": [replace(row, label="a") for row in validation_rows()],
+            },
+            "one class",
+        ),
         ({"metric": "f2"}, "f2"),
         ({"metric": "pearson"}, "pearson"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_fine_tuned(options: dict[str, Any], message: str, teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(CompressError, match=message):
         tuned(teacher, tmp_path / "out", **options)

@@ -70,15 +70,26 @@ def test_every_limit_has_such_a_case() -> None:
 @pytest.mark.parametrize(
     ("name", "limit", "code"),
     [
-        ("min_metric", 0.90, 3), ("min_metric", 0.92, 1), ("min_metric", 0.88, 0),
-        ("max_calibration_error", 0.04, 3), ("max_calibration_error", 0.01, 1), ("max_calibration_error", 0.05, 0),
-        ("min_speedup", 5.5, 3), ("min_speedup", 6, 1), ("min_speedup", 5.2, 0),
-        ("min_speedup_with_tokenizer", 5.2, 3), ("min_speedup_with_tokenizer", 5.4, 1),
-        ("max_p95_ms", 1.1, 3), ("max_p95_ms", 1.0, 1), ("max_p95_ms", 1.12, 0),
-        ("max_size", 88_000_000, 0), ("max_size", 87_999_999, 1),
-        ("max_memory", "200MB", 0), ("max_memory", "0.19 GB", 1),
+        ("min_metric", 0.90, 3),
+        ("min_metric", 0.92, 1),
+        ("min_metric", 0.88, 0),
+        ("max_calibration_error", 0.04, 3),
+        ("max_calibration_error", 0.01, 1),
+        ("max_calibration_error", 0.05, 0),
+        ("min_speedup", 5.5, 3),
+        ("min_speedup", 6, 1),
+        ("min_speedup", 5.2, 0),
+        ("min_speedup_with_tokenizer", 5.2, 3),
+        ("min_speedup_with_tokenizer", 5.4, 1),
+        ("max_p95_ms", 1.1, 3),
+        ("max_p95_ms", 1.0, 1),
+        ("max_p95_ms", 1.12, 0),
+        ("max_size", 88_000_000, 0),
+        ("max_size", 87_999_999, 1),
+        ("max_memory", "200MB", 0),
+        ("max_memory", "0.19 GB", 1),
     ],
-)  # fmt: skip
+)
 def test_limits_are_judged_by_the_whole_interval(results: Results, name: str, limit: Any, code: int) -> None:
     assert check([results(student())], **{name: limit}).exit_code == code
 
@@ -89,9 +100,10 @@ def test_an_undecided_drop_names_the_examples_it_needs(results: Results) -> None
     (1.96 + 0.84) / 1.96 * 1.0 / 0.2 is 7.15; its square is 51.1 times as many rows, 50,100 more.
     """
     path = results(
-        student(difference_points=-0.8, difference_low=-1.8, difference_high=0.2, metric_rows=1000,
-                metric_name="macro-f1")
-    )  # fmt: skip
+        student(
+            difference_points=-0.8, difference_low=-1.8, difference_high=0.2, metric_rows=1000, metric_name="macro-f1"
+        )
+    )
     (sentence,) = check([path], max_accuracy_drop=1.0).sentences
     assert "about 51,000 more examples would decide" in sentence
     assert "0.80 lost on 1,000 examples (95% interval 0.20 won to 1.80 lost)" in sentence
@@ -174,9 +186,11 @@ def test_the_teacher_in_torch_is_judged_by_absolute_limits_only(results: Results
 
 def test_selectors_are_glob_patterns(results: Results) -> None:
     path = results(
-        student(model="small-int8"), student(model="small"), student(model="large-int8", speedup_low=1.0),
+        student(model="small-int8"),
+        student(model="small"),
+        student(model="large-int8", speedup_low=1.0),
         line("small", runtime="torch", speedup_low=0.5, speedup_high=0.6),
-    )  # fmt: skip
+    )
     assert len(check([path], min_speedup=5, model="*-int8").judgements) == 2
     assert check([path], min_speedup=5, model="small*", runtime="onnx*").exit_code == 0
     assert check([path], min_speedup=5, model="small*").exit_code == 1
@@ -223,8 +237,9 @@ def test_thread_counts_are_judged_each_and_named(results: Results) -> None:
     path = results(student(), student(threads=2, speedup_low=2.0, speedup_high=3.0))
     verdict = check([path], min_speedup=5)
     assert [j.subject for j in verdict.judgements] == [
-        "student in onnxruntime, threads 1", "student in onnxruntime, threads 2",
-    ]  # fmt: skip
+        "student in onnxruntime, threads 1",
+        "student in onnxruntime, threads 2",
+    ]
     assert verdict.exit_code == 1 and check([path], min_speedup=5, threads=1).exit_code == 0
 
 
@@ -290,8 +305,14 @@ def test_files_that_are_no_results(tmp_path: Path, text: str, message: str) -> N
     ("low", "high", "said"), [(-0.9, 0.1, "is within"), (-1.6, 0.6, "may be within"), (-3.0, -1.5, None)]
 )
 def test_a_floor_within_the_budget_is_said_first(results: Results, low: float, high: float, said: str | None) -> None:
-    floor = line("majority", kind="floor", runtime="sklearn", difference_points=(low + high) / 2,
-                 difference_low=low, difference_high=high)  # fmt: skip
+    floor = line(
+        "majority",
+        kind="floor",
+        runtime="sklearn",
+        difference_points=(low + high) / 2,
+        difference_low=low,
+        difference_high=high,
+    )
     verdict = check([results(student(), floor)], max_accuracy_drop=1)
     assert verdict.exit_code == 0 and len(verdict.judgements) == 1
     assert [note[: len(f"A floor {said}")] for note in verdict.notes] == ([f"A floor {said}"] if said else [])
@@ -315,10 +336,18 @@ def test_seeds_are_judged_by_their_mean(tmp_path: Path) -> None:
     lines = [line("teacher", kind="teacher", gold=gold, predictions=predicted(1800), metric=0.9)]
     for seed, right in enumerate((1800, 1780, 1760)):
         lines.append(
-            student(model=f"student-{seed}", recipe="student", training_seed=seed, model_sha256=str(seed) * 64,
-                    predictions=predicted(right), metric=right / 2000, difference_points=(right - 1800) / 20,
-                    difference_low=(right - 1800) / 20 - 0.5, difference_high=(right - 1800) / 20 + 0.5)
-        )  # fmt: skip
+            student(
+                model=f"student-{seed}",
+                recipe="student",
+                training_seed=seed,
+                model_sha256=str(seed) * 64,
+                predictions=predicted(right),
+                metric=right / 2000,
+                difference_points=(right - 1800) / 20,
+                difference_low=(right - 1800) / 20 - 0.5,
+                difference_high=(right - 1800) / 20 + 0.5,
+            )
+        )
     path = write_lines(tmp_path / "seeds.jsonl", lines)
     verdict = check([path], max_accuracy_drop=5, over_seeds=True)
     assert [j.outcome for j in verdict.judgements] == ["holds"] and "1.00 lost on 3 seeds" in verdict.sentences[0]

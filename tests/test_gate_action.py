@@ -77,13 +77,24 @@ def run_action(folder: Path, *, path: str = os.environ["PATH"], **given: str) ->
         script = folder / "step.sh"
         script.write_text(step["run"])
         environment = {name: filled(value, inputs, job) for name, value in step["env"].items()}
-        files = {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(folder / "summary.md"), "PATH": path,
-                 "RUNNER_TEMP": str(folder / "runner"), "GITHUB_ACTIONS": "true", "OMP_NUM_THREADS": "1",
-                 "HOME": str(folder)}  # fmt: skip
+        files = {
+            "GITHUB_OUTPUT": str(output),
+            "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+            "PATH": path,
+            "RUNNER_TEMP": str(folder / "runner"),
+            "GITHUB_ACTIONS": "true",
+            "OMP_NUM_THREADS": "1",
+            "HOME": str(folder),
+        }
         done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)], cwd=folder, env=files | environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
+            cwd=folder,
+            env=files | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         job.printed += done.stdout
         job.code = done.returncode
         if "id" in step:
@@ -115,9 +126,15 @@ STRADDLING = {"speedup_low": 4.0, "speedup_high": 6.0}
     ],
 )
 def test_outcomes(
-    results: Results, tmp_path: Path, budgets: Path, fields: dict[str, Any], undecided: str, outcome: str,
-    exit_code: str, code: int,
-) -> None:  # fmt: skip
+    results: Results,
+    tmp_path: Path,
+    budgets: Path,
+    fields: dict[str, Any],
+    undecided: str,
+    outcome: str,
+    exit_code: str,
+    code: int,
+) -> None:
     path = results(student(**fields))
     job = run_action(tmp_path, results=str(path), budgets=str(budgets), python=sys.executable, undecided=undecided)
     assert job.code == code, job.printed
@@ -205,8 +222,12 @@ def workflows() -> list[Path]:
 
 def test_no_script_holds_an_expression() -> None:
     """Text that GitHub puts into a script is run; a branch may be named ``$(...)``."""
-    steps = [step for job in (yaml.safe_load(p.read_text())["jobs"] for p in workflows())
-             for one in job.values() for step in one["steps"]]  # fmt: skip
+    steps = [
+        step
+        for job in (yaml.safe_load(p.read_text())["jobs"] for p in workflows())
+        for one in job.values()
+        for step in one["steps"]
+    ]
     scripts = [step["run"] for step in [*steps, *ACTION["runs"]["steps"]] if "run" in step]
     assert len(scripts) > 5 and not [script for script in scripts if "${{" in script]
 

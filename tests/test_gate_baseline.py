@@ -125,9 +125,10 @@ def test_models_that_came_and_went_are_noted(results: Results) -> None:
     assert any("gone in onnxruntime is in" in note for note in verdict.notes)
     known = {change.subject: (change.then is not None, change.now is not None) for change in verdict.changes}
     assert known == {
-        "student in onnxruntime": (True, True), "new in onnxruntime": (False, True),
+        "student in onnxruntime": (True, True),
+        "new in onnxruntime": (False, True),
         "gone in onnxruntime": (True, False),
-    }  # fmt: skip
+    }
 
 
 def test_a_baseline_of_other_models_is_the_users_mistake(results: Results) -> None:

@@ -52,10 +52,18 @@ def test_a_file_of_budgets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("30MB", 30_000_000), ("30 mb", 30_000_000), ("1.5 GB", 1_500_000_000), ("512KiB", 524_288),
-        ("2MiB", 2_097_152), ("1GiB", 1_073_741_824), ("7", 7), ("7B", 7), (7, 7), (" 8 kB ", 8000),
+        ("30MB", 30_000_000),
+        ("30 mb", 30_000_000),
+        ("1.5 GB", 1_500_000_000),
+        ("512KiB", 524_288),
+        ("2MiB", 2_097_152),
+        ("1GiB", 1_073_741_824),
+        ("7", 7),
+        ("7B", 7),
+        (7, 7),
+        (" 8 kB ", 8000),
     ],
-)  # fmt: skip
+)
 def test_sizes_as_people_write_them(text: str | int, size: int) -> None:
     assert size_in_bytes(text) == size
 
@@ -93,14 +101,20 @@ def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
         read_budgets(path)
     message = str(caught.value)
     for fault in (
-        "budgets.toml has 12 faults", "unknown key confidence", "unknown key budget[0].modle. Did you mean 'model'?",
+        "budgets.toml has 12 faults",
+        "unknown key confidence",
+        "unknown key budget[0].modle. Did you mean 'model'?",
         "budget[0].max_accuracy_drop = 'one' is not of type float",
         "budget[1]: max_accuracy_drop = -1 is not a number of percentage points",
-        "budget[1]: max_size = 'big' is not a size", "budget[1]: threads = 0 must be at least 1",
-        "budget[1]: model is empty", "budget[2]: no limit is given",
-        "budget[3].max_size = 1.5 is not of type str or int", "budget[3].over_seeds = 'yes' is not of type bool",
-        "baseline: max_drop = 101", "baseline: max_slowdown = 1.0 is not a share",
-    ):  # fmt: skip
+        "budget[1]: max_size = 'big' is not a size",
+        "budget[1]: threads = 0 must be at least 1",
+        "budget[1]: model is empty",
+        "budget[2]: no limit is given",
+        "budget[3].max_size = 1.5 is not of type str or int",
+        "budget[3].over_seeds = 'yes' is not of type bool",
+        "baseline: max_drop = 101",
+        "baseline: max_slowdown = 1.0 is not a share",
+    ):
         assert fault in message, (fault, message)
 
 

@@ -155,12 +155,16 @@ def test_junit_has_a_case_for_every_judgement(results: Results) -> None:
         assert counts == [3, 1, 0, 1]
     held, broken, undecided = suite.findall("testcase")
     assert [case.attrib["name"] for case in (held, broken, undecided)] == [
-        "max_accuracy_drop 1", "min_speedup 6", "min_speedup 5.5",
-    ]  # fmt: skip
+        "max_accuracy_drop 1",
+        "min_speedup 6",
+        "min_speedup 5.5",
+    ]
     assert {case.attrib["classname"] for case in suite.findall("testcase")} == {"student in onnxruntime"}
     assert [[child.tag for child in case] for case in (held, broken, undecided)] == [
-        ["system-out"], ["failure"], ["skipped"],
-    ]  # fmt: skip
+        ["system-out"],
+        ["failure"],
+        ["skipped"],
+    ]
     failure = broken[0]
     assert "is broken" in failure.attrib["message"] and failure.text == failure.attrib["message"]
 
@@ -285,8 +289,12 @@ def test_json_has_every_figure(results: Results) -> None:
     assert [one["outcome"] for one in found["judgements"]] == ["holds", "broken", "undecided"]
     first = found["judgements"][0]
     assert (first["gate"], first["limit"], first["value"], first["low"], first["high"]) == (
-        "max_accuracy_drop", 1.0, 0.5, 0.1, 0.9,
-    )  # fmt: skip
+        "max_accuracy_drop",
+        1.0,
+        0.5,
+        0.1,
+        0.9,
+    )
     assert first["count"] == 2000 and first["of"] == "examples" and first["sentence"].startswith("student in")
 
 

@@ -41,8 +41,24 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("gpu")
     teacher, student = write(folder / "big", classifier("bert")), write(folder / "small", bilstm())
     data = labelled_file(folder / "test.csv", examples(30))
-    return ["--teacher", str(teacher), "--model", str(student), "--data", str(data), "--threads", "1",
-            "--batch-size", "1", "--batch-size", "4", "--rounds", "3", "--device", "cpu"]  # fmt: skip
+    return [
+        "--teacher",
+        str(teacher),
+        "--model",
+        str(student),
+        "--data",
+        str(data),
+        "--threads",
+        "1",
+        "--batch-size",
+        "1",
+        "--batch-size",
+        "4",
+        "--rounds",
+        "3",
+        "--device",
+        "cpu",
+    ]
 
 
 def some(*runtimes: str) -> list[str]:

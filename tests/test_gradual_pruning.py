@@ -304,10 +304,21 @@ def trained(
     rows = [TrainingRow(row, None, LABELS.index(str(row.label))) for row in validation_rows()]
     (folder / ".work").mkdir(parents=True, exist_ok=True)
     outcomes = fit(
-        model, tokenizer(), Lessons(None, gold), Selection(rows, "validation", None) if selected else None,
-        phases=planned, teachers=Teachers(), training=phases.replace_training(TRAINING, {"evaluations": 6}, source=""),
-        task="classification", working=folder, steps=steps, seed=0, device="cpu", threads=1, quiet=True,
-    )  # fmt: skip
+        model,
+        tokenizer(),
+        Lessons(None, gold),
+        Selection(rows, "validation", None) if selected else None,
+        phases=planned,
+        teachers=Teachers(),
+        training=phases.replace_training(TRAINING, {"evaluations": 6}, source=""),
+        task="classification",
+        working=folder,
+        steps=steps,
+        seed=0,
+        device="cpu",
+        threads=1,
+        quiet=True,
+    )
     return model, outcomes
 
 
@@ -339,9 +350,7 @@ def test_a_phase_tells_what_it_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 5, 11])
-def test_a_stopped_phase_goes_on_as_if_it_had_not(
-    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_phase_goes_on_as_if_it_had_not(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, (expected,) = trained(tmp_path / "whole")
     with monkeypatch.context() as patched:
         stop_at(step, patched, GradualPruning, "step")

@@ -138,13 +138,27 @@ def test_a_directory_holds_the_same_as_page_tables_and_pictures(finished: Path) 
 def test_the_verdict_ends_before_the_first_step_that_may_cost_and_the_first_that_does(finished: Path) -> None:
     study = content(finished)
     intervals = [
-        (0, 0.0, 0.0), (1, -0.9, 0.3), (2, -1.1, 0.5), (3, -0.8, 0.4), (4, -3.0, 0.1), (5, -5.0, -2.0), (6, -2.0, 1.0)
-    ]  # fmt: skip
+        (0, 0.0, 0.0),
+        (1, -0.9, 0.3),
+        (2, -1.1, 0.5),
+        (3, -0.8, 0.4),
+        (4, -3.0, 0.1),
+        (5, -5.0, -2.0),
+        (6, -2.0, 1.0),
+    ]
     study["evolution"] = [
-        {"order": "gradient", "seed": 0, "heads_removed": removed, "share_removed": removed / 8, "value": 0.5,
-         "points": (low + high) / 2, "low": low, "high": high}
+        {
+            "order": "gradient",
+            "seed": 0,
+            "heads_removed": removed,
+            "share_removed": removed / 8,
+            "value": 0.5,
+            "points": (low + high) / 2,
+            "low": low,
+            "high": high,
+        }
         for removed, low, high in intervals
-    ]  # fmt: skip
+    ]
     told = view(study).verdict[-1]
     assert "order 1 head (12%: −0.30 points, −0.90 to +0.30) cost surely less than 1 point" in told
     assert "; up to 4 heads (50%: −1.45 points, −3.00 to +0.10) 16 rows cannot tell a loss from chance" in told
@@ -265,8 +279,10 @@ def test_a_model_without_heads_is_refused(tmp_path: Path, capsys: pytest.Capture
     from study_parts import labelled_file
 
     write(tmp_path / "lstm", bilstm())
-    files = [str(labelled_file(tmp_path / name, rows)) for name, rows in
-             (("t.csv", train_rows()), ("v.csv", validation_rows()))]  # fmt: skip
+    files = [
+        str(labelled_file(tmp_path / name, rows))
+        for name, rows in (("t.csv", train_rows()), ("v.csv", validation_rows()))
+    ]
     arguments = ["heads", "--model", str(tmp_path / "lstm"), "--train", files[0], "--validation", files[1]]
     assert execute([*arguments, "-o", str(tmp_path / "study")]) == 2
     assert "attention heads of a 'compress-bilstm' model are not known" in capsys.readouterr().err

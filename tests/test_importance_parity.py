@@ -192,9 +192,16 @@ def test_the_tables_of_the_page(lines: Any, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(generate, "IMPORTANCE_PARITY", results)
     assert generate.importance_table("raw") == "Not measured yet.\n"
     removal = {
-        "kind": "removal", "of": "tiny", "family": "bert", "heads_per_layer": [2, 3], "whole_difference": 0.0,
-        "difference": 2e-7, "change": 0.5, "parameters": 1234, "peer_parameters": 1234,
-    }  # fmt: skip
+        "kind": "removal",
+        "of": "tiny",
+        "family": "bert",
+        "heads_per_layer": [2, 3],
+        "whole_difference": 0.0,
+        "difference": 2e-7,
+        "change": 0.5,
+        "parameters": 1234,
+        "peer_parameters": 1234,
+    }
     results.write_text("".join(json.dumps(line) + "\n" for line in [*lines, removal]), encoding="utf-8")
     for kind in ("raw", "by-layer"):
         rows = generate.importance_table(kind).splitlines()[2:]

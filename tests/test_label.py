@@ -103,9 +103,14 @@ def test_the_manifest_says_how_and_from_what(teacher: Path, tmp_path: Path, smal
     assert made.rows == ROWS and made.teacher_sha256 == opened.sha256
     assert made.manifest.labels == opened.labels
     assert made.manifest.notes == {
-        "runtime": "torch", "device": "cpu", "threads": 1, "max_length": 16, "precision": "float32",
-        "batch_rows": 64, "shard_rows": SHARD,
-    }  # fmt: skip
+        "runtime": "torch",
+        "device": "cpu",
+        "threads": 1,
+        "max_length": 16,
+        "precision": "float32",
+        "batch_rows": 64,
+        "shard_rows": SHARD,
+    }
     (data,) = made.manifest.data
     assert data == {"role": "unlabeled", "name": "pool.txt", "rows": ROWS, "sha256": content_sha256(source)}
 

@@ -12,12 +12,35 @@ import compress
 
 PACKAGE = Path(compress.__file__).parent
 STAGES = frozenset(
-    ("pretrain", "finetune", "label", "distill", "prune", "quantize", "export", "measure", "report", "gate", "replay",
-     "run", "predict")
+    (
+        "pretrain",
+        "finetune",
+        "label",
+        "distill",
+        "prune",
+        "quantize",
+        "export",
+        "measure",
+        "report",
+        "gate",
+        "replay",
+        "run",
+        "predict",
+    )
 )
 PLUGINS = frozenset(
-    ("architectures", "losses", "interventions", "augmenters", "criteria", "quantizers", "exporters", "runtimes",
-     "floors", "peers")
+    (
+        "architectures",
+        "losses",
+        "interventions",
+        "augmenters",
+        "criteria",
+        "quantizers",
+        "exporters",
+        "runtimes",
+        "floors",
+        "peers",
+    )
 )
 GROUND = frozenset(("types", "errors"))
 LEVELS = {"ground": 0, "core": 1, "plug-in": 2, "stage": 3, "package": 4, "cli": 5}

@@ -20,10 +20,23 @@ from compress.measure import benchmark
 from compress.measuring.lock import NOT_KEPT, SETTINGS, Lock, lock_path, read_lock, write_lock
 
 SETTING: dict[str, Any] = {
-    "runtimes": ["torch"], "floors": None, "peers": [], "peer_models": [], "bodies": [], "structure": True,
-    "device": "cpu", "threads": [1, 2], "batch_sizes": [1, 32], "lengths": [], "padded_teacher": True,
-    "rounds": 3, "seed": 7, "metric": None, "max_length": 0, "together": 0,
-}  # fmt: skip
+    "runtimes": ["torch"],
+    "floors": None,
+    "peers": [],
+    "peer_models": [],
+    "bodies": [],
+    "structure": True,
+    "device": "cpu",
+    "threads": [1, 2],
+    "batch_sizes": [1, 32],
+    "lengths": [],
+    "padded_teacher": True,
+    "rounds": 3,
+    "seed": 7,
+    "metric": None,
+    "max_length": 0,
+    "together": 0,
+}
 
 
 def made(folder: Path, **arguments: Any) -> Path:
@@ -132,7 +145,7 @@ HOSTILE = {
     "a number outside its interval": (changed(("figures", 2, "speedup_low"), 9.0), "outside its interval"),
     "a metric without interval": (changed(("figures", 2, "metric_low"), None), "metric has no interval"),
     "a number that is too large": (changed(("figures", 2, "size_bytes"), 10**30), "size_bytes is too large"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", HOSTILE)
@@ -149,10 +162,13 @@ def test_what_no_benchmark_writes_is_refused(fault: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "cannot be read"), ("{", "cannot be read"), ("[" * 100_000, "cannot be read"), ("null", "not an object"),
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+        ("null", "not an object"),
         ("\x00\xff", "cannot be read"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_json_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.lock.json"
     path.write_bytes(text.encode("latin-1"))

@@ -377,10 +377,13 @@ def test_shared_projection_shares_one_pair_of_matrices_among_all_weights_of_a_sh
     part = learned("shared-projection", bert(), tiny.classifier())
     shapes = {name: tuple(parameter.shape) for name, parameter in part.named_parameters()}
     assert shapes == {
-        "left.attention": (16, 32), "right.attention": (32, 16),
-        "left.widened": (24, 64), "right.widened": (32, 16),
-        "left.narrowed": (16, 32), "right.narrowed": (64, 24),
-    }  # fmt: skip
+        "left.attention": (16, 32),
+        "right.attention": (32, 16),
+        "left.widened": (24, 64),
+        "right.widened": (32, 16),
+        "left.narrowed": (16, 32),
+        "right.narrowed": (64, 24),
+    }
 
 
 def test_shared_projection_is_zero_for_equal_models_and_the_identity() -> None:
@@ -432,9 +435,7 @@ def test_mixed_vocabulary_by_hand() -> None:
     read = teacher(inputs_embeds=embedded, attention_mask=torch.ones_like(pieces)).logits
     said = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     p, q = (said / 3).softmax(-1), (read / 3).softmax(-1)
-    value = loss("mixed-vocabulary")(
-        ANY, Outputs(said), mixed((pieces + offset).tolist()), part, temperature=3.0
-    )
+    value = loss("mixed-vocabulary")(ANY, Outputs(said), mixed((pieces + offset).tolist()), part, temperature=3.0)
     assert value.item() == pytest.approx((9 * p * (p / q).log()).sum().item() / 2, rel=1e-4)
 
 

@@ -82,7 +82,12 @@ def test_the_control_of_a_student_of_mixed_text_reads_none(
         vocabulary={"size": 100},
     )
     made = distill(
-        teacher, student, tmp_path / "control", unlabeled=pool_file(tmp_path / "pool.txt"), train=train_rows(),
-        control=True, device="cpu",
-    )  # fmt: skip
+        teacher,
+        student,
+        tmp_path / "control",
+        unlabeled=pool_file(tmp_path / "pool.txt"),
+        train=train_rows(),
+        control=True,
+        device="cpu",
+    )
     assert load(made.path)[0].get_input_embeddings().num_embeddings <= 100

@@ -48,18 +48,24 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
     )
     output = folder / "results.jsonl"
     lines = benchmark(
-        torch_directory("bert"), [onnx_directory("bert"), control], ROWS, output=output,
-        study="tiny", command="compress benchmark ...", **QUICK,
-    )  # fmt: skip
+        torch_directory("bert"),
+        [onnx_directory("bert"), control],
+        ROWS,
+        output=output,
+        study="tiny",
+        command="compress benchmark ...",
+        **QUICK,
+    )
     return output, lines
 
 
 def find(lines: list[dict[str, Any]], runtime: str, batch_size: int = 1, **fields: Any) -> dict[str, Any]:
     fields = {"padding": "longest", **fields}
     (line,) = [
-        x for x in lines
+        x
+        for x in lines
         if x["runtime"] == runtime and x["batch_size"] == batch_size and all(x[k] == v for k, v in fields.items())
-    ]  # fmt: skip
+    ]
     return line
 
 
@@ -92,11 +98,17 @@ def test_one_line_for_each_configuration(measured: tuple[Path, list[dict[str, An
     # The teacher also runs in its export's runtime, and in torch with all rows padded.
     assert len(lines) == 2 * (2 + 1 + 1 + 1)
     assert {(x["kind"], x["runtime"]) for x in lines} == {
-        ("teacher", "torch"), ("teacher", "onnxruntime"), ("model", "onnxruntime"), ("control", "torch"),
-    }  # fmt: skip
+        ("teacher", "torch"),
+        ("teacher", "onnxruntime"),
+        ("model", "onnxruntime"),
+        ("control", "torch"),
+    }
     assert [(x["batch_size"], x["padding"]) for x in lines if x["kind"] == "teacher" and x["runtime"] == "torch"] == [
-        (1, "longest"), (8, "longest"), (1, "max_length"), (8, "max_length"),
-    ]  # fmt: skip
+        (1, "longest"),
+        (8, "longest"),
+        (1, "max_length"),
+        (8, "max_length"),
+    ]
     assert len(rows_of(lines)) == 5 and sum(is_baseline(x) for x in lines) == 2
 
 
@@ -179,9 +191,7 @@ def test_the_metric_is_that_of_the_model(measured: tuple[Path, list[dict[str, An
             assert line["metric_low"] <= line["metric"] <= line["metric_high"] and line["metric_rows"] == 40
 
 
-def test_a_line_says_what_was_trained_and_how(
-    measured: tuple[Path, list[dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     teacher = find(measured[1], "torch", kind="teacher")
     assert teacher["shape"] == {"type": "bert", "layers": 2, "hidden_size": 32, "vocabulary_size": len(tokenizer())}
     assert teacher["training_steps"] is None and "budget" not in teacher
@@ -205,24 +215,30 @@ def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[dict[str,
 def test_a_control_belongs_to_the_student_of_its_seed(tmp_path: Path) -> None:
     made = {
         name: with_manifest(
-            write(tmp_path / name, bilstm()), recipe={"name": "bilstm"}, notes={"control": "control" in name},
+            write(tmp_path / name, bilstm()),
+            recipe={"name": "bilstm"},
+            notes={"control": "control" in name},
             seeds={"seed": int(name[-1])},
         )
         for name in ("bilstm-0", "bilstm-1", "control-1", "control-0", "control-2")
-    }  # fmt: skip
+    }
     found = open_contenders(torch_directory("bert"), list(made.values()), [])
     assert {c.name: c.control_of for c in found if c.kind == "control"} == {
-        "control-0": "bilstm-0", "control-1": "bilstm-1", "control-2": "bilstm-0",
-    }  # fmt: skip
+        "control-0": "bilstm-0",
+        "control-1": "bilstm-1",
+        "control-2": "bilstm-0",
+    }
 
 
 def test_students_that_are_trained_alike_have_one_control(tmp_path: Path) -> None:
     def made(name: str, recipe: str, hidden: int = 8, **notes: bool) -> Path:
         architecture = {"name": "bilstm", "options": {"hidden_size": hidden}}
         return with_manifest(
-            write(tmp_path / name, bilstm(seed=len(list(tmp_path.iterdir())))), notes=notes, seeds={"seed": 3},
+            write(tmp_path / name, bilstm(seed=len(list(tmp_path.iterdir())))),
+            notes=notes,
+            seeds={"seed": 3},
             recipe={"name": recipe, "architecture": architecture, "training": {"max_steps": 5}, "phases": [recipe]},
-        )  # fmt: skip
+        )
 
     one, two = made("one", "one"), made("two", "two")
     control, other = made("one-control", "one", control=True), made("wide", "wide", hidden=9)
@@ -231,9 +247,13 @@ def test_students_that_are_trained_alike_have_one_control(tmp_path: Path) -> Non
     int8 = with_manifest(tmp_path / "two-int8", stage="quantize", parents=(parent,))
     found = open_contenders(torch_directory("bert"), [one, control, two, other, int8], [])
     assert {c.name: c.control for c in found} == {
-        "bert": "", "one": "one-control", "one-control": "", "two": "one-control", "wide": "",
+        "bert": "",
+        "one": "one-control",
+        "one-control": "",
+        "two": "one-control",
+        "wide": "",
         "two-int8": "one-control",
-    }  # fmt: skip
+    }
     assert {c.name: c.control_of for c in found if c.kind == "control"} == {"one-control": "one"}
     (alone,) = (c for c in open_contenders(torch_directory("bert"), [two, control], []) if c.kind == "control")
     assert alone.control_of == "two"
@@ -252,9 +272,7 @@ def test_what_was_made_from_a_student_bears_its_recipe(control: bool, tmp_path: 
 
 def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, list[dict[str, Any]]]) -> None:
     model, tokenizer = torch_directory("bert").load(), torch_directory("bert").load_tokenizer()
-    expected = [
-        int(model(**tokenizer(row.text, return_tensors="pt", truncation=True)).logits.argmax()) for row in ROWS
-    ]
+    expected = [int(model(**tokenizer(row.text, return_tensors="pt", truncation=True)).logits.argmax()) for row in ROWS]
     assert find(measured[1], "torch", kind="teacher")["predictions"] == expected
 
 
@@ -262,8 +280,11 @@ def test_torch_models_are_exported_for_a_runtime_that_needs_it(tmp_path: Path) -
     contenders = open_contenders(torch_directory("bert"), [write(tmp_path / "student", bilstm())], [])
     entries = plan_entries(contenders, ["torch", "onnxruntime"], lambda model: _to_onnx(model, tmp_path))
     assert [entry.title for entry in entries] == [
-        "bert in torch", "bert in onnxruntime", "student in torch", "student in onnxruntime",
-    ]  # fmt: skip
+        "bert in torch",
+        "bert in onnxruntime",
+        "student in torch",
+        "student in onnxruntime",
+    ]
     assert [entry.directory.is_onnx for entry in entries] == [False, True, False, True]
     assert [entry.is_baseline for entry in entries] == [True, False, False, False]
 
@@ -392,9 +413,15 @@ def test_a_damaged_graph_is_one_sentence(tmp_path: Path) -> None:
     try:
         with pytest.raises(CompressError, match="broken in onnxruntime: .*cannot open"):
             worker.ask(
-                "load", folder="runtimes", plugin="onnxruntime", directory=str(broken), device="cpu", threads=1,
-                cores=[], texts=str(texts),
-            )  # fmt: skip
+                "load",
+                folder="runtimes",
+                plugin="onnxruntime",
+                directory=str(broken),
+                device="cpu",
+                threads=1,
+                cores=[],
+                texts=str(texts),
+            )
     finally:
         worker.close()
 

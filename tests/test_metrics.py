@@ -36,9 +36,7 @@ def test_f1_is_of_the_last_label() -> None:
     from sklearn.metrics import f1_score
 
     predicted, gold = columns(200, 2)
-    assert metrics.score(predicted, gold, metric=METRICS["f1"], classes=2) == pytest.approx(
-        f1_score(gold, predicted)
-    )
+    assert metrics.score(predicted, gold, metric=METRICS["f1"], classes=2) == pytest.approx(f1_score(gold, predicted))
     # 2 hits, 1 false alarm, 1 miss: 2*2 / (2*2 + 1 + 1)
     assert metrics.score([1, 1, 1, 0], [1, 1, 0, 1], metric=METRICS["f1"], classes=2) == pytest.approx(2 / 3)
 
@@ -67,9 +65,7 @@ def test_constant_predictions_have_no_correlation() -> None:
 def test_evaluate_takes_logits() -> None:
     logits = np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0], [0.0, 1.0]])
     assert metrics.evaluate(logits, [0, 1, 1, 1], task="classification") == 0.75
-    assert metrics.evaluate(
-        np.array([[1.0], [2.0], [3.0]]), [2.0, 4.0, 6.0], task="regression"
-    ) == pytest.approx(1.0)
+    assert metrics.evaluate(np.array([[1.0], [2.0], [3.0]]), [2.0, 4.0, 6.0], task="regression") == pytest.approx(1.0)
 
 
 def test_unknown_and_unfit_metrics_are_the_users_mistake() -> None:
@@ -136,9 +132,7 @@ def test_drawing_counts_is_drawing_rows() -> None:
     gold = np.zeros(2000, int)
     reference, predicted = (generator.random((2, 2000)) > 0.9).astype(int)
     found = metrics.paired_difference(predicted, reference, gold, metric=METRICS["accuracy"], classes=2)
-    low, high = metrics.bootstrap(
-        (predicted, reference), lambda p, r: (p == 0).mean(axis=-1) - (r == 0).mean(axis=-1)
-    )
+    low, high = metrics.bootstrap((predicted, reference), lambda p, r: (p == 0).mean(axis=-1) - (r == 0).mean(axis=-1))
     assert (found.low, found.high) == pytest.approx((100 * low, 100 * high), abs=0.12)
 
 
@@ -183,9 +177,7 @@ def test_paired_interval_covers_the_truth() -> None:
         gold = np.zeros(500, int)
         draw = generator.random(500)
         reference, predicted = (draw > 0.90).astype(int), (draw > 0.88).astype(int)
-        found = metrics.paired_difference(
-            predicted, reference, gold, metric=METRICS["accuracy"], classes=2, seed=world
-        )
+        found = metrics.paired_difference(predicted, reference, gold, metric=METRICS["accuracy"], classes=2, seed=world)
         held += found.low <= -2.0 <= found.high
     assert held >= 89
 
@@ -197,7 +189,5 @@ def test_agreement() -> None:
 
 def test_regression_has_no_mcnemar() -> None:
     gold = np.linspace(0, 5, 50)
-    found = metrics.paired_difference(
-        gold + 0.1, gold[::-1] + 0.0, gold, metric=METRICS["pearson"], classes=1
-    )
+    found = metrics.paired_difference(gold + 0.1, gold[::-1] + 0.0, gold, metric=METRICS["pearson"], classes=1)
     assert found.mcnemar_p is None and found.points == pytest.approx(200.0)

@@ -68,9 +68,13 @@ def build(hook: str, source: Path, output: Path) -> str:
 
 def run_python(script: str, *, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", script], cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True,
+        [sys.executable, "-c", script],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def names(wheel: Path) -> list[str]:
@@ -112,10 +116,20 @@ def test_the_sdist_holds_what_a_packager_needs(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {
-        "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "constraints.txt", "setup.py",
-        "pyproject.toml", "tests/tiny.py", "docs/design.md", "docs/generate.py", "students/bilstm.toml",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "Makefile",
+        "constraints.txt",
+        "setup.py",
+        "pyproject.toml",
+        "tests/tiny.py",
+        "docs/design.md",
+        "docs/generate.py",
+        "students/bilstm.toml",
         "benchmarks/quickstart.toml",
-    }  # fmt: skip
+    }
     assert wanted - inside == set()
     assert not any(name.startswith((".venv", "runs/")) for name in inside)
 

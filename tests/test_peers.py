@@ -109,8 +109,10 @@ def elsewhere(
     done = subprocess.run(
         [python, "-c", ELSEWHERE, name, str(model.path), str(rows), str(folder)],
         env={**os.environ, "PYTHONPATH": str(folder / "path"), "HF_HUB_OFFLINE": "1"},
-        capture_output=True, text=True, cwd=folder,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     word, _, rest = done.stdout.strip().splitlines()[-1].partition(" ")
     if word == "UNAVAILABLE":

@@ -465,9 +465,12 @@ def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
     from compress.transfer import Gold, Lessons, Pool
 
     rows = write_rows(
-        folder / "rows.arrow", Lessons(Pool((labels,)), Gold()).rows("all"), tokenizer("bert"), max_length=32,
+        folder / "rows.arrow",
+        Lessons(Pool((labels,)), Gold()).rows("all"),
+        tokenizer("bert"),
+        max_length=32,
         task="classification",
-    )  # fmt: skip
+    )
     return rows, collator(0, "classification")
 
 

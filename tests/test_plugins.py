@@ -94,12 +94,23 @@ def test_options_are_checked_against_the_signature(options: dict[str, Any], faul
 @pytest.mark.parametrize(
     ("value", "annotation", "fits"),
     [
-        (1, "int", True), (1.0, "int", False), (True, "int", False), (1, "float", True), (True, "float", False),
-        ("a", "str", True), (1, "str", False), (True, "bool", True), (1, "bool", False), (None, "int | None", True),
-        ("a", "int | None", False), ([1, 2], "list[int]", True), ([1, "a"], "list[int] | None", False),
-        ((1.5,), "tuple[float, ...]", True), ("12", "list[str]", False),
+        (1, "int", True),
+        (1.0, "int", False),
+        (True, "int", False),
+        (1, "float", True),
+        (True, "float", False),
+        ("a", "str", True),
+        (1, "str", False),
+        (True, "bool", True),
+        (1, "bool", False),
+        (None, "int | None", True),
+        ("a", "int | None", False),
+        ([1, 2], "list[int]", True),
+        ([1, "a"], "list[int] | None", False),
+        ((1.5,), "tuple[float, ...]", True),
+        ("12", "list[str]", False),
     ],
-)  # fmt: skip
+)
 def test_which_values_fit_an_annotation(value: Any, annotation: str, fits: bool) -> None:
     assert plugins.fits(value, annotation) is fits
 

@@ -214,9 +214,14 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(
 
 def test_it_is_fine_tuned_as_any_encoder(made: ModelDir, tmp_path: Path) -> None:
     teacher = finetune(
-        made.path, tmp_path / "teacher", train=train_rows(), validation=validation_rows(), training=TRAINING,
-        device="cpu", threads=1,
-    )  # fmt: skip
+        made.path,
+        tmp_path / "teacher",
+        train=train_rows(),
+        validation=validation_rows(),
+        training=TRAINING,
+        device="cpu",
+        threads=1,
+    )
     assert teacher.labels == ("negative", "positive")
     assert teacher.manifest is not None and teacher.manifest.parents[0]["name"] == "compact"
 

@@ -317,9 +317,20 @@ def test_all_removals_in_one_command_and_one_recovery(teacher: Path, tmp_path: P
     corpus = [Example(row.text) for row in validation_rows()[:6]]
     labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
     made = pruned(
-        teacher, tmp_path / "small", "1", ffn="50%", layers="1", hidden="25%", multiple=8, vocabulary=corpus,
-        validation=validation_rows()[:6], recover=1.0, labels=[labels], training=TRAINING, measure=True,
-    )  # fmt: skip
+        teacher,
+        tmp_path / "small",
+        "1",
+        ffn="50%",
+        layers="1",
+        hidden="25%",
+        multiple=8,
+        vocabulary=corpus,
+        validation=validation_rows()[:6],
+        recover=1.0,
+        labels=[labels],
+        training=TRAINING,
+        measure=True,
+    )
     small, tokenizer = load(made.path)
     assert made.manifest is not None
     architecture = made.manifest.architecture
@@ -328,16 +339,23 @@ def test_all_removals_in_one_command_and_one_recovery(teacher: Path, tmp_path: P
     assert small.config.vocab_size == len(tokenizer) < len(load(teacher)[1])
     found = content(made)
     assert [cut["removal"] for cut in found["cuts"]] == [
-        "nothing", "vocabulary", "layers", "heads", "neurons", "hidden", "recovery"
-    ]  # fmt: skip
+        "nothing",
+        "vocabulary",
+        "layers",
+        "heads",
+        "neurons",
+        "hidden",
+        "recovery",
+    ]
     assert found["cuts"][1]["points"] == 0.0  # the corpus covers the rows that judge
     assert found["vocabulary"]["fallbacks"]["words_changed"] == 0 == found["vocabulary"]["fallbacks"]["word_share"]
     assert {(s["runtime"], s["batch_size"]) for s in found["speeds"]} == {
-        ("torch", 1), ("torch", 32), ("onnxruntime", 1), ("onnxruntime", 32)
-    }  # fmt: skip
-    assert [s["name"] for s in found["speeds"][:6]] == [
-        "nothing", "vocabulary", "layers", "heads", "neurons", "hidden"
-    ]
+        ("torch", 1),
+        ("torch", 32),
+        ("onnxruntime", 1),
+        ("onnxruntime", 32),
+    }
+    assert [s["name"] for s in found["speeds"][:6]] == ["nothing", "vocabulary", "layers", "heads", "neurons", "hidden"]
     assert all(s["speedup"] == 1 for s in found["speeds"] if s["name"] == "nothing")
     removed = made.manifest.notes["removed"]
     rest = "1 of 2 layers, 1 of 4 heads, 32 of 64 neurons, 8 of 32 hidden dimensions"
@@ -454,9 +472,16 @@ def test_a_speed_is_measured_again_on_a_busy_host_and_refused_on_one_that_stays_
 def test_units_are_closed_while_the_model_recovers(teacher: Path, tmp_path: Path) -> None:
     longer = replace(TRAINING, max_steps=20, learning_rate=1e-3)
     made = pruned(
-        teacher, tmp_path / "small", "50%", ffn="50%", multiple=8, schedule="cubic", recover=9.0, training=longer,
+        teacher,
+        tmp_path / "small",
+        "50%",
+        ffn="50%",
+        multiple=8,
+        schedule="cubic",
+        recover=9.0,
+        training=longer,
         hidden="25%",
-    )  # fmt: skip
+    )
     model, _ = load(made.path)
     assert sum(heads_per_layer(model)) == 4 and sum(ffn_widths(model)) == 64 and model.config.hidden_size == 24
     assert made.manifest is not None and made.manifest.notes["recovery"]["planned_steps"] == 8  # 12 closed the units
@@ -592,9 +617,15 @@ def test_recovery_learns_from_the_inside_too(
     monkeypatch.setattr(phases, "fit", spied)
     corpus = [Example(row.text) for row in train_rows()]
     made = pruned(
-        teacher, tmp_path / "small", "3", hidden="25%", recover=1.0, recovery=recovery, training=TRAINING,
+        teacher,
+        tmp_path / "small",
+        "3",
+        hidden="25%",
+        recover=1.0,
+        recovery=recovery,
+        training=TRAINING,
         vocabulary=corpus,
-    )  # fmt: skip
+    )
     assert losses == [["logit-mse", {"hidden": "hidden-mse", "relations": "relations"}[recovery]]]
     assert made.manifest is not None and made.manifest.notes["recovery"]["steps"] > 0
 
@@ -632,9 +663,13 @@ def test_timing_leaves_the_threads_of_the_process_alone(teacher: Path, tmp_path:
     torch.set_num_threads(2)
     try:
         prune(
-            teacher, Pruning(layers="1"), tmp_path / "small", train=train_rows(), validation=validation_rows(),
+            teacher,
+            Pruning(layers="1"),
+            tmp_path / "small",
+            train=train_rows(),
+            validation=validation_rows(),
             device="cpu",
-        )  # fmt: skip
+        )
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -707,10 +742,18 @@ def test_a_speed_of_a_busy_host_is_not_shown_as_one(teacher: Path, tmp_path: Pat
     found = content(pruned(teacher, tmp_path / "small", "3", ffn="50%", multiple=8))
     ratios = {"nothing": (1.0, 1.0, 1.0), "heads": (1.3, 1.0, 1.9), "neurons": (1.8, 1.7, 1.9)}
     found["speeds"] = [
-        {"name": name, "runtime": "torch", "threads": 1, "batch_size": 1, "latency_ms": 2.0, "speedup": value,
-         "low": low, "high": high}
+        {
+            "name": name,
+            "runtime": "torch",
+            "threads": 1,
+            "batch_size": 1,
+            "latency_ms": 2.0,
+            "speedup": value,
+            "low": low,
+            "high": high,
+        }
         for name, (value, low, high) in ratios.items()
-    ]  # fmt: skip
+    ]
     page = view(found)
     told = "Batch size 1: ×1.80 (×1.70 to ×1.90) in torch, each against the unpruned model"
     assert any(sentence.startswith(told) for sentence in page.verdict)

@@ -31,9 +31,7 @@ def fields(
     labels: tuple[str, ...] = LABELS,
 ) -> dict[str, dict[str, Any]]:
     chosen = METRICS[metric]
-    return quality_fields(
-        logits, np.asarray(gold), baseline="teacher", metric=chosen, task=chosen.task, labels=labels
-    )
+    return quality_fields(logits, np.asarray(gold), baseline="teacher", metric=chosen, task=chosen.task, labels=labels)
 
 
 GOLD = [1, 1, 1, 0, 0, 0, 1, 0]
@@ -101,8 +99,11 @@ def test_only_the_first_hundred_flips_are_kept_but_all_are_counted() -> None:
 def test_recall_is_compared_class_by_class(found: dict[str, dict[str, Any]]) -> None:
     negative, positive = found["model"]["classes"]
     assert (negative["label"], negative["rows"], negative["recall"], negative["teacher_recall"]) == (
-        "negative", 4, 0.75, 0.75,
-    )  # fmt: skip
+        "negative",
+        4,
+        0.75,
+        0.75,
+    )
     assert (positive["recall"], positive["teacher_recall"], positive["difference_points"]) == (0.25, 0.75, -50.0)
     held = np.array(GOLD) == 1
     expected = paired_difference(
@@ -121,9 +122,14 @@ def test_classes_with_one_row_or_none_have_nulls() -> None:
     one, none = classes[1], classes[2]
     assert one["rows"] == 1 and one["recall"] in {0.0, 1.0} and one["low"] is one["high"] is None
     assert none == {
-        "label": "class 2", "rows": 0, "recall": None, "teacher_recall": None, "difference_points": None, "low": None,
+        "label": "class 2",
+        "rows": 0,
+        "recall": None,
+        "teacher_recall": None,
+        "difference_points": None,
+        "low": None,
         "high": None,
-    }  # fmt: skip
+    }
 
 
 def test_a_regression_flips_where_its_error_grows() -> None:

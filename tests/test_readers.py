@@ -128,19 +128,31 @@ def test_cells_of_several_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "columns", "row"),
     [
-        ("gj04\t1\t\tThe sailors rode the breeze.\ncj99\t0\t*\tIf you had eaten more want.\n",
-         Columns("3", None, "1"), Example("The sailors rode the breeze.", None, "1")),
-        ("1\t70\t71\tHe said the pie is good .\t\" The pie is good .\n"
-         "0\t72\t73\tShe left the town .\tShe stayed there .\n",
-         Columns("3", "4", "0"), Example("He said the pie is good .", '" The pie is good .', "1")),
-        ("news\t2012\t0001\t5.000\tA plane is taking off.\tAn air plane takes off.\n"
-         "news\t2012\t0004\t3.800\tA man plays a flute.\tA man is playing a flute.\thttp://x\thttp://y\n",
-         Columns("4", "5", "3"), Example("A plane is taking off.", "An air plane takes off.", "5.000")),
-        ("ham\tOk lar... Joking wif u oni...\nspam\tFree entry in 2 a wkly comp\n",
-         Columns("1", None, "0"), Example("Ok lar... Joking wif u oni...", None, "ham")),
+        (
+            "gj04\t1\t\tThe sailors rode the breeze.\ncj99\t0\t*\tIf you had eaten more want.\n",
+            Columns("3", None, "1"),
+            Example("The sailors rode the breeze.", None, "1"),
+        ),
+        (
+            '1\t70\t71\tHe said the pie is good .\t" The pie is good .\n'
+            "0\t72\t73\tShe left the town .\tShe stayed there .\n",
+            Columns("3", "4", "0"),
+            Example("He said the pie is good .", '" The pie is good .', "1"),
+        ),
+        (
+            "news\t2012\t0001\t5.000\tA plane is taking off.\tAn air plane takes off.\n"
+            "news\t2012\t0004\t3.800\tA man plays a flute.\tA man is playing a flute.\thttp://x\thttp://y\n",
+            Columns("4", "5", "3"),
+            Example("A plane is taking off.", "An air plane takes off.", "5.000"),
+        ),
+        (
+            "ham\tOk lar... Joking wif u oni...\nspam\tFree entry in 2 a wkly comp\n",
+            Columns("1", None, "0"),
+            Example("Ok lar... Joking wif u oni...", None, "ham"),
+        ),
     ],
     ids=["cola", "mrpc", "sts-b", "sms"],
-)  # fmt: skip
+)
 def test_headerless_columns_are_guessed_by_content(
     tmp_path: Path, content: str, columns: Columns, row: Example
 ) -> None:
@@ -240,9 +252,7 @@ MISTAKES: list[tuple[str, bytes | None, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "content", "options", "message"), MISTAKES, ids=lambda value: None)
-def test_mistakes(
-    tmp_path: Path, name: str, content: bytes | None, options: dict[str, Any], message: str
-) -> None:
+def test_mistakes(tmp_path: Path, name: str, content: bytes | None, options: dict[str, Any], message: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(CompressError, match=message) as caught:
@@ -369,12 +379,16 @@ def test_labelled_sets_as_they_lie(
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("glue/SST-2/test.tsv", 1821), ("glue/RTE/test.tsv", 3000), ("ud/en_lines-dev.conllu", 1118),
-        ("imdb-sentences/unlabeled.txt.gz", 860_790), ("ud/en_lines-train.conllu", None),
+        ("glue/SST-2/test.tsv", 1821),
+        ("glue/RTE/test.tsv", 3000),
+        ("ud/en_lines-dev.conllu", 1118),
+        ("imdb-sentences/unlabeled.txt.gz", 860_790),
+        ("ud/en_lines-train.conllu", None),
         ("ud/en_partut-train.conllu", None),
-        ("ud/fr_partut-train.conllu", 803), ("ud/it_partut-dev.conllu", 156),
+        ("ud/fr_partut-train.conllu", 803),
+        ("ud/it_partut-dev.conllu", 156),
     ],
-)  # fmt: skip
+)
 def test_unlabelled_sets_as_they_lie(shared_data: Path, name: str, rows: int | None) -> None:
     source = open_source(shared_data / name, role="unlabeled", labelled=False)
     count = sum(1 for _ in source)

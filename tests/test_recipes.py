@@ -142,8 +142,10 @@ def test_one_fault_of_a_student(change: dict[str, Any], message: str) -> None:
         ({"data": {key: STUDY["data"][key] for key in ("train", "validation", "test")}}, "give data.unlabeled"),
         (
             {
-                "data": {key: STUDY["data"][key] for key in ("train", "validation", "test")}, "students": [],
-                "prune": [{"heads": "60%"}], "budgets": {"small": {"rows": 9}},
+                "data": {key: STUDY["data"][key] for key in ("train", "validation", "test")},
+                "students": [],
+                "prune": [{"heads": "60%"}],
+                "budgets": {"small": {"rows": 9}},
             },
             "budgets.small.rows is of unlabelled sets, and there is none",
         ),

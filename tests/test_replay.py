@@ -40,9 +40,11 @@ def run_lines(**changed: Any) -> list[dict[str, Any]]:
     """Return the lines of a teacher and a student at two batch sizes; changes are of the student at batch 1."""
     teacher = {"kind": "teacher", "model_sha256": "a" * 64}
     return [
-        line("bert", batch_size=1, **teacher), line("bert", batch_size=32, **teacher),
-        line("small", **{"batch_size": 1, **changed}), line("small", batch_size=32),
-    ]  # fmt: skip
+        line("bert", batch_size=1, **teacher),
+        line("bert", batch_size=32, **teacher),
+        line("small", **{"batch_size": 1, **changed}),
+        line("small", batch_size=32),
+    ]
 
 
 def compared(folder: Path, new: list[dict[str, Any]], **old: Any) -> Agreement:
@@ -50,9 +52,7 @@ def compared(folder: Path, new: list[dict[str, Any]], **old: Any) -> Agreement:
 
 
 def outcome(agreement: Agreement, what: str, model: str = "small", setting: str = "") -> str:
-    (found,) = [
-        c.outcome for c in agreement.comparisons if (c.what, c.model) == (what, model) and setting in c.setting
-    ]
+    (found,) = [c.outcome for c in agreement.comparisons if (c.what, c.model) == (what, model) and setting in c.setting]
     return found
 
 
@@ -61,9 +61,13 @@ def test_the_same_lines_agree(tmp_path: Path) -> None:
     assert (agreement.verdict, agreement.exit_code) == ("agrees", 0)
     # A metric and a size of each model; speed-ups of the student, as the teacher's are 1 by definition.
     assert [(c.model, c.what, c.outcome) for c in agreement.comparisons] == [
-        ("bert", "accuracy", SAME), ("small", "accuracy", SAME), ("bert", "size", SAME), ("small", "size", SAME),
-        ("small", "speed-up", WITHIN), ("small", "speed-up", WITHIN),
-    ]  # fmt: skip
+        ("bert", "accuracy", SAME),
+        ("small", "accuracy", SAME),
+        ("bert", "size", SAME),
+        ("small", "size", SAME),
+        ("small", "speed-up", WITHIN),
+        ("small", "speed-up", WITHIN),
+    ]
     assert [c.setting for c in agreement.comparisons[4:]] == ["cpu, 1 thread, batch 1", "cpu, 1 thread, batch 32"]
     assert not agreement.versions and not agreement.missing
 
@@ -148,8 +152,10 @@ def test_another_host_is_not_judged_by_speed_but_by_quality(tmp_path: Path) -> N
 def test_versions_that_changed_are_named(tmp_path: Path) -> None:
     new = [{**x, "versions": {"torch": "2.14.0", "onnx": "1.0"}} for x in run_lines()]
     assert compared(tmp_path, new).versions == {
-        "onnx": ("not installed", "1.0"), "python": ("3.11.7", "not installed"), "torch": ("2.13.0", "2.14.0"),
-    }  # fmt: skip
+        "onnx": ("not installed", "1.0"),
+        "python": ("3.11.7", "not installed"),
+        "torch": ("2.13.0", "2.14.0"),
+    }
 
 
 def test_what_was_not_measured_again_leaves_it_undecided(tmp_path: Path) -> None:
@@ -198,9 +204,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def locked(path: Path, **changed: Any) -> LockedModel:
     fields: dict[str, Any] = {
-        "name": path.name, "kind": "model", "sha256": ModelDir.open(path).sha256,
-        "tokenizer_sha256": "f" * 64, "directory": path.name, "training_seed": None,
-    }  # fmt: skip
+        "name": path.name,
+        "kind": "model",
+        "sha256": ModelDir.open(path).sha256,
+        "tokenizer_sha256": "f" * 64,
+        "directory": path.name,
+        "training_seed": None,
+    }
     return LockedModel(**{**fields, **changed})
 
 
@@ -292,9 +302,7 @@ def test_other_rows_are_refused(house: Path) -> None:
         replay(house / "results.lock.json", house / "other.csv")
 
 
-def test_training_rows_must_be_given_and_the_same(
-    house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_rows_must_be_given_and_the_same(house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = without_measuring(monkeypatch)
     with pytest.raises(CompressError, match="no training rows.*leave out --train"):
         replay(house / "results.lock.json", house / "test.csv", train=house / "test.csv")
@@ -324,8 +332,16 @@ def say(house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
 
     def run(**changed: Any) -> int:
         without_measuring(monkeypatch, **changed)
-        return execute(["replay", str(house / "results.lock.json"), "--data", str(house / "test.csv"),
-                        "-o", str(tmp_path / "again.jsonl")])  # fmt: skip
+        return execute(
+            [
+                "replay",
+                str(house / "results.lock.json"),
+                "--data",
+                str(house / "test.csv"),
+                "-o",
+                str(tmp_path / "again.jsonl"),
+            ]
+        )
 
     return run
 
@@ -359,8 +375,9 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_terminal_is_not_obeyed(house: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                  monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_a_terminal_is_not_obeyed(
+    house: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     without_measuring(monkeypatch)
     content = json.loads((house / "results.lock.json").read_text())
     for figure in content["figures"]:

@@ -37,9 +37,17 @@ def usual() -> list[dict[str, Any]]:
         line("bilstm", **student, speedup=46.2, speedup_low=44, speedup_high=48),
         line("bilstm", **student, speedup=46.2, batch_size=32, throughput_rows_per_second=5078.0),
         line("bilstm-control", kind="control", control_of="bilstm", recipe="bilstm", metric=0.85, speedup=46.0),
-        line("fast-but-wrong", runtime="onnxruntime", speedup=90.0, metric=0.7, metric_kept_percent=77.8,
-             difference_points=-20.0, difference_low=-22.0, difference_high=-18.0),
-    ]  # fmt: skip
+        line(
+            "fast-but-wrong",
+            runtime="onnxruntime",
+            speedup=90.0,
+            metric=0.7,
+            metric_kept_percent=77.8,
+            difference_points=-20.0,
+            difference_low=-22.0,
+            difference_high=-18.0,
+        ),
+    ]
 
 
 @pytest.fixture
@@ -233,11 +241,16 @@ def test_the_twins_say_the_same(made: Any, tmp_path: Path) -> None:
     rows = {(row["model"], row["runtime"]): row["cells"] for row in first["table"]["rows"]}
     assert rows["bilstm", "onnxruntime"]["metric"]["value"] == pytest.approx(89.45)
     assert rows["torchao-int8", "torchao-int8"]["speedup"] == {
-        "text": "too noisy (17%)", "small": "", "value": None, "low": None, "high": None
-    }  # fmt: skip
+        "text": "too noisy (17%)",
+        "small": "",
+        "value": None,
+        "low": None,
+        "high": None,
+    }
     assert [step["name"] for step in first["waterfalls"][0]["steps"]][:2] == [
-        "dynamic padding", "runtime: torch → onnxruntime"
-    ]  # fmt: skip
+        "dynamic padding",
+        "runtime: torch → onnxruntime",
+    ]
     assert len(data["sections"]) == 2 and "svg" not in json.dumps(data)
 
 

@@ -24,8 +24,10 @@ def costs(*prices: str, lines: Any = (TEACHER, STUDENT), best: Any = (STUDENT,))
 
 def test_prices_are_read() -> None:
     assert parse_prices(["cpu=0.34", "cpu:8=1.20", "cuda=2.5"]) == {
-        ("cpu", None): 0.34, ("cpu", 8): 1.2, ("cuda", None): 2.5
-    }  # fmt: skip
+        ("cpu", None): 0.34,
+        ("cpu", 8): 1.2,
+        ("cuda", None): 2.5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -64,8 +66,10 @@ def test_thread_counts_and_devices_are_machines_of_their_own() -> None:
     gpu = [{**one, "device": "cuda", "host_id": "g", "host": {"gpu": ["Card"]}} for one in (TEACHER, STUDENT)]
     found = costs("cpu=0.3", "cpu:8=0.9", lines=[TEACHER, STUDENT, *more, *gpu])
     assert [(offer.title, offer.price_per_hour) for offer in found.offers] == [
-        ("Test CPU, 1 thread", 0.3), ("Test CPU, 8 threads", 0.9), ("Card", None)
-    ]  # fmt: skip
+        ("Test CPU, 1 thread", 0.3),
+        ("Test CPU, 8 threads", 0.9),
+        ("Card", None),
+    ]
     assert len(found.rows) == 6
 
 

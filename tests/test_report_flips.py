@@ -17,18 +17,43 @@ from compress.reporting.flips import flips_of
 TEXTS = ["a dull film", "a <b>bright</b> film", "no idea"]
 SHA256 = content_sha256([Example(text, None, str(index % 2)) for index, text in enumerate(TEXTS)])
 CLASSES = [
-    {"label": "negative", "rows": 2, "recall": 0.5, "teacher_recall": 0.4, "difference_points": 10.0, "low": 1.0,
-     "high": 19.0},
-    {"label": "positive", "rows": 1, "recall": 0.0, "teacher_recall": 1.0, "difference_points": -100.0, "low": None,
-     "high": None},
-    {"label": "absent", "rows": 0, "recall": None, "teacher_recall": None, "difference_points": None, "low": None,
-     "high": None},
-]  # fmt: skip
+    {
+        "label": "negative",
+        "rows": 2,
+        "recall": 0.5,
+        "teacher_recall": 0.4,
+        "difference_points": 10.0,
+        "low": 1.0,
+        "high": 19.0,
+    },
+    {
+        "label": "positive",
+        "rows": 1,
+        "recall": 0.0,
+        "teacher_recall": 1.0,
+        "difference_points": -100.0,
+        "low": None,
+        "high": None,
+    },
+    {
+        "label": "absent",
+        "rows": 0,
+        "recall": None,
+        "teacher_recall": None,
+        "difference_points": None,
+        "low": None,
+        "high": None,
+    },
+]
 STUDENT = line(
-    "student", data_sha256=SHA256, flips_lost_rows=12, flips_won_rows=1, classes=CLASSES,
+    "student",
+    data_sha256=SHA256,
+    flips_lost_rows=12,
+    flips_won_rows=1,
+    classes=CLASSES,
     flips_lost=[{"row": 1, "gold": 1, "predicted": 0, "change": -97.5}] * 12,
     flips_won=[{"row": 0, "gold": 0, "predicted": 1, "change": 51.0}],
-)  # fmt: skip
+)
 LINES = [line("teacher", kind="teacher", data_sha256=SHA256), STUDENT, {**STUDENT, "runtime": "onnxruntime"}]
 
 
@@ -50,8 +75,10 @@ def test_a_model_once_and_the_worst_rows_first() -> None:
     assert (found.lost[0].row, found.lost[0].gold, found.lost[0].predicted) == (1, "positive", "negative")
     assert [one.label for one in found.classes] == ["positive", "negative", "absent"]
     assert [(one.change, one.interval) for one in found.classes] == [
-        ("−100.00", "–"), ("+10.00", "+1.00 to +19.00"), ("–", "–")
-    ]  # fmt: skip
+        ("−100.00", "–"),
+        ("+10.00", "+1.00 to +19.00"),
+        ("–", "–"),
+    ]
 
 
 def test_scores_of_a_regression_are_shown_as_they_are() -> None:

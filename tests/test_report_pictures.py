@@ -86,10 +86,15 @@ def place(mark: ElementTree.Element, axis: str) -> float:
 
 def test_the_front_holds_what_nothing_beats() -> None:
     points = [
-        point("teacher", 1, 89, "teacher"), point("slow", 2, 88), point("good", 5, 88.5), point("fast", 40, 88),
-        point("bad", 30, 80), point("control", 50, 99, "control"), point("body", 99, None, "body"),
+        point("teacher", 1, 89, "teacher"),
+        point("slow", 2, 88),
+        point("good", 5, 88.5),
+        point("fast", 40, 88),
+        point("bad", 30, 80),
+        point("control", 50, 99, "control"),
+        point("body", 99, None, "body"),
         point("paper", None, 99, "published"),
-    ]  # fmt: skip
+    ]
     assert [p.name for p in front(points)] == ["teacher", "good", "fast"]
 
 
@@ -103,8 +108,14 @@ def test_every_kind_has_a_shape_of_its_own() -> None:
 
 
 def test_what_lacks_a_metric_or_a_speed_is_at_the_edge() -> None:
-    found = drawn([point("teacher", 1, 89, "teacher"), point("m", 9, 88), point("b", 0.2, None, "body"),
-                   point("p", None, 87, "published")])  # fmt: skip
+    found = drawn(
+        [
+            point("teacher", 1, 89, "teacher"),
+            point("m", 9, 88),
+            point("b", 0.2, None, "body"),
+            point("p", None, 87, "published"),
+        ]
+    )
     assert place(found["b"], "y") == plot.WIDE.bottom and place(found["b"], "log") < place(found["teacher"], "log")
     assert place(found["p"], "log") == place(found["p"], "linear") == plot.WIDE.right
     assert place(found["p"], "y") > place(found["m"], "y")

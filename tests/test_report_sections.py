@@ -23,8 +23,11 @@ def student(**fields: Any) -> dict[str, Any]:
 
 
 def test_rows_are_those_of_the_fewest_threads_and_of_the_datas_own_length() -> None:
-    lines = [{**one, **more} for one in (TEACHER, student())
-             for more in ({"threads": 4}, {"threads": 2}, {"threads": 2, "length": 16})]  # fmt: skip
+    lines = [
+        {**one, **more}
+        for one in (TEACHER, student())
+        for more in ({"threads": 4}, {"threads": 2}, {"threads": 2, "length": 16})
+    ]
     (found,) = gather(lines)
     assert {(row.head["threads"], row.head["length"]) for row in found.rows} == {(2, None)}
     assert len(found.rows) == 2 and len(found.swept) == 4
@@ -75,8 +78,20 @@ def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
     page = view([line("m")])
     assert page.title == "made-up" and page.costs is not None and page.sections[0].waterfalls == []
     assert "teacher in torch was not measured" in page.sections[0].verdict[0]
-    body = view([line("bert", kind="body", metric=None, metric_name=None, difference_points=None,
-                      metric_kept_percent=None, flips_lost_rows=None, calibration_error=None)])  # fmt: skip
+    body = view(
+        [
+            line(
+                "bert",
+                kind="body",
+                metric=None,
+                metric_name=None,
+                difference_points=None,
+                metric_kept_percent=None,
+                flips_lost_rows=None,
+                calibration_error=None,
+            )
+        ]
+    )
     assert body.sections[0].picture is None and body.sections[0].flips == []
     with pytest.raises(CompressError, match="does not exist"):
         read_results([tmp_path / "nothing.jsonl"])
@@ -95,11 +110,11 @@ def test_what_distillation_is_worth_is_read_from_afar_with_its_doubt() -> None:
     assert section(found, 1.0, {}).tiles[-1][1].endswith("without an interval")
 
 
-@pytest.mark.parametrize(
-    ("name", "mean", "spread"), [("accuracy", "80.00%", "1.41"), ("pearson", "0.8000", "0.0141")]
-)
+@pytest.mark.parametrize(("name", "mean", "spread"), [("accuracy", "80.00%", "1.41"), ("pearson", "0.8000", "0.0141")])
 def test_means_over_seeds_have_the_digits_of_their_metric(name: str, mean: str, spread: str) -> None:
-    seeds = [line(f"m-{seed}", recipe="m", training_seed=seed, metric=0.79 + 0.02 * seed, metric_name=name)
-             for seed in (0, 1)]  # fmt: skip
+    seeds = [
+        line(f"m-{seed}", recipe="m", training_seed=seed, metric=0.79 + 0.02 * seed, metric_name=name)
+        for seed in (0, 1)
+    ]
     (row,) = repeats(seeds)
     assert (row[3].text, row[4].text) == (mean, spread)

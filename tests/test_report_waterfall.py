@@ -23,10 +23,16 @@ ROUNDS = 5
 def made(name: str, runtime: str, milliseconds: float, *, stage: str = "", parent: str = "", **fields: Any) -> Any:
     """Return a line that takes the same time in every round; the teacher has no parent."""
     return line(
-        name, kind=fields.pop("kind", "model" if parent else "teacher"), runtime=runtime, stage=stage,
-        model_sha256=sha256(name), parents=[sha256(parent)] if parent else [],
-        latency_ms=[[milliseconds] * 3] * ROUNDS, latency_p50_ms=milliseconds, **fields,
-    )  # fmt: skip
+        name,
+        kind=fields.pop("kind", "model" if parent else "teacher"),
+        runtime=runtime,
+        stage=stage,
+        model_sha256=sha256(name),
+        parents=[sha256(parent)] if parent else [],
+        latency_ms=[[milliseconds] * 3] * ROUNDS,
+        latency_p50_ms=milliseconds,
+        **fields,
+    )
 
 
 STOCK = made("t", "torch", 40.0, padding="max_length")
@@ -49,9 +55,12 @@ def factors(found: Waterfall) -> list[tuple[str, float]]:
 def test_every_step_is_its_own_factor_and_the_product_is_the_whole() -> None:
     found = fall(STOCK, BASE, FAST, STUDENT, INT8, THREADS)
     assert factors(found) == [
-        ("dynamic padding", 4.0), ("runtime: torch → onnxruntime", 2.0), ("distillation", 5.0), ("int8", 2.5),
+        ("dynamic padding", 4.0),
+        ("runtime: torch → onnxruntime", 2.0),
+        ("distillation", 5.0),
+        ("int8", 2.5),
         ("threads: 1 → 4", 1.6),
-    ]  # fmt: skip
+    ]
     assert found.product == pytest.approx(160) and found.total.value == pytest.approx(160) and found.missing == []
     assert "from t in torch, padded to 128, 1 thread to s-int8 in onnxruntime, 4 threads, it is ×160" in found.sentence
     assert "a difference of 0.0%" in found.sentence and found.total.low < 160 < found.total.high
@@ -97,9 +106,7 @@ def of(parent: str, removals: list[str], milliseconds: float, **fields: Any) -> 
     """Return the line of a structure of a pruned model."""
     no_quality = dict.fromkeys(("metric_name", "metric", "metric_low", "metric_high", "difference_points"))
     name = f"{parent}: {'+'.join(removals)}"
-    return made(
-        name, "torch", milliseconds, kind="structure", parent=parent, removals=removals, **no_quality, **fields
-    )
+    return made(name, "torch", milliseconds, kind="structure", parent=parent, removals=removals, **no_quality, **fields)
 
 
 ALL = ["vocabulary", "layers", "heads", "neurons", "hidden"]
@@ -112,9 +119,13 @@ def test_every_removal_is_a_step_and_the_last_ends_at_the_pruned_model() -> None
     stranger = of("q", ["layers"], 7.0)  # of another model
     found = fall(BASE, PRUNED, best, *reversed(BETWEEN), stranger, best=best)
     assert factors(found) == [
-        ("smaller vocabulary", 1.25), ("layers removed", 2.0), ("heads removed", 2.0),
-        ("feed-forward neurons removed", 1.6), ("narrower", 1.25), ("int8", 2.0),
-    ]  # fmt: skip
+        ("smaller vocabulary", 1.25),
+        ("layers removed", 2.0),
+        ("heads removed", 2.0),
+        ("feed-forward neurons removed", 1.6),
+        ("narrower", 1.25),
+        ("int8", 2.0),
+    ]
     assert found.product == pytest.approx(20) and found.total.value == pytest.approx(20)
     assert found.steps[4].after == "p in torch, 1 thread" and found.total.before == "t in torch, 1 thread"
     assert "a difference of 0.0%. Shapes between removals were measured with random weights" in found.sentence
@@ -141,8 +152,10 @@ def test_removals_keep_their_steps_behind_a_change_of_runtime_and_a_parent_that_
     best = {**PRUNED, "runtime": "onnxruntime", "parents": [sha256("s"), sha256("t")], "removals": ["layers", "heads"]}
     between = {**of("p", ["layers"], 2.5), "runtime": "onnxruntime"}
     assert factors(fall(BASE, FAST, best, between, best=best)) == [
-        ("runtime: torch → onnxruntime", 2.0), ("layers removed and what came before", 2.0), ("heads removed", 2.5),
-    ]  # fmt: skip
+        ("runtime: torch → onnxruntime", 2.0),
+        ("layers removed and what came before", 2.0),
+        ("heads removed", 2.5),
+    ]
 
 
 def test_a_noisy_removal_is_left_out_with_its_neighbour() -> None:

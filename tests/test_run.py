@@ -27,11 +27,14 @@ from compress.stages import Stages
 from compress.study_data import open_rows
 from compress.study_plan import control_names, student_plans
 
-STUDY = """
+STUDY = (
+    """
 title = "A tiny study"
 description = "of nothing"
 seed = 1
-""" + STUDY_HEAD + """
+"""
+    + STUDY_HEAD
+    + """
 [[students]]
 recipe = "FOLDER/small.toml"
 quantize = false
@@ -47,6 +50,7 @@ batch_sizes = [1]
 rounds = 3
 runtimes = ["torch"]
 """
+)
 
 
 class Case:
@@ -91,9 +95,18 @@ def stamps(directory: Path) -> dict[str, int]:
 
 def test_every_stage_has_its_directory_and_nothing_else_is_left(finished: Case) -> None:
     assert {path.name for path in finished.out.iterdir()} == {
-        "study.json", "labels", "train-labels", "small", "small-control", "small-seed-5", "small-seed-5-control",
-        "pruned-50", "results.jsonl", "results.lock.json", "report",
-    }  # fmt: skip
+        "study.json",
+        "labels",
+        "train-labels",
+        "small",
+        "small-control",
+        "small-seed-5",
+        "small-seed-5-control",
+        "pruned-50",
+        "results.jsonl",
+        "results.lock.json",
+        "report",
+    }
     journal = json.loads((finished.out / "study.json").read_text())
     assert set(journal) == {path.name for path in finished.out.iterdir()} - {"study.json", "results.lock.json"}
 
@@ -123,9 +136,11 @@ def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
     lines = read_results([finished.out / "results.jsonl"])
     fields = ("training_seed", "control_of", "control")
     assert {line["model"]: tuple(map(line.get, fields)) for line in lines if line["model"] in names} == {
-        "small": (1, "", "small-control"), "small-control": (1, "small", ""),
-        "small-seed-5": (5, "", "small-seed-5-control"), "small-seed-5-control": (5, "small-seed-5", ""),
-    }  # fmt: skip
+        "small": (1, "", "small-control"),
+        "small-control": (1, "small", ""),
+        "small-seed-5": (5, "", "small-seed-5-control"),
+        "small-seed-5-control": (5, "small-seed-5", ""),
+    }
     assert {line["training_steps"] for line in lines if line["model"] in names} == {7}
 
 
@@ -242,8 +257,11 @@ def test_what_only_people_read_makes_nothing_anew(case: Case, monkeypatch: pytes
     case.run()
     before = stamps(case.out)
     text = (case.folder / "small.toml").read_text()
-    (case.folder / "small.toml").write_text(text.replace('"tiny"', '"as small as can be"').replace(
-        "[architecture]", 'missing = ["nearly everything"]\n[architecture]', 1))  # fmt: skip
+    (case.folder / "small.toml").write_text(
+        text.replace('"tiny"', '"as small as can be"').replace(
+            "[architecture]", 'missing = ["nearly everything"]\n[architecture]', 1
+        )
+    )
     case.run()
     assert stamps(case.out) == before
 

@@ -71,9 +71,7 @@ def disturbers() -> list[int]:
 def test_a_model_beside_itself_made_much_slower(script: ModuleType) -> None:
     """So much that no other work on the machine hides it: how exact the ratio is, is measured and not tested."""
     condition = script.Condition("slower", handicap=9.0)
-    found = script.repeat(
-        torch_directory("bert"), "torch", examples(20), condition, batch_size=8, rounds=5, seed=0
-    )
+    found = script.repeat(torch_directory("bert"), "torch", examples(20), condition, batch_size=8, rounds=5, seed=0)
     assert condition.true_ratio == 0.1
     assert found.low <= found.value <= found.high and found.value < 0.5
 
@@ -83,10 +81,21 @@ def test_the_script_writes_a_line_for_each_condition(
 ) -> None:
     pool_file(tmp_path / "texts.txt")
     monkeypatch.setattr(script, "repeat", lambda *given, **named: script.Comparison(1.0, 0.98, 1.02, 0.01, False))
-    monkeypatch.setattr(sys, "argv", [
-        "self_comparison.py", "--model", str(torch_directory("bert").path), "--data", str(tmp_path / "texts.txt"),
-        "--repeats", "2", "-o", str(tmp_path / "out.jsonl"),
-    ])  # fmt: skip
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "self_comparison.py",
+            "--model",
+            str(torch_directory("bert").path),
+            "--data",
+            str(tmp_path / "texts.txt"),
+            "--repeats",
+            "2",
+            "-o",
+            str(tmp_path / "out.jsonl"),
+        ],
+    )
     script.main()
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["name"] for line in lines] == ["quiet", "disturbed", "slower"]

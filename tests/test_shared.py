@@ -113,8 +113,13 @@ def test_the_real_teacher_reads_sst2_as_published(
     answers = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
     labels = ModelDir.open(model).labels
     assert len(answers) == 872
-    assert sum(answer == label or labels.index(answer) == _index(label) for answer, label in
-               zip(answers, gold, strict=True)) == 776  # fmt: skip
+    assert (
+        sum(
+            answer == label or labels.index(answer) == _index(label)
+            for answer, label in zip(answers, gold, strict=True)
+        )
+        == 776
+    )
 
 
 def _index(label: str | None) -> int:

@@ -31,9 +31,16 @@ ROWS = [Example(f"{row.text} {PLAIN[index % 15]} zebra", None, row.label) for in
 
 def small(teacher: Path, output: Path, pruning: Pruning, **options: Any) -> ModelDir:
     return prune(
-        teacher, pruning, output, train=train_rows(), validation=validation_rows(), measure=False, device="cpu",
-        threads=1, **options,
-    )  # fmt: skip
+        teacher,
+        pruning,
+        output,
+        train=train_rows(),
+        validation=validation_rows(),
+        measure=False,
+        device="cpu",
+        threads=1,
+        **options,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +55,16 @@ def half(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
 def measured(teacher: Path, half: ModelDir, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     output = tmp_path_factory.mktemp("results") / "r.jsonl"
     lines = benchmark(
-        teacher, [half], ROWS, output=output, structure=True, runtimes=("onnxruntime",), rounds=3, batch_sizes=(1, 4),
+        teacher,
+        [half],
+        ROWS,
+        output=output,
+        structure=True,
+        runtimes=("onnxruntime",),
+        rounds=3,
+        batch_sizes=(1, 4),
         padded_teacher=False,
-    )  # fmt: skip
+    )
     return output, lines
 
 
@@ -58,13 +72,18 @@ def test_every_shape_but_the_last_is_measured_wherever_the_model_is(measured: tu
     output, lines = measured
     assert read_results([output]) == lines
     found = [one for one in lines if one["kind"] == "structure"]
-    names = ["half: fewer word pieces", "half: fewer word pieces and layers",
-             "half: fewer word pieces, layers and heads"]  # fmt: skip
+    names = [
+        "half: fewer word pieces",
+        "half: fewer word pieces and layers",
+        "half: fewer word pieces, layers and heads",
+    ]
     assert [(x["model"], x["runtime"], x["batch_size"]) for x in found] == [
         (name, "onnxruntime", size) for name in names for size in (1, 4)
     ]
     assert [x["removals"] for x in found[::2]] == [
-        ["vocabulary"], ["vocabulary", "layers"], ["vocabulary", "layers", "heads"]
+        ["vocabulary"],
+        ["vocabulary", "layers"],
+        ["vocabulary", "layers", "heads"],
     ]
     pruned = next(x for x in lines if x["model"] == "half")
     assert pruned["removals"] == ["vocabulary", "layers", "heads", "neurons"] and pruned["metric"] is not None
@@ -92,9 +111,12 @@ def test_the_waterfall_has_a_step_for_every_removal(measured: tuple[Path, list[A
     (best,) = [row for row in rows_of(lines) if row.title == "half in onnxruntime"]
     for found in waterfalls(best, lines):
         assert [step.name for step in found.steps] == [
-            "runtime: torch → onnxruntime", "smaller vocabulary", "layers removed", "heads removed",
+            "runtime: torch → onnxruntime",
+            "smaller vocabulary",
+            "layers removed",
+            "heads removed",
             "feed-forward neurons removed",
-        ]  # fmt: skip
+        ]
         assert found.steps[-1].after == "half in onnxruntime, 1 thread"
 
 
@@ -200,8 +222,9 @@ def test_a_shape_that_cannot_be_built_is_the_manifests_fault(config: dict[str, A
 
 def test_structures_are_in_their_models_group_and_at_the_datas_own_lengths() -> None:
     model = torch_directory("bert")
-    teacher, one, other = (Contender(model, name, kind) for name, kind in (("t", "teacher"), ("a", "model"),
-                                                                           ("b", "model")))  # fmt: skip
+    teacher, one, other = (
+        Contender(model, name, kind) for name, kind in (("t", "teacher"), ("a", "model"), ("b", "model"))
+    )
     shape = replace(one, name="a: fewer layers", kind="structure", structure_of="a")
     entries = [Entry(contender, "torch", model, "torch", "cpu") for contender in (teacher, one, other, shape)]
     groups = [[entry.contender.name for entry in group] for group in groups_of(entries, 1)]

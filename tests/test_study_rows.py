@@ -27,14 +27,17 @@ from compress.output import finish
 from compress.recipes import BenchmarkRecipe, Choice, Phase, Vocabulary, resolved
 from compress.run import FailedRows, run
 
-STUDY = """
+STUDY = (
+    """
 title = "Rows"
 description = "of a tiny study"
 [budgets.small]
 training = { max_steps = 3, batch_size = 16 }
 rows = 20
 [budgets.paper]
-""" + STUDY_HEAD + """
+"""
+    + STUDY_HEAD
+    + """
 [[students]]
 recipe = "FOLDER/first.toml"
 quantize = false
@@ -54,6 +57,7 @@ batch_sizes = [1]
 rounds = 3
 together = 2
 """
+)
 
 
 RECIPE = "pkd-half"  # one that the survey has
@@ -117,9 +121,15 @@ def case(tmp_path: Path, on_torch: None, monkeypatch: pytest.MonkeyPatch) -> Cas
 def test_students_that_differ_in_their_phases_only_share_a_control(case: Case) -> None:
     case.run()
     assert case.names() == [
-        "first", "first-control", "second", "second-control", "third", "third-seed-5", "third-seed-5-control",
+        "first",
+        "first-control",
+        "second",
+        "second-control",
+        "third",
+        "third-seed-5",
+        "third-seed-5-control",
         "pruned-50",
-    ]  # fmt: skip
+    ]
     (measured,) = case.measured
     assert measured["models"] == case.names()  # each once
 
@@ -165,9 +175,15 @@ def test_the_first_budget_is_the_default_and_a_plan_stands_above_it(case: Case) 
     case.run()
     trainings = {name: recipe["training"] for name, _, recipe in case.trained}
     assert {name: (t["max_steps"], t["batch_size"]) for name, t in trainings.items()} == {
-        "first": (3, 16), "first-control": (3, 16), "second": (4, 16), "second-control": (4, 16), "third": (3, 16),
-        "third-seed-5": (3, 16), "third-seed-5-control": (3, 16), "pruned-50": (3, 16),
-    }  # fmt: skip
+        "first": (3, 16),
+        "first-control": (3, 16),
+        "second": (4, 16),
+        "second-control": (4, 16),
+        "third": (3, 16),
+        "third-seed-5": (3, 16),
+        "third-seed-5-control": (3, 16),
+        "pruned-50": (3, 16),
+    }
     assert LabelDir.open(case.out / "labels").rows == 20
     assert case.measured[0]["budget"] == "small" and case.measured[0]["together"] == 2
     assert case.measured[0]["command"] == "compress run rows --budget small"
@@ -182,8 +198,11 @@ def test_another_budget_is_asked_for_by_name(case: Case) -> None:
 
 def test_one_directory_holds_one_budget(case: Case) -> None:
     case.run(only=["first"])
-    case.recipe.write_text(case.recipe.read_text().replace("[budgets.paper]", "[budgets.same]\nrows = 20\n"
-                           "training = { max_steps = 3, batch_size = 16 }"))  # fmt: skip
+    case.recipe.write_text(
+        case.recipe.read_text().replace(
+            "[budgets.paper]", "[budgets.same]\nrows = 20\ntraining = { max_steps = 3, batch_size = 16 }"
+        )
+    )
     with pytest.raises(CompressError, match="first was made from other data or settings"):
         case.run(budget="same", only=["first"])
 
@@ -191,8 +210,12 @@ def test_one_directory_holds_one_budget(case: Case) -> None:
 def test_a_budget_that_is_not_there(case: Case) -> None:
     with pytest.raises(CompressError, match="rows has no budget 'smal'; it has small, paper. Did you mean 'small'?"):
         case.run(budget="smal")
-    case.recipe.write_text(case.recipe.read_text().replace("[budgets.paper]", "").replace("[budgets.small]\n", "")
-                           .replace("training = { max_steps = 3, batch_size = 16 }\nrows = 20\n", ""))  # fmt: skip
+    case.recipe.write_text(
+        case.recipe.read_text()
+        .replace("[budgets.paper]", "")
+        .replace("[budgets.small]\n", "")
+        .replace("training = { max_steps = 3, batch_size = 16 }\nrows = 20\n", "")
+    )
     with pytest.raises(CompressError, match="rows has no budgets, so that --budget small would change nothing"):
         case.run(budget="small")
     assert case.trained == [] and not case.out.exists()
@@ -277,8 +300,18 @@ def test_the_command_prints_the_report_and_then_what_failed(
 
     monkeypatch.setattr(importlib.import_module("compress.run"), "report", report)
     case.failing["second"] = CompressError("it has no heads")
-    words = ["run", str(case.recipe), "--data-root", str(case.folder / "data"), "--model-root",
-             str(case.folder / "models"), "-o", str(case.out), "--device", "cpu"]  # fmt: skip
+    words = [
+        "run",
+        str(case.recipe),
+        "--data-root",
+        str(case.folder / "data"),
+        "--model-root",
+        str(case.folder / "models"),
+        "-o",
+        str(case.out),
+        "--device",
+        "cpu",
+    ]
     assert execute([*words, "--only", "first", "--only", "second"]) == 2
     captured = capsys.readouterr()
     assert captured.out.startswith("the table\n") and "second (it has no heads)" in captured.err

@@ -24,13 +24,19 @@ BODY = replace(TINYBERT, system="TinyBERT, wide", body="bert-large")
 PHASES = (Phase((Choice("kl"),)),)
 ROUNDED = (*PHASES, Phase((Choice("kl"),), intervention=Choice("fake-quantization")))
 KNOWN = {
-    "narrow": StudentRecipe("n", Choice("transformer"), PHASES, survey=(TINYBERT,), name="narrow",
-                            missing=("general distillation: no pretrained checkpoint",)),
+    "narrow": StudentRecipe(
+        "n",
+        Choice("transformer"),
+        PHASES,
+        survey=(TINYBERT,),
+        name="narrow",
+        missing=("general distillation: no pretrained checkpoint",),
+    ),
     "rounded": StudentRecipe("r", Choice("transformer"), ROUNDED, survey=(Q8BERT,), name="rounded"),
     "other": StudentRecipe("o", Choice("bilstm"), PHASES, paper="Somebody 2020", name="other"),
     "shared": StudentRecipe("s", Choice("albert"), PHASES, survey=(TINYBERT, BODY), name="shared"),
     "unmeasured": StudentRecipe("u", Choice("bilstm"), PHASES, survey=(TINYBERT,), name="unmeasured"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +54,25 @@ def model(name: str, mistakes: int, **fields: Any) -> Measurement:
     """Return a line of a model that answers so many of the 200 rows wrongly; the teacher 10."""
     metric = 1 - mistakes / 200
     base: dict[str, Any] = {
-        "metric": metric, "metric_low": metric - 0.04, "metric_high": metric + 0.04, "metric_rows": 200,
-        "difference_points": 100 * (metric - 0.95), "difference_low": -9.0, "difference_high": 1.0,
-        "predictions": wrong(mistakes), "stage": "distill", "recipe": "narrow", "training_seed": 0,
-        "parameters": 5_500_000, "parameters_ratio": 4.0, "size_ratio": 4.5,
-        "training_steps": 500, "training_batch_size": 64,
-        "shape": {"type": "bert", "layers": 4, "hidden_size": 312, "vocabulary_size": 30522}, "budget": "small",
-    }  # fmt: skip
+        "metric": metric,
+        "metric_low": metric - 0.04,
+        "metric_high": metric + 0.04,
+        "metric_rows": 200,
+        "difference_points": 100 * (metric - 0.95),
+        "difference_low": -9.0,
+        "difference_high": 1.0,
+        "predictions": wrong(mistakes),
+        "stage": "distill",
+        "recipe": "narrow",
+        "training_seed": 0,
+        "parameters": 5_500_000,
+        "parameters_ratio": 4.0,
+        "size_ratio": 4.5,
+        "training_steps": 500,
+        "training_batch_size": 64,
+        "shape": {"type": "bert", "layers": 4, "hidden_size": 312, "vocabulary_size": 30522},
+        "budget": "small",
+    }
     return line(name, **(base | fields))
 
 
@@ -131,8 +149,16 @@ def test_the_best_speed_up_says_where_and_leaves_noise_out() -> None:
 def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
     """As a row of its own, which does not take the place of what the recipe reached."""
     student = model("shared", 20, recipe="shared")
-    body = line("bert-large", kind="body", metric=None, metric_name=None, difference_points=None, speedup=0.05,
-                parameters=335_000_000, parameters_ratio=0.07)  # fmt: skip
+    body = line(
+        "bert-large",
+        kind="body",
+        metric=None,
+        metric_name=None,
+        difference_points=None,
+        speedup=0.05,
+        parameters=335_000_000,
+        parameters_ratio=0.07,
+    )
     (part,) = gather([TEACHER, student, body])
     found = survey.survey(part.rows, part.lines)
     assert found is not None
@@ -197,8 +223,11 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     recipe = KNOWN["narrow"]
     monkeypatch.setattr(explanation, "figures", dict)
     assert explanation.in_short(recipe) == (
-        "÷7.5, 96%, ×9.4", "not measured yet", "–", "compress distill --student narrow"
-    )  # fmt: skip
+        "÷7.5, 96%, ×9.4",
+        "not measured yet",
+        "–",
+        "compress distill --student narrow",
+    )
     (part,) = gather([TEACHER, STUDENT, CONTROL])
     table = survey.survey(part.rows, part.lines, [KNOWN["unmeasured"]])
     assert table is not None
@@ -219,10 +248,14 @@ def test_an_explanation_says_what_is_learned_from_what_in_which_order() -> None:
         phases=(
             Phase((Choice("mlm"),), name="words", text="pool", share=3.0, teacher="encoder", masking=0.15),
             Phase((Choice("hidden-mse", 2.0), Choice("kl")), by_layer="stacked", training={"learning_rate": 1e-4}),
-            Phase((Choice("hard-label"),), text="gold", frozen=("embeddings", "head"),
-                  intervention=Choice("module-replacing")),
+            Phase(
+                (Choice("hard-label"),),
+                text="gold",
+                frozen=("embeddings", "head"),
+                intervention=Choice("module-replacing"),
+            ),
         ),
-    )  # fmt: skip
+    )
     said = "\n".join(explanation.explain(recipe))
     assert "1. words, 60% of the steps\n     reads the unlabelled text, 15% of the tokens masked\n" in said
     assert "taught by the text itself" in said

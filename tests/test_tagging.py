@@ -129,8 +129,9 @@ def test_json_lines_with_words_and_tags(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     read = read_examples(open_source(path, role="train", labelled=True))
     assert read == [
-        Example("New\u00a0York shines", tags=("PROPN", "VERB")), Example("Yes", tags=("INTJ",)),
-    ]  # fmt: skip
+        Example("New\u00a0York shines", tags=("PROPN", "VERB")),
+        Example("Yes", tags=("INTJ",)),
+    ]
     assert [row.words for row in open_source(path, role="unlabeled", labelled=False)] == [row.words for row in read]
 
 
@@ -215,10 +216,16 @@ def test_a_word_that_was_cut_off_is_wrong_and_teaches_nothing(tmp_path: Path) ->
     assert (predicted[10:90] == -1).all() and predicted[0] == logits[0].argmax()
     taught = write_rows(
         tmp_path / "rows.arrow",
-        [TrainingRow(row, part, tags) for row, part, tags in zip(
-            rows, by_sentence(logits, [90, 2]), encode_gold(rows, TAGS, task="tagging", name="train"), strict=True)],
-        tokens, max_length=8, task="tagging",
-    )  # fmt: skip
+        [
+            TrainingRow(row, part, tags)
+            for row, part, tags in zip(
+                rows, by_sentence(logits, [90, 2]), encode_gold(rows, TAGS, task="tagging", name="train"), strict=True
+            )
+        ],
+        tokens,
+        max_length=8,
+        task="tagging",
+    )
     assert [row["labels"] for row in taught] == [[1] * 6, [1, 2]]
     assert [row["row"] for row in taught] == [0, 1]
     batch = collator(0, "tagging")(list(taught))
@@ -304,13 +311,19 @@ def test_quality_of_words_by_hand() -> None:
     model = 9.0 * np.eye(3)[[0, 1, 2, 2, 0]]
     model[3] = np.nan  # cut off
     found = quality_fields(
-        {"t": teacher, "m": model}, gold, baseline="t", metric=ACCURACY, task="tagging", labels=("a", "b", "c"),
+        {"t": teacher, "m": model},
+        gold,
+        baseline="t",
+        metric=ACCURACY,
+        task="tagging",
+        labels=("a", "b", "c"),
         sentences=which,
-    )["m"]  # fmt: skip
+    )["m"]
     assert found["metric"] == 0.6 and found["metric_rows"] == 5 and found["mcnemar_p"] is None
     assert [(one["row"], one["word"], one["gold"], one["predicted"]) for one in found["flips_lost"]] == [
-        (0, 2, 1, 2), (1, 0, 2, -1),
-    ]  # fmt: skip
+        (0, 2, 1, 2),
+        (1, 0, 2, -1),
+    ]
     (won,) = found["flips_won"]
     assert won == {"row": 1, "word": 1, "gold": 0, "predicted": 0, "change": pytest.approx(99.97, abs=0.02)}
     line = {**found, "model": "m", "model_sha256": "", "runtime": "torch", "kind": "model", "data_sha256": "x"}
@@ -341,9 +354,15 @@ def teacher(folder: Path) -> ModelDir:
     body.save_pretrained(path)
     longer = replace(TRAINING, epochs=40.0, learning_rate=3e-3, evaluations=4, patience=4)
     return finetune(
-        path, folder / "teacher", train=TRAIN, validation=VALIDATION, training=longer, device="cpu", threads=1,
+        path,
+        folder / "teacher",
+        train=TRAIN,
+        validation=VALIDATION,
+        training=longer,
+        device="cpu",
+        threads=1,
         drop_overlap=True,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -367,15 +386,26 @@ def bilstm(folder: Path, teacher: ModelDir, labels: LabelDir) -> ModelDir:
 def taught(folder: Path, teacher: ModelDir, labels: LabelDir, recipe: StudentRecipe, **options: Any) -> ModelDir:
     name = recipe.name + ("-control" if options.get("control") else "")
     return distill(
-        teacher, recipe, folder / name, labels=[labels], train=TRAIN, validation=VALIDATION, drop_overlap=True,
-        device="cpu", threads=1, **options,
-    )  # fmt: skip
+        teacher,
+        recipe,
+        folder / name,
+        labels=[labels],
+        train=TRAIN,
+        validation=VALIDATION,
+        drop_overlap=True,
+        device="cpu",
+        threads=1,
+        **options,
+    )
 
 
 def accuracy(model: ModelDir, rows: Sequence[Example] = TEST) -> float:
     answers = predictor(model, device="cpu", threads=1)(rows)
-    right = [tag == gold for answer, row in zip(answers, rows, strict=True) for tag, gold in zip(
-        answer["tags"], row.tags or (), strict=True)]  # fmt: skip
+    right = [
+        tag == gold
+        for answer, row in zip(answers, rows, strict=True)
+        for tag, gold in zip(answer["tags"], row.tags or (), strict=True)
+    ]
     return sum(right) / len(right)
 
 
@@ -424,9 +454,11 @@ def test_students_of_both_kinds(teacher: ModelDir, student: ModelDir, bilstm: Mo
 
 def test_a_student_that_starts_narrow(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
     narrow = replace(
-        MINIBERT, architecture=Choice("transformer", options={"depth": 2, "hidden_size": 16}),
-        phases=(Phase((Choice("logit-mse"),)),), name="narrow",
-    )  # fmt: skip
+        MINIBERT,
+        architecture=Choice("transformer", options={"depth": 2, "hidden_size": 16}),
+        phases=(Phase((Choice("logit-mse"),)),),
+        name="narrow",
+    )
     model = taught(folder, teacher, labels, narrow)
     assert model.config["hidden_size"] == 16 and set(model.labels) == set(TAGS)
 
@@ -443,9 +475,17 @@ def test_a_pool_without_gold_rows(folder: Path, teacher: ModelDir, labels: Label
 
 def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
     made = prune(
-        teacher, Pruning(heads="50%", recover=1.0), folder / "pruned", train=TRAIN, validation=VALIDATION,
-        labels=[labels], training=TRAINING, drop_overlap=True, device="cpu", threads=1,
-    )  # fmt: skip
+        teacher,
+        Pruning(heads="50%", recover=1.0),
+        folder / "pruned",
+        train=TRAIN,
+        validation=VALIDATION,
+        labels=[labels],
+        training=TRAINING,
+        drop_overlap=True,
+        device="cpu",
+        threads=1,
+    )
     manifest = made.manifest
     assert manifest is not None and sum(manifest.architecture["heads_per_layer"]) == 4
     assert made.config["architectures"] == ["PrunedBertForTokenClassification"] and made.task == "tagging"
@@ -456,9 +496,16 @@ def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDi
 
 def test_the_heads_of_a_tagger_are_studied_by_words(folder: Path, teacher: ModelDir) -> None:
     made = head_study(
-        teacher, folder / "heads", train=TRAIN, validation=TEST, criteria=("gradient", "oracle"), step=0.5,
-        drop_overlap=True, device="cpu", threads=1,
-    )  # fmt: skip
+        teacher,
+        folder / "heads",
+        train=TRAIN,
+        validation=TEST,
+        criteria=("gradient", "oracle"),
+        step=0.5,
+        drop_overlap=True,
+        device="cpu",
+        threads=1,
+    )
     study = json.loads((made / "heads.json").read_text())
     assert study["value"] == pytest.approx(accuracy(teacher)) and study["heads_per_layer"] == [4, 4]
     assert all(one["mcnemar_p"] is None for one in study["ablation"])  # words of a sentence are not independent
@@ -523,9 +570,17 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
     exported = export(student, tmp_path / "onnx")
     results = tmp_path / "results.jsonl"
     lines = benchmark(
-        teacher, [student, bilstm, exported], rows, output=results, train=TRAIN, rounds=3, batch_sizes=(1,),
-        peers=["transformers-pipeline", "torch-dynamic-int8"], peer_models=["teacher"], padded_teacher=False,
-    )  # fmt: skip
+        teacher,
+        [student, bilstm, exported],
+        rows,
+        output=results,
+        train=TRAIN,
+        rounds=3,
+        batch_sizes=(1,),
+        peers=["transformers-pipeline", "torch-dynamic-int8"],
+        peer_models=["teacher"],
+        padded_teacher=False,
+    )
     words = sum(len(row.words) for row in rows)
     found = {(line["model"], line["runtime"]): line for line in lines}
     assert found["teacher", "torch"]["metric"] == pytest.approx(accuracy(teacher, rows))

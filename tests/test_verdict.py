@@ -103,8 +103,15 @@ def test_a_loss_that_is_the_budget_needs_no_number() -> None:
 
 
 def test_a_line_is_judged_by_its_own_counts() -> None:
-    counted = line("student", difference_points=-0.5, difference_low=-1.2, difference_high=0.2,
-                   metric_rows=2000, flips_won_rows=20, flips_lost_rows=30)  # fmt: skip
+    counted = line(
+        "student",
+        difference_points=-0.5,
+        difference_low=-1.2,
+        difference_high=0.2,
+        metric_rows=2000,
+        flips_won_rows=20,
+        flips_lost_rows=30,
+    )
     expected = rows_to_decide(-0.5, -1.2, 0.2, 1.0, 2000, won=20, lost=30)
     assert judge_drop_of(counted, 1.0).rows_needed == expected
     other = {**counted, "metric_name": "macro-f1"}

@@ -67,9 +67,10 @@ def made(family: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         names = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
         tokens = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
         tokens.backend_tokenizer.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]",
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B [SEP]",
             special_tokens=[("[CLS]", tokens.cls_token_id), ("[SEP]", tokens.sep_token_id)],
-        )  # fmt: skip
+        )
     model.resize_token_embeddings(len(tokens))
     if family == "modernbert":
         for name in ("cls", "sep", "pad", "bos", "eos"):

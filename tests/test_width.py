@@ -341,6 +341,4 @@ def test_compositions_become_onnx_with_a_stock_config(family: str, tmp_path: Pat
     architecture = exported.manifest.architecture
     assert architecture["hidden_size"] == (WIDTH if family == "mobilebert" else 24) == config.hidden_size
     assert architecture.get("kept_layers") == (None if family == "albert" else [0, 2])
-    assert ("Layers kept, counted from 1: [1, 3]" in (exported.path / "README.md").read_text()) == (
-        family != "albert"
-    )
+    assert ("Layers kept, counted from 1: [1, 3]" in (exported.path / "README.md").read_text()) == (family != "albert")

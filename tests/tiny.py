@@ -115,9 +115,7 @@ def _modernbert_tokenizer() -> PreTrainedTokenizerFast:
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, model_input_names=["input_ids", "attention_mask"], **specials
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=["input_ids", "attention_mask"], **specials)
 
 
 def classifier(

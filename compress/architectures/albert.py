@@ -92,8 +92,10 @@ def build(
     student.config.embedding_error = round(error, 6)
     logger.info(
         "embeddings of width %d in place of %d leave out %.1f%% of their energy",
-        embedding_size, embeddings.words.shape[1], 100 * error,
-    )  # fmt: skip
+        embedding_size,
+        embeddings.words.shape[1],
+        100 * error,
+    )
     return student
 
 

@@ -90,15 +90,15 @@ def build(
     )
     logger.info(
         "word vectors of width %d in place of %d leave out %.1f%% of their energy",
-        embedding_size, embeddings.words.shape[1], 100 * error,
-    )  # fmt: skip
+        embedding_size,
+        embeddings.words.shape[1],
+        100 * error,
+    )
     return student
 
 
 @torch.no_grad()
-def _fill_embeddings(
-    student: Any, embeddings: Embeddings, *, words: Iterable[Tensor], sums: Iterable[Tensor]
-) -> float:
+def _fill_embeddings(student: Any, embeddings: Embeddings, *, words: Iterable[Tensor], sums: Iterable[Tensor]) -> float:
     """Start from the teacher's embeddings, with its norm at the average deviation; return the energy that is lost.
 
     The teacher normalises ``word + position + segment``; divided by the average deviation instead of each token's own,

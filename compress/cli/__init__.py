@@ -17,9 +17,23 @@ import compress
 from compress.errors import CompressError, did_you_mean
 
 COMMANDS = (
-    "finetune", "label", "pretrain", "distill", "heads", "prune", "quantize", "export", "benchmark", "report", "check",
-    "replay", "run", "predict", "list", "show",
-)  # fmt: skip
+    "finetune",
+    "label",
+    "pretrain",
+    "distill",
+    "heads",
+    "prune",
+    "quantize",
+    "export",
+    "benchmark",
+    "report",
+    "check",
+    "replay",
+    "run",
+    "predict",
+    "list",
+    "show",
+)
 
 FAILED, INTERRUPTED = 2, 130
 

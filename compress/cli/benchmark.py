@@ -31,43 +31,68 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 @click.option("--control", "controls", multiple=True, metavar="DIR", help="A control that does not say so itself.")
 @click.option("--data", required=True, metavar="FILE", help="Labelled rows that no model has seen.")
 @click.option(
-    "--train", "fitted", multiple=True, metavar="FILE",
+    "--train",
+    "fitted",
+    multiple=True,
+    metavar="FILE",
     help="Rows that models were fitted on; shared rows are refused, and floors are fitted on the labelled ones.",
-)  # fmt: skip
+)
 @click.option("--no-floors", is_flag=True, help="Do not measure floors, cheap classifiers fitted on gold labels only.")
 @click.option(
-    "--peer", "peers", multiple=True, metavar="NAME",
+    "--peer",
+    "peers",
+    multiple=True,
+    metavar="NAME",
     help="Run the torch models in another tool too; see 'compress list peers'; 'all' for every one; may be repeated.",
-)  # fmt: skip
+)
 @click.option("--peer-model", "peer_models", multiple=True, metavar="NAME", help="A model for peers; default all.")
 @click.option(
-    "--body", "bodies", multiple=True, metavar="NAME",
+    "--body",
+    "bodies",
+    multiple=True,
+    metavar="NAME",
     help="For scale, measure the speed of bert-base, bert-large, distilbert, albert-base or albert-xxlarge with random "
     "weights; may be repeated.",
-)  # fmt: skip
+)
 @click.option(
-    "--structure", is_flag=True,
+    "--structure",
+    is_flag=True,
     help="Measure each removal of pruned torch models by itself, for the steps of the report's waterfall.",
-)  # fmt: skip
+)
 @click.option(
     "--runtime", "runtimes", multiple=True, metavar="NAME", help="See 'compress list runtimes'; may be repeated."
 )
 @click.option(
-    "--batch-size", "batch_sizes", multiple=True, default=("1", "32"), show_default=True, callback=options.numbers,
-    metavar="N", help="1 measures latency, larger ones throughput; repeated, or separated by commas.",
-)  # fmt: skip
+    "--batch-size",
+    "batch_sizes",
+    multiple=True,
+    default=("1", "32"),
+    show_default=True,
+    callback=options.numbers,
+    metavar="N",
+    help="1 measures latency, larger ones throughput; repeated, or separated by commas.",
+)
 @click.option(
-    "--length", "lengths", multiple=True, callback=options.numbers, metavar="N",
+    "--length",
+    "lengths",
+    multiple=True,
+    callback=options.numbers,
+    metavar="N",
     help="Measure rows of exactly so many tokens too, beside the data's own lengths; several as above.",
-)  # fmt: skip
+)
 @click.option(
-    "--max-length", type=click.IntRange(min=0), default=0, metavar="N",
+    "--max-length",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
     help="Tokens a text is cut to. Default: as many as each model can read.",
-)  # fmt: skip
+)
 @click.option(
-    "--padded-teacher/--no-padded-teacher", default=True, show_default=True,
+    "--padded-teacher/--no-padded-teacher",
+    default=True,
+    show_default=True,
     help="Measure the teacher in torch also with all rows padded to --max-length, or 128 tokens.",
-)  # fmt: skip
+)
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Interleaved rounds.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")
 @click.option(
@@ -78,9 +103,14 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     help="Where to compute; auto is cuda where there is one.",
 )
 @click.option(
-    "--threads", multiple=True, default=("1",), show_default=True, callback=_thread_counts, metavar="N",
+    "--threads",
+    multiple=True,
+    default=("1",),
+    show_default=True,
+    callback=_thread_counts,
+    metavar="N",
     help="Processor threads of each model; several as above; 0 is one a core.",
-)  # fmt: skip
+)
 @options.metric
 @options.columns
 @options.seed
@@ -127,9 +157,16 @@ def command(
     settings["floors"] = () if no_floors else None
     counts = threads if any(threads) else len(available_cores())
     lines = benchmark(
-        teacher, models, source, output=output, train=train, threads=counts, device=resolve_device(device),
-        command=options.typed(), **settings,
-    )  # fmt: skip
+        teacher,
+        models,
+        source,
+        output=output,
+        train=train,
+        threads=counts,
+        device=resolve_device(device),
+        command=options.typed(),
+        **settings,
+    )
     if not quiet:
         from rich.console import Console
 

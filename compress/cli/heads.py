@@ -14,9 +14,12 @@ from compress.cli import options
 @click.option("--train", required=True, metavar="FILE", help="Labelled rows that score the heads.")
 @click.option("--validation", required=True, metavar="FILE", help="Labelled rows on which their removal is measured.")
 @click.option(
-    "--criterion", "criteria", multiple=True, metavar="NAME",
+    "--criterion",
+    "criteria",
+    multiple=True,
+    metavar="NAME",
     help="A way to score heads, several times for several; see 'compress list criteria'. [default: all but shapley]",
-)  # fmt: skip
+)
 @click.option("--examples", type=int, default=1024, show_default=True, help="Rows of --train that score the heads.")
 @click.option("--step", type=float, default=0.1, show_default=True, help="Share of heads between two points.")
 @click.option(
@@ -42,8 +45,13 @@ def command(
 
     options.forget_columns(settings)
     made = head_study(
-        model, output, train=train_rows, validation=validation_rows, criteria=criteria or CRITERIA, quiet=quiet,
+        model,
+        output,
+        train=train_rows,
+        validation=validation_rows,
+        criteria=criteria or CRITERIA,
+        quiet=quiet,
         **settings,
-    )  # fmt: skip
+    )
     if not quiet:
         click.echo(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")

@@ -30,9 +30,12 @@ drop_overlap = click.option(
     help="Leave rows that occur in two roles out of the earlier one instead of refusing.",
 )
 device = click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
     help="Where to compute; auto is cuda where there is one.",
-)  # fmt: skip
+)
 threads = click.option(
     "--threads", type=click.IntRange(min=0), default=0, show_default=True, help="Processor threads; 0 is one a core."
 )

@@ -23,17 +23,26 @@ _DEFAULT = Pruning()
     "--vocabulary", multiple=True, metavar="FILE", help="Keep only the word pieces of this text; may be repeated."
 )
 @click.option(
-    "--max-accuracy-drop", type=float, default=0.0, metavar="POINTS",
+    "--max-accuracy-drop",
+    type=float,
+    default=0.0,
+    metavar="POINTS",
     help="Remove as many heads and neurons as the interval on --validation allows, before recovery.",
-)  # fmt: skip
+)
 @click.option(
-    "--speedup", type=float, default=0.0, metavar="TIMES",
+    "--speedup",
+    type=float,
+    default=0.0,
+    metavar="TIMES",
     help="Remove heads and neurons until the model is so many times as fast, measured here.",
-)  # fmt: skip
+)
 @click.option(
-    "--speedup-batch-size", type=int, default=_DEFAULT.speedup_batch_size, show_default=True,
+    "--speedup-batch-size",
+    type=int,
+    default=_DEFAULT.speedup_batch_size,
+    show_default=True,
     help="Rows a batch for --speedup.",
-)  # fmt: skip
+)
 @click.option("--train", required=True, metavar="FILE", help="Labelled rows: score what may go, and teach.")
 @click.option("--validation", metavar="FILE", help="Labelled rows that judge each step and select the best checkpoint.")
 @click.option(
@@ -47,29 +56,43 @@ _DEFAULT = Pruning()
     "--recompute/--no-recompute", default=_DEFAULT.recompute, show_default=True, help="Score again after each step."
 )
 @click.option(
-    "--normalise/--no-normalise", default=_DEFAULT.normalise, show_default=True,
+    "--normalise/--no-normalise",
+    default=_DEFAULT.normalise,
+    show_default=True,
     help="Divide scores by the norm of their layer.",
 )
 @click.option(
-    "--scope", type=click.Choice(["model", "layer"]), default=_DEFAULT.scope, show_default=True,
+    "--scope",
+    type=click.Choice(["model", "layer"]),
+    default=_DEFAULT.scope,
+    show_default=True,
     help="Rank the units of the whole model, or let every layer lose alike.",
-)  # fmt: skip
+)
 @click.option(
     "--keep-heads", type=int, default=_DEFAULT.keep_heads, show_default=True, help="Heads that every layer keeps."
 )
 @click.option(
-    "--multiple", type=int, default=_DEFAULT.multiple, show_default=True,
+    "--multiple",
+    type=int,
+    default=_DEFAULT.multiple,
+    show_default=True,
     help="What feed-forward widths are multiples of.",
 )
 @click.option(
-    "--schedule", type=click.Choice(["steps", "cubic"]), default=_DEFAULT.schedule, show_default=True,
+    "--schedule",
+    type=click.Choice(["steps", "cubic"]),
+    default=_DEFAULT.schedule,
+    show_default=True,
     help="Decide before training, or close units while the recovery trains.",
-)  # fmt: skip
+)
 @click.option("--recover", type=float, default=0.0, metavar="EPOCHS", help="Distil from the unpruned model afterwards.")
 @click.option(
-    "--recovery", type=click.Choice(["logits", "hidden", "relations"]), default=_DEFAULT.recovery, show_default=True,
+    "--recovery",
+    type=click.Choice(["logits", "hidden", "relations"]),
+    default=_DEFAULT.recovery,
+    show_default=True,
     help="What --recover learns from: logits, also hidden states, or also relations of tokens.",
-)  # fmt: skip
+)
 @click.option("--labels", multiple=True, metavar="DIR", help="Text for --recover, from 'compress label'.")
 @click.option(
     "--measure/--no-measure", default=True, show_default=True, help="Time each removal, on one thread or --threads."
@@ -81,9 +104,14 @@ _DEFAULT = Pruning()
 @options.computing
 @options.verbosity
 def command(
-    model: str, train: str, validation: str | None, vocabulary: tuple[str, ...], output: str, quiet: bool,
+    model: str,
+    train: str,
+    validation: str | None,
+    vocabulary: tuple[str, ...],
+    output: str,
+    quiet: bool,
     **settings: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Remove layers, heads, neurons, width and vocabulary, for real.
 
     All amounts say what goes. The weights get smaller; a page in the new directory says what each removal won and cost,

@@ -12,19 +12,27 @@ from compress.cli import options
 @click.command()
 @click.option("--model", required=True, metavar="DIR", help="The model to quantize: torch, or fp32 ONNX.")
 @click.option(
-    "--method", metavar="NAME",
+    "--method",
+    metavar="NAME",
     help="See 'compress list quantizers'. Default: what the model was trained for, or onnx-dynamic.",
-)  # fmt: skip
+)
 @click.option(
-    "--keep-fp32", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+    "--keep-fp32",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
     help="Leave the N encoder layers that are most sensitive, measured on --train, in fp32.",
-)  # fmt: skip
+)
 @click.option("--train", metavar="FILE", help="Labelled rows to measure sensitivities, or ranges of activations, on.")
 @click.option("--validation", metavar="FILE", help="Labelled rows to check int8 on; without them it is unchecked.")
 @click.option(
-    "--max-accuracy-drop", type=click.FloatRange(min=0), default=1.0, show_default=True,
+    "--max-accuracy-drop",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
     help="Points of the metric that int8 may lose before fp32 is kept.",
-)  # fmt: skip
+)
 @options.output
 @options.drop_overlap
 @options.metric
@@ -33,9 +41,7 @@ from compress.cli import options
 @options.threads
 @options.force
 @options.verbosity
-def command(
-    model: str, train: str | None, validation: str | None, output: str, quiet: bool, **settings: Any
-) -> None:
+def command(model: str, train: str | None, validation: str | None, output: str, quiet: bool, **settings: Any) -> None:
     """Turn weights into int8, if that proves accurate and faster.
 
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.

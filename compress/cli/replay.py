@@ -21,9 +21,12 @@ WIDTH_IN_A_LOG = 160
 @click.option("--data", required=True, metavar="FILE", help="The test rows that the lock names.")
 @click.option("--train", multiple=True, metavar="FILE", help="The training rows that the lock names, if it does.")
 @click.option(
-    "--root", "roots", multiple=True, metavar="DIR",
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="DIR",
     help="Where models are looked for; default where the lock lies, and the current directory.",
-)  # fmt: skip
+)
 @click.option("-o", "--output", required=True, metavar="FILE", help="New results to write: JSON lines.")
 @options.columns
 @options.force
@@ -65,14 +68,28 @@ def _show(made: Replay) -> None:
 
     table = Table()
     for heading, side in (
-        ("model", "left"), ("runtime", "left"), ("setting", "left"), ("figure", "left"), ("lock", "right"),
-        ("interval", "right"), ("now", "right"), ("", "left"),
-    ):  # fmt: skip
+        ("model", "left"),
+        ("runtime", "left"),
+        ("setting", "left"),
+        ("figure", "left"),
+        ("lock", "right"),
+        ("interval", "right"),
+        ("now", "right"),
+        ("", "left"),
+    ):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
     for row in made.agreement.comparisons:
         low, high = _number(row, row.before_low), _number(row, row.before_high)
-        cells = (row.model, row.runtime, row.setting, row.what, _number(row, row.before), f"{low} to {high}",
-                 _number(row, row.after), row.outcome)  # fmt: skip
+        cells = (
+            row.model,
+            row.runtime,
+            row.setting,
+            row.what,
+            _number(row, row.before),
+            f"{low} to {high}",
+            _number(row, row.after),
+            row.outcome,
+        )
         table.add_row(*(Text(printable(cell)) for cell in cells))
     # A pipe has no width: cut columns would make a log useless.
     (Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)).print(table)

@@ -17,18 +17,27 @@ from compress.errors import CompressError
 )
 @click.option("--title", default="", metavar="TEXT", help="Heading; default the study's name.")
 @click.option(
-    "--max-accuracy-drop", type=float, default=1.0, show_default=True, metavar="POINTS",
+    "--max-accuracy-drop",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="POINTS",
     help="Budget that verdicts are about, in points.",
-)  # fmt: skip
+)
 @click.option(
-    "--price", "prices", multiple=True, metavar="MACHINE=AMOUNT",
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="MACHINE=AMOUNT",
     help="What an hour of a whole machine costs: cpu=0.34, cpu:8=0.34 (with 8 threads), cuda=2.5; may be repeated.",
-)  # fmt: skip
+)
 @click.option("--currency", default="", metavar="TEXT", help="What to write behind amounts.")
 @click.option(
-    "--texts", multiple=True, metavar="FILE",
+    "--texts",
+    multiple=True,
+    metavar="FILE",
     help="The test data: the page then shows the texts of rows that changed. May be repeated.",
-)  # fmt: skip
+)
 @options.columns
 @options.output
 @options.force

@@ -56,9 +56,13 @@ def _vectorizer(vocabulary: dict[str, int] | None = None) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     return TfidfVectorizer(
-        ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", sublinear_tf=True, dtype=np.float32,
-        max_features=None if vocabulary else FEATURES, vocabulary=vocabulary,
-    )  # fmt: skip
+        ngram_range=(1, 2),
+        token_pattern=r"\w+|[^\w\s]",
+        sublinear_tf=True,
+        dtype=np.float32,
+        max_features=None if vocabulary else FEATURES,
+        vocabulary=vocabulary,
+    )
 
 
 def fit(

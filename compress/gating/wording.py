@@ -9,9 +9,14 @@ from compress.reporting.units import points
 
 # Settings that tell two lines of one model and runtime apart, in words.
 _SETTINGS = {
-    "device": "on {}", "threads": "threads {}", "length": "length {}", "padding": "padding {}", "data": "on {}",
-    "training_seed": "seed {}", "host_id": "host {}",
-}  # fmt: skip
+    "device": "on {}",
+    "threads": "threads {}",
+    "length": "length {}",
+    "padding": "padding {}",
+    "data": "on {}",
+    "training_seed": "seed {}",
+    "host_id": "host {}",
+}
 
 
 def subjects(lines: Sequence[Measurement]) -> dict[int, str]:

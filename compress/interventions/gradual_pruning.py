@@ -69,9 +69,12 @@ class Closing(nn.Module):
         closed = sum(self.gates.counts) - int(self.open.sum())
         scores, masks = self.totals.cpu(), list(self.open.cpu())
         masks = close_lowest(
-            normalised(scores) if self.normalise else scores, masks, max(0, round(share * self.count) - closed),
-            keep=self.keep, multiple=self.multiple,
-        )  # fmt: skip
+            normalised(scores) if self.normalise else scores,
+            masks,
+            max(0, round(share * self.count) - closed),
+            keep=self.keep,
+            multiple=self.multiple,
+        )
         self.open.copy_(torch.stack(masks))
         self.totals.zero_()
 
@@ -165,8 +168,9 @@ def attach(
         )
     counts: dict[Part, int] = {"heads": heads, "neurons": neurons}
     widths: dict[Part, dict[str, int]] = {
-        "heads": {"keep": keep_heads, "multiple": 1}, "neurons": {"keep": multiple, "multiple": multiple}
-    }  # fmt: skip
+        "heads": {"keep": keep_heads, "multiple": 1},
+        "neurons": {"keep": multiple, "multiple": multiple},
+    }
     asked = {part: count for part, count in counts.items() if count}
     for part, count in asked.items():
         present, keep = [units.count for units in units_of(student, part)], widths[part]["keep"]

@@ -145,9 +145,14 @@ def attach(
     check_shares(bits=named, decay=decay, start=0.0)
     forget_quantization(student.config)
     return GroupwiseQuantization(
-        student, teacher, bits=list(bits), groups=groups, embedding_bits=embedding_bits,
-        activation_bits=activation_bits, decay=decay,
-    )  # fmt: skip
+        student,
+        teacher,
+        bits=list(bits),
+        groups=groups,
+        embedding_bits=embedding_bits,
+        activation_bits=activation_bits,
+        decay=decay,
+    )
 
 
 def _layer_of(student: PreTrainedModel, module: nn.Module) -> int | None:

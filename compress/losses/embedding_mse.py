@@ -22,9 +22,7 @@ NEEDS = frozenset({"hidden"})
 STUDENT_NEEDS = frozenset({"hidden"})
 
 
-def loss(
-    student: Outputs, teacher: Outputs, batch: Batch, projection: nn.Module, *, projected: bool = False
-) -> Tensor:
+def loss(student: Outputs, teacher: Outputs, batch: Batch, projection: nn.Module, *, projected: bool = False) -> Tensor:
     """Return the mean squared difference; ``projected`` asks for a projection at equal widths.
 
     It does not depend on the layers that are taught now: what is frozen takes no gradient.

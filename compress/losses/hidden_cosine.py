@@ -17,9 +17,7 @@ NEEDS = frozenset({"hidden"})
 STUDENT_NEEDS = frozenset({"hidden"})
 
 
-def loss(
-    student: Outputs, teacher: Outputs, batch: Batch, *, tokens: str = "all", layers: str = "final"
-) -> Tensor:
+def loss(student: Outputs, teacher: Outputs, batch: Batch, *, tokens: str = "all", layers: str = "final") -> Tensor:
     """Return the mean of ``1 - cos`` over every token that is not padding, or over the first (``tokens = "first"``).
 
     Raises:

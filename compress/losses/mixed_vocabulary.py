@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 NEEDS = frozenset({"logits", "classes", "mixed"})
 
 
-def loss(
-    student: Outputs, teacher: Outputs, batch: Batch, reader: MixedReader, *, temperature: float = 2.0
-) -> Tensor:
+def loss(student: Outputs, teacher: Outputs, batch: Batch, reader: MixedReader, *, temperature: float = 2.0) -> Tensor:
     """Return ``T**2`` times the divergence between the teacher's predictions on whole and on mixed text.
 
     Raises:

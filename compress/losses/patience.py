@@ -18,9 +18,7 @@ NEEDS = frozenset({"first"})
 STUDENT_NEEDS = frozenset({"hidden"})
 
 
-def loss(
-    student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "skip", normalised: bool = True
-) -> Tensor:
+def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "skip", normalised: bool = True) -> Tensor:
     """Return the sum over layers of the mean over rows of the squared distance between vectors of length 1.
 
     Args:

@@ -88,6 +88,10 @@ def _up_to(teacher: Outputs, layer: int, layers: str) -> Outputs:
             f"one of the teacher's layers 1 to {there}, or 0 for the last"
         )
     return replace(
-        teacher, hidden=(), first=None,
-        queries=teacher.queries[:layer], keys=teacher.keys[:layer], values=teacher.values[:layer],
-    )  # fmt: skip
+        teacher,
+        hidden=(),
+        first=None,
+        queries=teacher.queries[:layer],
+        keys=teacher.keys[:layer],
+        values=teacher.values[:layer],
+    )

@@ -134,14 +134,25 @@ def _aggregate(
         gain, _ = _macro([[100 * (m["metric"] - c["metric"]) for m, c in of_set if c] for of_set in pairs])
         gain_low, gain_high = _interval(pairs, answers, notes, seed)
     return Aggregate(
-        name=name, models=tuple(dict.fromkeys(line["model"] for line in group)), recipe=head["recipe"],
+        name=name,
+        models=tuple(dict.fromkeys(line["model"] for line in group)),
+        recipe=head["recipe"],
         **{key: head[key] for key in SHARED},
-        seeds=min(map(len, sets)), data_sets=len(sets), rows=sum(lines[0]["metric_rows"] for lines in sets),
-        metric=metric, metric_spread=metric_spread,
-        difference_points=points, difference_spread=points_spread, low=low, high=high,
-        gain_points=gain, gain_low=gain_low, gain_high=gain_high, gain_seeds=min(map(len, pairs), default=0),
+        seeds=min(map(len, sets)),
+        data_sets=len(sets),
+        rows=sum(lines[0]["metric_rows"] for lines in sets),
+        metric=metric,
+        metric_spread=metric_spread,
+        difference_points=points,
+        difference_spread=points_spread,
+        low=low,
+        high=high,
+        gain_points=gain,
+        gain_low=gain_low,
+        gain_high=gain_high,
+        gain_seeds=min(map(len, pairs), default=0),
         notes=tuple(dict.fromkeys(notes)),
-    )  # fmt: skip
+    )
 
 
 def _macro(values: Sequence[Sequence[float]]) -> tuple[float, float | None]:

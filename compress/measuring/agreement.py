@@ -90,9 +90,7 @@ def ratio_agrees(before: Figure, after: Figure, comparisons: int = 1) -> bool:
     from scipy.stats import norm
 
     slower, faster = sorted((before, after), key=lambda figure: figure.speedup)
-    error = math.hypot(
-        math.log(slower.speedup_high / slower.speedup), math.log(faster.speedup / faster.speedup_low)
-    )
+    error = math.hypot(math.log(slower.speedup_high / slower.speedup), math.log(faster.speedup / faster.speedup_low))
     wider = norm.ppf(1 - (1 - CONFIDENCE) / 2 / comparisons) / norm.ppf((1 + CONFIDENCE) / 2)
     return math.log(faster.speedup / slower.speedup) <= wider * error
 
@@ -140,9 +138,16 @@ def _speed(old: Figure, now: Figure, comparisons: int, same_host: bool) -> Compa
     else:
         outcome = WITHIN if ratio_agrees(old, now, comparisons) else DIFFERS
     return Comparison(
-        old.model, old.runtime, _setting(old), "speed-up",
-        old.speedup, old.speedup_low, old.speedup_high, now.speedup, outcome,
-    )  # fmt: skip
+        old.model,
+        old.runtime,
+        _setting(old),
+        "speed-up",
+        old.speedup,
+        old.speedup_low,
+        old.speedup_high,
+        now.speedup,
+        outcome,
+    )
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -44,9 +44,7 @@ def plan_floors(names: Sequence[str] | None, contenders: Sequence[Contender], sc
     return entries
 
 
-def plan_bodies(
-    names: Sequence[str], contenders: Sequence[Contender], scratch: Path, device: str
-) -> list[Entry]:
+def plan_bodies(names: Sequence[str], contenders: Sequence[Contender], scratch: Path, device: str) -> list[Entry]:
     """Give each body a place, in torch.
 
     Raises:

@@ -21,17 +21,23 @@ BODIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "albert-base": (
         "albert",
         {
-            "embedding_size": 128, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+            "embedding_size": 128,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
             "intermediate_size": 3072,
-        },  # fmt: skip
+        },
     ),
     # Its twelve layers are one, so that it takes 0.9 GB of the benchmark's scratch, less than bert-large.
     "albert-xxlarge": (
         "albert",
         {
-            "embedding_size": 128, "hidden_size": 4096, "num_hidden_layers": 12, "num_attention_heads": 64,
+            "embedding_size": 128,
+            "hidden_size": 4096,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 64,
             "intermediate_size": 16384,
-        },  # fmt: skip
+        },
     ),
     "bert-base": (
         "bert",

@@ -65,28 +65,38 @@ def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
     architecture = manifest.architecture if manifest else {}
     size, parameters = _size_bytes(run), _parameters(run)
     return {
-        "model": contender.name, "recipe": contender.recipe, "kind": entry.kind, "control_of": contender.control_of,
+        "model": contender.name,
+        "recipe": contender.recipe,
+        "kind": entry.kind,
+        "control_of": contender.control_of,
         "control": contender.control,
         "stage": manifest.stage if manifest else "",
         **({"quantizer": manifest.recipe["method"]} if manifest and manifest.stage == "quantize" else {}),
         "parents": _parents(contender, runs),
         **({"removals": list(contender.removals)} if contender.removals else {}),
-        "training_seed": training_seed(contender.model), **training_fields(contender.model),
+        "training_seed": training_seed(contender.model),
+        **training_fields(contender.model),
         "model_sha256": contender.model.sha256,
         "tokenizer_sha256": vocabulary_sha256(contender.model),
-        "runtime": entry.runtime, "device": entry.device, "threads": run.threads,
+        "runtime": entry.runtime,
+        "device": entry.device,
+        "threads": run.threads,
         "tokenizer_inside": run.loaded["tokenizer_inside"],
-        "parameters": parameters, "size_bytes": size,
+        "parameters": parameters,
+        "size_bytes": size,
         "directory_bytes": sum(f.stat().st_size for f in entry.directory.path.rglob("*") if f.is_file()),
         "parameters_ratio": teacher.model.parameters / parameters if parameters else None,
         "size_ratio": teacher.model.size_bytes / size if size else None,
         "shape": shape_of(contender.model),
-        "heads_per_layer": architecture.get("heads_per_layer"), "ffn_per_layer": architecture.get("ffn_per_layer"),
+        "heads_per_layer": architecture.get("heads_per_layer"),
+        "ffn_per_layer": architecture.get("ffn_per_layer"),
         "peak_memory_bytes": run.memory["peak_memory_bytes"],
         "model_memory_bytes": run.memory["peak_memory_bytes"] - run.memory["memory_before_bytes"],
-        "peak_gpu_memory_bytes": run.memory["peak_gpu_memory_bytes"], "load_ms": run.loaded["load_ms"],
-        "labels": list(teacher.model.labels), "versions": _versions(run),
-    }  # fmt: skip
+        "peak_gpu_memory_bytes": run.memory["peak_gpu_memory_bytes"],
+        "load_ms": run.loaded["load_ms"],
+        "labels": list(teacher.model.labels),
+        "versions": _versions(run),
+    }
 
 
 def training_fields(model: ModelDir) -> Measurement:
@@ -102,17 +112,20 @@ def training_fields(model: ModelDir) -> Measurement:
 
 # What a shape has, and what configs call it.
 SHAPE = {
-    "type": ("model_type",), "layers": ("num_hidden_layers", "n_layers"), "hidden_size": ("hidden_size", "dim"),
+    "type": ("model_type",),
+    "layers": ("num_hidden_layers", "n_layers"),
+    "hidden_size": ("hidden_size", "dim"),
     "vocabulary_size": ("vocab_size",),
-}  # fmt: skip
+}
 
 
 def shape_of(model: ModelDir) -> Measurement:
     """Return a model's type, layers, hidden width and vocabulary as its config says; nothing of what it does not."""
     if not (model.path / "config.json").is_file():  # a floor
         return {}
-    named = {key: next((model.config[name] for name in names if name in model.config), None)
-             for key, names in SHAPE.items()}  # fmt: skip
+    named = {
+        key: next((model.config[name] for name in names if name in model.config), None) for key, names in SHAPE.items()
+    }
     return {key: value for key, value in named.items() if value is not None}
 
 
@@ -120,11 +133,14 @@ def setting_fields(run: Run, runs: Sequence[Run], setting: Setting) -> Measureme
     """Return what a run was measured at, and how many tokens its rows have: those of floors as the teacher counts."""
     lengths = [setting.length] if setting.length else token_lengths(run, runs)
     return {
-        "batch_size": setting.batch_size, "length": setting.length, "padding": setting.padding,
+        "batch_size": setting.batch_size,
+        "length": setting.length,
+        "padding": setting.padding,
         "max_length": setting.width or run.loaded["max_length"],
-        "tokens_median": float(np.median(lengths)), "tokens_p95": float(np.percentile(lengths, 95)),
+        "tokens_median": float(np.median(lengths)),
+        "tokens_p95": float(np.percentile(lengths, 95)),
         "tokens_max": max(lengths),
-    }  # fmt: skip
+    }
 
 
 def speed_fields(run: Run, runs: Sequence[Run], setting: Setting, seed: int) -> Measurement:
@@ -146,17 +162,21 @@ def speed_fields(run: Run, runs: Sequence[Run], setting: Setting, seed: int) -> 
     if run.loaded["tokenizer_inside"]:
         headline = total  # its time with tokenisation, against the teacher's without, would compare unlike things
     return {
-        "warm_up_stable": run.warm[setting], "latency_ms": mine,
+        "warm_up_stable": run.warm[setting],
+        "latency_ms": mine,
         **{f"latency_p{p}_ms": value for p, value in spread.items()},
-        "latency_p95_low_ms": low, "latency_p95_high_ms": high,
+        "latency_p95_low_ms": low,
+        "latency_p95_high_ms": high,
         "tokenize_p50_ms": percentiles(run.tokenize_ms(setting))[50],
         "throughput_rows_per_second": throughput(mine, setting.batch_size),
         "throughput_with_tokenizer_rows_per_second": throughput(run.total_ms(setting), setting.batch_size),
         "throughput_tokens_per_second": _tokens_per_second(run, runs, setting),
-        **_ratio_fields("speedup", headline), **_ratio_fields("speedup_with_tokenizer", total),
+        **_ratio_fields("speedup", headline),
+        **_ratio_fields("speedup_with_tokenizer", total),
         **_ratio_fields("speedup_same_runtime", _against(same, run, setting, seed)),
-        "noise": own_noise, "noisy": is_noisy(headline, own_noise, _noise(baseline, setting.plain)),
-    }  # fmt: skip
+        "noise": own_noise,
+        "noisy": is_noisy(headline, own_noise, _noise(baseline, setting.plain)),
+    }
 
 
 def device_fields(run: Run, setting: Setting, arithmetic: Arithmetic) -> Measurement:
@@ -171,9 +191,10 @@ def device_fields(run: Run, setting: Setting, arithmetic: Arithmetic) -> Measure
     return {
         "device_p50_ms": None if None in device_ms else percentiles(device_ms)[50],
         "energy_joules_per_row": float(np.median(energy)) if energy else None,
-        "flops_per_row": flops, "matmul_peak_tflops": peak,
+        "flops_per_row": flops,
+        "matmul_peak_tflops": peak,
         "matmul_peak_share": flops * rows_per_second / (1e12 * peak) if flops and peak else None,
-    }  # fmt: skip
+    }
 
 
 def token_lengths(run: Run, runs: Sequence[Run]) -> list[int]:

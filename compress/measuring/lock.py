@@ -331,6 +331,16 @@ SETTINGS: Mapping[str, Callable[[Any], bool]] = {
 }
 # What is found again by its hash, or changes no figure.
 NOT_KEPT = (
-    "teacher", "models", "controls", "data", "train", "output", "study", "budget", "data_name", "command", "force",
+    "teacher",
+    "models",
+    "controls",
+    "data",
+    "train",
+    "output",
+    "study",
+    "budget",
+    "data_name",
+    "command",
+    "force",
     "progress",
-)  # fmt: skip
+)

@@ -106,10 +106,22 @@ def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels
 
 def _of_a_body() -> Measurement:
     numbers = (
-        "metric_name", "metric", "metric_low", "metric_high", "metric_kept_percent", "difference_points",
-        "difference_low", "difference_high", "mcnemar_p", "agreement", "calibration_error", "calibration_error_low",
-        "calibration_error_high", "flips_lost_rows", "flips_won_rows",
-    )  # fmt: skip
+        "metric_name",
+        "metric",
+        "metric_low",
+        "metric_high",
+        "metric_kept_percent",
+        "difference_points",
+        "difference_low",
+        "difference_high",
+        "mcnemar_p",
+        "agreement",
+        "calibration_error",
+        "calibration_error_low",
+        "calibration_error_high",
+        "flips_lost_rows",
+        "flips_won_rows",
+    )
     return {**dict.fromkeys(numbers), "metric_rows": 0, "classes": [], "flips_lost": [], "flips_won": []}
 
 
@@ -127,11 +139,18 @@ def _metric_fields(
             mine, reference, gold, metric=metric, classes=classes, sentences=sentences
         )
     return {
-        "metric_name": metric.name, "metric": value, "metric_low": low, "metric_high": high, "metric_rows": len(gold),
+        "metric_name": metric.name,
+        "metric": value,
+        "metric_low": low,
+        "metric_high": high,
+        "metric_rows": len(gold),
         "metric_kept_percent": 100 * value / reached if reached > 0 else None,
-        "difference_points": difference.points, "difference_low": difference.low, "difference_high": difference.high,
-        "mcnemar_p": difference.mcnemar_p, "agreement": metrics.agreement(mine, reference),
-    }  # fmt: skip
+        "difference_points": difference.points,
+        "difference_low": difference.low,
+        "difference_high": difference.high,
+        "mcnemar_p": difference.mcnemar_p,
+        "agreement": metrics.agreement(mine, reference),
+    }
 
 
 def _calibration_fields(model: Answers, gold: Array, sentences: Array | None) -> Measurement:
@@ -197,16 +216,20 @@ def _flip_fields(model: Answers, teacher: Answers, gold: Array, sentences: Array
         first = rows[np.argsort(rank[rows], kind="stable")][:FLIPS_KEPT]
         return [
             {
-                **_place(int(row), sentences), "gold": gold[row].item(), "predicted": round(mine[row].item(), 5),
+                **_place(int(row), sentences),
+                "gold": gold[row].item(),
+                "predicted": round(mine[row].item(), 5),
                 "change": change[row].item(),
             }
             for row in first
-        ]  # fmt: skip
+        ]
 
     return {
-        "flips_lost": listed(lost, change), "flips_won": listed(won, -change),
-        "flips_lost_rows": int(lost.sum()), "flips_won_rows": int(won.sum()),
-    }  # fmt: skip
+        "flips_lost": listed(lost, change),
+        "flips_won": listed(won, -change),
+        "flips_lost_rows": int(lost.sum()),
+        "flips_won_rows": int(won.sum()),
+    }
 
 
 def _place(row: int, sentences: Array | None) -> dict[str, int]:

@@ -22,9 +22,17 @@ Measurement = dict[str, Any]
 
 # What makes two lines the same configuration, whatever the batch size and the time.
 KEY = (
-    "data_sha256", "host_id", "device", "threads", "length", "padding", "max_length", "model", "runtime",
+    "data_sha256",
+    "host_id",
+    "device",
+    "threads",
+    "length",
+    "padding",
+    "max_length",
+    "model",
+    "runtime",
     "model_sha256",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ WHO = _fields(
     ("study", "string", "study the line belongs to; empty outside one"),
     ("model", "string", "name of what was measured, unique within a run"),
     (
-        "kind", "string",
+        "kind",
+        "string",
         "teacher, model, control (undistilled), floor (gold labels only), peer; with random weights body (a published "
         "size) or structure (a pruned model, the first of parents, before its last removals)",
     ),
@@ -151,14 +152,23 @@ WHERE = _fields(
     ("left_out", "array", "what was asked for but could not be measured here: objects of name and reason"),
 )
 GROUPS: Mapping[str, tuple[Field, ...]] = {
-    "Who": WHO, "Setting": SETTING, "Speed": SPEED, "Quality": QUALITY, "Size": SIZE, "Data and host": WHERE,
-}  # fmt: skip
+    "Who": WHO,
+    "Setting": SETTING,
+    "Speed": SPEED,
+    "Quality": QUALITY,
+    "Size": SIZE,
+    "Data and host": WHERE,
+}
 FIELDS: Mapping[str, Field] = {field.name: field for group in GROUPS.values() for field in group}
 
 _PYTHON: Mapping[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list, tuple),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list, tuple),
     "object": (dict,),
-}  # fmt: skip
+}
 
 
 def faults(line: object) -> list[str]:

@@ -66,9 +66,13 @@ class Speed:
 
 
 def time_side_by_side(
-    directories: Mapping[str, Path], examples: Sequence[Example], *, runtime: str, threads: int,
+    directories: Mapping[str, Path],
+    examples: Sequence[Example],
+    *,
+    runtime: str,
+    threads: int,
     batch_sizes: Sequence[int],
-) -> list[Speed]:  # fmt: skip
+) -> list[Speed]:
     """Return the speeds of model directories that ``runtime`` opens, on rows of text; the first is the reference.
 
     The threads of this process are as before afterwards.

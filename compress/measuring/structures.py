@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
 # What compress prune takes, and what there is less of then.
 REMOVALS: Mapping[str, str] = {
-    "vocabulary": "word pieces", "layers": "layers", "heads": "heads", "neurons": "neurons",
+    "vocabulary": "word pieces",
+    "layers": "layers",
+    "heads": "heads",
+    "neurons": "neurons",
     "hidden": "hidden dimensions",
-}  # fmt: skip
+}
 NOT_REMOVALS = ("nothing", "recovery")
 
 
@@ -117,9 +120,15 @@ def _built(structure: Structure, directory: Path) -> Contender:
         files=describe_files(directory),
     )
     return replace(
-        structure.of, model=ModelDir(directory, manifest), name=structure.name, kind="structure", recipe="", control="",
-        removals=structure.removals, structure_of=structure.of.name,
-    )  # fmt: skip
+        structure.of,
+        model=ModelDir(directory, manifest),
+        name=structure.name,
+        kind="structure",
+        recipe="",
+        control="",
+        removals=structure.removals,
+        structure_of=structure.of.name,
+    )
 
 
 def _shapes(model: ModelDir) -> list[tuple[str, Mapping[str, Any]]]:

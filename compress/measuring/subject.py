@@ -74,9 +74,19 @@ class Subject:
         return {}
 
     def load(
-        self, *, folder: str, plugin: str, directory: str, device: str, threads: int, cores: list[int], texts: str,
-        max_length: int = 0, lengths: Sequence[int] = (), handicap: float = 0.0,
-    ) -> Any:  # fmt: skip
+        self,
+        *,
+        folder: str,
+        plugin: str,
+        directory: str,
+        device: str,
+        threads: int,
+        cores: list[int],
+        texts: str,
+        max_length: int = 0,
+        lengths: Sequence[int] = (),
+        handicap: float = 0.0,
+    ) -> Any:
         """Load the rows and the model. Pins this process first, so that thread pools obey.
 
         Args:

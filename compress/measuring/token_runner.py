@@ -135,9 +135,13 @@ def _encode_fixed(
     texts = [example.text for example in examples]
     pairs: Any = [example.text_pair for example in examples] if examples[0].text_pair is not None else None
     encoded = tokenizer(
-        texts, pairs, truncation=True, max_length=max(length, _ROOM_FOR_SPECIAL_TOKENS), return_attention_mask=False,
+        texts,
+        pairs,
+        truncation=True,
+        max_length=max(length, _ROOM_FOR_SPECIAL_TOKENS),
+        return_attention_mask=False,
         return_special_tokens_mask=True,
-    )  # fmt: skip
+    )
     unknown = int(tokenizer.unk_token_id or 0)
     return {
         key: [

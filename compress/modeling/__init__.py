@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
 # What transformers calls a task in a config; tagging has no name of its own there.
 PROBLEM_TYPES: Mapping[str, str | None] = {
-    "classification": "single_label_classification", "regression": "regression", "tagging": None,
-}  # fmt: skip
+    "classification": "single_label_classification",
+    "regression": "regression",
+    "tagging": None,
+}
 # What opens models of a task; those of all others are classifiers of text. The last two come before any task.
 AUTO_CLASSES: Mapping[str, str] = {
-    "tagging": "AutoModelForTokenClassification", "fill-mask": "AutoModelForMaskedLM",
+    "tagging": "AutoModelForTokenClassification",
+    "fill-mask": "AutoModelForMaskedLM",
     "feature-extraction": "AutoModel",
-}  # fmt: skip
+}
 CLASSIFIER = "AutoModelForSequenceClassification"
 TAGGER = "ForTokenClassification"  # how the names of classes end that answer every token
 

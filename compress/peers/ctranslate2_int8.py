@@ -68,9 +68,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
         TransformersConverter(str(source)).convert(str(converted), quantization="int8")
         shutil.move(converted, directory / "encoder")
     weights = model.load().state_dict()
-    save_file(
-        {name: value.numpy() for name, value in weights.items() if "classifier" in name}, directory / HEAD_NAME
-    )
+    save_file({name: value.numpy() for name, value in weights.items() if "classifier" in name}, directory / HEAD_NAME)
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:

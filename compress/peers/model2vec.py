@@ -78,9 +78,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     if not has_heads(loaded):
         raise Unavailable(f"model2vec distils a transformer's encoder, which {model.name} does not have")
     try:
-        static = distill_from_model(
-            loaded.base_model, model.load_tokenizer(), device="cpu", pca_dims=DIMENSIONS
-        )
+        static = distill_from_model(loaded.base_model, model.load_tokenizer(), device="cpu", pca_dims=DIMENSIONS)
     except (ValueError, KeyError, AttributeError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
         raise Unavailable(f"model2vec cannot distil {model.name}: {reason}") from None

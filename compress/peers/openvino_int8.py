@@ -45,9 +45,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     runner = token_runner(directory, lambda _: np.empty(0), inputs)
     rows = [runner.prepare([example]) for example in spread(train)]
     graph = _convert(openvino, loaded, inputs)
-    quantized = nncf.quantize(
-        graph, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows)
-    )
+    quantized = nncf.quantize(graph, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows))
     openvino.save_model(quantized, directory / GRAPH_NAME)
 
 

@@ -74,9 +74,10 @@ class _Writer:
         self._constants(name, integers, scale, np.int8(0))
         self.nodes += [
             helper.make_node("Gather", [f"{name}.int8", node.input[1]], [f"{output}.int8"], name=f"{node.name}.int8"),
-            helper.make_node("DequantizeLinear", [f"{output}.int8", f"{name}.scale", f"{name}.zero"], [output],
-                             name=node.name),
-        ]  # fmt: skip
+            helper.make_node(
+                "DequantizeLinear", [f"{output}.int8", f"{name}.scale", f"{name}.zero"], [output], name=node.name
+            ),
+        ]
 
     def product(self, node: onnx.NodeProto, weight: onnx.TensorProto) -> None:
         """Write the product of dequantized input and dequantized weight, which runs as one integer product."""
@@ -98,11 +99,14 @@ class _Writer:
         self.nodes += [
             helper.make_node("DequantizeLinear", [rounded, step, _ZERO_NAME], [f"{name}.input"], name=f"{name}.input"),
             helper.make_node(
-                "DequantizeLinear", [f"{constants}.int8", f"{constants}.scale", f"{constants}.zero"],
-                [f"{name}.weight"], name=f"{name}.weight", axis=1,
+                "DequantizeLinear",
+                [f"{constants}.int8", f"{constants}.scale", f"{constants}.zero"],
+                [f"{name}.weight"],
+                name=f"{name}.weight",
+                axis=1,
             ),
             helper.make_node("MatMul", [f"{name}.input", f"{name}.weight"], node.output, name=name),
-        ]  # fmt: skip
+        ]
 
     def _rounded(self, node: onnx.NodeProto) -> tuple[str, str]:
         """Return the names of the rounded input of a product and of its scale."""
@@ -121,9 +125,13 @@ class _Writer:
         self._constant(_ZERO_NAME, np.uint8(_ZERO))
         if self._constant(f"{name}.scale", scale):
             self.nodes.append(
-                helper.make_node("QuantizeLinear", [node.input[0], f"{name}.scale", _ZERO_NAME],
-                                 [f"{name}.uint8"], name=f"{name}.quantize")
-            )  # fmt: skip
+                helper.make_node(
+                    "QuantizeLinear",
+                    [node.input[0], f"{name}.scale", _ZERO_NAME],
+                    [f"{name}.uint8"],
+                    name=f"{name}.quantize",
+                )
+            )
         return f"{name}.uint8", f"{name}.scale"
 
     def _constants(self, name: str, integers: np.ndarray, scale: np.ndarray, zero: np.ndarray | np.int8) -> None:

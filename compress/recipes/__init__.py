@@ -37,11 +37,37 @@ from compress.recipes.study import (
 from compress.recipes.training import TeacherRecipe, Training, replace_training
 
 __all__ = [
-    "Augmentation", "BenchmarkRecipe", "Budget", "Choice", "DataSet", "Kind", "Phase", "Pruning", "Published", "Slice",
-    "StudentRecipe", "StudyBenchmark", "StudyData", "StudyPrune", "StudyStudent", "StudyTeacher", "Survey",
-    "TeacherRecipe", "Training", "Vocabulary", "deciding", "folder", "in_phases", "load", "names", "needs_of",
-    "of_phases", "parse", "replace_training", "resolved",
-]  # fmt: skip
+    "Augmentation",
+    "BenchmarkRecipe",
+    "Budget",
+    "Choice",
+    "DataSet",
+    "Kind",
+    "Phase",
+    "Pruning",
+    "Published",
+    "Slice",
+    "StudentRecipe",
+    "StudyBenchmark",
+    "StudyData",
+    "StudyPrune",
+    "StudyStudent",
+    "StudyTeacher",
+    "Survey",
+    "TeacherRecipe",
+    "Training",
+    "Vocabulary",
+    "deciding",
+    "folder",
+    "in_phases",
+    "load",
+    "names",
+    "needs_of",
+    "of_phases",
+    "parse",
+    "replace_training",
+    "resolved",
+]
 
 Kind = Literal["teachers", "students", "benchmarks"]
 KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": BenchmarkRecipe}

@@ -17,8 +17,11 @@ RecipeType = TypeVar("RecipeType")
 
 # Key of a recipe that holds a plug-in -> the plug-in's folder.
 CHOICE_FOLDERS: Mapping[str, str] = {
-    "architecture": "architectures", "losses": "losses", "intervention": "interventions", "by": "augmenters",
-}  # fmt: skip
+    "architecture": "architectures",
+    "losses": "losses",
+    "intervention": "interventions",
+    "by": "augmenters",
+}
 
 
 @dataclass(frozen=True)

@@ -126,9 +126,10 @@ class Phase:
         if self.teacher == "encoder" and self.needs & {"logits", "labels"}:
             found.append("a loss reads logits or labels, which an encoder does not give; use teacher = 'task'")
         found += [
-            f"training.{key} cannot differ between phases; set share" for key in ("epochs", "max_steps")
+            f"training.{key} cannot differ between phases; set share"
+            for key in ("epochs", "max_steps")
             if key in self.training
-        ]  # fmt: skip
+        ]
         if "max_length" in self.training:
             found.append("training.max_length cannot differ between phases, which read the same tokens; set it for all")
         try:

@@ -71,9 +71,7 @@ def control_pair(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
     runtime if both are there.
     """
     name = row.head["model"]
-    controls = [
-        other for other in rows if other.head["metric"] is not None and is_control_of(other.head, [row.head])
-    ]
+    controls = [other for other in rows if other.head["metric"] is not None and is_control_of(other.head, [row.head])]
     controls.sort(key=lambda o: (o.head["control_of"] != name, o.head["runtime"] != row.head["runtime"]))
     if not controls:
         return None

@@ -168,7 +168,14 @@ def _cost(row: Row, offer: Offer) -> CostRow:
     per_hour = 3600 * line[RATE]
     price = offer.price_per_hour
     return CostRow(
-        offer.key, offer.title, line["data"], line["model"], place(line), line["batch_size"], per_hour,
-        None if price is None else 1e3 * price / per_hour, None if price is None else 1e6 * price / per_hour,
+        offer.key,
+        offer.title,
+        line["data"],
+        line["model"],
+        place(line),
+        line["batch_size"],
+        per_hour,
+        None if price is None else 1e3 * price / per_hour,
+        None if price is None else 1e6 * price / per_hour,
         line["energy_joules_per_row"],
-    )  # fmt: skip
+    )

@@ -98,7 +98,9 @@ def draw_curve(name: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Cur
 def _bars(rows: Sequence[Mapping[str, Any]], scale: int) -> list[tuple[float, float]]:
     """Return the 95% intervals of the differences to the whole model, around each value."""
     return [
-        (scale * (float(row["value"]) + (float(row["low"]) - float(row["points"])) / 100),
-         scale * (float(row["value"]) + (float(row["high"]) - float(row["points"])) / 100))
+        (
+            scale * (float(row["value"]) + (float(row["low"]) - float(row["points"])) / 100),
+            scale * (float(row["value"]) + (float(row["high"]) - float(row["points"])) / 100),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]

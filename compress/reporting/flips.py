@@ -74,12 +74,16 @@ def flips_of(rows: Sequence[Row], texts: Mapping[str, Sequence[str]]) -> list[Fl
 
 def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
     return Flips(
-        line["model"], line["runtime"], line["kind"], line["flips_lost_rows"], line["flips_won_rows"],
+        line["model"],
+        line["runtime"],
+        line["kind"],
+        line["flips_lost_rows"],
+        line["flips_won_rows"],
         [_flip(one, line["labels"], texts) for one in line["flips_lost"][:WORST_SHOWN]],
         [_flip(one, line["labels"], texts) for one in line["flips_won"][:WORST_SHOWN]],
         sorted(map(_class, line["classes"]), key=lambda c: (c.difference_points is None, c.difference_points or 0.0)),
         _calibration(line),
-    )  # fmt: skip
+    )
 
 
 def _flip(one: Mapping[str, Any], labels: Sequence[str], texts: Sequence[str]) -> Flip:
@@ -99,10 +103,14 @@ def _class(one: Mapping[str, Any]) -> ClassChange:
     change = one["difference_points"]
     low, high = one["low"], one["high"]
     return ClassChange(
-        one["label"], one["rows"], _percent(one["recall"]), _percent(one["teacher_recall"]), change,
+        one["label"],
+        one["rows"],
+        _percent(one["recall"]),
+        _percent(one["teacher_recall"]),
+        change,
         NONE if change is None else points(change),
         NONE if low is None or high is None else span(points(low), points(high)),
-    )  # fmt: skip
+    )
 
 
 def _percent(share: float | None) -> str:

@@ -62,8 +62,11 @@ def _verdict(study: Mapping[str, Any], significant: Sequence[bool]) -> list[str]
     rows = plural(study["validation_rows"], "row")
     told.append(
         f"In gradient order {_reached(surely) or 'no heads'} cost surely less than {BUDGET:g} point; "
-        + (f"up to {_reached(unsure)} {rows} cannot tell a loss from chance. " if _reached(unsure) else
-           f"the first to go are a loss for certain on {rows}. ")
+        + (
+            f"up to {_reached(unsure)} {rows} cannot tell a loss from chance. "
+            if _reached(unsure)
+            else f"the first to go are a loss for certain on {rows}. "
+        )
         + "No weight was trained meanwhile: "
         "'compress prune --recover' wins some of it back."
     )
@@ -87,11 +90,13 @@ def _importance(study: Mapping[str, Any], name: str) -> Figure:
         for layer, row in enumerate(rows)
     ]
     return Figure(
-        f"Importance by {name}", f"Raw scores{by}, see 'compress show {name}'. Dark matters most.",
+        f"Importance by {name}",
+        f"Raw scores{by}, see 'compress show {name}'. Dark matters most.",
         f"importance-{name}",
         Picture.both(lambda canvas: heat_map.draw(rows, title=f"Importance by {name}", canvas=canvas)),
-        ["Layer", *(f"head {head + 1}" for head in range(widest))], cells,
-    )  # fmt: skip
+        ["Layer", *(f"head {head + 1}" for head in range(widest))],
+        cells,
+    )
 
 
 def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
@@ -107,15 +112,26 @@ def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
         "ablation",
         Picture.both(
             lambda canvas: plot.line_chart(
-                [one for one in series if one.points], title="One head removed", x_label="layer",
-                y_label="difference (points)", canvas=canvas, lines=False,
+                [one for one in series if one.points],
+                title="One head removed",
+                x_label="layer",
+                y_label="difference (points)",
+                canvas=canvas,
+                lines=False,
             )
         ),
         ["Layer", "Head", metric_title(study["metric"]), "Points", "McNemar p", "Significant"],
-        [[Cell(str(one["layer"] + 1)), Cell(str(one["head"] + 1)), *_value(study, one),
-          Cell(NONE if one["mcnemar_p"] is None else f"{one['mcnemar_p']:.2g}", "", one["mcnemar_p"]),
-          Cell("yes" if certain else "no")] for one, certain in found],
-    )  # fmt: skip
+        [
+            [
+                Cell(str(one["layer"] + 1)),
+                Cell(str(one["head"] + 1)),
+                *_value(study, one),
+                Cell(NONE if one["mcnemar_p"] is None else f"{one['mcnemar_p']:.2g}", "", one["mcnemar_p"]),
+                Cell("yes" if certain else "no"),
+            ]
+            for one, certain in found
+        ],
+    )
 
 
 def _place(study: Mapping[str, Any], one: Mapping[str, Any]) -> float:
@@ -126,20 +142,30 @@ def _place(study: Mapping[str, Any], one: Mapping[str, Any]) -> float:
 
 def _one_head(study: Mapping[str, Any]) -> Figure:
     found = study["one_head"]
-    series = [plot.Series("best head alone", [(one["layer"] + 1, one["points"]) for one in found],
-                          [(one["low"], one["high"]) for one in found])]  # fmt: skip
+    series = [
+        plot.Series(
+            "best head alone",
+            [(one["layer"] + 1, one["points"]) for one in found],
+            [(one["low"], one["high"]) for one in found],
+        )
+    ]
     return Figure(
         "One head kept",
-        "In one layer at a time all heads but one are removed: the one that is best on the scoring rows.", "one_head",
+        "In one layer at a time all heads but one are removed: the one that is best on the scoring rows.",
+        "one_head",
         Picture.both(
             lambda canvas: plot.line_chart(
-                series, title="One head kept in a layer", x_label="layer", y_label="difference (points)", canvas=canvas,
+                series,
+                title="One head kept in a layer",
+                x_label="layer",
+                y_label="difference (points)",
+                canvas=canvas,
                 lines=False,
             )
         ),
         ["Layer", "Head that stays", metric_title(study["metric"]), "Points"],
         [[Cell(str(one["layer"] + 1)), Cell(str(one["head"] + 1)), *_value(study, one)] for one in found],
-    )  # fmt: skip
+    )
 
 
 def _evolution(study: Mapping[str, Any]) -> Figure:
@@ -150,37 +176,52 @@ def _evolution(study: Mapping[str, Any]) -> Figure:
         by_count: dict[int, list[Mapping[str, Any]]] = {}
         for one in steps:
             by_count.setdefault(one["heads_removed"], []).append(one)
-        means = [{key: sum(one[key] for one in same) / len(same) for key in ("share_removed", "value", "points")}
-                 for same in by_count.values()]  # fmt: skip
+        means = [
+            {key: sum(one[key] for one in same) / len(same) for key in ("share_removed", "value", "points")}
+            for same in by_count.values()
+        ]
         several = len({one["seed"] for one in steps}) > 1
         # Of several random orders the bar is from the lowest to the highest; of one it is the interval over rows.
         bars = [
-            (min(one["value"] for one in same), max(one["value"] for one in same)) if several
+            (min(one["value"] for one in same), max(one["value"] for one in same))
+            if several
             else tuple(_at_most(study, study["value"] + same[0][end] / 100) for end in ("low", "high"))
             for same in by_count.values()
-        ]  # fmt: skip
+        ]
         title = f"{order} (mean of {len({one['seed'] for one in steps})})" if several else order
         series.append(
-            plot.Series(title, [(100 * one["share_removed"], scale * one["value"]) for one in means],
-                        [(scale * low, scale * high) for low, high in bars])
-        )  # fmt: skip
+            plot.Series(
+                title,
+                [(100 * one["share_removed"], scale * one["value"]) for one in means],
+                [(scale * low, scale * high) for low, high in bars],
+            )
+        )
         for one in steps:
-            rows.append([
-                Cell(order, f"seed {one['seed']}" if several else ""), Cell(str(one["heads_removed"])),
-                Cell(f"{100 * one['share_removed']:.0f}%", "", one["share_removed"]), *_value(study, one),
-            ])  # fmt: skip
+            rows.append(
+                [
+                    Cell(order, f"seed {one['seed']}" if several else ""),
+                    Cell(str(one["heads_removed"])),
+                    Cell(f"{100 * one['share_removed']:.0f}%", "", one["share_removed"]),
+                    *_value(study, one),
+                ]
+            )
     return Figure(
         "Fewer and fewer heads",
         "Heads go in an order, until each layer has one. Bars: 95% interval of the difference to the whole model; of "
-        "random orders the lowest and the highest.", "evolution",
+        "random orders the lowest and the highest.",
+        "evolution",
         Picture.both(
             lambda canvas: plot.line_chart(
-                series, title="Fewer and fewer heads", x_label="heads removed (%)",
-                y_label=metric_title(study["metric"]), canvas=canvas,
+                series,
+                title="Fewer and fewer heads",
+                x_label="heads removed (%)",
+                y_label=metric_title(study["metric"]),
+                canvas=canvas,
             )
         ),
-        ["Order", "Heads removed", "Share", metric_title(study["metric"]), "Points"], rows,
-    )  # fmt: skip
+        ["Order", "Heads removed", "Share", metric_title(study["metric"]), "Points"],
+        rows,
+    )
 
 
 def _at_most(study: Mapping[str, Any], value: float) -> float:
@@ -194,15 +235,28 @@ def _correlations(study: Mapping[str, Any]) -> Figure:
     matrix = [[1.0 if a == b else known.get((a, b), known.get((b, a), 0.0)) for b in names] for a in names]
     return Figure(
         "Do the criteria agree?",
-        "Spearman's rank correlation over all heads, with the 95% bootstrap interval over heads.", "correlations",
+        "Spearman's rank correlation over all heads, with the 95% bootstrap interval over heads.",
+        "correlations",
         Picture.both(
-            lambda canvas: heat_map.draw(matrix, title="Rank correlation", canvas=canvas, rows_named=names,
-                                         columns_named=names, formatted="{:.2f}".format)
+            lambda canvas: heat_map.draw(
+                matrix,
+                title="Rank correlation",
+                canvas=canvas,
+                rows_named=names,
+                columns_named=names,
+                formatted="{:.2f}".format,
+            )
         ),
         ["Criteria", "Spearman", "Interval"],
-        [[Cell(f"{one['first']}, {one['second']}"), Cell(f"{one['spearman']:.2f}", "", one["spearman"]),
-          Cell(f"{one['low']:.2f} to {one['high']:.2f}")] for one in study["correlations"]],
-    )  # fmt: skip
+        [
+            [
+                Cell(f"{one['first']}, {one['second']}"),
+                Cell(f"{one['spearman']:.2f}", "", one["spearman"]),
+                Cell(f"{one['low']:.2f} to {one['high']:.2f}"),
+            ]
+            for one in study["correlations"]
+        ],
+    )
 
 
 def _value(study: Mapping[str, Any], one: Mapping[str, Any]) -> list[Cell]:

@@ -37,9 +37,10 @@ def draw(
     names = rows_named or [f"layer {index + 1}" for index in range(len(rows))]
     heads = columns_named or [str(index + 1) for index in range(widest)]
     canvas = replace(
-        canvas, left=max(canvas.left, 16 + 7 * max(map(len, names))),
+        canvas,
+        left=max(canvas.left, 16 + 7 * max(map(len, names))),
         height=canvas.top + 20 + CELL_HEIGHT * len(rows) + 14,
-    )  # fmt: skip
+    )
     width = (canvas.right - canvas.left) / widest
     largest = max((abs(value) for row in rows for value in row), default=0.0) or 1.0
     parts = [f'<text class="title" x="{canvas.left if canvas.width > 500 else 8}" y="22">{escape(title)}</text>']
@@ -64,7 +65,12 @@ def draw(
                     f'<text class="small{" over" if share > 0.6 else ""}" x="{x + width / 2 - 1:.1f}" y="{y + 16}" '
                     f'text-anchor="middle">{formatted(value)}</text>'
                 )
-    top = max(((value, name, heads[column]) for row, name in zip(rows, names, strict=True)
-               for column, value in enumerate(row)))  # fmt: skip
+    top = max(
+        (
+            (value, name, heads[column])
+            for row, name in zip(rows, names, strict=True)
+            for column, value in enumerate(row)
+        )
+    )
     says = f"{len(rows)} rows of up to {widest}; the largest is {top[0]:.4g} at {top[1]}, {top[2]}."
     return document(canvas, title, parts, description=says, style=STYLE)

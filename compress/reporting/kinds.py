@@ -27,10 +27,13 @@ KINDS: Mapping[str, Kind] = {
     "peer": Kind("peer", "the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
     "body": Kind("body", "a published size with random weights: speed only", "M-2-8h4v16h-4z", "--faint"),
     "published": Kind(
-        "published", "the authors’ figure for the method, without a speed",
-        "M0-8 2-2.5 8-2.5 3.2 1.2 5 7 0 3.4-5 7-3.2 1.2-8-2.5-2-2.5z", "--c0", hollow=True,
+        "published",
+        "the authors’ figure for the method, without a speed",
+        "M0-8 2-2.5 8-2.5 3.2 1.2 5 7 0 3.4-5 7-3.2 1.2-8-2.5-2-2.5z",
+        "--c0",
+        hollow=True,
     ),
-}  # fmt: skip
+}
 # In legends and where the shape needs no words.
 ORDER = {name: index for index, name in enumerate(KINDS)}
 

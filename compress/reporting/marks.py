@@ -62,10 +62,16 @@ def published_figures(rows: Sequence[Row]) -> list[Published]:
                 kept = 100 * one.value / one.teacher
                 found.append(
                     Published(
-                        recipe, one.dataset, one.metric, one.value, one.teacher, kept, line["metric_kept_percent"],
+                        recipe,
+                        one.dataset,
+                        one.metric,
+                        one.value,
+                        one.teacher,
+                        kept,
+                        line["metric_kept_percent"],
                         one.source,
                     )
-                )  # fmt: skip
+                )
     return found
 
 

@@ -157,9 +157,11 @@ def _labels(points: Sequence[Point], plot: _Plot, mode: str) -> dict[int, str]:
         px, py = marks[index]
         width = 6.6 * len(points[index].name)
         for dx, dy, anchor, left in (
-            (12, 4, "start", px + 10), (-12, 4, "end", px - 12 - width),
-            (0, -13, "middle", px - width / 2), (0, 21, "middle", px - width / 2),
-        ):  # fmt: skip
+            (12, 4, "start", px + 10),
+            (-12, 4, "end", px - 12 - width),
+            (0, -13, "middle", px - width / 2),
+            (0, 21, "middle", px - width / 2),
+        ):
             box = (left, py + dy - 12, left + width, py + dy + 3)
             inside = canvas.left <= box[0] and box[2] <= canvas.width - 2
             inside = inside and canvas.top - 12 <= box[1] and box[3] <= canvas.bottom

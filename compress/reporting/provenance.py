@@ -81,9 +81,13 @@ def known_models(lines: Iterable[Measurement]) -> list[Known]:
         shape = [f"{noun} {'/'.join(map(str, each))}" for noun, each in (("heads", heads), ("width", widths)) if each]
         seed = NONE if line["training_seed"] is None else str(line["training_seed"])
         found[line["model"], line["model_sha256"]] = Known(
-            line["model"], line["recipe"] or NONE, "; ".join(shape) or NONE, seed,
-            line["model_sha256"] or NONE, line["tokenizer_sha256"] or NONE,
-        )  # fmt: skip
+            line["model"],
+            line["recipe"] or NONE,
+            "; ".join(shape) or NONE,
+            seed,
+            line["model_sha256"] or NONE,
+            line["tokenizer_sha256"] or NONE,
+        )
     return list(found.values())
 
 

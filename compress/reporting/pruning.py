@@ -17,8 +17,12 @@ from compress.reporting.waterfall_chart import Bar, waterfall_chart
 
 # Removal -> what stays of it, in the singular.
 UNITS = {
-    "vocabulary": "word piece", "layers": "layer", "heads": "head", "neurons": "neuron", "hidden": "hidden dimension",
-}  # fmt: skip
+    "vocabulary": "word piece",
+    "layers": "layer",
+    "heads": "head",
+    "neurons": "neuron",
+    "hidden": "hidden dimension",
+}
 WORDS = {"nothing": "unpruned", "neurons": "feed-forward neurons", "hidden": "hidden width"}
 
 
@@ -35,25 +39,27 @@ def view(found: Mapping[str, Any]) -> FigurePage:
         figures.append(_curve(found))
     left = found["cuts"][-1]["architecture"]
     whole = found["cuts"][0]["architecture"]
-    figures += [
-        _widths(found, key) for key in ("heads_per_layer", "ffn_per_layer") if left.get(key) != whole.get(key)
-    ]
+    figures += [_widths(found, key) for key in ("heads_per_layer", "ffn_per_layer") if left.get(key) != whole.get(key)]
     return FigurePage(f"What was removed from {found['model']}", "compress prune", verdict(found), figures)
 
 
 def verdict(found: Mapping[str, Any]) -> list[str]:
     """Return what was removed, how fast the rest is, and what it costs, a sentence each."""
     first, last = found["cuts"][0], found["cuts"][-1]
-    told = [f"Removed: {removed(found['cuts'])}; {100 * last['parameters'] / first['parameters']:.0f}% of "
-            f"{count(first['parameters'])} parameters are left."]  # fmt: skip
+    told = [
+        f"Removed: {removed(found['cuts'])}; {100 * last['parameters'] / first['parameters']:.0f}% of "
+        f"{count(first['parameters'])} parameters are left."
+    ]
     if {"heads", "neurons"} & {cut["removal"] for cut in found["cuts"]}:
         told[0] += f" Heads and neurons were chosen by the criterion {found['criterion']}."
     for batch_size in dict.fromkeys(speed["batch_size"] for speed in found["speeds"]):
         at = [s for s in found["speeds"] if s["batch_size"] == batch_size]
         ends = {speed["runtime"]: speed for speed in at}  # the last of each
         shown_speeds = ", ".join("{} ({}) in {}".format(*_times(speed), runtime) for runtime, speed in ends.items())
-        told.append(f"Batch size {batch_size}: {shown_speeds}, each against the unpruned model in the same runtime, "
-                    f"{plural(at[0]['threads'], 'thread')}.")  # fmt: skip
+        told.append(
+            f"Batch size {batch_size}: {shown_speeds}, each against the unpruned model in the same runtime, "
+            f"{plural(at[0]['threads'], 'thread')}."
+        )
     value = {"metric": last["value"], "metric_name": found["metric"]}
     told.append(
         f"{found['metric'].capitalize()} {shown(value)} on {found['rows']:,} rows of {found['split']}: "
@@ -104,14 +110,16 @@ def _removals(found: Mapping[str, Any], runtime: str) -> Figure:
     rows, last = [], "nothing"
     for cut in found["cuts"]:
         last = last if cut["removal"] == "recovery" else cut["removal"]  # which changes no shape and no speed
-        rows.append([
-            Cell(WORDS.get(cut["removal"], cut["removal"]), _of(cut)),
-            Cell(count(cut["parameters"]), "", cut["parameters"]),
-            Cell(NONE if cut["flops"] is None else f"{cut['flops'] / 1e9:.3g}", "", cut["flops"]),
-            *(_speed(speeds[last, size]) for size in sizes),
-            Cell(shown({"metric": cut["value"], "metric_name": found["metric"]}), "", cut["value"]),
-            Cell(points(cut["points"]), span(points(cut["low"]), points(cut["high"])), cut["points"]),
-        ])  # fmt: skip
+        rows.append(
+            [
+                Cell(WORDS.get(cut["removal"], cut["removal"]), _of(cut)),
+                Cell(count(cut["parameters"]), "", cut["parameters"]),
+                Cell(NONE if cut["flops"] is None else f"{cut['flops'] / 1e9:.3g}", "", cut["flops"]),
+                *(_speed(speeds[last, size]) for size in sizes),
+                Cell(shown({"metric": cut["value"], "metric_name": found["metric"]}), "", cut["value"]),
+                Cell(points(cut["points"]), span(points(cut["low"]), points(cut["high"])), cut["points"]),
+            ]
+        )
     told = (
         " Speeds are against the unpruned model in the same runtime, round by round of one interleaved run; recovery "
         "changes none."
@@ -124,9 +132,16 @@ def _removals(found: Mapping[str, Any], runtime: str) -> Figure:
         f"{found['cuts'][0]['tokens']} tokens, the median.{told}",
         f"removals-{runtime}" if runtime else "removals",
         _waterfall(found, speeds, sizes[0], runtime) if sizes else _weights(found),
-        ["Removed", "Parameters", "GFLOP a row", *(f"Batch {size}" for size in sizes), metric_title(found["metric"]),
-         "Points"], rows,
-    )  # fmt: skip
+        [
+            "Removed",
+            "Parameters",
+            "GFLOP a row",
+            *(f"Batch {size}" for size in sizes),
+            metric_title(found["metric"]),
+            "Points",
+        ],
+        rows,
+    )
 
 
 def _weights(found: Mapping[str, Any]) -> Picture:
@@ -166,15 +181,20 @@ def _curve(found: Mapping[str, Any]) -> Figure:
     return Figure(
         "Step by step",
         f"The metric, as more and more {' and '.join(parts)} of the layers that stay are closed; the share is of their "
-        "weights. No weight is trained on the way.", "pruning_curve",
+        "weights. No weight is trained on the way.",
+        "pruning_curve",
         draw_curve(found["name"], found["metric"], found["curve"]).picture,
         [*(f"{part.capitalize()} removed" for part in parts), "Share", metric_title(found["metric"]), "Points"],
-        [[*(Cell(f"{point[f'{part}_removed']:,}", "", point[f"{part}_removed"]) for part in parts),
-          Cell(f"{100 * point['share_removed']:.0f}%", _mark(point), point["share_removed"]),
-          Cell(shown({"metric": point["value"], "metric_name": found["metric"]}), "", point["value"]),
-          Cell(points(point["points"]), span(points(point["low"]), points(point["high"])), point["points"])]
-         for point in found["curve"]],
-    )  # fmt: skip
+        [
+            [
+                *(Cell(f"{point[f'{part}_removed']:,}", "", point[f"{part}_removed"]) for part in parts),
+                Cell(f"{100 * point['share_removed']:.0f}%", _mark(point), point["share_removed"]),
+                Cell(shown({"metric": point["value"], "metric_name": found["metric"]}), "", point["value"]),
+                Cell(points(point["points"]), span(points(point["low"]), points(point["high"])), point["points"]),
+            ]
+            for point in found["curve"]
+        ],
+    )
 
 
 def _widths(found: Mapping[str, Any], key: str) -> Figure:
@@ -184,13 +204,21 @@ def _widths(found: Mapping[str, Any], key: str) -> Figure:
     left = dict(zip(last, after[key], strict=True))
     rows = [[float(width), float(left.get(number, 0))] for number, width in zip(first, before[key], strict=True)]
     return Figure(
-        f"{title} that are left", "Before and after, by layer of the unpruned model; 0 where the layer is gone.",
+        f"{title} that are left",
+        "Before and after, by layer of the unpruned model; 0 where the layer is gone.",
         f"{title.lower()}-left",
-        Picture.both(lambda canvas: heat_map.draw(rows, title=f"{title} by layer", canvas=canvas,
-                                                  columns_named=["before", "after"], formatted="{:,.0f}".format)),
+        Picture.both(
+            lambda canvas: heat_map.draw(
+                rows,
+                title=f"{title} by layer",
+                canvas=canvas,
+                columns_named=["before", "after"],
+                formatted="{:,.0f}".format,
+            )
+        ),
         ["Layer", "Before", "After"],
         [[Cell(str(layer)), *(Cell(f"{value:,.0f}", "", value) for value in row)] for layer, row in enumerate(rows, 1)],
-    )  # fmt: skip
+    )
 
 
 def _mark(point: Mapping[str, Any]) -> str:

@@ -18,15 +18,28 @@ def render(template: str, page: Any) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("compress.reporting"), autoescape=template.endswith(".html.j2"), undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+        loader=PackageLoader("compress.reporting"),
+        autoescape=template.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters.update(
-        plain=plain, plural=plural, points=points, times=times, exact=exact, short=short, as_markdown=as_markdown,
+        plain=plain,
+        plural=plural,
+        points=points,
+        times=times,
+        exact=exact,
+        short=short,
+        as_markdown=as_markdown,
         survey_markdown=survey_markdown,
     )
     environment.globals.update(
-        kinds=kinds.KINDS, symbol=kinds.symbol, repeat_headings=repeats.HEADINGS, markdown_table=table,
+        kinds=kinds.KINDS,
+        symbol=kinds.symbol,
+        repeat_headings=repeats.HEADINGS,
+        markdown_table=table,
         lines_of=lambda rows: [[in_one_line(cell) for cell in row] for row in rows],
-    )  # fmt: skip
+    )
     return environment.get_template(template).render(page=page)

@@ -10,9 +10,15 @@ from compress.reporting.cells import Cell
 from compress.reporting.units import NONE, in_percent, points, span
 
 HEADINGS = [
-    "Recipe", "Seeds", "Data sets", "Metric, mean", "Its spread over seeds", "Points to the teacher",
-    "Worth of distillation", "Notes",
-]  # fmt: skip
+    "Recipe",
+    "Seeds",
+    "Data sets",
+    "Metric, mean",
+    "Its spread over seeds",
+    "Points to the teacher",
+    "Worth of distillation",
+    "Notes",
+]
 
 
 def repeats(lines: Sequence[Measurement]) -> list[list[Cell]]:

@@ -216,14 +216,20 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     ]
     models = sum(row.head["kind"] == "model" for row in rows)
     if models > 1:
-        found.append(f"The model named first was chosen among {models} rows on these examples, so that its figures "
-            "are a little lucky: for a decision that matters, measure it on examples of its own.")
+        found.append(
+            f"The model named first was chosen among {models} rows on these examples, so that its figures "
+            "are a little lucky: for a decision that matters, measure it on examples of its own."
+        )
     if "control" in kinds:
-        found.append("A control is the same student, planned for the same steps and stopped early by the same rule, "
-            "on gold labels only.")
+        found.append(
+            "A control is the same student, planned for the same steps and stopped early by the same rule, "
+            "on gold labels only."
+        )
     if "floor" in kinds:
-        found.append("A floor is a cheap classifier fitted on gold labels only: where it is good enough, no compressed "
-            "model is needed.")
+        found.append(
+            "A floor is a cheap classifier fitted on gold labels only: where it is good enough, no compressed "
+            "model is needed."
+        )
     if "peer" in kinds:
         found.append("A peer is the same model in the tool that a user would otherwise pick.")
     if "body" in kinds:

@@ -26,9 +26,23 @@ NOT_MEASURED = Cell("not measured")
 HEADINGS = ("System", "Published", "Recipe")
 # What the columns hold, in their order.
 KEYS = (
-    "system", "published", "recipe", "shape", "metric", "kept", "difference", "parameters", "disk", "speedup_torch",
-    "speedup_best", "control", "worth", "steps", "seeds", "command",
-)  # fmt: skip
+    "system",
+    "published",
+    "recipe",
+    "shape",
+    "metric",
+    "kept",
+    "difference",
+    "parameters",
+    "disk",
+    "speedup_torch",
+    "speedup_best",
+    "control",
+    "worth",
+    "steps",
+    "seeds",
+    "command",
+)
 
 
 @dataclass(frozen=True)
@@ -68,9 +82,7 @@ class Student:
         return [line for line in lines if line["training_seed"] == chosen]
 
 
-def survey(
-    rows: Sequence[Row], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()
-) -> SurveyTable | None:
+def survey(rows: Sequence[Row], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()) -> SurveyTable | None:
     """Return the table of what was measured of one data set on one host; None where no recipe has a row in the survey.
 
     Args:
@@ -110,10 +122,21 @@ def headings(line: Measurement) -> list[str]:
     """Return the headings for what a line's metric and batch size are."""
     batch = f"batch {line['batch_size']}"
     return [
-        *HEADINGS, "Shape here", str(line["metric_name"]).capitalize(), "Kept",
-        "Points to the teacher", "Parameters", "Disk", f"Speed-up, {batch}, torch", f"Speed-up, {batch}, best",
-        "Its control", "Worth of distillation", "Steps", "Seeds", "Command",
-    ]  # fmt: skip
+        *HEADINGS,
+        "Shape here",
+        str(line["metric_name"]).capitalize(),
+        "Kept",
+        "Points to the teacher",
+        "Parameters",
+        "Disk",
+        f"Speed-up, {batch}, torch",
+        f"Speed-up, {batch}, best",
+        "Its control",
+        "Worth of distillation",
+        "Steps",
+        "Seeds",
+        "Command",
+    ]
 
 
 def as_markdown(found: SurveyTable) -> str:
@@ -190,9 +213,16 @@ def _cells(student: Student | None, one: Survey | None, bodies: Mapping[str, Mea
     speed = cells.ratio(line, "speedup")
     known = Row((line,))
     return [
-        Cell(shape(line), f"{one.body} with random weights: speed only"), EMPTY, EMPTY, EMPTY, cells.parameters(known),
-        cells.disk(known), speed, speed, *[EMPTY] * 4,
-    ]  # fmt: skip
+        Cell(shape(line), f"{one.body} with random weights: speed only"),
+        EMPTY,
+        EMPTY,
+        EMPTY,
+        cells.parameters(known),
+        cells.disk(known),
+        speed,
+        speed,
+        *[EMPTY] * 4,
+    ]
 
 
 def _measured(student: Student | None) -> list[Cell]:

@@ -105,13 +105,16 @@ def _headings(rows: Sequence[Row], same: str) -> list[str]:
 def _table(names: dict[Name, list[Row]], key: str) -> list[list[Cell]]:
     return [
         [
-            Cell(model, where, model), Cell(str(row.head[key]), "", row.head[key]),
-            _cell(row.head, "latency_p50_ms", milliseconds), _cell(row.head, "latency_p95_ms", milliseconds),
-            _cell(row.head, "speedup", times), _cell(row.bulk, "throughput_rows_per_second", rate),
+            Cell(model, where, model),
+            Cell(str(row.head[key]), "", row.head[key]),
+            _cell(row.head, "latency_p50_ms", milliseconds),
+            _cell(row.head, "latency_p95_ms", milliseconds),
+            _cell(row.head, "speedup", times),
+            _cell(row.bulk, "throughput_rows_per_second", rate),
         ]
         for (model, where, _), rows in names.items()
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _cell(line: Measurement, key: str, form: Callable[[float], str]) -> Cell:

@@ -17,12 +17,18 @@ from compress.reporting.units import plural, precision, span, times
 from compress.reporting.waterfall_chart import Bar, waterfall_chart
 
 _WORDS = {
-    "distill": "distillation", "prune": "pruning", "finetune": "fine-tuning", "export": "export",
-}  # fmt: skip
+    "distill": "distillation",
+    "prune": "pruning",
+    "finetune": "fine-tuning",
+    "export": "export",
+}
 _REMOVED = {
-    "vocabulary": "smaller vocabulary", "layers": "layers removed", "heads": "heads removed",
-    "neurons": "feed-forward neurons removed", "hidden": "narrower",
-}  # fmt: skip
+    "vocabulary": "smaller vocabulary",
+    "layers": "layers removed",
+    "heads": "heads removed",
+    "neurons": "feed-forward neurons removed",
+    "hidden": "narrower",
+}
 
 
 @dataclass(frozen=True)
@@ -244,9 +250,10 @@ def _threads(run: _Run, missing: list[str]) -> list[Pair]:
     more = [
         line
         for line in run.lines
-        if line["threads"] > best["threads"] and line["padding"] == "longest"
+        if line["threads"] > best["threads"]
+        and line["padding"] == "longest"
         and (line["model_sha256"], line["runtime"]) == (best["model_sha256"], best["runtime"])
-    ]  # fmt: skip
+    ]
     if one is None or not more:
         missing.append("threads")
         return []

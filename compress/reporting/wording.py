@@ -149,9 +149,12 @@ def _faster_peer(best: Row, rows: Sequence[Row], budget_points: float) -> list[s
     faster = [
         row
         for row in rows
-        if row.head["kind"] == "peer" and not row.head["noisy"] and _is_surely_faster(row.head, best.head)
-        and (judged := judge(row.head, budget_points)) and judged.outcome in (WITHIN, UNDECIDED)
-    ]  # fmt: skip
+        if row.head["kind"] == "peer"
+        and not row.head["noisy"]
+        and _is_surely_faster(row.head, best.head)
+        and (judged := judge(row.head, budget_points))
+        and judged.outcome in (WITHIN, UNDECIDED)
+    ]
     first = max(faster, key=lambda row: float(row.head["speedup"]), default=None)
     if first is None:
         return []
@@ -209,24 +212,34 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     table.add_column("model", overflow="fold")
     table.add_column("runtime")
     for name in (
-        *settings, metric_title(head["metric_name"]), "points to teacher", f"speed-up, batch {head['batch_size']}",
-        f"p50, batch {head['batch_size']}", f"rows/s, batch {bulk['batch_size']}",
-        "parameters", "disk", "memory", "noise",
-    ):  # fmt: skip
+        *settings,
+        metric_title(head["metric_name"]),
+        "points to teacher",
+        f"speed-up, batch {head['batch_size']}",
+        f"p50, batch {head['batch_size']}",
+        f"rows/s, batch {bulk['batch_size']}",
+        "parameters",
+        "disk",
+        "memory",
+        "noise",
+    ):
         table.add_column(name, justify="right")
     for row in rows:
         line, base = row.head, is_baseline(row.head)
         cells = [
-            escape(line["model"]) + (f" ({line['kind']})" if line["kind"] != "model" else ""), line["runtime"],
+            escape(line["model"]) + (f" ({line['kind']})" if line["kind"] != "model" else ""),
+            line["runtime"],
             *(str(line[key] if line[key] is not None else "own") for key in settings),
             shown(line).removesuffix("%"),
             "" if base else _bracketed(points, line, "difference_points", "difference"),
             "×1" if base else speed_or_noise(line, _bracketed(times, line, "speedup", "speedup")),
             speed_or_noise(line, milliseconds(line["latency_p50_ms"])),
             speed_or_noise(row.bulk, f"{row.bulk['throughput_rows_per_second']:,.0f}"),
-            count(line["parameters"]), megabytes(line["size_bytes"]), megabytes(line["model_memory_bytes"]),
+            count(line["parameters"]),
+            megabytes(line["size_bytes"]),
+            megabytes(line["model_memory_bytes"]),
             f"{line['noise']:.1%}",
-        ]  # fmt: skip
+        ]
         table.add_row(*cells, style="dim" if line["kind"] in {"control", "floor", "body"} else None)
     return table
 
