@@ -36,12 +36,13 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 from compress.amounts import units_to_remove
 from compress.artifact import ModelDir
 from compress.closing import close_lowest, normalised
-from compress.data import encode_gold, find_set, open_source
+from compress.data import encode_gold, open_source
 from compress.errors import CompressError
 from compress.evaluations import Evaluations, JudgingRows
 from compress.examples import content_sha256
 from compress.host import library_versions, typed_command
 from compress.importance import head_importance
+from compress.locate import find_set
 from compress.metrics import METRICS, paired_difference
 from compress.output import write_atomically
 from compress.progress import quiet_libraries

@@ -24,7 +24,6 @@ from compress.examples import (
     normalise,
     row_key,
 )
-from compress.locate import find_set
 from compress.readers import read_table
 from compress.records import is_hub_name, read_hub
 from compress.splits import CheckedRoles, check_roles, grouped_split
@@ -44,7 +43,6 @@ __all__ = [
     "encode_gold",
     "encode_labels",
     "encode_scores",
-    "find_set",
     "grouped_split",
     "infer_labels",
     "infer_task",

@@ -16,12 +16,12 @@ from compress.data import (
     check_roles,
     content_sha256,
     describe_rows,
-    find_set,
     grouped_split,
     join_sources,
     open_source,
     read_examples,
 )
+from compress.locate import find_set
 from compress.recipes import BenchmarkRecipe, DataSet
 from compress.stages import Stages
 

@@ -15,7 +15,6 @@ from compress.data import (
     content_sha256,
     encode_labels,
     encode_scores,
-    find_set,
     grouped_split,
     infer_labels,
     join_sources,
@@ -25,6 +24,7 @@ from compress.data import (
     row_key,
 )
 from compress.errors import CompressError
+from compress.locate import find_set
 
 
 def rows(*texts: str) -> list[Example]:

@@ -16,11 +16,12 @@ from transformers import PreTrainedTokenizerFast
 from compress import plugins
 from compress.artifact import ModelDir, load
 from compress.cli import execute
-from compress.data import Example, find_set, open_source, read_examples, row_key
+from compress.data import Example, open_source, read_examples, row_key
 from compress.distill import distill
 from compress.finetune import finetune
 from compress.inference import TorchRun, logits_of
 from compress.labels import LabelDir
+from compress.locate import find_set
 from compress.predict import predictor
 from compress.prune import prune
 from compress.quantize import quantize
