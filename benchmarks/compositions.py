@@ -20,18 +20,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compress.artifact import MANIFEST_NAME, ModelDir
+from compress.benchmarking.results.files import host_id
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
-from compress.export import export
+from compress.exporting.export import export
 from compress.host import describe_host, library_versions, typed_command
-from compress.label import label
-from compress.measuring.results import host_id
-from compress.measuring.side_by_side import time_side_by_side
-from compress.output import write_atomically
+from compress.inference.side_by_side import time_side_by_side
+from compress.labelling.label import label
+from compress.models.manifest import MANIFEST_NAME
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
-from compress.prune import prune
+from compress.pruning.prune import prune
+from compress.pruning.removal_steps import REPORT_NAME
 from compress.recipes import Pruning, Training
-from compress.removals import REPORT_NAME
 
 HELD_OUT, SCORED = 0.05, 512
 BATCH_SIZES = (1, 32)

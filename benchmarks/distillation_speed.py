@@ -46,14 +46,14 @@ from distillation_turns import (
 from peer_environments import textbrewer_python
 
 from compress import plugins
+from compress.benchmarking.results.files import host_id
 from compress.host import describe_host, library_versions, typed_command
-from compress.layer_maps import layer_map
-from compress.measuring.cores import available_cores
-from compress.measuring.results import host_id
-from compress.measuring.timing import Ratio, speedup
-from compress.output import write_atomically
+from compress.inference.cores import available_cores
+from compress.inference.timing import Ratio, speedup
+from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, needs_of
+from compress.training.layer_mapping import layer_map
 
 LEFT_OUT = {
     "mixed-vocabulary": "reads text in two vocabularies, which this student has not",

@@ -19,18 +19,25 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 
 from compress import plugins
-from compress.artifact import ModelDir
 from compress.data import Example, open_source
+from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
-from compress.inference import Run, logits_of
-from compress.label import Plan, plan_for, start_runtime
-from compress.masking import Masker
+from compress.inference.batching import Run, logits_of
+from compress.labelling.label import Plan, plan_for, start_runtime
+from compress.models.batch import Batch, Outputs
+from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Training, needs_of
-from compress.rows import TrainingRow, collator, write_rows
-from compress.signals import LIVE, CachedFirstStates, CachedTeacher, LiveTeacher, write_first_states
-from compress.tokens import maximum_length
-from compress.training import EpochSampler, Teaching, trainer_for
-from compress.types import Batch, Outputs, TeacherSignal
+from compress.training.teacher_signal import (
+    LIVE,
+    CachedFirstStates,
+    CachedTeacher,
+    LiveTeacher,
+    TeacherSignal,
+    write_first_states,
+)
+from compress.training.token_masking import Masker
+from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
+from compress.training.trainer import EpochSampler, Teaching, trainer_for
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
 TRAINING = Training(batch_size=32, precision="float32")

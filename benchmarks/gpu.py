@@ -29,21 +29,21 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compress import plugins
-from compress.artifact import ModelDir
+from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.candidates import BASELINE_RUNTIME
+from compress.benchmarking.energy import EnergyMeter
+from compress.benchmarking.peak_flops import matmul_peak_tflops
+from compress.benchmarking.results.files import Measurement, write_results
+from compress.benchmarking.worker_main import PROBE_RUNS
 from compress.data import Example, open_source, read_examples
+from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
 from compress.host import describe_host, library_versions, typed_command, without_home
-from compress.inference import TorchRun, open_torch
-from compress.measure import benchmark
-from compress.measuring.contenders import BASELINE_RUNTIME
-from compress.measuring.cores import available_cores
-from compress.measuring.energy import EnergyMeter
-from compress.measuring.flops import matmul_peak_tflops
-from compress.measuring.results import Measurement, write_results
-from compress.measuring.subject import PROBE_RUNS
-from compress.measuring.timing import batches_per_round
+from compress.inference.batching import TorchRun, open_torch
+from compress.inference.cores import available_cores
+from compress.inference.timing import batches_per_round
+from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
-from compress.tokens import encode, maximum_length, pad
 
 RUNTIMES = ("torch", "torch-bfloat16", "torch-float16", "torch-compile", "torch-cuda-graphs", "onnxruntime")
 BATCH_SIZES = (1, 32, 256)
@@ -236,7 +236,7 @@ def _directory(model: ModelDir, module: Any, device: str, scratch: Path) -> Path
 
         if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
             raise CompressError("this ONNX Runtime has no CUDA provider")
-    from compress.export import export
+    from compress.exporting.export import export
 
     target = scratch / model.sha256[:16]
     return target if target.is_dir() else export(model, target).path

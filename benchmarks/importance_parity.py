@@ -33,22 +33,22 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.amounts import units_to_remove
-from compress.artifact import ModelDir
-from compress.closing import close_lowest, normalised
 from compress.data import encode_gold, open_source
+from compress.data.fingerprints import content_sha256
+from compress.data.overlap import check_roles
 from compress.errors import CompressError
-from compress.evaluations import Evaluations, JudgingRows
-from compress.examples import content_sha256
+from compress.evaluation.metrics import METRICS, paired_difference
 from compress.host import library_versions, typed_command
-from compress.importance import head_importance
-from compress.locate import find_set
-from compress.metrics import METRICS, paired_difference
-from compress.output import write_atomically
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
-from compress.slicing import remove_heads
-from compress.splits import check_roles
-from compress.transfer import Gold
+from compress.pruning.importance import head_importance
+from compress.pruning.masked_evaluation import Evaluations, JudgingRows
+from compress.recipes.amounts import units_to_remove
+from compress.studies.dataset_files import find_set
+from compress.surgery.remove_units import remove_heads
+from compress.surgery.unit_selection import close_lowest, normalised
+from compress.training.training_data import Gold
 
 SET, MAX_LENGTH, REMOVED = "glue/SST-2", 128, "60%"
 ORDERS, JUDGED_ORDERS = 20, 3  # of the rows: for ranks, and for accuracies

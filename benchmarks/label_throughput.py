@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from compress.artifact import ModelDir
 from compress.data import Example, open_source
 from compress.host import describe_host, library_versions
-from compress.inference import logits_of
-from compress.label import plan_for, start_runtime
-from compress.labels import read_shard, write_shard
-from compress.measuring.timing import speedup, throughput
+from compress.inference.batching import logits_of
+from compress.inference.timing import speedup, throughput
+from compress.labelling.label import plan_for, start_runtime
+from compress.labelling.label_dir import read_shard, write_shard
+from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 
 PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)

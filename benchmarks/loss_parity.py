@@ -29,10 +29,10 @@ from transformers import BertConfig, BertForMaskedLM
 
 from compress import plugins
 from compress.host import typed_command
-from compress.learned_parts import VocabularyHead
-from compress.output import write_atomically
-from compress.relations import split_heads
-from compress.types import NO_TARGET, Batch, Outputs
+from compress.models.batch import NO_TARGET, Batch, Outputs
+from compress.models.output_dir import write_atomically
+from compress.training.loss_modules import VocabularyHead
+from compress.training.losses._common import split_heads
 
 LENGTHS, CLASSES, WIDTH, HEADS, RELATION_HEADS, VOCABULARY = (9, 6, 4), 3, 32, 4, 8, 50
 TEMPERATURE, TOLERANCE, CLOSED = 3.0, 1e-5, -10000.0

@@ -2,9 +2,9 @@
 
     python benchmarks/peer_environments.py [--fresh] [-- PIP OPTIONS]
 
-They lie under $COMPRESS_PEERS (else ~/.cache/compress/peers), one a name, with what the peers of that name require.
-An environment that has all of it already is left as it is. What follows ``--`` is given to pip, for example the
-index of PyTorch's builds for processors.
+They lie under $COMPRESS_PEERS (else ~/.cache/compress/benchmarking/competitors), one a name, with what the peers of
+that name require. An environment that has all of it already is left as it is. What follows ``--`` is given to pip, for
+example the index of PyTorch's builds for processors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from compress import plugins
-from compress.peers import INSTALLED_NAME, environments_folder
+from compress.benchmarking.competitors import INSTALLED_NAME, environments_folder
 
 # What scripts here compare training with; it is no peer of `compress benchmark`. Its models are those of transformers.
 TEXTBREWER = "textbrewer"

@@ -33,28 +33,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compress.artifact import ModelDir
-from compress.closing import close_lowest, normalised
-from compress.criteria.gradient import importance
+from compress.benchmarking.results.files import host_id
 from compress.data import Example, encode_gold, open_source, read_examples
-from compress.device import resolve_precision
-from compress.gates import gated
+from compress.data.grouped_split import grouped_split
+from compress.evaluation.metrics import agreement, find_metric, interval, paired_difference, predictions
 from compress.host import describe_host, library_versions, typed_command
-from compress.importance import scoring_batches
-from compress.inference import TorchRun, logits_of
-from compress.interventions.gradual_pruning import STATE, attach, closed_share
-from compress.label import teacher_logits
-from compress.measuring.results import host_id
-from compress.metrics import agreement, find_metric, interval, paired_difference, predictions
-from compress.output import write_atomically
+from compress.inference.batching import TorchRun, logits_of
+from compress.inference.compute import resolve_precision
+from compress.labelling.label import teacher_logits
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
+from compress.models.prunable_units import Part, units_of
 from compress.progress import quiet_libraries
+from compress.pruning.criteria.gradient import importance
+from compress.pruning.importance import scoring_batches
 from compress.recipes import Choice, Training
-from compress.rows import TrainingRow, collator, write_rows
-from compress.signals import signal_for
-from compress.slicing import remove_heads, remove_neurons
-from compress.splits import grouped_split
-from compress.training import Teaching, train
-from compress.units import Part, units_of
+from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.unit_masks import gated
+from compress.surgery.unit_selection import close_lowest, normalised
+from compress.training.modifiers.gradual_pruning import STATE, attach, closed_share
+from compress.training.teacher_signal import signal_for
+from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
+from compress.training.trainer import Teaching, train
 
 ARMS = ("once", "once-in-two", "gradual", "movement", "random")
 COMPARED = ("once", "once-in-two", "gradual")  # with whom the others are

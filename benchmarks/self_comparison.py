@@ -29,17 +29,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from compress.artifact import ModelDir
+from compress.benchmarking.candidates import Contender, Entry
+from compress.benchmarking.results.files import host_id
+from compress.benchmarking.rounds import Run, Setting, load, take_turns
+from compress.benchmarking.worker import Worker
+from compress.benchmarking.worker_main import write_texts
 from compress.data import Example, open_source, read_examples
 from compress.host import describe_host, library_versions, typed_command
-from compress.measuring.contenders import Contender, Entry
-from compress.measuring.cores import available_cores, quietest_first
-from compress.measuring.results import host_id
-from compress.measuring.rounds import Run, Setting, load, take_turns
-from compress.measuring.subject import write_texts
-from compress.measuring.timing import Ratio, is_noisy, noise, speedup
-from compress.measuring.worker import Worker
-from compress.output import write_atomically
+from compress.inference.cores import available_cores, quietest_first
+from compress.inference.timing import Ratio, is_noisy, noise, speedup
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
 from compress.progress import silent
 
 # Works and rests for up to so many seconds each, on every core, until it is ended or its parent is gone.

@@ -26,11 +26,11 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from compress.benchmarking.results.files import host_id
 from compress.host import describe_host, library_versions, typed_command
-from compress.measuring.cores import available_cores
-from compress.measuring.results import host_id
-from compress.measuring.timing import speedup
-from compress.output import write_atomically
+from compress.inference.cores import available_cores
+from compress.inference.timing import speedup
+from compress.models.output_dir import write_atomically
 
 POLICIES: dict[str, dict[str, str]] = {
     "default": {},

@@ -1,4 +1,4 @@
-"""Distil, prune and quantize text classifiers, and measure what was lost and what was won.
+"""Distil, prune and quantize text classifiers, and measure accuracy, speed and size against the teacher.
 
 ``import compress`` is light: torch and transformers are imported by the function that needs them.
 """
@@ -6,26 +6,43 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from compress.errors import CompressError
 
+if TYPE_CHECKING:
+    from compress.benchmarking.benchmark import benchmark
+    from compress.benchmarking.replay import replay
+    from compress.exporting.export import export
+    from compress.gating.check import check
+    from compress.labelling.label import label
+    from compress.models.model_dir import ModelDir, load
+    from compress.pruning.head_study import head_study
+    from compress.pruning.importance import head_importance
+    from compress.pruning.prune import prune
+    from compress.quantization.quantize import quantize
+    from compress.recipes import Pruning
+    from compress.reporting.report import report
+    from compress.studies.run import run
+    from compress.training.distill import distill
+    from compress.training.finetune import finetune
+    from compress.training.pretrain import pretrain
+
 __version__ = "0.1.0"
 
+# Public name -> the module that defines it, imported when the name is first used.
 _LAZY = {
-    "ModelDir": "compress.artifact",
+    "ModelDir": "compress.models.model_dir",
     "Pruning": "compress.recipes",
-    "benchmark": "compress.measure",
-    "check": "compress.gate",
+    "benchmark": "compress.benchmarking.benchmark",
+    "check": "compress.gating.check",
     "distill": "compress.distill",
     "export": "compress.export",
     "finetune": "compress.finetune",
-    "head_importance": "compress.importance",
+    "head_importance": "compress.pruning.importance",
     "head_study": "compress.head_study",
     "label": "compress.label",
-    "load": "compress.artifact",
+    "load": "compress.models.model_dir",
     "pretrain": "compress.pretrain",
     "prune": "compress.prune",
     "quantize": "compress.quantize",
@@ -36,38 +53,10 @@ _LAZY = {
 
 __all__ = ["CompressError", "__version__", *sorted(_LAZY)]
 
-if TYPE_CHECKING:
-    from compress.artifact import ModelDir, load
-    from compress.distill import distill
-    from compress.export import export
-    from compress.finetune import finetune
-    from compress.gate import check
-    from compress.head_study import head_study
-    from compress.importance import head_importance
-    from compress.label import label
-    from compress.measure import benchmark
-    from compress.pretrain import pretrain
-    from compress.prune import prune
-    from compress.quantize import quantize
-    from compress.recipes import Pruning
-    from compress.replay import replay
-    from compress.report import report
-    from compress.run import run
 
-
-class _Package(ModuleType):
-    """Keep ``compress.distill`` the function: importing the stage module of that name must not replace it."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _LAZY and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _LAZY:
-            raise AttributeError(f"module 'compress' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-        setattr(self, name, value)
-        return value
-
-
-sys.modules[__name__].__class__ = _Package
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'compress' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

@@ -20,18 +20,18 @@ from typing import Any
 
 from compress.errors import CompressError, did_you_mean
 
-# Folder -> the function that every module in it defines.
-FOLDERS: Mapping[str, str] = {
-    "architectures": "build",
-    "augmenters": "augmenter",
-    "criteria": "importance",
-    "exporters": "export",
-    "floors": "fit",
-    "interventions": "attach",
-    "losses": "loss",
-    "peers": "build",
-    "quantizers": "quantize",
-    "runtimes": "start",
+# Kind of plug-in -> its folder in the package, and the function that every module in it defines.
+FOLDERS: Mapping[str, tuple[str, str]] = {
+    "architectures": ("training/architectures", "build"),
+    "augmenters": ("training/augmenters", "augmenter"),
+    "criteria": ("pruning/criteria", "importance"),
+    "exporters": ("exporting/exporters", "export"),
+    "floors": ("benchmarking/baselines", "fit"),
+    "interventions": ("training/modifiers", "attach"),
+    "losses": ("training/losses", "loss"),
+    "peers": ("benchmarking/competitors", "build"),
+    "quantizers": ("quantization/quantizers", "quantize"),
+    "runtimes": ("inference/runtimes", "start"),
 }
 
 SINGULAR: Mapping[str, str] = {
@@ -78,7 +78,7 @@ class Plugin:
     @property
     def function(self) -> Callable[..., Any]:
         """The plug-in's entry function; this imports the module."""
-        function: Callable[..., Any] = getattr(self.load(), FOLDERS[self.folder])
+        function: Callable[..., Any] = getattr(self.load(), FOLDERS[self.folder][1])
         return function
 
     def check(self, options: Mapping[str, Any]) -> list[str]:
@@ -123,9 +123,10 @@ def find(folder: str, name: str) -> Plugin:
 
 @cache
 def _modules(folder: str) -> dict[str, str]:
-    directory = Path(__file__).parent / folder
+    place = FOLDERS[folder][0]
+    directory = Path(__file__).parent / place
     found = {
-        file.stem.replace("_", "-"): f"compress.{folder}.{file.stem}"
+        file.stem.replace("_", "-"): f"compress.{place.replace('/', '.')}.{file.stem}"
         for file in directory.glob("*.py")
         if not file.stem.startswith("_")
     }
@@ -142,7 +143,7 @@ def _modules(folder: str) -> dict[str, str]:
 @cache
 def _parse(folder: str, name: str, module: str) -> Plugin:
     tree = ast.parse(_source(folder, name, module).read_text(encoding="utf-8"))
-    entry = FOLDERS[folder]
+    entry = FOLDERS[folder][1]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == entry:
             pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
@@ -173,8 +174,9 @@ def _needs(tree: ast.Module) -> frozenset[str]:
 
 def _source(folder: str, name: str, module: str) -> Path:
     """Return the file of a module. Python imports the packages around it, so that our own are found by their path."""
-    if module == f"compress.{folder}.{name.replace('-', '_')}":
-        return Path(__file__).parent / folder / f"{name.replace('-', '_')}.py"
+    place = FOLDERS[folder][0]
+    if module == f"compress.{place.replace('/', '.')}.{name.replace('-', '_')}":
+        return Path(__file__).parent / place / f"{name.replace('-', '_')}.py"
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:

@@ -20,13 +20,12 @@ from typing import Any
 import click
 
 from compress import recipes
+from compress.benchmarking.results.files import Measurement, Row, is_baseline, read_results, rows_of
+from compress.benchmarking.results.formatting import megabytes, noise_note, points, shown, table, times
+from compress.benchmarking.results.schema import GROUPS, json_schema
 from compress.cli import COMMANDS, cli
-from compress.measuring.results import Measurement, Row, is_baseline, read_results, rows_of
-from compress.measuring.schema import GROUPS, json_schema
-from compress.reporting import cells, repeats, survey
-from compress.reporting.markdown import table
 from compress.reporting.sections import Measured, gather
-from compress.reporting.units import megabytes, noise_note, points, shown, times
+from compress.reporting.tables import cells, seeds_table, survey_table
 
 ROOT = Path(__file__).parent.parent
 COMMANDS_PAGE = ROOT / "docs" / "commands.md"
@@ -43,7 +42,7 @@ SURVEY_PAGES = (ROOT / "students" / "README.md", ROOT / "docs" / "table1.md")
 SURVEY_STUDIES = ("table1", "ud", "mrpc", "sts")
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
-METRIC = repeats.HEADINGS.index("Metric, mean")
+METRIC = seeds_table.HEADINGS.index("Metric, mean")
 # A table of results stands between <!-- results:STUDY --> and <!-- /results -->, all of it in one runtime and against
 # the teacher there with <!-- results:STUDY:RUNTIME -->, the fields between <!-- fields --> and <!-- /fields -->,
 # the published systems between <!-- survey:STUDY,STUDY --> and <!-- /survey -->, what several seeds say between
@@ -230,14 +229,14 @@ def survey_tables(studies: Sequence[str]) -> str:
     students = [recipes.load("students", name) for name in recipes.names("students")]
     parts = [part for study in studies for part in committed(study)]
     if not parts:
-        return survey.unmeasured(students)
+        return survey_table.unmeasured(students)
     measured = {row.head["recipe"] for part in parts for row in part.rows if row.head["kind"] == "model"}
     waiting = [student for student in students if student.name not in measured]
     found = []
     for number, part in enumerate(parts):
-        made = survey.survey(part.rows, part.lines, () if number else waiting)
+        made = survey_table.survey(part.rows, part.lines, () if number else waiting)
         title = f"**{part.rows[0].head['data']}**\n\n" if len(parts) > 1 else ""
-        found += [title + survey.as_markdown(made)] if made else []
+        found += [title + survey_table.as_markdown(made)] if made else []
     return "\n".join(found)
 
 
@@ -245,8 +244,8 @@ def survey_figures(studies: Sequence[str]) -> str:
     """Return what was measured of every student recipe, one entry a data set and machine."""
     figures: dict[str, list[dict[str, str]]] = {}
     for part in (part for study in studies for part in committed(study)):
-        if made := survey.survey(part.rows, part.lines):
-            for recipe, measured in survey.in_short(made, part.rows[0].head).items():
+        if made := survey_table.survey(part.rows, part.lines):
+            for recipe, measured in survey_table.in_short(made, part.rows[0].head).items():
                 figures.setdefault(recipe, []).append(measured)
     return json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
 
@@ -258,11 +257,13 @@ def repeats_table(study: str) -> str:
         return "Not measured yet.\n"
     lines = read_results([path])
     teacher = next(line for line in lines if is_baseline(line))
-    kept = [index for index, heading in enumerate(repeats.HEADINGS) if heading not in {"Data sets", "Notes"}]
-    rows = sorted(repeats.repeats(lines), key=lambda row: -float(row[METRIC].value or 0))
+    kept = [index for index, heading in enumerate(seeds_table.HEADINGS) if heading not in {"Data sets", "Notes"}]
+    rows = sorted(seeds_table.repeats(lines), key=lambda row: -float(row[METRIC].value or 0))
     text = [[cells.in_one_line(row[index]) for index in kept] for row in rows]
     about = f"{teacher['data']}, n = {teacher['metric_rows']:,}; the teacher: {shown(teacher)}."
-    return table([repeats.HEADINGS[index] for index in kept], text) + f"\n\n{about} Made by `{teacher['command']}`.\n"
+    return (
+        table([seeds_table.HEADINGS[index] for index in kept], text) + f"\n\n{about} Made by `{teacher['command']}`.\n"
+    )
 
 
 def committed(study: str) -> list[Measured]:

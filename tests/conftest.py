@@ -52,5 +52,5 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Label with torch: exporting a tiny model takes longer than everything else that is tested of it."""
-    stage = importlib.import_module("compress.label")
+    stage = importlib.import_module("compress.labelling.label")
     monkeypatch.setattr(stage, "choose_runtime", lambda model, device: ("torch", "cpu"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lines import line, write_lines
 
-from compress import gate
+from compress.gating import check as check_module
 
 Results = Callable[..., Path]
 
@@ -28,9 +28,9 @@ def student(**fields: Any) -> dict[str, Any]:
     return line(fields.pop("model", "student"), runtime=fields.pop("runtime", "onnxruntime"), **fields)
 
 
-def check(paths: Sequence[Path], **budget: Any) -> gate.Verdict:
+def check(paths: Sequence[Path], **budget: Any) -> check_module.Verdict:
     """Check with one budget."""
-    return gate.check(paths, [gate.Budget(**budget)])
+    return check_module.check(paths, [check_module.Budget(**budget)])
 
 
 def predicted(right: int, rows: int = 2000) -> list[int]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from compress.measuring.results import write_results
-from compress.measuring.schema import SCHEMA
+from compress.benchmarking.results.files import write_results
+from compress.benchmarking.results.schema import SCHEMA
 
 HOST = {"cpu": "Test CPU", "cpu_flags": ["avx2"], "cores": 2, "gpu": [], "system": "Linux x86_64"}
 

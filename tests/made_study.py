@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from lines import line
 
-from compress.measuring.timing import percentiles, speedup, throughput
+from compress.inference.timing import percentiles, speedup, throughput
 
 ROUNDS = 5
 GPU_HOST = {"cpu": "Other CPU", "cpu_flags": ["avx512f"], "cores": 16, "gpu": ["Test GPU"], "system": "Linux x86_64"}

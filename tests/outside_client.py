@@ -60,10 +60,10 @@ def make_environment(folder: Path) -> str:
 def expect(directory: Path) -> dict[str, object]:
     """Return what our own tokenizer and runtime make of the texts, one by one: int8 depends on the batch."""
     from compress import plugins
-    from compress.artifact import ModelDir
-    from compress.examples import Example
-    from compress.inference import logits_of
-    from compress.tokens import encode, maximum_length
+    from compress.data.examples import Example
+    from compress.data.tokenization import encode, maximum_length
+    from compress.inference.batching import logits_of
+    from compress.models.model_dir import ModelDir
 
     model = ModelDir.open(directory)
     tokenizer = model.load_tokenizer()

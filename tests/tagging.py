@@ -8,10 +8,10 @@ import torch
 from tiny import BAD, GOOD, PLAIN, classifier, tokenizer, uneven
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
-from compress.examples import Example, sentence
-from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForTokenClassification
-from compress.modeling.pruned import to_pruned
-from compress.slicing import remove_heads
+from compress.data.examples import Example, sentence
+from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForTokenClassification
+from compress.models.modeling.pruned import to_pruned
+from compress.surgery.remove_units import remove_heads
 
 TAGS = ("BAD", "GOOD", "PLAIN")
 

@@ -10,9 +10,9 @@ import pytest
 from lines import line
 from scipy.stats import norm
 
-from compress.measuring.aggregate import Aggregate, aggregate
-from compress.measuring.resampling import Columns, difference_interval
-from compress.metrics import METRICS, paired_difference, score
+from compress.benchmarking.results.aggregate import Aggregate, aggregate
+from compress.evaluation.metrics import METRICS, paired_difference, score
+from compress.evaluation.multi_seed_bootstrap import Columns, difference_interval
 
 ROWS = 200
 DATA = {"a": "2026-01-01T00:00:00+00:00", "b": "2026-01-02T00:00:00+00:00"}

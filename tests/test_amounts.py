@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from compress.amounts import parse_amount, units_to_remove
 from compress.errors import CompressError
+from compress.recipes.amounts import parse_amount, units_to_remove
 
 MINILM = [12] * 6  # 72 heads
 BERT = [12] * 12  # 144 heads

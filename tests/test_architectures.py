@@ -13,15 +13,15 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from compress import plugins
-from compress.architectures.bilstm import kept_pieces, project
-from compress.artifact import load
-from compress.attention import attention_layers
 from compress.data import Example
 from compress.errors import CompressError
-from compress.factorisation import Directions
-from compress.modeling.families import layers_of
-from compress.parts import choose_layers
-from compress.projection import PASS_ROWS, directions_of_hidden_states, project_model
+from compress.models.attention import attention_layers
+from compress.models.model_dir import load
+from compress.models.modeling.families import layers_of
+from compress.training.architectures._factorisation import Directions
+from compress.training.architectures._initialization import choose_layers
+from compress.training.architectures._projection import PASS_ROWS, directions_of_hidden_states, project_model
+from compress.training.architectures.bilstm import kept_pieces, project
 
 TEXTS = ["the film is good", "dull", "a very slow plot with its cold ending and a stale story"]
 STUDENTS: list[tuple[str, dict[str, Any]]] = [

@@ -15,9 +15,10 @@ import torch
 from tiny import assert_reloaded, bilstm, classifier, pruned, write
 
 import compress
-from compress.artifact import Manifest, ModelDir, load, parent_entry, verify_files
 from compress.errors import CompressError
-from compress.output import finish, write_atomically, writing
+from compress.models.manifest import Manifest, verify_files
+from compress.models.model_dir import ModelDir, load, parent_entry
+from compress.models.output_dir import finish, write_atomically, writing
 
 REQUEST = {"stage": "test", "seed": 0}
 

@@ -7,13 +7,13 @@ import torch
 from tiny import FAMILIES, HEADS, PRUNABLE, UNEVEN, bilstm, classifier, heads_after_pruning, physical_layers, uneven
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from compress.attention import attention_layers
 from compress.errors import CompressError
-from compress.export import padded_example
-from compress.gates import gated, gates_work
-from compress.model_inputs import example_inputs
-from compress.slicing import remove_heads, remove_neurons
-from compress.units import ffn_widths, heads_per_layer, kept_heads, units_of
+from compress.exporting.export import padded_example
+from compress.models.attention import attention_layers
+from compress.models.dummy_inputs import example_inputs
+from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads, units_of
+from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.unit_masks import gated, gates_work
 
 MASKS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0]]
 

@@ -26,16 +26,14 @@ from tiny import BAD, FAMILIES, GOOD, POSITIONS, bilstm, classifier, tokenizer, 
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from compress import plugins
-from compress.artifact import ModelDir
-from compress.augmentation import AugmentedSource, Variation, augmented, vary_sides
-from compress.augmenters.masked_lm import ExpectedWords
-from compress.augmenters.masking import FrequencyBands
 from compress.data import Example, ExampleSource, row_key
-from compress.distill import distill
 from compress.errors import CompressError
-from compress.labels import LabelDir
+from compress.labelling.label_dir import LabelDir
+from compress.models.model_dir import ModelDir
 from compress.recipes import Augmentation, Choice
-from compress.rewording import (
+from compress.studies.run import run
+from compress.training.augmentation import AugmentedSource, Variation, augmented, vary_sides
+from compress.training.augmenters._word_replacement import (
     Neighbours,
     Word,
     embedding_neighbours,
@@ -45,7 +43,9 @@ from compress.rewording import (
     reword,
     whole_words,
 )
-from compress.run import run
+from compress.training.augmenters.masked_lm import ExpectedWords
+from compress.training.augmenters.masking import FrequencyBands
+from compress.training.distill import distill
 
 WORDS = [f"w{index}" for index in range(30)]
 SENTENCE = Example(" ".join(WORDS))
@@ -435,9 +435,9 @@ def test_a_long_text_is_predicted_in_smaller_batches(monkeypatch: pytest.MonkeyP
     words = words_in(text, "film", "plot", "story")
     found = at_once(text, words)
     read = len(tokenizer()(text, text)["input_ids"])
-    monkeypatch.setattr("compress.augmenters.masked_lm.BATCH_LOGITS", 2 * read * model.config.vocab_size)
+    monkeypatch.setattr("compress.training.augmenters.masked_lm.BATCH_LOGITS", 2 * read * model.config.vocab_size)
     assert apart(text, words) == found
-    monkeypatch.setattr("compress.augmenters.masked_lm.BATCH_LOGITS", 1)
+    monkeypatch.setattr("compress.training.augmenters.masked_lm.BATCH_LOGITS", 1)
     apart(text + " film", words_in(text + " film", "film"))
     assert batches == [3, 2, 1, 1, 1]
 
@@ -536,7 +536,7 @@ floors = false
 def test_a_study_labels_the_variants_once_for_all_seeds_and_the_control(
     tmp_path: Path, on_torch: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = importlib.import_module("compress.run")
+    stage = importlib.import_module("compress.studies.run")
     monkeypatch.setattr(stage, "benchmark", lambda *_, output, **__: output.write_text(""))
     monkeypatch.setattr(stage, "report", lambda _, path, **__: path.mkdir())
     out = tmp_path / "study"
@@ -565,7 +565,7 @@ def test_a_study_labels_the_variants_once_for_all_seeds_and_the_control(
 
 
 def test_labels_without_variants_are_refused(teacher: Path, tmp_path: Path, on_torch: None) -> None:
-    label: Callable[..., LabelDir] = importlib.import_module("compress.label").label
+    label: Callable[..., LabelDir] = importlib.import_module("compress.labelling.label").label
     labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
     recipe = replace(BILSTM, augmentation=Augmentation(Choice("masking")))
     with pytest.raises(CompressError, match="cannot use finished labels"):

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from tiny import bilstm, examples, onnx_directory, torch_directory, write
 
-from compress.artifact import ModelDir
+from compress.benchmarking import extra_candidates, reference_models, rounds
+from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.candidates import Build, Entry, open_contenders
+from compress.benchmarking.competitors import interpreter
+from compress.benchmarking.rounds import BODY_BATCHES, Files, Plan, Run, Setting
+from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
 from compress.host import typed_command, without_home
-from compress.measure import benchmark
-from compress.measuring import beside, bodies, rounds
-from compress.measuring.contenders import Build, Entry, open_contenders
-from compress.measuring.rounds import BODY_BATCHES, Files, Plan, Run, Setting
-from compress.measuring.worker import Worker
-from compress.peers import interpreter
+from compress.models.model_dir import ModelDir
 from compress.progress import silent
 
 TRAIN = [Example(f"{row.text} zebra", None, row.label) for row in examples(60)]
@@ -35,10 +35,10 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     def build(entry: Entry, build: Build, files: Files) -> None:
         if build.folder != "bodies":
             return original(entry, build, files)
-        return bodies.build_body(build.plugin, entry.directory.path, build.source)
+        return reference_models.build_body(build.plugin, entry.directory.path, build.source)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(bodies.BODIES, "tiny-body", TINY_BODY)  # type: ignore[arg-type]
+        patch.setitem(reference_models.BODIES, "tiny-body", TINY_BODY)  # type: ignore[arg-type]
         patch.setattr(rounds, "_build", build)
         patch.setenv("COMPRESS_PEERS", str(tmp_path_factory.mktemp("peers")))
         return benchmark(
@@ -116,10 +116,10 @@ def test_what_could_not_be_measured_is_in_every_line(lines: list[dict[str, Any]]
 def test_a_body_is_the_same_every_time_and_reads_what_the_teacher_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(bodies.BODIES, "tiny-body", TINY_BODY)  # type: ignore[arg-type]
+    monkeypatch.setitem(reference_models.BODIES, "tiny-body", TINY_BODY)  # type: ignore[arg-type]
     teacher = torch_directory("bert")
     for folder in ("a", "b"):
-        bodies.build_body("tiny-body", tmp_path / folder, teacher)
+        reference_models.build_body("tiny-body", tmp_path / folder, teacher)
     one, other = ModelDir.open(tmp_path / "a"), ModelDir.open(tmp_path / "b")
     assert one.sha256 == other.sha256
     assert one.labels == teacher.labels and one.task == "classification"
@@ -135,7 +135,7 @@ def test_the_bodies_have_the_published_sizes(name: str, millions: int) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    model_type, shape = bodies.BODIES[name]
+    model_type, shape = reference_models.BODIES[name]
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(model_type, **shape))
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
@@ -143,26 +143,28 @@ def test_the_bodies_have_the_published_sizes(name: str, millions: int) -> None:
 
 def test_a_body_named_as_a_model_gets_a_name_of_its_own(tmp_path: Path) -> None:
     teacher = write(tmp_path / "bert-base", bilstm())
-    (entry,) = beside.plan_bodies(["bert_base", "bert-base"], open_contenders(teacher, [], []), tmp_path, "cpu")
+    (entry,) = extra_candidates.plan_bodies(
+        ["bert_base", "bert-base"], open_contenders(teacher, [], []), tmp_path, "cpu"
+    )
     assert entry.title == "bert-base (body) in torch" and entry.kind == "body" and not entry.is_baseline
 
 
 def test_floors_run_on_the_processor(tmp_path: Path) -> None:
     contenders = open_contenders(torch_directory("bert"), [], [])
-    entries = beside.plan_floors(None, contenders, tmp_path)
+    entries = extra_candidates.plan_floors(None, contenders, tmp_path)
     assert {"majority", "tfidf"} <= {entry.contender.name for entry in entries}
     assert {(entry.kind, entry.device, entry.folder) for entry in entries} == {("floor", "cpu", "floors")}
     with pytest.raises(CompressError, match="Did you mean 'majority'"):
-        beside.plan_floors(["mayority"], contenders, tmp_path)
+        extra_candidates.plan_floors(["mayority"], contenders, tmp_path)
 
 
 def test_peers_run_torch_models_that_are_no_controls(tmp_path: Path) -> None:
     control, student = write(tmp_path / "control", bilstm()), write(tmp_path / "student", bilstm())
     contenders = open_contenders(torch_directory("bert"), [student, onnx_directory("bert")], [control])
-    assert [c.name for c in beside.peer_models(contenders, [])] == ["bert", "student"]
-    assert [c.name for c in beside.peer_models(contenders, ["student"])] == ["student"]
+    assert [c.name for c in extra_candidates.peer_models(contenders, [])] == ["bert", "student"]
+    assert [c.name for c in extra_candidates.peer_models(contenders, ["student"])] == ["student"]
     with pytest.raises(CompressError, match="--peer-model control is no torch model.*bert, student"):
-        beside.peer_models(contenders, ["control"])
+        extra_candidates.peer_models(contenders, ["control"])
 
 
 @pytest.mark.parametrize(
@@ -178,12 +180,12 @@ def test_a_peer_that_cannot_run_here_is_left_out(
     fields: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMPRESS_PEERS", str(tmp_path))
-    module = ModuleType("compress.peers.mine")
+    module = ModuleType("compress.benchmarking.competitors.mine")
     vars(module).update({"DEVICES": ("cpu",), "NEEDS_TRAIN": False, "REQUIRES": {"numpy": "numpy"}, **fields})
     found = SimpleNamespace(name="mine", load=lambda: module)
-    monkeypatch.setattr(beside.plugins, "find", lambda folder, name: found)
+    monkeypatch.setattr(extra_candidates.plugins, "find", lambda folder, name: found)
     contenders = open_contenders(torch_directory("bert"), [], [])
-    entries, left_out = beside.plan_peers(
+    entries, left_out = extra_candidates.plan_peers(
         ["mine"], contenders, tmp_path, device="cpu", has_train=False, interpreter=interpreter
     )
     if reason:
@@ -216,7 +218,7 @@ def test_a_typed_command_names_files_without_their_folders(monkeypatch: pytest.M
 
 def test_a_reason_names_no_folder_of_this_host(tmp_path: Path) -> None:
     error = Unavailable(f"student in mine: {tmp_path}/x cannot be opened, nor {Path.home()}/.cache")
-    entry = beside.left_out_entry("student in mine", error, tmp_path / "x")
+    entry = extra_candidates.left_out_entry("student in mine", error, tmp_path / "x")
     assert entry == {"name": "student in mine", "reason": "student in mine cannot be opened, nor ~/.cache"}
 
 

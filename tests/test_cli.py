@@ -18,11 +18,11 @@ import pytest
 from study_parts import TINY_STUDENT, labelled_file, pool_file, pool_rows, train_rows, validation_rows
 from tiny import classifier, write
 
-from compress import catalogue
-from compress.artifact import Manifest
 from compress.cli import COMMANDS, execute
 from compress.data import Example
-from compress.output import finish
+from compress.models.manifest import Manifest
+from compress.models.output_dir import finish
+from compress.recipes import catalogue
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -232,14 +232,14 @@ def test_a_full_disk_as_the_libraries_tell_it(
     """Neither raises an OSError. The messages are those that a full tmpfs gave."""
     from safetensors import SafetensorError
 
-    import compress.saving
+    import compress.models.saving
 
     def full(*given: Any, **named: Any) -> None:
         if error == "torch":
             raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(compress.saving, "save_model", full)
+    monkeypatch.setattr(compress.models.saving, "save_model", full)
     assert execute(desk.command("prune")) == 2
     said = capsys.readouterr().err
     assert "disk is full" in said and "Traceback" not in said
@@ -266,7 +266,7 @@ def test_no_permission_to_write(
 INTERRUPTED = """
 import importlib, os, sys, time
 from dataclasses import replace
-stage = importlib.import_module("compress.label")
+stage = importlib.import_module("compress.labelling.label")
 plan, write = stage.plan_for, stage.write_shard
 stage.choose_runtime = lambda model, device: ("torch", "cpu")
 stage.plan_for = lambda *given, **named: replace(plan(*given, **named), shard_rows=30)
@@ -308,7 +308,7 @@ def test_ctrl_c_exits_130_and_says_what_can_be_resumed(desk: Desk) -> None:
 def test_ctrl_c_before_anything_was_written(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import compress.data
+    import compress.data.sources
 
     def interrupted(*given: Any, **named: Any) -> None:
         raise KeyboardInterrupt
@@ -319,7 +319,7 @@ def test_ctrl_c_before_anything_was_written(
 
 
 def test_a_bug_of_ours_keeps_its_traceback(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    import compress.data
+    import compress.data.sources
 
     monkeypatch.setattr(compress.data, "open_source", lambda *given, **named: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compress.closing import close_lowest, normalised
+from compress.surgery.unit_selection import close_lowest, normalised
 
 
 def test_each_layer_is_divided_by_its_own_norm() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compress import corpus
-from compress.corpus import Sentence, build_corpus, clean, deduplicate, sentences_of, split_by_module
 from compress.data import check_roles, open_source, read_examples
 from compress.errors import CompressError
+from compress.studies import docstring_corpus
+from compress.studies.docstring_corpus import Sentence, build_corpus, clean, deduplicate, sentences_of, split_by_module
 
 DOCSTRING = """Compute the median of the values along the given axis of an array.
 
@@ -100,8 +100,8 @@ def test_modules_belong_to_one_side() -> None:
 
 
 def test_the_corpus_of_four_small_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "LIBRARIES", ("networkx", "numpy", "sklearn", "pandas"))
-    monkeypatch.setattr(corpus, "SIZES", {"train": 400, "validation": 200, "test": 400})
+    monkeypatch.setattr(docstring_corpus, "LIBRARIES", ("networkx", "numpy", "sklearn", "pandas"))
+    monkeypatch.setattr(docstring_corpus, "SIZES", {"train": 400, "validation": 200, "test": 400})
     loaded = set(sys.modules)
     paths = build_corpus(tmp_path / "one", seed=0)
     imported = set(sys.modules) - loaded
@@ -121,7 +121,7 @@ def test_the_corpus_of_four_small_libraries(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_too_few_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "LIBRARIES", ("numpy", "no_such_one", "no_such_two", "pandas"))
+    monkeypatch.setattr(docstring_corpus, "LIBRARIES", ("numpy", "no_such_one", "no_such_two", "pandas"))
     with pytest.raises(CompressError, match="only numpy, pandas is installed"):
         build_corpus(tmp_path / "corpus", seed=0)
     assert not (tmp_path / "corpus").exists()

@@ -26,10 +26,10 @@ from transformers import AutoModelForSequenceClassification
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.gates import gated
-from compress.importance import head_importance, scoring_batches
-from compress.slicing import remove_heads, remove_neurons
-from compress.types import Batch
+from compress.models.batch import Batch
+from compress.pruning.importance import head_importance, scoring_batches
+from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.unit_masks import gated
 
 CRITERIA = plugins.names("criteria")
 OPTIONS: dict[str, dict[str, Any]] = {"oracle": {"measure": "loss"}, "shapley": {"permutations": 2}}

@@ -24,7 +24,7 @@ from compress.data import (
     row_key,
 )
 from compress.errors import CompressError
-from compress.locate import find_set
+from compress.studies.dataset_files import find_set
 
 
 def rows(*texts: str) -> list[Example]:
@@ -209,7 +209,7 @@ def naive_groups(texts: Sequence[str]) -> list[int]:
 
 
 def test_groups_follow_the_definition() -> None:
-    from compress.splits import _groups
+    from compress.data.grouped_split import _groups
 
     chance = random.Random(0)
     texts = [" ".join(chance.choices("abcd", k=chance.randint(1, 9))) for _ in range(400)]

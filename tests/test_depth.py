@@ -10,19 +10,20 @@ from tiny import PRUNABLE, bilstm, classifier, examples, tokenizer, write
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from compress.artifact import load
-from compress.depth import choose_layers, removable_layers, remove_layers, skipped
 from compress.errors import CompressError
-from compress.export import padded_example
-from compress.gates import gated
-from compress.modeling.families import PRUNABLE as FAMILY
-from compress.modeling.families import layers_of
-from compress.modeling.pruned import MODEL_CLASSES, to_pruned
-from compress.saving import describe_architecture
-from compress.scores import value_of
-from compress.slicing import remove_heads, remove_neurons
-from compress.types import Batch
-from compress.units import ffn_widths, heads_per_layer, kept_heads, kept_layers
+from compress.exporting.export import padded_example
+from compress.models.batch import Batch
+from compress.models.model_dir import load
+from compress.models.modeling.families import PRUNABLE as FAMILY
+from compress.models.modeling.families import layers_of
+from compress.models.modeling.pruned import MODEL_CLASSES, to_pruned
+from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads, kept_layers
+from compress.models.saving import describe_architecture
+from compress.pruning.layer_and_width_scores import choose_layers
+from compress.pruning.scoring import value_of
+from compress.surgery.remove_layers import removable_layers, remove_layers, skipped
+from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.unit_masks import gated
 
 FAMILIES = [family for family in PRUNABLE if family != "albert"]
 DEPTH = 4

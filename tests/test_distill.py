@@ -18,19 +18,19 @@ from tagging import tagger
 from tiny import classifier, pruned, write
 
 import compress
-from compress.artifact import ModelDir, load
 from compress.data import Example, open_source, row_key
-from compress.distill import distill
 from compress.errors import CompressError
-from compress.label import label
-from compress.labels import LabelDir
+from compress.labelling.label import label
+from compress.labelling.label_dir import LabelDir
+from compress.models.model_dir import ModelDir, load
 from compress.recipes import Choice, Phase, StudentRecipe, needs_of, resolved
-from compress.signals import CachedTeacher, LiveTeacher, signal_for
-from compress.training import last_whole_checkpoint, steps_for
-from compress.transfer import Gold, Lessons, Pool, agreement_rows
+from compress.training.distill import distill
+from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_for
+from compress.training.trainer import last_whole_checkpoint, steps_for
+from compress.training.training_data import Gold, Lessons, Pool, agreement_rows
 
 pytestmark = pytest.mark.usefixtures("on_torch")
-stage = importlib.import_module("compress.distill")
+stage = importlib.import_module("compress.training.distill")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,9 @@ def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
     folder = tmp_path_factory.mktemp("labels")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            importlib.import_module("compress.label"), "choose_runtime", lambda model, device: ("torch", "cpu")
+            importlib.import_module("compress.labelling.label"),
+            "choose_runtime",
+            lambda model, device: ("torch", "cpu"),
         )
         return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", threads=1)
 
@@ -96,7 +98,7 @@ def test_from_text_with_gold_rows_and_validation(teacher: Path, tmp_path: Path) 
 def test_a_student_comes_to_agree_with_its_teacher(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
     longer = replace(BILSTM, training=replace(TRAINING, epochs=30.0, evaluations=4, learning_rate=1e-2))
     made = taught(teacher, tmp_path / "student", longer, labels=[labels])
-    run = importlib.import_module("compress.predict").predictor(made, device="cpu", threads=1)
+    run = importlib.import_module("compress.inference.predict").predictor(made, device="cpu", threads=1)
     expected = [made.labels[logits.argmax()] for _, logits in labels]
     given = [answer["label"] for answer in run([example for example, _ in labels])]
     assert np.mean([one == two for one, two in zip(expected, given, strict=True)]) > 0.9
@@ -143,7 +145,7 @@ def test_a_control_takes_the_same_steps_from_the_same_start_on_gold_alone(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, Any]] = []
-    phases = importlib.import_module("compress.phases")
+    phases = importlib.import_module("compress.training.phases")
     original = phases.fit
 
     def spied(model: Any, tokenizer: Any, lessons: Any, selection: Any, **named: Any) -> Any:
@@ -224,7 +226,7 @@ def test_the_teacher_runs_live_only_where_a_loss_needs_it(
 
 
 def test_a_live_teacher_gives_cached_logits_and_its_own_hidden_states() -> None:
-    from compress.types import Batch
+    from compress.models.batch import Batch
 
     model = classifier("bert").train()
     ids = torch.tensor([[5, 6, 7]])
@@ -250,7 +252,7 @@ def test_how_many_steps(epochs: float, cap: int, steps: int) -> None:
 def test_a_stopped_training_goes_on_from_its_checkpoint_to_the_same_weights(
     recipe: StudentRecipe, teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compress.training import DistillationTrainer
+    from compress.training.trainer import DistillationTrainer
 
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
     recipe = replace(recipe, training=replace(TRAINING, evaluations=4))
@@ -394,7 +396,7 @@ def test_training_that_diverges_says_so(teacher: Path, labels: LabelDir, tmp_pat
 
 
 def test_weights_that_give_no_numbers_are_not_selected() -> None:
-    from compress.training import Target, _score
+    from compress.training.trainer import Target, _score
 
     target = Target(None, "accuracy", "validation", "classification")  # type: ignore[arg-type]
     logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
@@ -410,7 +412,7 @@ def test_the_package_offers_it() -> None:
 def test_a_training_stopped_in_its_fourth_epoch_reads_the_same_batches(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compress.training import DistillationTrainer
+    from compress.training.trainer import DistillationTrainer
 
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
     recipe = replace(BILSTM, training=replace(TRAINING, epochs=4.0, max_steps=0, evaluations=12, patience=100))

@@ -16,8 +16,8 @@ from study_parts import pool_file
 from tiny import classifier, write
 
 from compress import plugins
-from compress.signals import CachedTeacher
-from compress.types import Batch, Outputs
+from compress.models.batch import Batch, Outputs
+from compress.training.teacher_signal import CachedTeacher
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 

@@ -20,8 +20,8 @@ from compress import plugins, recipes
 from compress.cli import COMMANDS, cli
 from compress.data import Example
 from compress.errors import CompressError
-from compress.modeling.families import layers_of
-from compress.types import Batch, Outputs
+from compress.models.batch import Batch, Outputs
+from compress.models.modeling.families import layers_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -146,21 +146,21 @@ def example(folder: str, directory: Path, name: str = "") -> tuple[ModuleType, s
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.__doc__ and callable(getattr(module, plugins.FOLDERS[folder]))
+    assert module.__doc__ and callable(getattr(module, plugins.FOLDERS[folder][1]))
     return module, file.stem.replace("_", "-")
 
 
 def test_every_kind_has_an_example_that_is_not_there_yet() -> None:
     shown = list(examples())
     assert [path.rsplit("/", 1)[0] for path in shown] == [
-        "compress/losses",
-        "compress/losses",
-        "compress/interventions",
-        "compress/augmenters",
+        "compress/training/losses",
+        "compress/training/losses",
+        "compress/training/modifiers",
+        "compress/training/augmenters",
         "students",
-        "compress/criteria",
-        "compress/quantizers",
-        "compress/runtimes",
+        "compress/pruning/criteria",
+        "compress/quantization/quantizers",
+        "compress/inference/runtimes",
     ]
     assert [path for path in shown if (ROOT / path).exists()] == []
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from compress.measuring import rounds
-from compress.measuring.energy import EnergyMeter
+from compress.benchmarking import rounds
+from compress.benchmarking.energy import EnergyMeter
 
 
 def domain(root: Path, number: str, name: str, microjoules: int, largest: int = 1_000_000_000) -> Path:

@@ -28,12 +28,12 @@ from tiny import (
 from transformers import AutoConfig, AutoTokenizer
 
 from compress import plugins
-from compress.artifact import ModelDir, load
 from compress.errors import CompressError
-from compress.export import check_parity, export, exporter_for, padded_example, stock_config
-from compress.graph import operator_counts
-from compress.modeling import input_names
-from compress.units import heads_per_layer
+from compress.exporting.export import check_parity, export, exporter_for, padded_example, stock_config
+from compress.exporting.onnx_graph import operator_counts
+from compress.models.model_dir import ModelDir, load
+from compress.models.modeling import input_names
+from compress.models.prunable_units import heads_per_layer
 
 KINDS = [*PRUNABLE, *(f"pruned-{family}" for family in PRUNABLE), "bilstm", "bilstm-siamese"]
 SHAPES = [(1, 1), (1, 7), (5, 12), (3, 40), (2, 64)]
@@ -290,8 +290,8 @@ def test_parity_is_checked_with_what_is_on_disk() -> None:
 
 
 def test_data_of_the_parent_is_inherited(tmp_path: Path) -> None:
-    from compress.artifact import Manifest
-    from compress.output import finish
+    from compress.models.manifest import Manifest
+    from compress.models.output_dir import finish
 
     directory = write(tmp_path / "model", classifier("distilbert"), "distilbert")
     data = ({"role": "train", "name": "train", "rows": 3, "sha256": "abc"},)

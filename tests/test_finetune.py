@@ -14,12 +14,12 @@ from tiny import FAMILIES, bilstm, classifier, onnx_directory, write
 from transformers import AutoModel
 
 import compress
-from compress.artifact import ModelDir, load
 from compress.data import Example
 from compress.errors import CompressError
-from compress.finetune import encoder_path, finetune
-from compress.predict import predictor
+from compress.inference.predict import predictor
+from compress.models.model_dir import ModelDir, load
 from compress.recipes import TeacherRecipe
+from compress.training.finetune import encoder_path, finetune
 
 
 def encoder(folder: Path, family: str = "bert") -> Path:

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 from tiny import BAD, GOOD, LABELS, examples, torch_directory
 
-from compress import linear, plugins
-from compress.artifact import ModelDir
+from compress import plugins
+from compress.benchmarking.baselines import _linear_head
+from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
-from compress.examples import Example
+from compress.models.model_dir import ModelDir
 
 FLOORS = [name for name in plugins.names("floors") if "classification" in plugins.find("floors", name).load().TASKS]
 START_ALONE = """
 import sys
 from pathlib import Path
 from compress import plugins
-from compress.examples import Example
+from compress.data.examples import Example
 runner = plugins.find("floors", sys.argv[1]).load().start(Path(sys.argv[2]), threads=1, device="cpu")
 runner.run(runner.prepare([Example("the film is good")]))
 print("torch" in sys.modules or "transformers" in sys.modules)
@@ -161,7 +162,7 @@ def test_tfidf_read_back_counts_as_scikit_learn_does(tmp_path: Path) -> None:
 
 
 def test_a_static_embedding_is_the_mean_of_the_teachers_pieces(tmp_path: Path, teacher: ModelDir) -> None:
-    from compress.floors.static_embedding import _open
+    from compress.benchmarking.baselines.static_embedding import _open
 
     rows = pairs(40)
     fitted("static-embedding", tmp_path, rows, gold(rows), "classification", 2)
@@ -197,27 +198,27 @@ def test_a_head_gives_the_probabilities_of_scikit_learn(classes: int, tmp_path: 
     generator = np.random.default_rng(1)
     answers = np.arange(90) % classes
     features = generator.normal(size=(90, 4)) + np.eye(classes, 4)[answers]
-    head = linear.fit(features, answers, "classification", classes)
+    head = _linear_head.fit(features, answers, "classification", classes)
     head.save(tmp_path)
-    found = linear.Head.load(tmp_path)(features)
-    candidates = [LogisticRegression(C=c, max_iter=1000).fit(features, answers) for c in linear.STRENGTHS]
+    found = _linear_head.Head.load(tmp_path)(features)
+    candidates = [LogisticRegression(C=c, max_iter=1000).fit(features, answers) for c in _linear_head.STRENGTHS]
     assert any(np.allclose(np.exp(found), each.predict_proba(features), atol=1e-4) for each in candidates)
 
 
 def test_a_single_class_is_certain() -> None:
-    head = linear.fit(np.ones((5, 2)), np.full(5, 1), "classification", 3)
+    head = _linear_head.fit(np.ones((5, 2)), np.full(5, 1), "classification", 3)
     assert (np.exp(head(np.ones((1, 2))))[0] > 0.999).tolist() == [False, True, False]
 
 
 def test_the_search_for_a_strength_draws_the_same_rows_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "SEARCH_ROWS", 30)
+    monkeypatch.setattr(_linear_head, "SEARCH_ROWS", 30)
     generator = np.random.default_rng(2)
     features, answers = generator.normal(size=(200, 3)), np.arange(200) % 2
-    one, other = (linear.fit(features, answers, "classification", 2) for _ in range(2))
+    one, other = (_linear_head.fit(features, answers, "classification", 2) for _ in range(2))
     np.testing.assert_array_equal(one.weights, other.weights)
 
 
 def test_a_head_is_read_back_as_it_was_whatever_the_order_of_its_memory(tmp_path: Path) -> None:
     weights = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
-    linear.Head(weights, np.zeros(3, dtype=np.float32)).save(tmp_path)
-    np.testing.assert_array_equal(linear.Head.load(tmp_path).weights, weights)
+    _linear_head.Head(weights, np.zeros(3, dtype=np.float32)).save(tmp_path)
+    np.testing.assert_array_equal(_linear_head.Head.load(tmp_path).weights, weights)

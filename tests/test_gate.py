@@ -11,8 +11,8 @@ import pytest
 from gate_parts import Results, check, predicted, results, student
 from lines import line, write_lines
 
-from compress import gate
 from compress.errors import CompressError
+from compress.gating import check as check_module
 
 __all__ = ["results"]
 
@@ -131,7 +131,7 @@ def test_the_noise_that_is_named_is_that_of_the_noisier_side(tmp_path: Path) -> 
     assert "too noisy (19%)" in check([path], min_speedup=1).sentences[0]
     quiet = write_lines(tmp_path / "quiet.jsonl", [teacher, student(noise=0.02)])
     assert check([quiet], min_speedup=1).exit_code == 0
-    assert "too noisy (19%)" in gate.check([path], baseline=quiet).sentences[1]
+    assert "too noisy (19%)" in check_module.check([path], baseline=quiet).sentences[1]
 
 
 @pytest.mark.parametrize("name", ["max_accuracy_drop", "min_metric", "max_calibration_error"])
@@ -280,7 +280,7 @@ def test_nothing_to_judge_is_the_users_mistake(results: Results) -> None:
     with pytest.raises(CompressError, match=r"no line to judge by model.*there is teacher \(teacher\)"):
         check([results()], min_speedup=5)
     with pytest.raises(CompressError, match="no budget to check"):
-        gate.check([results(student())])
+        check_module.check([results(student())])
 
 
 @pytest.mark.parametrize(
@@ -321,8 +321,8 @@ def test_a_floor_within_the_budget_is_said_first(results: Results, low: float, h
 
 def test_a_model_that_never_differs_holds_one_point_but_not_a_tenth() -> None:
     """872 rows of SST-2, no row different: about 0.3 points cannot be excluded, so a budget of 0.1 is undecided."""
-    from compress.measuring import verdict
-    from compress.metrics import METRICS, paired_difference
+    from compress.benchmarking.results import verdict
+    from compress.evaluation.metrics import METRICS, paired_difference
 
     same = np.ones(872, int)
     found = paired_difference(same, same, same, metric=METRICS["accuracy"], classes=2)

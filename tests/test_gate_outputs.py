@@ -14,8 +14,8 @@ from gate_parts import Results, check, predicted, results, student
 from lines import line
 from markdown_it import MarkdownIt
 
-from compress import gate
 from compress.cli import execute
+from compress.gating import check as check_module
 from compress.gating.outputs import github_annotations, to_json, to_junit, to_markdown, to_text
 
 __all__ = ["results"]
@@ -40,11 +40,11 @@ def options(limits: dict[str, float]) -> list[str]:
     return [word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def verdict_of(results: Results, **fields: Any) -> gate.Verdict:
+def verdict_of(results: Results, **fields: Any) -> check_module.Verdict:
     """Return a verdict with a judgement of each outcome."""
     path = results(student(**fields))
-    budgets = [gate.Budget(**limits) for limits in (HOLDS, BREAKS, STRADDLES)]
-    return gate.check([path], budgets)
+    budgets = [check_module.Budget(**limits) for limits in (HOLDS, BREAKS, STRADDLES)]
+    return check_module.check([path], budgets)
 
 
 @pytest.mark.parametrize(("limits", "code"), [(HOLDS, 0), (BREAKS, 1), (STRADDLES, 3)])
@@ -237,7 +237,7 @@ def test_the_step_summary_is_appended_to(results: Results, tmp_path: Path, monke
 def test_markdown_shows_then_now_and_difference(results: Results) -> None:
     old = results(student(predictions=predicted(1800), size_bytes=99_000_000), name="old.jsonl")
     now = student(predictions=predicted(1700), metric=0.85)
-    text = to_markdown(gate.check([results(now)], baseline=old))
+    text = to_markdown(check_module.check([results(now)], baseline=old))
     heading, rule, row = [text for text in text.splitlines() if text.startswith("|")]
     assert heading.count("|") == rule.count("|") == row.count("|") == 10
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -247,7 +247,7 @@ def test_markdown_shows_then_now_and_difference(results: Results) -> None:
 
 def test_a_change_without_a_then_or_a_now_has_dashes(results: Results) -> None:
     old = results(student(), student(model="gone"), name="old.jsonl")
-    verdict = gate.check([results(student(host_id="other"), student(model="new"))], baseline=old)
+    verdict = check_module.check([results(student(host_id="other"), student(model="new"))], baseline=old)
     rows = {
         text.split("|")[1].strip().split(" in ")[0]: text for text in to_markdown(verdict).splitlines() if "|" in text
     }
@@ -258,7 +258,9 @@ def test_a_change_without_a_then_or_a_now_has_dashes(results: Results) -> None:
 
 def test_markdown_holds_hostile_names(results: Results) -> None:
     old = results(student(model=HOSTILE), name="old.jsonl")
-    text = to_markdown(gate.check([results(student(model=HOSTILE))], [gate.Budget(**BREAKS)], baseline=old))
+    text = to_markdown(
+        check_module.check([results(student(model=HOSTILE))], [check_module.Budget(**BREAKS)], baseline=old)
+    )
     rendered = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     named = [token for token in rendered if token.type == "inline" and "owned" in token.content]
     assert len(named) == 4  # the limit, two judgements against the baseline, and a cell of the table
@@ -277,7 +279,7 @@ def test_no_text_of_a_verdict_holds_what_cannot_be_printed(results: Results) -> 
     now = results(student(model=HOSTILE, **hostile), student(model="new", **hostile), floor)
     then = [student(model="gone" + HOSTILE, **hostile), student(model=HOSTILE, **hostile, data_sha256="0" * 64)]
     old = results(*then, name="old.jsonl")
-    verdict = gate.check([now], [gate.Budget(max_accuracy_drop=1.0)], baseline=old)
+    verdict = check_module.check([now], [check_module.Budget(max_accuracy_drop=1.0)], baseline=old)
     assert len(verdict.judgements) == 3 and len(verdict.notes) == 3 and len(verdict.changes) == 3
     texts = [*verdict.sentences, *verdict.notes, *(c.subject for c in verdict.changes), verdict.older]
     assert all(text.isprintable() for text in texts)

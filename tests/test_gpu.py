@@ -18,9 +18,9 @@ from study_parts import labelled_file
 from tiny import bilstm, classifier, examples, onnx_directory, write
 
 from compress import host
+from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
-from compress.measuring.results import read_results
-from compress.runtimes import torch_bfloat16
+from compress.inference.runtimes import torch_bfloat16
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "gpu.py"
 

@@ -13,21 +13,22 @@ from tiny import HEADS, LABELS, LAYERS, PRUNABLE, bilstm, classifier, physical_l
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress import masks, phases
-from compress.criteria.gradient import importance
 from compress.errors import CompressError
-from compress.interventions import gradual_pruning
-from compress.interventions.gradual_pruning import STATE, GradualPruning, attach, closed_share
-from compress.model_inputs import example_inputs
-from compress.modeling.pruned import to_pruned
-from compress.phases import Teachers, fit
+from compress.models.batch import Batch
+from compress.models.dummy_inputs import example_inputs
+from compress.models.modeling.pruned import to_pruned
+from compress.models.prunable_units import Part, has_units, units_of
+from compress.pruning.criteria.gradient import importance
 from compress.recipes import Choice, Phase
-from compress.rows import TrainingRow
-from compress.slicing import remove_heads, remove_neurons
-from compress.training import Outcome
-from compress.transfer import Gold, Lessons, Selection
-from compress.types import Batch
-from compress.units import Part, has_units, units_of
+from compress.surgery import unit_masks
+from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.training import phases
+from compress.training.modifiers import gradual_pruning
+from compress.training.modifiers.gradual_pruning import STATE, GradualPruning, attach, closed_share
+from compress.training.phases import Teachers, fit
+from compress.training.tokenized_dataset import TrainingRow
+from compress.training.trainer import Outcome
+from compress.training.training_data import Gold, Lessons, Selection
 
 NEURONS = 64
 PARTS: tuple[Part, ...] = ("heads", "neurons")
@@ -148,7 +149,7 @@ def test_importance_is_that_of_the_gradient_criterion(family: str, part: Part) -
 
 
 def test_the_lowest_go_whether_layers_are_compared_as_they_are_or_normalised() -> None:
-    from compress.closing import close_lowest, normalised
+    from compress.surgery.unit_selection import close_lowest, normalised
 
     for normalise in (True, False):
         model = without_dropout(classifier("bert", seed=1))
@@ -217,7 +218,7 @@ def test_evaluations_see_what_is_open_and_count_for_nothing(family: str) -> None
     attached.detach()
     with torch.no_grad():
         whole = model(**batch.inputs()).logits
-        with masks.closed(model, {"heads": attached.masks["heads"]}):
+        with unit_masks.closed(model, {"heads": attached.masks["heads"]}):
             expected = model(**batch.inputs()).logits
     assert torch.equal(found, expected) and not torch.equal(found, whole)
 

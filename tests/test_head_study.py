@@ -18,16 +18,17 @@ from study_parts import train_rows, validation_rows
 from tiny import HEADS, LABELS, LAYERS, bilstm, classifier, tokenizer, write
 from torch import Tensor
 
-from compress.artifact import Manifest, ModelDir
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
-from compress.evaluations import Evaluations
-from compress.head_study import RANDOM_ORDERS, head_study
-from compress.reporting import plot
-from compress.reporting.heads import holm, view
-from compress.reporting.plot import Series
-from compress.slicing import remove_heads
+from compress.models.manifest import Manifest
+from compress.models.model_dir import ModelDir
+from compress.pruning.head_study import RANDOM_ORDERS, head_study
+from compress.pruning.masked_evaluation import Evaluations
+from compress.reporting.charts import svg
+from compress.reporting.charts.svg import Series
+from compress.reporting.heads_page import holm, view
+from compress.surgery.remove_units import remove_heads
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def test_no_head_hides_another_and_no_bar_goes_beyond_all_answers(
     for one in study["evolution"]:
         one |= {"value": 0.99, "low": -3.0, "high": 5.0}
     drawn: dict[str, Sequence[Series]] = {}
-    monkeypatch.setattr(plot, "line_chart", lambda series, *, title, **_: drawn.setdefault(title, series) and "")
+    monkeypatch.setattr(svg, "line_chart", lambda series, *, title, **_: drawn.setdefault(title, series) and "")
     view(study)
     places = [x for series in drawn["One head removed"] for x, _ in series.points]
     assert len(places) == len(set(places)) == HEADS * LAYERS
@@ -208,7 +209,7 @@ def test_a_stopped_study_goes_on_where_it_was(model: Path, tmp_path: Path, monke
 def test_a_criterion_of_many_evaluations_goes_on_behind_the_last(
     criterion: str, last: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("compress.scores")
+    module = importlib.import_module("compress.pruning.scoring")
     original, asked = module.value_of, []
 
     def counted(*arguments: Any) -> float:

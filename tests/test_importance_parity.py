@@ -12,10 +12,10 @@ import pytest
 import torch
 from tiny import HEADS, LABELS, LAYERS, PRUNABLE, classifier, examples, physical_layers, tokenizer, write
 
+from compress.benchmarking.competitors import environments_folder
 from compress.errors import CompressError
-from compress.importance import head_importance
-from compress.peers import environments_folder
-from compress.transfer import Gold
+from compress.pruning.importance import head_importance
+from compress.training.training_data import Gold
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 ROWS = examples(12)

@@ -18,13 +18,13 @@ import torch
 from tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
 import compress
-from compress.artifact import ModelDir
 from compress.data import TextSource, content_sha256, open_source
 from compress.errors import CompressError
-from compress.label import choose_runtime, label, plan_for, teacher_logits
-from compress.labels import SHARD_ROWS, LabelDir
+from compress.labelling.label import choose_runtime, label, plan_for, teacher_logits
+from compress.labelling.label_dir import SHARD_ROWS, LabelDir
+from compress.models.model_dir import ModelDir
 
-stage = importlib.import_module("compress.label")
+stage = importlib.import_module("compress.labelling.label")
 ROWS, SHARD = 40, 8
 
 
@@ -270,8 +270,8 @@ KILLED = """
 import functools, importlib, os, random, signal, sys, traceback
 from dataclasses import replace
 from pathlib import Path
-stage = importlib.import_module("compress.label")
-import torch, transformers, pyarrow.parquet, compress.saving, compress.runtimes.torch
+stage = importlib.import_module("compress.labelling.label")
+import torch, transformers, pyarrow.parquet, compress.models.saving, compress.inference.runtimes.torch
 from compress.data import open_source
 
 teacher, text, folder, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])

@@ -13,11 +13,11 @@ import pytest
 from lines import line
 from tiny import examples, torch_directory
 
-from compress.artifact import ModelDir
+from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.lockfile import NOT_KEPT, SETTINGS, Lock, lock_path, read_lock, write_lock
 from compress.data import content_sha256
 from compress.errors import CompressError
-from compress.measure import benchmark
-from compress.measuring.lock import NOT_KEPT, SETTINGS, Lock, lock_path, read_lock, write_lock
+from compress.models.model_dir import ModelDir
 
 SETTING: dict[str, Any] = {
     "runtimes": ["torch"],
@@ -190,7 +190,7 @@ def test_a_file_that_is_missing_or_too_large(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(CompressError, match="cannot be read"):
         read_lock(tmp_path)
     path = made(tmp_path)
-    monkeypatch.setattr("compress.measuring.lock.LARGEST_BYTES", 100)
+    monkeypatch.setattr("compress.benchmarking.lockfile.LARGEST_BYTES", 100)
     with pytest.raises(CompressError, match="too large"):
         read_lock(path)
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.types import NO_TARGET, Batch, Outputs
+from compress.models.batch import NO_TARGET, Batch, Outputs
 
 LOSSES = plugins.names("losses")
 COMPARISONS = frozenset({"logits", "classes", "hidden", "first", "attention"})

@@ -14,10 +14,10 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.layer_maps import kept_layer_map, layer_map
-from compress.learned_parts import VocabularyHead
-from compress.losses.shared_projection import weights
-from compress.types import NO_TARGET, Batch, Outputs
+from compress.models.batch import NO_TARGET, Batch, Outputs
+from compress.training.layer_mapping import kept_layer_map, layer_map
+from compress.training.loss_modules import VocabularyHead
+from compress.training.losses.shared_projection import weights
 
 # KL of (3/4, 1/4) from (1/2, 1/2); scores (ln 3, 0) are the former, (0, 0) the latter.
 THREE_QUARTERS = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)

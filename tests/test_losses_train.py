@@ -11,10 +11,10 @@ from study_parts import pool_file, train_rows
 from tiny import classifier
 
 from compress import plugins
-from compress.artifact import load
-from compress.distill import distill
+from compress.models.model_dir import load
 from compress.recipes import StudentRecipe, parse
-from compress.vocabulary import Mixer
+from compress.training.distill import distill
+from compress.training.learned_vocabulary import Mixer
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 

@@ -13,19 +13,20 @@ import numpy as np
 import pytest
 from tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
-from compress import measure
-from compress.artifact import MANIFEST_NAME, Manifest, ModelDir, describe_files
+from compress.benchmarking import benchmark as benchmark_module
+from compress.benchmarking.benchmark import _to_onnx, benchmark
+from compress.benchmarking.candidates import open_contenders, plan_entries
+from compress.benchmarking.lockfile import lock_path, read_lock
+from compress.benchmarking.result_fields import training_fields
+from compress.benchmarking.results.files import is_baseline, read_results, rows_of
+from compress.benchmarking.rounds import groups_of
+from compress.benchmarking.worker import Worker
 from compress.cli import execute
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
-from compress.measure import _to_onnx, benchmark
-from compress.measuring import cores
-from compress.measuring.contenders import open_contenders, plan_entries
-from compress.measuring.lines import training_fields
-from compress.measuring.lock import lock_path, read_lock
-from compress.measuring.results import is_baseline, read_results, rows_of
-from compress.measuring.rounds import groups_of
-from compress.measuring.worker import Worker
+from compress.inference import cores
+from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
+from compress.models.model_dir import ModelDir
 
 QUICK: dict[str, Any] = {"rounds": 3, "batch_sizes": (1, 8)}
 ROWS = [*examples(38), Example("good", None, "positive"), Example("bad " * 90, None, "negative")]
@@ -451,7 +452,7 @@ def test_the_directory_that_is_opened_again_is_the_one_given() -> None:
 
 def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(measure, "benchmark", lambda *given, **named: asked.append(named) or [])
+    monkeypatch.setattr(benchmark_module, "benchmark", lambda *given, **named: asked.append(named) or [])
     monkeypatch.setattr(cores, "available_cores", lambda: [3, 5])
     monkeypatch.setenv("HOME", "/home/ann")
     data = tmp_path / "test.csv"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compress import metrics
 from compress.errors import CompressError
-from compress.metrics import METRICS
+from compress.evaluation import metrics
+from compress.evaluation.metrics import METRICS
 
 
 def columns(rows: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ import pytest
 from lines import write_lines
 from made_study import study
 
-from compress.report import HTML_NAME, report
+from compress.reporting.report import HTML_NAME, report
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="the page is not tested in a browser: pip install -e '.[development]'"

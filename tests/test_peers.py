@@ -15,11 +15,12 @@ import torch
 from safetensors.numpy import load_file
 from tiny import bilstm, classifier, examples, onnx_directory, pruned, write
 
-from compress import peers, plugins
-from compress.artifact import ModelDir
+from compress import plugins
+from compress.benchmarking import competitors
+from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
-from compress.examples import Example
-from compress.inference import TorchRun, logits_of
+from compress.inference.batching import TorchRun, logits_of
+from compress.models.model_dir import ModelDir
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = plugins.names("peers")
@@ -42,9 +43,9 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from compress import plugins
-from compress.artifact import ModelDir
+from compress.models.model_dir import ModelDir
 from compress.errors import Unavailable
-from compress.examples import Example
+from compress.data.examples import Example
 name, model, rows, folder = sys.argv[1:]
 peer = plugins.find("peers", name).load()
 if name == "torchao-int8":
@@ -75,8 +76,8 @@ def skip_if_missing(name: str) -> None:
     peer = plugins.find("peers", name).load()
     try:
         if not getattr(peer, "ENVIRONMENT", ""):
-            peers.need(peer.__name__, peer.REQUIRES)
-        peers.interpreter(peer)
+            competitors.need(peer.__name__, peer.REQUIRES)
+        competitors.interpreter(peer)
     except Unavailable as error:
         pytest.skip(str(error))
 
@@ -90,7 +91,7 @@ def answers(name: str, model: ModelDir, batches: Sequence[list[Example]], folder
     """Return what a peer makes of each batch, and its number of parameters."""
     peer = plugins.find("peers", name).load()
     if getattr(peer, "ENVIRONMENT", ""):
-        return elsewhere(peers.interpreter(peer), name, model, batches, folder)
+        return elsewhere(competitors.interpreter(peer), name, model, batches, folder)
     train = pairs(300) if batches[0][0].text_pair is not None else examples(300)
     gold = np.arange(300) % len(model.labels)
     peer.build(folder / "built", model, train, gold)
@@ -252,21 +253,21 @@ def test_a_missing_library_says_what_to_install(name: str, tmp_path: Path, monke
 
 def test_the_interpreter_of_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPRESS_PEERS", str(tmp_path))
-    assert peers.interpreter(plugins.find("peers", "torch-dynamic-int8").load()) == sys.executable
+    assert competitors.interpreter(plugins.find("peers", "torch-dynamic-int8").load()) == sys.executable
     isolated = plugins.find("peers", "optimum-onnx").load()
     with pytest.raises(Unavailable, match="benchmarks/peer_environments.py"):
-        peers.interpreter(isolated)
+        competitors.interpreter(isolated)
     (tmp_path / isolated.ENVIRONMENT).mkdir()
-    installed = tmp_path / isolated.ENVIRONMENT / peers.INSTALLED_NAME
+    installed = tmp_path / isolated.ENVIRONMENT / competitors.INSTALLED_NAME
     installed.write_text("transformers==4.0.0\n")
     with pytest.raises(Unavailable, match="does not have"):
-        peers.interpreter(isolated)
+        competitors.interpreter(isolated)
     installed.write_text("\n".join(isolated.REQUIRES.values()) + "\n")
-    assert peers.interpreter(isolated) == str(tmp_path / isolated.ENVIRONMENT / "bin" / "python")
+    assert competitors.interpreter(isolated) == str(tmp_path / isolated.ENVIRONMENT / "bin" / "python")
 
 
 def test_the_tokenizer_of_transformers_5_is_rewritten_for_4(tmp_path: Path) -> None:
-    from compress.optimum_client import fit_transformers_4
+    from compress.benchmarking.competitors._optimum_client import fit_transformers_4
 
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps({"tokenizer_class": "TokenizersBackend", "extra_special_tokens": ["<x>"]}))
@@ -282,7 +283,7 @@ def test_the_tokenizer_of_transformers_5_is_rewritten_for_4(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("rows", "picked"), [(2, [0, 1]), (450, [0, 1, 3, 4]), (67_349, [0, 224, 448, 673])])
 def test_calibration_texts_come_from_everywhere(rows: int, picked: list[int]) -> None:
-    from compress.peers.openvino_int8 import CALIBRATION_ROWS, spread
+    from compress.benchmarking.competitors.openvino_int8 import CALIBRATION_ROWS, spread
 
     found = [int(example.text) for example in spread([Example(str(row)) for row in range(rows)])]
     assert found[:4] == picked and len(found) == min(rows, CALIBRATION_ROWS) and found[-1] >= rows * 0.99 - 1

@@ -16,25 +16,25 @@ from hypothesis import strategies as st
 from study_parts import BILSTM, TRAINING, TRANSFORMER, pool_file, state, train_rows, validation_rows
 from tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
 
-from compress import signals
-from compress import training as training_module
-from compress.attention import attention_layers
 from compress.data import Example
-from compress.distill import distill, possible_phases, summary
 from compress.errors import CompressError
-from compress.interventions.module_replacing import attach
-from compress.label import label
-from compress.labels import LabelDir
-from compress.layer_maps import layer_map
-from compress.masking import Masker
-from compress.modeling.families import layers_of
-from compress.phases import frozen, parts
+from compress.labelling.label import label
+from compress.labelling.label_dir import LabelDir
+from compress.models.attention import attention_layers
+from compress.models.batch import NO_TARGET, Batch
+from compress.models.modeling.families import layers_of
 from compress.recipes import Choice, Phase, StudentRecipe
-from compress.schedule import divide, stretches
-from compress.signals import LiveTeacher, Watched
-from compress.training import Outcome
-from compress.transfer import held_out
-from compress.types import NO_TARGET, Batch
+from compress.training import teacher_signal
+from compress.training import trainer as training_module
+from compress.training.distill import distill, possible_phases, summary
+from compress.training.layer_mapping import layer_map
+from compress.training.modifiers.module_replacing import attach
+from compress.training.phases import frozen, parts
+from compress.training.schedule import divide, stretches
+from compress.training.teacher_signal import LiveTeacher, Watched
+from compress.training.token_masking import Masker
+from compress.training.trainer import Outcome
+from compress.training.training_data import held_out
 
 GOLD, KL, MSE, HIDDEN = Choice("hard-label"), Choice("kl"), Choice("logit-mse"), Choice("hidden-cosine")
 
@@ -152,7 +152,7 @@ class Watch:
         self.changed = changed
 
     def __enter__(self) -> None:
-        import compress.phases as phases
+        import compress.training.phases as phases
 
         self.original = phases.train
 
@@ -166,7 +166,7 @@ class Watch:
         phases.train = train  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
-        import compress.phases as phases
+        import compress.training.phases as phases
 
         phases.train = self.original
 
@@ -175,7 +175,7 @@ class Watch:
 
 
 def test_a_phase_reads_the_text_it_names(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
-    import compress.phases as phases
+    import compress.training.phases as phases
 
     read: list[int] = []
     original = phases.train
@@ -407,7 +407,7 @@ def test_theseus_trains_through_the_pipeline(teacher: Path, labels: LabelDir, tm
 def test_a_run_stopped_in_a_later_phase_does_not_train_the_first_again(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compress.training import DistillationTrainer
+    from compress.training.trainer import DistillationTrainer
 
     recipe = in_phases(Phase((HIDDEN,), name="inside"), Phase((KL,)), evaluations=4)
     made = taught(teacher, tmp_path / "whole", recipe, labels)
@@ -461,8 +461,8 @@ def test_a_phase_in_which_nothing_learns_is_refused(teacher: Path, labels: Label
 
 def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
     """The rows of a pool with its logits, and what makes a batch of some."""
-    from compress.rows import collator, write_rows
-    from compress.transfer import Gold, Lessons, Pool
+    from compress.training.tokenized_dataset import collator, write_rows
+    from compress.training.training_data import Gold, Lessons, Pool
 
     rows = write_rows(
         folder / "rows.arrow",
@@ -475,9 +475,9 @@ def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
 
 
 def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
-    from compress.phases import Classroom
-    from compress.schedule import Stretch
-    from compress.signals import CachedFirstStates
+    from compress.training.phases import Classroom
+    from compress.training.schedule import Stretch
+    from compress.training.teacher_signal import CachedFirstStates
 
     tokens, model = tokenizer("bert"), classifier("bert")
     rows, collate = written(labels, tmp_path)
@@ -500,8 +500,8 @@ def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels
 def test_first_states_are_cached_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model = classifier("bert")
     bytes_of_a_row = 2 * (model.config.num_hidden_layers + 1) * model.config.hidden_size
-    monkeypatch.setattr(signals, "FIRST_STATES_LIMIT_BYTES", 5 * bytes_of_a_row)
-    assert signals.first_states_fit(5, model) and not signals.first_states_fit(6, model)
+    monkeypatch.setattr(teacher_signal, "FIRST_STATES_LIMIT_BYTES", 5 * bytes_of_a_row)
+    assert teacher_signal.first_states_fit(5, model) and not teacher_signal.first_states_fit(6, model)
 
 
 def test_one_row_whose_first_states_are_no_numbers_is_enough(labels: LabelDir, tmp_path: Path) -> None:
@@ -512,7 +512,9 @@ def test_one_row_whose_first_states_are_no_numbers_is_enough(labels: LabelDir, t
     with torch.no_grad():
         model.get_input_embeddings().weight[rare] = torch.inf  # type: ignore[operator]
     with pytest.raises(CompressError, match="larger than float16 holds"):
-        signals.write_first_states(tmp_path / "first.npy", rows, model, collate, device="cpu", precision="float32")
+        teacher_signal.write_first_states(
+            tmp_path / "first.npy", rows, model, collate, device="cpu", precision="float32"
+        )
     assert list(tmp_path.glob("first*")) == []
 
 

@@ -28,13 +28,14 @@ def loss(student, teacher, batch, *, weight: float = 1.0, rows: int):
 LIST_EVERYTHING = """
 import sys
 before = set(sys.modules)
-from compress import catalogue, plugins
+from compress import plugins
+from compress.recipes import catalogue
 for kind in catalogue.KINDS:
     for name, line in catalogue.entries(kind):
         catalogue.describe(name)
 heavy = {"torch", "transformers", "numpy", "onnx", "onnxruntime", "datasets"} & set(sys.modules)
-parts = [name.split(".") for name in sys.modules if name.startswith("compress.")]
-loaded = {".".join(part) for part in parts if len(part) > 2 and part[1] in plugins.FOLDERS}
+folders = ["compress." + folder.replace("/", ".") for folder, _ in plugins.FOLDERS.values()]
+loaded = {name for name in sys.modules if name.rpartition(".")[0] in folders}
 print(sorted(heavy | loaded))
 """
 

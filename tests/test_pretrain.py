@@ -18,20 +18,20 @@ from study_parts import TRAINING, pool_file, pool_rows, state, train_rows, valid
 from tiny import bilstm, classifier, tokenizer, write
 from transformers import AutoModel, AutoModelForMaskedLM
 
-import compress.phases
-from compress.architectures import checkpoint
-from compress.artifact import ModelDir
-from compress.augmenters.masked_lm import augmenter
+import compress.training.phases
 from compress.cli import execute
 from compress.data import Example
-from compress.distill import distill
 from compress.errors import CompressError
-from compress.finetune import finetune
-from compress.learned_parts import VocabularyHead
-from compress.masked_lm import check_form, masked_lm
-from compress.model_inputs import example_inputs
-from compress.pretrain import HEAD_ONLY, general_part, pretrain
+from compress.models.dummy_inputs import example_inputs
+from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, of_phases
+from compress.training.architectures import checkpoint
+from compress.training.augmenters.masked_lm import augmenter
+from compress.training.distill import distill
+from compress.training.finetune import finetune
+from compress.training.loss_modules import VocabularyHead
+from compress.training.masked_lm import check_form, masked_lm
+from compress.training.pretrain import HEAD_ONLY, general_part, pretrain
 
 MLM = Phase((Choice("mlm"),), name="pre-training", text="pool", masking=0.15)
 GENERAL = Phase((Choice("hidden-mse"),), name="general", text="pool", teacher="encoder")
@@ -185,7 +185,7 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = trained(encoder, STUDENT, tmp_path / "whole", tmp_path)
-    from compress.training import DistillationTrainer
+    from compress.training.trainer import DistillationTrainer
 
     step, taken = DistillationTrainer.training_step, 0
 
@@ -259,13 +259,13 @@ def taught(teacher: Path, tmp_path: Path, on_torch: None) -> Iterator[Any]:
 
 def test_a_student_starts_from_it(made: ModelDir, taught: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[dict[str, Any]] = []
-    fit = compress.phases.fit
+    fit = compress.training.phases.fit
 
     def watched(model: Any, *inputs: Any, **named: Any) -> Any:
         begun.append({name: value.clone() for name, value in model.state_dict().items()})
         return fit(model, *inputs, **named)
 
-    monkeypatch.setattr(compress.phases, "fit", watched)
+    monkeypatch.setattr(compress.training.phases, "fit", watched)
     student = taught(replace(STUDENT, training=replace(TRAINING, epochs=4.0)), start=made.path)
     assert student.manifest is not None
     assert {p["role"]: p["name"] for p in student.manifest.parents} == {"teacher": "tiny-bert", "start": "compact"}

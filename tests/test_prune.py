@@ -21,17 +21,17 @@ from study_parts import TRAINING, pool_file, state, train_rows, validation_rows
 from tiny import LABELS, PRUNABLE, bilstm, classifier, onnx_directory, physical_layers, write
 
 import compress
-from compress.artifact import ModelDir, load
 from compress.data import Example
 from compress.errors import CompressError
-from compress.gates import gated
-from compress.label import label
-from compress.predict import predictor
-from compress.prune import prune
+from compress.inference.predict import predictor
+from compress.labelling.label import label
+from compress.models.model_dir import ModelDir, load
+from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads
+from compress.pruning.prune import prune
 from compress.recipes import Pruning
-from compress.reporting.pruning import view
-from compress.training import EpochSampler
-from compress.units import ffn_widths, heads_per_layer, kept_heads
+from compress.reporting.pruning_page import view
+from compress.surgery.unit_masks import gated
+from compress.training.trainer import EpochSampler
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 # A head of a model of width 32 with 4 heads: 8 rows of q, k and v with their biases, 8 columns of the output.
@@ -79,7 +79,7 @@ def test_uneven_heads_are_sliced_where_the_mask_was(teacher: Path, tmp_path: Pat
 
 def test_the_least_important_heads_go(teacher: Path, tmp_path: Path) -> None:
     """In one step without normalisation: the lowest scores of all, by a reference outside of this stage."""
-    from compress.importance import head_importance
+    from compress.pruning.importance import head_importance
 
     made = pruned(teacher, tmp_path / "small", "3", step=1.0, normalise=False)
     model, tokenizer = load(teacher)
@@ -92,7 +92,7 @@ def test_the_least_important_heads_go(teacher: Path, tmp_path: Path) -> None:
 def test_scores_are_computed_again_after_every_step(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compress.criteria import gradient
+    from compress.pruning.criteria import gradient
 
     closed: list[int] = []
     original = gradient.importance
@@ -210,11 +210,13 @@ def test_a_stopped_recovery_keeps_the_decision(teacher: Path, tmp_path: Path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(importlib.import_module("compress.phases"), "fit", stop)
+        patch.setattr(importlib.import_module("compress.training.phases"), "fit", stop)
         with pytest.raises(KeyboardInterrupt):
             pruned(teacher, tmp_path / "small", **options)
     assert not (tmp_path / "small").exists()
-    monkeypatch.setattr(importlib.import_module("compress.unit_choice"), "removal_path", stop)  # would be scored again
+    monkeypatch.setattr(
+        importlib.import_module("compress.pruning.targets"), "removal_path", stop
+    )  # would be scored again
     assert pruned(teacher, tmp_path / "small", **options).manifest is not None
 
 
@@ -285,7 +287,7 @@ def test_neurons_are_removed_in_multiples_uneven_over_the_layers(teacher: Path, 
 
 def test_the_least_important_neurons_go(teacher: Path, tmp_path: Path) -> None:
     """By a reference outside of this stage, in one step."""
-    from compress.importance import head_importance
+    from compress.pruning.importance import head_importance
 
     made = pruned(teacher, tmp_path / "small", "", ffn="25%", multiple=1, step=1.0, normalise=False)
     model, tokenizer = load(teacher)
@@ -406,8 +408,8 @@ def test_a_limit_that_no_step_keeps_is_said(teacher: Path, tmp_path: Path) -> No
 
 def timed(monkeypatch: pytest.MonkeyPatch, latency: Any) -> list[Path]:
     """Let a model be as fast as ``latency`` of its heads and neurons says; return what was timed."""
-    stage = importlib.import_module("compress.prune")
-    watch = importlib.import_module("compress.stopwatch")
+    stage = importlib.import_module("compress.pruning.prune")
+    watch = importlib.import_module("compress.pruning.step_timing")
     asked: list[Path] = []
 
     def fake(directories: dict[str, Path], rows: Any, *, runtime: str, threads: int, batch_sizes: Any) -> list[Any]:
@@ -448,7 +450,7 @@ def test_a_speed_out_of_reach_is_said(teacher: Path, tmp_path: Path, monkeypatch
 def test_a_speed_is_measured_again_on_a_busy_host_and_refused_on_one_that_stays_busy(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = importlib.import_module("compress.stopwatch")
+    watch = importlib.import_module("compress.pruning.step_timing")
     timed(monkeypatch, lambda heads, neurons: 10.0 + heads + neurons / 4)
     quiet, busy, asked = watch.time_side_by_side, 2, []
 
@@ -492,7 +494,7 @@ def test_units_are_closed_while_the_model_recovers(teacher: Path, tmp_path: Path
 def test_what_closes_learns_at_a_constant_rate_and_what_recovers_reads_other_rows(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    phases = importlib.import_module("compress.phases")
+    phases = importlib.import_module("compress.training.phases")
     original, rates, read = phases.train, list[str](), list[list[int]]()
 
     def spied(*given: Any, **named: Any) -> Any:
@@ -518,7 +520,7 @@ def test_a_stopped_recovery_keeps_what_was_closed(
 ) -> None:
     options: dict[str, Any] = {"schedule": "cubic", "recover": 9.0, "training": replace(TRAINING, max_steps=10)}
     straight = pruned(teacher, tmp_path / "straight", **options)
-    phases = importlib.import_module("compress.phases")
+    phases = importlib.import_module("compress.training.phases")
     original, calls = phases.fit, list[int]()
 
     def stopped(*given: Any, **named: Any) -> Any:
@@ -540,7 +542,7 @@ def test_what_is_left_learns_what_the_next_layers_were_fed_with(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     maps = []
-    phases = importlib.import_module("compress.phases")
+    phases = importlib.import_module("compress.training.phases")
     original = phases.fit
 
     def spied(*given: Any, **named: Any) -> Any:
@@ -558,7 +560,7 @@ def test_what_is_left_learns_what_the_next_layers_were_fed_with(
 def test_an_oracle_that_was_stopped_goes_on_behind_the_last_evaluation(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("compress.scores")
+    module = importlib.import_module("compress.pruning.scoring")
     original, asked = module.value_of, []
 
     def counted(*arguments: Any) -> float:
@@ -583,7 +585,7 @@ def test_an_oracle_that_was_stopped_goes_on_behind_the_last_evaluation(
 
 
 def test_long_texts_are_scored_and_judged_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compress.criteria import gradient
+    from compress.pruning.criteria import gradient
 
     lengths: list[int] = []
     original = gradient.importance
@@ -607,7 +609,7 @@ def test_recovery_learns_from_the_inside_too(
     recovery: str, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = []
-    phases = importlib.import_module("compress.phases")
+    phases = importlib.import_module("compress.training.phases")
     original = phases.fit
 
     def spied(*given: Any, **named: Any) -> Any:

@@ -13,12 +13,12 @@ import torch
 from tiny import PRUNABLE, bilstm, classifier, physical_layers, pruned, tokenizer, uneven, write
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
-from compress.artifact import load
-from compress.export import padded_example
-from compress.modeling.pruned import MODEL_CLASSES, to_pruned
-from compress.saving import save_model
-from compress.slicing import remove_heads, remove_neurons
-from compress.units import ffn_widths, heads_per_layer, kept_heads
+from compress.exporting.export import padded_example
+from compress.models.model_dir import load
+from compress.models.modeling.pruned import MODEL_CLASSES, to_pruned
+from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads
+from compress.models.saving import save_model
+from compress.surgery.remove_units import remove_heads, remove_neurons
 
 
 @pytest.mark.parametrize("family", PRUNABLE)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from lines import line
 
+from compress.benchmarking.quality_fields import quality_fields
+from compress.benchmarking.results.schema import QUALITY, faults
 from compress.errors import CompressError
-from compress.measuring.calibration import calibration_error, calibration_interval
-from compress.measuring.quality import quality_fields
-from compress.measuring.schema import QUALITY, faults
-from compress.metrics import METRICS, mcnemar_p, paired_difference
+from compress.evaluation.calibration_error import calibration_error, calibration_interval
+from compress.evaluation.metrics import METRICS, mcnemar_p, paired_difference
 
 LABELS = ("negative", "positive")
 

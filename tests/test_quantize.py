@@ -15,17 +15,19 @@ import pytest
 from tiny import LABELS, PRUNABLE, bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
 from compress import plugins
-from compress.artifact import Manifest, ModelDir, file_sha256
-from compress.calibration import observed_ranges
+from compress.data.examples import Example
+from compress.data.fingerprints import describe_rows
 from compress.errors import CompressError
-from compress.examples import Example, describe_rows
-from compress.export import padded_example
-from compress.graph import operator_counts
-from compress.inference import logits_of
-from compress.int8_check import Judge
-from compress.measuring.timing import Ratio
-from compress.output import finish
-from compress.quantize import quantize
+from compress.exporting.export import padded_example
+from compress.exporting.onnx_graph import operator_counts
+from compress.inference.batching import logits_of
+from compress.inference.timing import Ratio
+from compress.models.manifest import Manifest, file_sha256
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import finish
+from compress.quantization.acceptance import Judge
+from compress.quantization.calibration import observed_ranges
+from compress.quantization.quantize import quantize
 
 KINDS = [
     *("albert", "bert", "deberta-v2", "distilbert", "mobilebert", "modernbert", "mpnet", "bilstm", "bilstm-siamese"),

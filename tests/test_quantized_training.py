@@ -14,15 +14,15 @@ from tiny import bilstm, classifier, tokenizer, write
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
-from compress.artifact import ModelDir
-from compress.distill import distill
 from compress.errors import CompressError
-from compress.interventions import fake_quantization, groupwise_quantization
-from compress.model_inputs import example_inputs
-from compress.modeling.families import layers_of
+from compress.models.dummy_inputs import example_inputs
+from compress.models.model_dir import ModelDir
+from compress.models.modeling.families import layers_of
+from compress.models.rounding import fake_symmetric, grid_of
+from compress.quantization.hessian_sensitivity import PARTS
 from compress.recipes import Choice, Phase, StudentRecipe, load
-from compress.rounding import fake_symmetric, grid_of
-from compress.sensitivity import PARTS
+from compress.training.distill import distill
+from compress.training.modifiers import fake_quantization, groupwise_quantization
 
 GOLD = (Choice("hard-label"),)
 
@@ -240,7 +240,7 @@ def recipe(intervention: Choice, **training: Any) -> StudentRecipe:
 
 @pytest.mark.parametrize("name", ["q8bert", "q-bert"])
 def test_the_recipes_start_from_the_teacher_itself(name: str) -> None:
-    from compress.architectures.transformer import build
+    from compress.training.architectures.transformer import build
 
     student = load("students", name)
     assert [row.family for row in student.survey] == ["quantization"]

@@ -19,17 +19,17 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from compress import plugins
-from compress.artifact import ModelDir, load
-from compress.calibration import observed_ranges
 from compress.errors import CompressError
-from compress.export import export, padded_example
-from compress.graph import layer_of, module_of, operator_counts
-from compress.inference import logits_of
-from compress.int8_check import Judge, start
-from compress.interventions import fake_quantization, groupwise_quantization
-from compress.measuring.timing import Ratio
-from compress.quantize import default_method, needs_training_rows, quantize
-from compress.rounding import grid_of
+from compress.exporting.export import export, padded_example
+from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
+from compress.inference.batching import logits_of
+from compress.inference.timing import Ratio
+from compress.models.model_dir import ModelDir, load
+from compress.models.rounding import grid_of
+from compress.quantization.acceptance import Judge, start
+from compress.quantization.calibration import observed_ranges
+from compress.quantization.quantize import default_method, needs_training_rows, quantize
+from compress.training.modifiers import fake_quantization, groupwise_quantization
 
 
 @pytest.fixture
@@ -184,9 +184,9 @@ def test_nodes_are_named_after_modules() -> None:
 def test_the_most_sensitive_layer_stays_in_fp32(
     method: str, product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compress import sensitivity
+    from compress.quantization import hessian_sensitivity
 
-    monkeypatch.setattr(sensitivity, "most_sensitive", lambda found: [1, 0])
+    monkeypatch.setattr(hessian_sensitivity, "most_sensitive", lambda found: [1, 0])
     source = torch_directory("bert")
     made = quantize(source, tmp_path / "int8", method=method, train=train_rows(), keep_fp32=1)
     assert made.manifest is not None

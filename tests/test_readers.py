@@ -288,7 +288,7 @@ def test_hub_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr("compress.records.hub_is_reachable", lambda: True)
+    monkeypatch.setattr("compress.data.formats.hub.hub_is_reachable", lambda: True)
     source = open_source("glue/sst2", role="validation", labelled=True)
     assert list(source) == [Example("fine", None, "1"), Example("dull", None, "0")]
     assert source.describe() == "glue/sst2: hub, split validation, text = sentence, label = label"
@@ -306,11 +306,11 @@ def test_offline_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr("compress.records.hub_is_reachable", lambda: True)
+    monkeypatch.setattr("compress.data.formats.hub.hub_is_reachable", lambda: True)
     with pytest.raises(CompressError, match="Couldn't reach the hub.: check the name, go online") as caught:
         open_source("glue/sst2", role="train", labelled=True)
     assert "\n" not in str(caught.value)
-    monkeypatch.setattr("compress.records.hub_is_reachable", lambda: False)
+    monkeypatch.setattr("compress.data.formats.hub.hub_is_reachable", lambda: False)
     with pytest.raises(CompressError, match="the Hugging Face hub cannot be reached"):
         open_source("glue/sst2", role="train", labelled=True)
 

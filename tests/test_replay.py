@@ -17,14 +17,23 @@ from lines import line
 from study_parts import labelled_file
 from tiny import bilstm, classifier, examples, write
 
-from compress.artifact import ModelDir
+from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.lockfile import Figure, LockedModel, lock_path, read_lock, write_lock
+from compress.benchmarking.replay import Replay, find_models, replay
+from compress.benchmarking.replay_agreement import (
+    DIFFERS,
+    NOISY,
+    OTHER_HOST,
+    SAME,
+    WITHIN,
+    Agreement,
+    compare,
+    ratio_agrees,
+)
+from compress.benchmarking.results.files import read_results
 from compress.cli import execute
 from compress.errors import CompressError
-from compress.measure import benchmark
-from compress.measuring.agreement import DIFFERS, NOISY, OTHER_HOST, SAME, WITHIN, Agreement, compare, ratio_agrees
-from compress.measuring.lock import Figure, LockedModel, lock_path, read_lock, write_lock
-from compress.measuring.results import read_results
-from compress.replay import Replay, find_models, replay
+from compress.models.model_dir import ModelDir
 
 SETTING: dict[str, Any] = {"runtimes": ["torch"], "threads": [1], "batch_sizes": [1, 32], "device": "cpu", "rounds": 3}
 ROWS = examples(24)
@@ -271,7 +280,7 @@ def test_a_replay_runs_the_same_benchmark(house: Path, tmp_path: Path) -> None:
 def without_measuring(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> list[dict[str, Any]]:
     """Let the stage get the lines of the lock back instead of measuring; return what it asked for."""
     asked: list[dict[str, Any]] = []
-    stage = importlib.import_module("compress.replay")
+    stage = importlib.import_module("compress.benchmarking.replay")
 
     def same_lines(teacher: Path, models: list[Path], rows: list[Any], **arguments: Any) -> list[dict[str, Any]]:
         asked.append({"teacher": teacher, "models": models, "rows": rows, **arguments})

@@ -15,12 +15,21 @@ import pytest
 from lines import line, write_lines
 from made_study import study
 
+from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.results.formatting import (
+    megabytes,
+    milliseconds,
+    money,
+    plural,
+    points,
+    probability,
+    rate,
+    times,
+)
 from compress.errors import CompressError
-from compress.measuring.results import read_results, rows_of
-from compress.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
-from compress.reporting.machine import shape
-from compress.reporting.units import megabytes, milliseconds, money, plural, points, probability, rate, times
-from compress.reporting.wording import results_table
+from compress.reporting.json_report import shape
+from compress.reporting.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
+from compress.reporting.summary import results_table
 
 CURVE = """heads_removed,heads_kept,share_removed,metric,value,split,rows,recovered
 0,72,0.0,accuracy,0.89,validation,800,False
@@ -320,7 +329,8 @@ def test_a_kind_from_the_future_is_refused(tmp_path: Path) -> None:
 
 def test_reading_results_needs_no_torch() -> None:
     code = (
-        "import sys, compress.report, compress.gate, compress.measure, compress.metrics, compress.reporting.plot\n"
+        "import sys, compress.reporting.report, compress.gating.check, compress.benchmarking.benchmark\n"
+        "import compress.evaluation.metrics, compress.reporting.charts.svg\n"
         "print({'torch', 'transformers', 'scipy', 'sklearn', 'onnxruntime'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

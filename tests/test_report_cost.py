@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from lines import line
 
+from compress.benchmarking.results.files import rows_of
 from compress.errors import CompressError
-from compress.measuring.results import rows_of
-from compress.reporting.cost import Costs, costs_of, parse_prices
+from compress.reporting.tables.cost import Costs, costs_of, parse_prices
 
 RATE = "throughput_with_tokenizer_rows_per_second"
 TEACHER = line("teacher", kind="teacher", **{RATE: 100.0})

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from lines import line, write_lines
 
+from compress.benchmarking.results.files import rows_of
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
-from compress.measuring.results import rows_of
-from compress.report import report
-from compress.reporting.flips import flips_of
+from compress.reporting.report import report
+from compress.reporting.tables.flips import flips_of
 
 TEXTS = ["a dull film", "a <b>bright</b> film", "no idea"]
 SHA256 = content_sha256([Example(text, None, str(index % 2)) for index, text in enumerate(TEXTS)])

@@ -8,40 +8,41 @@ import pytest
 from lines import line
 from made_study import study
 
-from compress.measuring.results import rows_of
-from compress.reporting import heat_map, plot
-from compress.reporting.kinds import KINDS
-from compress.reporting.marks import marks, published_figures
-from compress.reporting.pareto import Point, front, pareto_chart
+from compress.benchmarking.results.files import rows_of
+from compress.reporting.charts import heat_map
+from compress.reporting.charts import svg as svg_module
+from compress.reporting.charts.markers import KINDS
+from compress.reporting.charts.pareto import Point, front, pareto_chart
+from compress.reporting.charts.pareto_points import marks, published_figures
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_line_chart_is_standalone_svg() -> None:
-    series = [plot.Series("a <b>", [(0, 90), (50, 88.5), (60, 80)]), plot.Series("recovered", [(60, 88)])]
-    svg = plot.line_chart(series, title="heads & accuracy", x_label="removed (%)", y_label="accuracy (%)")
+    series = [svg_module.Series("a <b>", [(0, 90), (50, 88.5), (60, 80)]), svg_module.Series("recovered", [(60, 88)])]
+    svg = svg_module.line_chart(series, title="heads & accuracy", x_label="removed (%)", y_label="accuracy (%)")
     root = ElementTree.fromstring(svg)
     assert root.tag == f"{SVG}svg" and "heads & accuracy" in root.attrib["aria-label"]
     assert len(root.findall(f".//{SVG}polyline")) == 1
     assert len(list(root.iter(f"{SVG}title"))) == 4 and "recovered" in [t.text for t in root.iter(f"{SVG}text")]
     assert "prefers-color-scheme:dark" in svg
     with pytest.raises(ValueError, match="no points"):
-        plot.line_chart([], title="t", x_label="x", y_label="y")
+        svg_module.line_chart([], title="t", x_label="x", y_label="y")
 
 
 def test_bars_reach_from_low_to_high_and_stay_inside() -> None:
-    series = [plot.Series("a", [(0, 90), (50, 80)], [(88, 92), (70, 85)]), plot.Series("b", [(0, 89)])]
-    root = ElementTree.fromstring(plot.line_chart(series, title="t", x_label="x", y_label="y", lines=False))
+    series = [svg_module.Series("a", [(0, 90), (50, 80)], [(88, 92), (70, 85)]), svg_module.Series("b", [(0, 89)])]
+    root = ElementTree.fromstring(svg_module.line_chart(series, title="t", x_label="x", y_label="y", lines=False))
     assert not root.findall(f".//{SVG}polyline")
     bars = [one for one in root.iter(f"{SVG}line") if "bar" in one.attrib["class"].split()]
     lengths = [float(one.attrib["y1"]) - float(one.attrib["y2"]) for one in bars]
     assert len(bars) == 2 and lengths[1] / lengths[0] == pytest.approx(15 / 4, rel=0.01)
     ends = [float(one.attrib[key]) for one in bars for key in ("y1", "y2")]
-    assert plot.WIDE.top <= min(ends) and max(ends) <= plot.WIDE.bottom + 2 * plot.LEGEND_STEP
+    assert svg_module.WIDE.top <= min(ends) and max(ends) <= svg_module.WIDE.bottom + 2 * svg_module.LEGEND_STEP
 
 
-@pytest.mark.parametrize("canvas", [plot.WIDE, plot.NARROW])
-def test_a_heat_map_shades_by_magnitude_and_colours_by_sign(canvas: plot.Canvas) -> None:
+@pytest.mark.parametrize("canvas", [svg_module.WIDE, svg_module.NARROW])
+def test_a_heat_map_shades_by_magnitude_and_colours_by_sign(canvas: svg_module.Canvas) -> None:
     rows = [[0.5, -2.0, 0.0], [1.0, 0.25]]
     root = ElementTree.fromstring(heat_map.draw(rows, title="importance <1>", canvas=canvas))
     cells = [one for one in root.iter(f"{SVG}rect") if one.attrib["class"] in {"cell", "below"}]
@@ -53,7 +54,7 @@ def test_a_heat_map_shades_by_magnitude_and_colours_by_sign(canvas: plot.Canvas)
 
 
 def test_a_heat_map_of_equal_scores_is_drawn() -> None:
-    assert "fill-opacity" in heat_map.draw([[0.0, 0.0]], title="t", canvas=plot.WIDE, formatted=str)
+    assert "fill-opacity" in heat_map.draw([[0.0, 0.0]], title="t", canvas=svg_module.WIDE, formatted=str)
 
 
 @pytest.mark.parametrize("values", [[5.0], [88.1, 88.2], [0.0, 100.0], [-3.0, 4.0], [1.0, 1e6]])
@@ -61,7 +62,7 @@ def test_axes_hold_their_values_and_have_round_ticks(values: list[float]) -> Non
     for log in (False, True):
         if log and min(values) <= 0:
             continue
-        axis = plot.Axis.over(values, 0, 100, log=log)
+        axis = svg_module.Axis.over(values, 0, 100, log=log)
         assert all(0 < axis.place(value) < 100 for value in values)
         assert 1 <= len(axis.ticks()) <= 12 and all(0 <= axis.place(tick) <= 100 for tick in axis.ticks())
 
@@ -116,8 +117,10 @@ def test_what_lacks_a_metric_or_a_speed_is_at_the_edge() -> None:
             point("p", None, 87, "published"),
         ]
     )
-    assert place(found["b"], "y") == plot.WIDE.bottom and place(found["b"], "log") < place(found["teacher"], "log")
-    assert place(found["p"], "log") == place(found["p"], "linear") == plot.WIDE.right
+    assert place(found["b"], "y") == svg_module.WIDE.bottom and place(found["b"], "log") < place(
+        found["teacher"], "log"
+    )
+    assert place(found["p"], "log") == place(found["p"], "linear") == svg_module.WIDE.right
     assert place(found["p"], "y") > place(found["m"], "y")
 
 
@@ -128,12 +131,12 @@ def test_a_mark_far_below_does_not_squeeze_the_others() -> None:
         place(alone[n], a) for n in "ab" for a in ("log", "y")
     ]
     floor = with_floor["majority"]
-    assert place(floor, "log") == plot.WIDE.right and place(floor, "y") < plot.WIDE.bottom
+    assert place(floor, "log") == svg_module.WIDE.right and place(floor, "y") < svg_module.WIDE.bottom
     assert floor.find(f"{SVG}path[@class='arrow']") is not None
 
 
-@pytest.mark.parametrize("canvas", [plot.WIDE, plot.NARROW])
-def test_labels_do_not_meet(canvas: plot.Canvas) -> None:
+@pytest.mark.parametrize("canvas", [svg_module.WIDE, svg_module.NARROW])
+def test_labels_do_not_meet(canvas: svg_module.Canvas) -> None:
     rows = [row for row in rows_of(study()) if row.head["threads"] == 1 and row.head["device"] == "cpu"]
     rows = [row for row in rows if row.head["length"] is None]
     points = marks(rows, published_figures(rows))

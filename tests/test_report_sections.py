@@ -8,12 +8,12 @@ import pytest
 from lines import line
 from made_study import study
 
+from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
-from compress.measuring.results import read_results
+from compress.reporting.charts.sweeps import length_sweep, thread_sweep
 from compress.reporting.page import view
-from compress.reporting.repeats import repeats
 from compress.reporting.sections import gather, section
-from compress.reporting.sweeps import length_sweep, thread_sweep
+from compress.reporting.tables.seeds_table import repeats
 
 TEACHER = line("teacher", kind="teacher")
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from lines import line
 
-from compress.measuring.results import rows_of
-from compress.reporting.choosing import best_row, control_pair, faster_row
-from compress.reporting.judging import judge
-from compress.reporting.wording import verdict
+from compress.benchmarking.results.files import rows_of
+from compress.reporting.leaders import best_row, control_pair, faster_row, judge
+from compress.reporting.summary import verdict
 
 TEACHER = line("teacher", kind="teacher")
 

@@ -9,13 +9,13 @@ import pytest
 from lines import line, write_lines
 from made_study import sha256
 
+from compress.benchmarking.results.files import Row, rows_of
 from compress.errors import CompressError
-from compress.gate import Budget, check
-from compress.measuring.results import Row, rows_of
+from compress.gating.check import Budget, check
 from compress.reporting.page import view
 from compress.reporting.sections import gather
-from compress.reporting.waterfall import Waterfall, waterfalls
-from compress.reporting.wording import results_table
+from compress.reporting.speedup_breakdown import Waterfall, waterfalls
+from compress.reporting.summary import results_table
 
 ROUNDS = 5
 

@@ -16,16 +16,17 @@ from study_parts import (
 )
 
 from compress import recipes
-from compress.artifact import Manifest, ModelDir
+from compress.benchmarking.lockfile import read_lock
+from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
-from compress.labels import LabelDir
-from compress.measuring.lock import read_lock
-from compress.measuring.results import read_results
+from compress.labelling.label_dir import LabelDir
+from compress.models.manifest import Manifest
+from compress.models.model_dir import ModelDir
 from compress.progress import silent
-from compress.run import run
-from compress.stages import Stages
-from compress.study_data import open_rows
-from compress.study_plan import control_names, student_plans
+from compress.studies.data import open_rows
+from compress.studies.journal import Stages
+from compress.studies.plan import control_names, student_plans
+from compress.studies.run import run
 
 STUDY = (
     """
@@ -78,7 +79,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Case:
     case = Case(tmp_path_factory.mktemp("case"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            importlib.import_module("compress.label"), "choose_runtime", lambda model, device: ("torch", "cpu")
+            importlib.import_module("compress.labelling.label"),
+            "choose_runtime",
+            lambda model, device: ("torch", "cpu"),
         )
         assert case.run() == case.out
     return case
@@ -216,7 +219,7 @@ def test_a_stage_that_was_removed_is_made_again(finished: Case, on_torch: None) 
 @pytest.mark.parametrize("stage", ["label", "distill", "prune", "benchmark"])
 def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stages themselves are stubs: what counts is which of them are called the second time."""
-    module = importlib.import_module("compress.run")
+    module = importlib.import_module("compress.studies.run")
     called: list[str] = []
     stops = {stage}
 
@@ -308,7 +311,7 @@ def test_a_directory_that_is_not_a_study_is_left_alone(case: Case) -> None:
 
 
 def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("compress.run")
+    module = importlib.import_module("compress.studies.run")
     case.rewrite("rounds = 3", 'rounds = 3\nthreads = [2, 1]\nlengths = [16]\nfloors = false\nbodies = ["bert-base"]')
     recipe = recipes.load("benchmarks", str(case.recipe))
     assert recipe.benchmark.thread_counts == (2, 1)
@@ -330,7 +333,7 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
 def test_a_study_takes_removals_apart_where_a_model_had_several(
     case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    module = importlib.import_module("compress.run")
+    module = importlib.import_module("compress.studies.run")
     case.rewrite("rounds = 3", "rounds = 3\nstructure = true")
     with pytest.raises(CompressError, match="no prune has two kinds of them"):
         recipes.load("benchmarks", str(case.recipe))

@@ -14,11 +14,11 @@ import torch
 from tiny import bilstm, onnx_directory, torch_directory
 
 from compress import plugins
-from compress.artifact import load
 from compress.errors import CompressError, Unavailable
-from compress.export import padded_example
-from compress.inference import TorchRun
-from compress.runtimes import torch_cuda_graphs
+from compress.exporting.export import padded_example
+from compress.inference.batching import TorchRun
+from compress.inference.runtimes import torch_cuda_graphs
+from compress.models.model_dir import load
 
 RUNTIMES = plugins.names("runtimes")
 KINDS = [
@@ -159,7 +159,7 @@ def test_a_compiled_model_is_compiled_once_for_all_shapes() -> None:
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.exc import InternalTorchDynamoError
 
-    from compress.runtimes import torch_compile
+    from compress.inference.runtimes import torch_compile
 
     def fail(*_: object, **__: object) -> None:
         raise InternalTorchDynamoError("No working C++ compiler found\nand a long trace")

@@ -9,9 +9,9 @@ from torch.func import functional_call, hessian
 from torch.nn import functional
 
 from compress.errors import CompressError
-from compress.model_inputs import example_inputs
-from compress.modeling.families import layers_of
-from compress.sensitivity import (
+from compress.models.dummy_inputs import example_inputs
+from compress.models.modeling.families import layers_of
+from compress.quantization.hessian_sensitivity import (
     LayerSensitivity,
     Part,
     assign_bits,

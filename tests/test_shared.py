@@ -14,20 +14,20 @@ from tiny import classifier, tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from compress import plugins
-from compress.artifact import ModelDir, load
 from compress.cli import execute
 from compress.data import Example, open_source, read_examples, row_key
-from compress.distill import distill
-from compress.finetune import finetune
-from compress.inference import TorchRun, logits_of
-from compress.labels import LabelDir
-from compress.locate import find_set
-from compress.predict import predictor
-from compress.prune import prune
-from compress.quantize import quantize
+from compress.inference.batching import TorchRun, logits_of
+from compress.inference.predict import predictor
+from compress.labelling.label_dir import LabelDir
+from compress.models.model_dir import ModelDir, load
+from compress.models.saving import save_model
+from compress.pruning.prune import prune
+from compress.quantization.quantize import quantize
 from compress.recipes import Choice, Phase, Pruning, StudentRecipe, Training
-from compress.saving import save_model
-from compress.vocabulary_cut import cut_vocabulary, fallbacks
+from compress.studies.dataset_files import find_set
+from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
+from compress.training.distill import distill
+from compress.training.finetune import finetune
 
 pytestmark = pytest.mark.shared
 TRAINING = Training(

@@ -11,20 +11,22 @@ import pytest
 from study_parts import train_rows, validation_rows
 from tiny import PLAIN, classifier, examples, torch_directory, write
 
-from compress import unit_choice
-from compress.artifact import Manifest, ModelDir
+from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.candidates import Contender, open_contenders
+from compress.benchmarking.lockfile import lock_path, read_lock
+from compress.benchmarking.pruning_steps import Structure, build_structures, plan_structures
+from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.rounds import Entry, Plan, Run, Setting, groups_of
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
-from compress.measure import benchmark
-from compress.measuring.contenders import Contender, open_contenders
-from compress.measuring.lock import lock_path, read_lock
-from compress.measuring.results import read_results, rows_of
-from compress.measuring.rounds import Entry, Plan, Run, Setting, groups_of
-from compress.measuring.structures import Structure, build_structures, plan_structures, removals_of
-from compress.prune import prune
+from compress.models.manifest import Manifest
+from compress.models.model_dir import ModelDir
+from compress.models.removal_history import removals_of
+from compress.pruning import targets
+from compress.pruning.prune import prune
 from compress.recipes import Pruning
-from compress.reporting.waterfall import waterfalls
+from compress.reporting.speedup_breakdown import waterfalls
 
 ROWS = [Example(f"{row.text} {PLAIN[index % 15]} zebra", None, row.label) for index, row in enumerate(examples(20))]
 
@@ -180,14 +182,14 @@ def test_recovery_and_the_whole_are_no_removals() -> None:
 def test_a_target_that_leaves_neurons_alone_does_not_count_them(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = unit_choice.choose_units
+    original = targets.choose_units
 
     def choose(*arguments: Any, **options: Any) -> Any:
         chosen = original(*arguments, **options)
         chosen["masks"]["neurons"] = [[1] * len(row) for row in chosen["masks"]["neurons"]]
         return chosen
 
-    monkeypatch.setattr(unit_choice, "choose_units", choose)
+    monkeypatch.setattr(targets, "choose_units", choose)
     made = small(teacher, tmp_path / "heads", Pruning(heads="3", ffn="50%", multiple=8, step=1.0))
     assert made.manifest is not None and made.manifest.architecture["ffn_per_layer"] == [64, 64]
     assert removals_of(made) == ("heads",)

@@ -20,14 +20,14 @@ from transformers import (
 )
 
 from compress import plugins
-from compress.artifact import ModelDir
-from compress.attention import attention_layers
 from compress.errors import CompressError
-from compress.factorisation import Directions, centred_basis, leading_directions, token_vectors
-from compress.modeling import input_names
-from compress.modeling.families import layers_of
-from compress.parts import embeddings_of, head_of
-from compress.units import heads_per_layer
+from compress.models.attention import attention_layers
+from compress.models.components import embeddings_of, head_of
+from compress.models.model_dir import ModelDir
+from compress.models.modeling import input_names
+from compress.models.modeling.families import layers_of
+from compress.models.prunable_units import heads_per_layer
+from compress.training.architectures._factorisation import Directions, centred_basis, leading_directions, token_vectors
 
 PLAIN = ["bert", "electra", "mpnet", "roberta", "xlm-roberta", "distilbert", "albert"]
 TEXTS = ["the film is good", "dull", "a very slow plot with its cold ending and a stale story"]

@@ -17,15 +17,17 @@ from study_parts import (
 )
 from tiny import classifier, write
 
-from compress import budgets, recipes
-from compress.artifact import Manifest, ModelDir
+from compress import recipes
 from compress.cli import execute
-from compress.controls import control_key
 from compress.errors import CompressError
-from compress.labels import LabelDir
-from compress.output import finish
+from compress.labelling.label_dir import LabelDir
+from compress.models.manifest import Manifest
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import finish
 from compress.recipes import BenchmarkRecipe, Choice, Phase, Vocabulary, resolved
-from compress.run import FailedRows, run
+from compress.recipes.controls import control_key
+from compress.studies import plan
+from compress.studies.run import FailedRows, run
 
 STUDY = (
     """
@@ -76,7 +78,7 @@ class Case:
         for name, loss in (("first", "logit-mse"), ("second", "kl"), ("third", "kl")):
             (folder / f"{name}.toml").write_text(TINY_STUDENT.replace("logit-mse", loss))
         self.recipe.write_text(STUDY.replace("FOLDER", str(folder)))
-        module = importlib.import_module("compress.run")
+        module = importlib.import_module("compress.studies.run")
         monkeypatch.setattr(module, "distill", self._distill)
         monkeypatch.setattr(module, "prune", self._prune)
         monkeypatch.setattr(module, "benchmark", self._benchmark)
@@ -224,7 +226,7 @@ def test_a_budget_that_is_not_there(case: Case) -> None:
 def test_a_study_without_budgets_is_as_it_was() -> None:
     study = recipes.load("benchmarks", "quickstart")
     assert isinstance(study, BenchmarkRecipe) and study.budgets == {}
-    assert budgets.choose(study) == "" and budgets.within(study, "") is study
+    assert plan.choose(study) == "" and plan.within(study, "") is study
 
 
 @pytest.mark.parametrize(
@@ -298,7 +300,7 @@ def test_the_command_prints_the_report_and_then_what_failed(
         path.mkdir()
         (path / "report.md").write_text("the table\n")
 
-    monkeypatch.setattr(importlib.import_module("compress.run"), "report", report)
+    monkeypatch.setattr(importlib.import_module("compress.studies.run"), "report", report)
     case.failing["second"] = CompressError("it has no heads")
     words = [
         "run",

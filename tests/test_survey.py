@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from lines import line, write_lines
 
-from compress import explanation, recipes
-from compress.measuring.results import Measurement
-from compress.recipes import Choice, Phase, StudentRecipe, Survey
-from compress.report import report
-from compress.reporting import survey
+from compress import recipes
+from compress.benchmarking.results.files import Measurement
+from compress.recipes import Choice, Phase, StudentRecipe, Survey, explain
+from compress.reporting.report import report
 from compress.reporting.sections import gather
+from compress.reporting.tables import survey_table
 
 GOLD = [0, 1] * 100
 TINYBERT = Survey("distillation", "TinyBERT (Jiao 2019)", 7.5, 96, 9.4, "BERT_4, narrow", "all GLUE")
@@ -83,12 +83,12 @@ STUDENT = model("narrow", 20, control="narrow-control")
 CONTROL = model("narrow-control", 30, kind="control", control_of="narrow")
 
 
-def made(*lines: Measurement, more: tuple[str, ...] = ()) -> dict[str, dict[str, survey.Cell]]:
+def made(*lines: Measurement, more: tuple[str, ...] = ()) -> dict[str, dict[str, survey_table.Cell]]:
     """Return the cells by recipe and key."""
     (part,) = gather([TEACHER, *lines])
-    found = survey.survey(part.rows, part.lines, [KNOWN[name] for name in more])
-    assert found is not None and all(len(row) == len(found.headings) == len(survey.KEYS) for row in found.rows)
-    rows = [dict(zip(survey.KEYS, row, strict=True)) for row in found.rows]
+    found = survey_table.survey(part.rows, part.lines, [KNOWN[name] for name in more])
+    assert found is not None and all(len(row) == len(found.headings) == len(survey_table.KEYS) for row in found.rows)
+    rows = [dict(zip(survey_table.KEYS, row, strict=True)) for row in found.rows]
     return {row["recipe"].text: row for row in rows}
 
 
@@ -160,17 +160,17 @@ def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
         parameters_ratio=0.07,
     )
     (part,) = gather([TEACHER, student, body])
-    found = survey.survey(part.rows, part.lines)
+    found = survey_table.survey(part.rows, part.lines)
     assert found is not None
-    small, large = (dict(zip(survey.KEYS, row, strict=True)) for row in found.rows)
+    small, large = (dict(zip(survey_table.KEYS, row, strict=True)) for row in found.rows)
     assert (small["system"].text, small["metric"].text) == ("TinyBERT (Jiao 2019)", "90.00%")
     assert (large["system"].text, large["metric"].text) == ("TinyBERT, wide", "–")
     assert large["shape"].small == "bert-large with random weights: speed only"
     assert large["parameters"].text == "335.0 M" and large["speedup_torch"].text == "×0.050"
-    assert survey.in_short(found, TEACHER)["shared"]["metric"].startswith("90.00%")
+    assert survey_table.in_short(found, TEACHER)["shared"]["metric"].startswith("90.00%")
     (part,) = gather([TEACHER, student])
-    alone = survey.survey(part.rows, part.lines)
-    assert alone is not None and alone.rows[1][3] == survey.NOT_MEASURED
+    alone = survey_table.survey(part.rows, part.lines)
+    assert alone is not None and alone.rows[1][3] == survey_table.NOT_MEASURED
 
 
 def test_a_quantized_system_is_judged_quantized() -> None:
@@ -195,9 +195,9 @@ def test_recipes_that_the_survey_or_the_study_does_not_have() -> None:
 
 def test_without_a_recipe_of_the_survey_there_is_no_table() -> None:
     (part,) = gather([TEACHER, model("other", 30, recipe="other")])
-    assert survey.survey(part.rows, part.lines) is None
+    assert survey_table.survey(part.rows, part.lines) is None
     (part,) = gather([TEACHER, model("mine", 30, recipe="mine")])
-    assert survey.survey(part.rows, part.lines) is None
+    assert survey_table.survey(part.rows, part.lines) is None
 
 
 def test_older_results_without_a_shape_are_shown() -> None:
@@ -221,22 +221,22 @@ def test_the_report_has_the_table(tmp_path: Path) -> None:
 
 def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = KNOWN["narrow"]
-    monkeypatch.setattr(explanation, "figures", dict)
-    assert explanation.in_short(recipe) == (
+    monkeypatch.setattr(explain, "figures", dict)
+    assert explain.in_short(recipe) == (
         "÷7.5, 96%, ×9.4",
         "not measured yet",
         "–",
         "compress distill --student narrow",
     )
     (part,) = gather([TEACHER, STUDENT, CONTROL])
-    table = survey.survey(part.rows, part.lines, [KNOWN["unmeasured"]])
+    table = survey_table.survey(part.rows, part.lines, [KNOWN["unmeasured"]])
     assert table is not None
-    short = survey.in_short(table, TEACHER)
+    short = survey_table.in_short(table, TEACHER)
     assert list(short) == ["narrow"]
-    monkeypatch.setattr(explanation, "figures", lambda: {name: [one] for name, one in short.items()})
-    _, measured, control, _ = explanation.in_short(recipe)
+    monkeypatch.setattr(explain, "figures", lambda: {name: [one] for name, one in short.items()})
+    _, measured, control, _ = explain.in_short(recipe)
     assert measured == "90.00% on dev.tsv: ÷4.5, 94.7%, ×5.50" and control == "85.00% (+5.00)"
-    said = "\n".join(explanation.explain(recipe))
+    said = "\n".join(explain.explain(recipe))
     assert "Measured here on dev.tsv, seeds: 1, steps: 500 (of 64 rows)" in said
     assert "its control, on gold labels alone: 85.00%; distillation is worth +5.00 (" in said
     assert "7.5 times smaller than BERT-base, 96% of its performance kept, 9.4 times as fast" in said
@@ -256,7 +256,7 @@ def test_an_explanation_says_what_is_learned_from_what_in_which_order() -> None:
             ),
         ),
     )
-    said = "\n".join(explanation.explain(recipe))
+    said = "\n".join(explain.explain(recipe))
     assert "1. words, 60% of the steps\n     reads the unlabelled text, 15% of the tokens masked\n" in said
     assert "taught by the text itself" in said
     assert "2. 20% of the steps" in said and "the layers below go on learning" in said

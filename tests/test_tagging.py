@@ -18,37 +18,38 @@ from tiny import FAMILIES, PRUNABLE, classifier, tokenizer, write
 from transformers import AutoModel, AutoModelForTokenClassification
 
 from compress import plugins
-from compress.artifact import ModelDir, load
+from compress.benchmarking import reference_models
+from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.quality_fields import quality_fields
+from compress.benchmarking.results.files import Row
 from compress.cli import execute
 from compress.data import Example, content_sha256, infer_task, open_source, read_examples
-from compress.distill import distill
+from compress.data.examples import sentence
+from compress.data.label_encoding import encode_gold, infer_labels
+from compress.data.tokenization import encode
+from compress.data.word_alignment import at_words, by_sentence, first_pieces, one_column
 from compress.errors import CompressError
-from compress.examples import encode_gold, infer_labels, sentence
-from compress.export import export
-from compress.finetune import finetune
-from compress.gates import gated
-from compress.head_study import head_study
-from compress.importance import scoring_batches
-from compress.inference import TorchRun, logits_of
-from compress.label import label
-from compress.labels import LabelDir
-from compress.measure import benchmark
-from compress.measuring import bodies
-from compress.measuring.quality import quality_fields
-from compress.measuring.results import Row
-from compress.measuring.token_runner import TokenRunner
-from compress.metrics import METRICS, find_metric, interval, paired_difference, predictions
-from compress.predict import predictor
-from compress.prune import prune
-from compress.quantize import quantize
+from compress.evaluation.cluster_bootstrap import sentence_bootstrap, sentence_mean_interval, sentence_weights
+from compress.evaluation.metrics import METRICS, find_metric, interval, paired_difference, predictions
+from compress.exporting.export import export
+from compress.inference.batching import TorchRun, logits_of
+from compress.inference.predict import predictor
+from compress.inference.token_runner import TokenRunner
+from compress.labelling.label import label
+from compress.labelling.label_dir import LabelDir
+from compress.models.model_dir import ModelDir, load
+from compress.pruning.head_study import head_study
+from compress.pruning.importance import scoring_batches
+from compress.pruning.prune import prune
+from compress.quantization.quantize import quantize
 from compress.recipes import Choice, Phase, Pruning, StudentRecipe, resolved
-from compress.reporting.flips import flips_of
-from compress.rows import TrainingRow, collator, write_rows
-from compress.run import run
-from compress.sentences import sentence_bootstrap, sentence_mean_interval, sentence_weights
-from compress.tokens import encode
-from compress.transfer import Pool, agreement_rows
-from compress.words import at_words, by_sentence, first_pieces, one_column
+from compress.reporting.tables.flips import flips_of
+from compress.studies.run import run
+from compress.surgery.unit_masks import gated
+from compress.training.distill import distill
+from compress.training.finetune import finetune
+from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
+from compress.training.training_data import Pool, agreement_rows
 
 ACCURACY = METRICS["accuracy"]
 MINIBERT = StudentRecipe(
@@ -341,7 +342,7 @@ def test_quality_of_words_by_hand() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Teachers run in torch here: that they also export is shown once."""
     with pytest.MonkeyPatch.context() as patch:
-        module = importlib.import_module("compress.label")
+        module = importlib.import_module("compress.labelling.label")
         patch.setattr(module, "choose_runtime", lambda model, device: ("torch", "cpu"))
         yield tmp_path_factory.mktemp("tagging")
 
@@ -512,7 +513,7 @@ def test_the_heads_of_a_tagger_are_studied_by_words(folder: Path, teacher: Model
 
 
 def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: ModelDir) -> None:
-    from compress.criteria.gradient import importance
+    from compress.pruning.criteria.gradient import importance
 
     model: Any = teacher.load()
     tokens, rows = teacher.load_tokenizer(), [TRAIN[0], LONG]
@@ -564,7 +565,7 @@ def test_int8_is_checked_on_words(student: ModelDir, tmp_path: Path) -> None:
 
 
 def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelDir, tmp_path: Path) -> None:
-    from compress.report import report
+    from compress.reporting.report import report
 
     rows = [*TEST, LONG]
     exported = export(student, tmp_path / "onnx")
@@ -600,8 +601,8 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
 
 def test_a_body_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
-    monkeypatch.setattr(bodies, "BODIES", {"distilbert": ("distilbert", shape)})
-    bodies.build_body("distilbert", tmp_path / "body", teacher)
+    monkeypatch.setattr(reference_models, "BODIES", {"distilbert": ("distilbert", shape)})
+    reference_models.build_body("distilbert", tmp_path / "body", teacher)
     runner = TokenRunner.open(tmp_path / "body", 0, (16,))
     runner.function = TorchRun(ModelDir.open(tmp_path / "body").load())
     assert runner.run(runner.prepare(TEST[:3])).shape == (sum(len(row.words) for row in TEST[:3]), 3)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compress.measuring import timing
+from compress.inference import timing
 
 Weather = Callable[[np.random.Generator, int], np.ndarray]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tiny import POSITIONS, tokenizer, torch_directory
 
+from compress.benchmarking import worker_main
+from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
-from compress.examples import Example
-from compress.measuring import subject
-from compress.measuring.token_runner import TokenRunner, stretch, widen
+from compress.inference.token_runner import TokenRunner, stretch, widen
 
 ROWS = [Example("the film is good"), Example("bad " * 40), Example("!")]
 
@@ -76,7 +76,7 @@ def test_a_runtime_may_prepare_for_shapes_and_take_its_own_time() -> None:
 
     run = Run()
     runner = TokenRunner(tokenizer(), POSITIONS, run)
-    child = subject.Subject()
+    child = worker_main.Subject()
     child.runner, child.examples, child.sizes = runner, ROWS, runner.lengths(ROWS)
     assert child.warm_up(probe=[0, 1], shape={})["stable"] is True
     child.warm_up(probe=[0], shape={"length": 12})
@@ -100,7 +100,7 @@ class Clock:
 
 def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(subject, "time", clock)
+    monkeypatch.setattr(worker_main, "time", clock)
 
     class Slow:
         parameters, tokenizer_inside = 0, True
@@ -111,7 +111,7 @@ def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> N
         def run(self, inputs: list[Example]) -> None:
             clock.now_ns += 4_000_000
 
-    child = subject.Subject()
+    child = worker_main.Subject()
     child.runner, child.examples, child.sizes = Slow(), ROWS, [1, 2, 3]  # type: ignore[assignment]
     plain = child.measure(probe=[0], batches=[[0]] * 5, shape={})
     child.handicap = 0.5
@@ -120,9 +120,9 @@ def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_blank_rows_have_the_lengths_that_were_asked_for() -> None:
-    arrays = subject.blank_arrays([2, 4])
+    arrays = worker_main.blank_arrays([2, 4])
     assert arrays["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
-    assert subject.blank_arrays([2, 4], 6)["input_ids"].shape == (2, 6)
+    assert worker_main.blank_arrays([2, 4], 6)["input_ids"].shape == (2, 6)
 
 
 def test_what_a_plug_in_requires_is_imported_first() -> None:
@@ -130,8 +130,8 @@ def test_what_a_plug_in_requires_is_imported_first() -> None:
         REQUIRES = {"json": "nothing", "no_such_library": "no-such-library>=2"}
 
     with pytest.raises(Unavailable, match="no_such_library cannot be imported.*pip install 'no-such-library>=2'"):
-        subject.import_required(Module)
-    assert subject.import_required(object()) == {}
+        worker_main.import_required(Module)
+    assert worker_main.import_required(object()) == {}
 
 
 def test_a_peer_that_reads_texts_whole_cannot_be_cut() -> None:
@@ -139,7 +139,7 @@ def test_a_peer_that_reads_texts_whole_cannot_be_cut() -> None:
         max_length = 64
 
     runner = Runner()
-    subject._cut_to(runner, 16)
+    worker_main._cut_to(runner, 16)
     assert runner.max_length == 16
     with pytest.raises(Unavailable, match="leave out --max-length"):
-        subject._cut_to(object(), 16)
+        worker_main._cut_to(object(), 16)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lines import line
 
-from compress.measuring.verdict import (
+from compress.benchmarking.results.verdict import (
     UNDECIDED,
     WITHIN,
     WORSE,
@@ -18,7 +18,7 @@ from compress.measuring.verdict import (
     judge_speedup,
     rows_to_decide,
 )
-from compress.metrics import METRICS, paired_difference
+from compress.evaluation.metrics import METRICS, paired_difference
 
 POWERED = 1.959963984540054 + 0.8416212335729143  # z of 97.5% and of 80%
 

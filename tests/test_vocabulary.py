@@ -6,9 +6,9 @@ import pytest
 import torch
 from tiny import BAD, GOOD, PLAIN, classifier, examples, tokenizer
 
+from compress.data.examples import Example
 from compress.errors import CompressError
-from compress.examples import Example
-from compress.vocabulary import Mixer, learn_vocabulary, re_embed
+from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
 
 TEXTS = [Example(f"{word} zebra {' '.join(PLAIN)}") for word in (*GOOD, *BAD)]
 

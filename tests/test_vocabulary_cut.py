@@ -28,12 +28,12 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
-from compress.artifact import ModelDir
+from compress.data.examples import Example
 from compress.errors import CompressError
-from compress.examples import Example
-from compress.export import export
-from compress.saving import save_model
-from compress.vocabulary_cut import Fallbacks, cut_tokenizer, cut_vocabulary, fallbacks
+from compress.exporting.export import export
+from compress.models.model_dir import ModelDir
+from compress.models.saving import save_model
+from compress.surgery.remove_vocabulary import Fallbacks, cut_tokenizer, cut_vocabulary, fallbacks
 
 CORPUS = [Example(f"the film is {word} .") for word in GOOD] + [Example("a plot with an end", "and a good actor")]
 COVERED = [Example("good fine warm"), Example("the plot is a film with an actor . good"), Example("end")]

@@ -17,17 +17,18 @@ from transformers import (
     PreTrainedModel,
 )
 
-from compress.artifact import ModelDir, load
-from compress.depth import remove_layers
 from compress.errors import CompressError
-from compress.export import export, padded_example
-from compress.modeling.families import PRUNED_FIELDS, head_size_of
-from compress.modeling.pruned import MODEL_CLASSES, to_pruned
-from compress.saving import describe_architecture
-from compress.slicing import remove_heads, remove_neurons
-from compress.types import Batch
-from compress.units import heads_per_layer, kept_heads
-from compress.width import Member, hidden_importance, remove_hidden
+from compress.exporting.export import export, padded_example
+from compress.models.batch import Batch
+from compress.models.model_dir import ModelDir, load
+from compress.models.modeling.families import PRUNED_FIELDS, head_size_of
+from compress.models.modeling.pruned import MODEL_CLASSES, to_pruned
+from compress.models.prunable_units import heads_per_layer, kept_heads
+from compress.models.saving import describe_architecture
+from compress.pruning.layer_and_width_scores import hidden_importance
+from compress.surgery.remove_hidden import Member, remove_hidden
+from compress.surgery.remove_layers import remove_layers
+from compress.surgery.remove_units import remove_heads, remove_neurons
 
 NARROWABLE = [family for family in PRUNABLE if family != "mobilebert"]
 WIDTH, HEAD = 32, 8

@@ -24,13 +24,13 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
-from compress.artifact import ModelDir
-from compress.examples import Example
-from compress.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
-from compress.modeling.pruned import to_pruned
-from compress.saving import save_model
-from compress.slicing import remove_heads, remove_neurons
-from compress.units import has_units
+from compress.data.examples import Example
+from compress.models.model_dir import ModelDir
+from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
+from compress.models.modeling.pruned import to_pruned
+from compress.models.prunable_units import has_units
+from compress.models.saving import save_model
+from compress.surgery.remove_units import remove_heads, remove_neurons
 
 FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "mpnet", "roberta", "xlm-roberta")
 # Families that are pruned, exported and measured, but which no student starts from.
@@ -245,7 +245,7 @@ def torch_directory(kind: str) -> ModelDir:
 
 @functools.cache
 def _exported(kind: str) -> tuple[ModelDir, ModelDir]:
-    from compress.export import export
+    from compress.exporting.export import export
 
     folder = Path(tempfile.mkdtemp(prefix="compress-tiny-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -15,6 +15,7 @@ from compress.errors import CompressError
 if TYPE_CHECKING:
     from compress.data import Example
 
+
 logger = logging.getLogger("compress")
 
 WIDTH_IN_A_LOG = 180
@@ -134,10 +135,10 @@ def command(
     pinned to its cores; rounds are interleaved.
     """
     options.keep_inputs({"-o": output}, [data, *fitted])
+    from compress.benchmarking.benchmark import benchmark
     from compress.data import open_source
-    from compress.device import resolve_device
-    from compress.measure import benchmark
-    from compress.measuring.cores import available_cores
+    from compress.inference.compute import resolve_device
+    from compress.inference.cores import available_cores
 
     names = ("text_column", "text_pair_column", "label_column")
     source = open_source(
@@ -170,7 +171,7 @@ def command(
     if not quiet:
         from rich.console import Console
 
-        from compress.reporting.wording import results_table
+        from compress.reporting.summary import results_table
 
         # A pipe has no width: cut columns would make a log useless.
         console = Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)

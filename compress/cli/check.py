@@ -14,7 +14,7 @@ from compress.errors import CompressError
 
 if TYPE_CHECKING:
     from compress.gating.budgets import Budget, Tolerance
-    from compress.gating.judgement import Verdict
+    from compress.gating.verdict import Verdict
 
 
 @click.command()
@@ -52,7 +52,7 @@ def command(
     **options: Any,
 ) -> None:
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
-    from compress.gate import HOLDS, Verdict, check, read_budgets, store_baseline
+    from compress.gating.check import HOLDS, Verdict, check, read_budgets, store_baseline
 
     keep_inputs({"--junit": junit, "--json": json_file}, [*results, budgets, baseline])
     file = read_budgets(budgets) if budgets else None
@@ -78,8 +78,8 @@ def _from_options(
     """Return budgets and tolerances of options: one for each pair of a chosen model and runtime."""
     from dataclasses import replace
 
-    from compress.gate import Budget, Tolerance
     from compress.gating.budgets import LIMITS
+    from compress.gating.check import Budget, Tolerance
 
     selectors: list[dict[str, Any]] = [
         {"model": model, "runtime": runtime, "batch_size": options["batch_size"]}
@@ -124,7 +124,7 @@ def _show(verdict: Verdict) -> None:
 
 def _write(junit: str | None, json_file: str | None, verdict: Verdict) -> None:
     from compress.gating.outputs import to_json, to_junit
-    from compress.output import write_atomically
+    from compress.models.output_dir import write_atomically
 
     for option, path, form in (("--junit", junit, to_junit), ("--json", json_file, to_json)):
         if path:

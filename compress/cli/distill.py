@@ -48,7 +48,7 @@ def command(
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)
     pool = options.open_pool(unlabeled, settings, rows=rows or 0)
-    from compress.distill import distill
+    from compress.training.distill import distill
 
     options.forget_columns(settings)
     made = distill(

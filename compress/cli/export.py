@@ -16,6 +16,6 @@ from compress.cli import options
 @options.verbosity
 def command(model: str, output: str, force: bool, quiet: bool, progress: Any) -> None:
     """Write a fused fp32 ONNX directory that other ONNX clients open."""
-    from compress.export import export
+    from compress.exporting.export import export
 
     options.show_result(export(model, output, force=force))

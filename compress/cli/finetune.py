@@ -23,7 +23,7 @@ def command(teacher: str, train: str, validation: str, output: str, progress: An
     """Make a teacher from a pretrained encoder and labelled text."""
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)
-    from compress.finetune import finetune
+    from compress.training.finetune import finetune
 
     options.forget_columns(settings)
     made = finetune(teacher, output, train=train_rows, validation=validation_rows, **settings)

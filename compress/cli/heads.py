@@ -41,7 +41,7 @@ def command(
     """
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)
-    from compress.head_study import CRITERIA, head_study
+    from compress.pruning.head_study import CRITERIA, head_study
 
     options.forget_columns(settings)
     made = head_study(

@@ -39,7 +39,7 @@ def command(
     """Run the teacher once over unlabelled text and keep its logits. Stopped, it goes on where it was."""
     pool = options.open_pool(unlabeled, settings, rows=rows or 0)
     assert pool is not None  # click requires at least one file
-    from compress.label import label
+    from compress.labelling.label import label
 
     options.forget_columns(settings)
     made = label(teacher, pool, output, max_length=max_length or 0, **settings)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from compress.catalogue import KINDS, entries, students
 from compress.errors import CompressError, did_you_mean
+from compress.recipes.catalogue import KINDS, entries, students
 
 
 @click.command()

@@ -15,8 +15,9 @@ import click
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
-    from compress.artifact import ModelDir
     from compress.data import Example, TextSource
+    from compress.models.model_dir import ModelDir
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -115,7 +116,7 @@ def open_pool(paths: Sequence[str], chosen: dict[str, Any], *, rows: int = 0) ->
 
 
 def _column_arguments(chosen: dict[str, Any]) -> dict[str, Any]:
-    from compress.readers import FORMATS
+    from compress.data.formats.text_files import FORMATS
 
     file_format = chosen.get("file_format")
     if file_format is not None and file_format not in FORMATS:

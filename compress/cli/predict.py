@@ -41,7 +41,7 @@ def command(
     if bool(data) == bool(texts):
         raise CompressError("predict needs either TEXT arguments or --data FILE")
     from compress.data import Example
-    from compress.predict import predictor
+    from compress.inference.predict import predictor
 
     rows: Iterable[Any] = [Example(text) for text in texts]
     if data:

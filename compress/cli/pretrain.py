@@ -44,7 +44,7 @@ def command(
         raise CompressError("--head-only keeps the encoder as it is, so that there is no --student; leave one out")
     pool = options.open_pool(unlabeled, settings, rows=rows or 0)
     assert pool is not None  # click requires at least one file
-    from compress.pretrain import HEAD_ONLY, WHOLE, pretrain
+    from compress.training.pretrain import HEAD_ONLY, WHOLE, pretrain
 
     options.forget_columns(settings)
     made = pretrain(encoder, student or (HEAD_ONLY if head_only else WHOLE), output, unlabeled=pool, **settings)

@@ -122,7 +122,7 @@ def command(
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)
     corpus = options.open_pool(vocabulary, settings)
-    from compress.prune import prune
+    from compress.pruning.prune import prune
 
     options.forget_columns(settings)
     made = prune(

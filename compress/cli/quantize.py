@@ -48,7 +48,7 @@ def command(model: str, train: str | None, validation: str | None, output: str, 
     """
     train_rows = options.read_labelled(train, "train", settings)
     rows = options.read_labelled(validation, "validation", settings)
-    from compress.quantize import quantize
+    from compress.quantization.quantize import quantize
 
     options.forget_columns(settings)
     made = quantize(model, output, train=train_rows, validation=rows or None, **settings)

@@ -10,8 +10,9 @@ import click
 from compress.cli import options
 
 if TYPE_CHECKING:
-    from compress.measuring.agreement import Comparison
-    from compress.replay import Replay
+    from compress.benchmarking.replay import Replay
+    from compress.benchmarking.replay_agreement import Comparison
+
 
 WIDTH_IN_A_LOG = 160
 
@@ -46,7 +47,7 @@ def command(
     LOCK is the .lock.json beside a result file. Models are found by their hashes, and data must be the same rows.
     Exit code 0: the figures agree, 1: one differs, 3: undecided, on another or a noisy host.
     """
-    from compress.replay import replay
+    from compress.benchmarking.replay import replay
 
     options.keep_inputs({"-o": settings["output"]}, [lock, data, *train])
     rows = options.read_labelled(data, "test", settings)
@@ -64,7 +65,7 @@ def _show(made: Replay) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from compress.gating.wording import printable
+    from compress.gating.verdict import printable
 
     table = Table()
     for heading, side in (
@@ -106,7 +107,7 @@ def _number(row: Comparison, value: float) -> str:
 
 
 def _reason(made: Replay) -> str:
-    from compress.measuring.agreement import DIFFERS, NOISY, OTHER_HOST
+    from compress.benchmarking.replay_agreement import DIFFERS, NOISY, OTHER_HOST
 
     outcomes = [comparison.outcome for comparison in made.agreement.comparisons]
     if made.agreement.verdict == "differs":

@@ -52,7 +52,7 @@ def command(
     **settings: Any,
 ) -> None:
     """Turn results into an HTML page, its Markdown twin and a JSON file."""
-    from compress.report import report
+    from compress.reporting.report import report
 
     names = ("text_column", "text_pair_column", "label_column")
     columns = {**{name: settings[name] for name in names}, "format": settings["file_format"]}

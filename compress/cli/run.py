@@ -30,7 +30,7 @@ def command(study: str, output: str, quiet: bool, **settings: Any) -> None:
     STUDY is a name from 'compress list studies', or a .toml file. Teacher, labels, students and controls,
     pruning, int8, benchmark, report. Stopped, it goes on where it was.
     """
-    from compress.run import FailedRows, run
+    from compress.studies.run import FailedRows, run
 
     try:
         run(study, output, quiet=quiet, **settings)
@@ -42,16 +42,16 @@ def command(study: str, output: str, quiet: bool, **settings: Any) -> None:
 
 def _print(directory: Path, quiet: bool) -> None:
     """Print the report of a study, if it was made, and last its table of published systems."""
-    from compress.measuring.results import read_results
-    from compress.report import MARKDOWN_NAME
-    from compress.reporting import survey
+    from compress.benchmarking.results.files import read_results
+    from compress.reporting.report import MARKDOWN_NAME
     from compress.reporting.sections import gather
-    from compress.run import REPORT_NAME, RESULTS_NAME
+    from compress.reporting.tables import survey_table
+    from compress.studies.run import REPORT_NAME, RESULTS_NAME
 
     page = directory / REPORT_NAME / MARKDOWN_NAME
     if not quiet and page.is_file():
         click.echo(page.read_text(encoding="utf-8"))
         for part in gather(read_results([directory / RESULTS_NAME])):
-            if table := survey.survey(part.rows, part.lines):
-                click.echo(survey.as_markdown(table))
+            if table := survey_table.survey(part.rows, part.lines):
+                click.echo(survey_table.as_markdown(table))
         click.echo(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")

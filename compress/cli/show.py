@@ -12,6 +12,6 @@ def command(name: str) -> None:
 
     What it does, from which paper, and what of the paper's method it does not do yet.
     """
-    from compress.catalogue import describe
+    from compress.recipes.catalogue import describe
 
     click.echo(describe(name))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from compress.gating.judgement import BROKEN, HOLDS, UNDECIDED, VERBS, Figures, Judgement
-from compress.gating.wording import interval, lost
-from compress.measuring import verdict
-from compress.measuring.results import Measurement, is_baseline
-from compress.reporting.units import in_percent, in_points, megabytes, milliseconds, times
+from compress.benchmarking.results import verdict
+from compress.benchmarking.results.aggregate import Aggregate, aggregate
+from compress.benchmarking.results.files import Measurement, is_baseline, rows_of
+from compress.benchmarking.results.formatting import in_percent, in_points, megabytes, milliseconds, times
+from compress.gating.budgets import Budget
+from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, VERBS, Figures, Judgement, interval, lost, subjects
 
 OUTCOMES = {verdict.WITHIN: HOLDS, verdict.WORSE: BROKEN, verdict.UNDECIDED: UNDECIDED}
 # Relative to the teacher in torch: of that line itself there is nothing to judge.
@@ -148,3 +149,62 @@ _JUDGES: Mapping[str, Callable[[str, float, Measurement, str], Judgement]] = {
     "max_size": _size,
     "max_memory": _memory,
 }
+
+
+def floors_within(lines: Sequence[Measurement], budgets: Sequence[Budget]) -> list[str]:
+    """Say which floors are, or may be, within the loosest budget of a loss."""
+    drops = [budget.max_accuracy_drop for budget in budgets if budget.max_accuracy_drop is not None]
+    floors = [row.head for row in rows_of(lines) if row.head["kind"] == "floor"]
+    notes = [_note(floor, max(drops)) for floor in floors if drops]
+    return list(dict.fromkeys(note for note in notes if note))
+
+
+def _note(floor: Measurement, budget: float) -> str:
+    difference = figures_of(floor, "difference_points", "difference")
+    if difference is None:
+        return ""
+    found = verdict.judge_drop_of(floor, budget)
+    if found.outcome == verdict.WORSE or difference[0] < -budget:
+        return ""
+    return (
+        f"A floor {'is' if found.outcome == verdict.WITHIN else 'may be'} within the budget of {in_points(budget)} of "
+        f"{floor['metric_name']}, fitted on gold labels only: {floor['model']}, {lost(-difference[0])} on "
+        f"{floor['metric_rows']:,} examples ({interval(lost, -difference[2], -difference[1])})."
+    )
+
+
+_GATE = "max_accuracy_drop"
+
+
+def judge_over_seeds(limit: float, chosen: Sequence[Measurement], lines: Sequence[Measurement]) -> list[Judgement]:
+    """Judge the mean loss over seeds of every recipe among the chosen lines, with seeds and rows resampled.
+
+    One seed says nothing about another: a recipe with a single one is undecided.
+    """
+    chosen = [line for line in chosen if not is_baseline(line)]
+    sets = {line["data_sha256"] for line in chosen}
+    asked = {(line["model"], line["runtime"], line["device"]): line for line in chosen}
+    found = []
+    for mean in aggregate(line for line in lines if line["data_sha256"] in sets):
+        members = {(model, mean.runtime, mean.device) for model in mean.models}
+        if members & set(asked):
+            found.append(_judge(limit, mean))
+        asked = {key: line for key, line in asked.items() if key not in members}
+    what = f"the mean loss over seeds of at most {in_points(limit)}"
+    names = subjects(list(asked.values()))
+    return found + [unknown(_GATE, limit, line, names[id(line)], what, "metric") for line in asked.values()]
+
+
+def _judge(limit: float, mean: Aggregate) -> Judgement:
+    subject = f"{mean.name} in {mean.runtime}" + (f", on {mean.device}" if mean.device != "cpu" else "")
+    what = f"the mean loss over seeds of at most {in_points(limit)} of {mean.metric_name}"
+    if mean.low is None or mean.high is None or mean.seeds < 2:
+        why = "; ".join(mean.notes) or f"there is {mean.seeds} training seed, and a mean needs two or more"
+        measured = f"{lost(-mean.difference_points)} on {mean.rows:,} examples, but {why}"
+        sentence = f"{subject}: {what} {VERBS[UNDECIDED]}: {measured}."
+        value = -mean.difference_points
+        return Judgement(_GATE, subject, UNDECIDED, sentence, limit, value, None, None, mean.seeds, "seeds")
+    found = verdict.judge_drop(mean.difference_points, mean.low, mean.high, limit, mean.rows)
+    figures = -mean.difference_points, -mean.high, -mean.low
+    of = f"seeds and {mean.rows:,} examples"
+    return judged(_GATE, limit, figures, found, what, subject, lost, mean.seeds, of)

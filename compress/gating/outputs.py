@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
-from compress.gating.judgement import BROKEN, HOLDS, UNDECIDED, Change, Judgement, Verdict
-from compress.reporting.markdown import plain, table
-from compress.reporting.units import megabytes, points, shown, times
+from compress.benchmarking.results.formatting import megabytes, plain, points, shown, table, times
+from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, Change, Judgement, Verdict
 
 JSON_SCHEMA = 1
 _MARKS = {HOLDS: "✅", BROKEN: "❌", UNDECIDED: "❔"}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
+from compress.benchmarking.results.files import Measurement, Row
 from compress.errors import CompressError, did_you_mean
-from compress.measuring.results import Measurement, Row
 
 _PATTERNS = ("model", "runtime", "device", "data")
 _NUMBERS = ("threads", "batch_size", "length")

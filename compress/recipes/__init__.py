@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from compress.errors import CompressError, did_you_mean
+from compress.recipes.parsing import Choice, parse
 from compress.recipes.pruning import Pruning
-from compress.recipes.reading import Choice, parse
 from compress.recipes.student import (
     Augmentation,
     Phase,

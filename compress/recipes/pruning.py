@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from compress.amounts import MOST, parse_amount
 from compress.errors import CompressError
+from compress.recipes.amounts import MOST, parse_amount
 
 AMOUNTS = ("heads", "ffn", "layers", "hidden")
 _OF_STEPS = ("criterion", "step", "recompute", "scope")

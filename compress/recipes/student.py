@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.measuring.bodies import BODIES
-from compress.recipes.reading import Choice
+from compress.recipes.parsing import Choice
+from compress.recipes.reference_shapes import BODIES
 from compress.recipes.training import Training, replace_training
 
 # Interventions that round weights or activations in the forward pass.

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from compress import plugins
 from compress.errors import CompressError, did_you_mean
-from compress.measuring.bodies import BODIES
 from compress.recipes.pruning import Pruning
+from compress.recipes.reference_shapes import BODIES
 from compress.recipes.student import Phase
 from compress.recipes.training import Training, replace_training
 
@@ -209,7 +209,7 @@ class StudyBenchmark:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a study may spend: values in place of those that its parts would have; see :mod:`compress.budgets`.
+    """What a study may spend: values in place of those that its parts would have; see :mod:`compress.studies.plan`.
 
     Args:
         training: in place of every student's, unless the study's plan for that student says otherwise; of a pruned

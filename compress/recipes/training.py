@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from compress.recipes.reading import parse
+from compress.recipes.parsing import parse
 
 
 @dataclass(frozen=True)

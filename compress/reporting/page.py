@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compress.measuring.results import Measurement, rows_of
-from compress.reporting.cells import Cell
-from compress.reporting.choosing import leaders
-from compress.reporting.cost import Costs, Prices, costs_of
-from compress.reporting.curves import Curve, draw_curve
+from compress.benchmarking.results.files import Measurement, rows_of
+from compress.reporting.charts.pruning_curve import Curve, draw_curve
+from compress.reporting.leaders import leaders
 from compress.reporting.provenance import Known, Lock, Origin, known_models, left_out, origins
-from compress.reporting.repeats import repeats
 from compress.reporting.sections import Section, gather, section
+from compress.reporting.tables.cells import Cell
+from compress.reporting.tables.cost import Costs, Prices, costs_of
+from compress.reporting.tables.seeds_table import repeats
 
-# A model's name, a metric and the points, as compress.reporting.curves.read_curve reads them.
+# A model's name, a metric and the points, as compress.reporting.charts.pruning_curve.read_curve reads them.
 ReadCurve = tuple[str, str, list[dict[str, str]]]
 
 

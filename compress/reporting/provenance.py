@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compress.benchmarking.lockfile import lock_path
+from compress.benchmarking.results.files import Measurement
+from compress.benchmarking.results.formatting import NONE, plural
 from compress.errors import CompressError
-from compress.measuring.lock import lock_path
-from compress.measuring.results import Measurement
-from compress.reporting.units import NONE, plural
 
 _LIBRARIES_SHOWN = ("compress", "torch", "transformers", "onnxruntime", "openvino", "python")
 _HASH_SHOWN = 12

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from compress.benchmarking.results.files import Measurement, Row, is_baseline, rows_of
+from compress.benchmarking.results.formatting import in_percent, megabytes, metric_title, plural, points, span, times
 from compress.errors import CompressError
-from compress.measuring.results import Measurement, Row, is_baseline, rows_of
-from compress.reporting import tables
-from compress.reporting.choosing import baseline_of, best_row, control_pair, leaders, taken_apart
-from compress.reporting.cost import DEVICES
-from compress.reporting.flips import Flips, flips_of
-from compress.reporting.judging import judge
-from compress.reporting.kinds import ORDER
-from compress.reporting.marks import Published, marks, published_figures
-from compress.reporting.pareto import pareto_chart
-from compress.reporting.plot import Picture
-from compress.reporting.survey import SurveyTable, survey
-from compress.reporting.sweeps import Sweep, length_sweep, thread_sweep
-from compress.reporting.tables import Table
-from compress.reporting.units import in_percent, megabytes, metric_title, plural, points, span, times
-from compress.reporting.waterfall import Waterfall, waterfalls
-from compress.reporting.wording import gain_interval, verdict
+from compress.reporting.charts.markers import ORDER
+from compress.reporting.charts.pareto import pareto_chart
+from compress.reporting.charts.pareto_points import Published, marks, published_figures
+from compress.reporting.charts.svg import Picture
+from compress.reporting.charts.sweeps import Sweep, length_sweep, thread_sweep
+from compress.reporting.leaders import baseline_of, best_row, control_pair, judge, leaders, taken_apart
+from compress.reporting.speedup_breakdown import Waterfall, waterfalls
+from compress.reporting.summary import gain_interval, verdict
+from compress.reporting.tables import results_table
+from compress.reporting.tables.cost import DEVICES
+from compress.reporting.tables.flips import Flips, flips_of
+from compress.reporting.tables.results_table import Table
+from compress.reporting.tables.survey_table import SurveyTable, survey
 
 LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows well
 
@@ -127,14 +126,16 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
         picture=_picture(rows, published),
         kinds=kinds + (["published"] if published else []),
         logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
-        table=tables.results(rows, budget_points),
+        table=results_table.results(rows, budget_points),
         notes=_notes(rows),
         published=published,
         waterfalls=_waterfalls(measured, budget_points),
         threads_sweep=thread_sweep(measured.swept, best),
         lengths_sweep=length_sweep(measured.fixed, best),
         at_lengths=[
-            AtLength(length, tables.results([r for r in measured.fixed if r.head["length"] == length], budget_points))
+            AtLength(
+                length, results_table.results([r for r in measured.fixed if r.head["length"] == length], budget_points)
+            )
             for length in lengths
         ],
         flips=flips_of(rows, texts),

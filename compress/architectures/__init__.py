@@ -1,5 +1,0 @@
-"""Students that can be built. Importing this package also registers the model types of this project."""
-
-from __future__ import annotations
-
-import compress.modeling.registration  # noqa: F401

@@ -1,0 +1,94 @@
+"""Words and pairs of words, weighted by tf-idf, and logistic regression; ridge regression for scores.
+
+The 50,000 most frequent words and bigrams, punctuation among them, with 1 + log of their counts. A pair of texts is
+one text with a mark between them.
+
+Source: Wang & Manning 2012, "Baselines and Bigrams" (aclanthology.org/P12-2018).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.benchmarking.baselines import _linear_head, need_processor
+from compress.data.examples import Example
+from compress.errors import CompressError
+from compress.models.model_dir import ModelDir
+
+RUNTIME = "scikit-learn"
+TASKS = ("classification", "regression")
+REQUIRES = {"sklearn.feature_extraction.text": "scikit-learn>=1.9"}
+FEATURES = 50_000
+_MARK = " \u00b6 "
+_VOCABULARY_NAME = "vocabulary.json"
+_WEIGHTS_NAME = "idf.safetensors"
+
+
+class TfidfRunner:
+    """scikit-learn's own vectorizer, then one sparse product."""
+
+    tokenizer_inside = False
+
+    def __init__(self, vectorizer: Any, head: _linear_head.Head) -> None:
+        self._vectorizer = vectorizer
+        self._head = head
+        self.parameters = head.parameters + vectorizer.idf_.size
+
+    def prepare(self, examples: Sequence[Example]) -> Any:
+        """Return a sparse matrix ``[B, D]``."""
+        return self._vectorizer.transform(_texts(examples))
+
+    def run(self, inputs: Any) -> np.ndarray:
+        return self._head(inputs)
+
+
+def _texts(examples: Sequence[Example]) -> list[str]:
+    return [e.text if e.text_pair is None else e.text + _MARK + e.text_pair for e in examples]
+
+
+def _vectorizer(vocabulary: dict[str, int] | None = None) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(
+        ngram_range=(1, 2),
+        token_pattern=r"\w+|[^\w\s]",
+        sublinear_tf=True,
+        dtype=np.float32,
+        max_features=None if vocabulary else FEATURES,
+        vocabulary=vocabulary,
+    )
+
+
+def fit(
+    directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
+) -> None:
+    """Learn the vocabulary, its weights and the classifier."""
+    from safetensors.numpy import save_file
+
+    vectorizer = _vectorizer()
+    try:
+        features = vectorizer.fit_transform(_texts(train))
+    except ValueError:
+        raise CompressError("the training rows hold no word, so that tf-idf has nothing to count") from None
+    head = _linear_head.fit(features, gold, task, classes)
+    directory.mkdir(parents=True, exist_ok=True)
+    words = sorted(vectorizer.vocabulary_, key=vectorizer.vocabulary_.__getitem__)
+    (directory / _VOCABULARY_NAME).write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
+    save_file({"idf": vectorizer.idf_.astype(np.float32)}, directory / _WEIGHTS_NAME)
+    head.save(directory)
+
+
+def start(directory: Path, *, threads: int, device: str) -> TfidfRunner:
+    """Rebuild the vectorizer; scikit-learn counts words in one thread."""
+    from safetensors.numpy import load_file
+
+    need_processor(device)
+    words = json.loads((directory / _VOCABULARY_NAME).read_text(encoding="utf-8"))
+    vectorizer = _vectorizer({word: column for column, word in enumerate(words)})
+    vectorizer.idf_ = load_file(directory / _WEIGHTS_NAME)["idf"]
+    return TfidfRunner(vectorizer, _linear_head.Head.load(directory))

@@ -1,0 +1,75 @@
+"""The tag that each word has most often: what tagging is worth without looking at the words around it.
+
+A word is known by its letters with case folded. It gives the logarithm of each tag's share among the word's
+occurrences, to which the shares of all words together are added once; a word that training has not seen gets those of
+the words that occur there once, which resemble it most.
+
+Source: the most-frequent-class baseline of Jurafsky and Martin, "Speech and Language Processing" (3rd edition),
+section 17.2; for unknown words Baayen and Sproat 1996 (aclanthology.org/J96-2001).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from compress.benchmarking.baselines import need_processor
+from compress.data.examples import Example
+from compress.models.model_dir import ModelDir
+
+RUNTIME = "numpy"
+TASKS = ("tagging",)
+_WORDS_NAME = "words.json"
+_TABLE_NAME = "tags.safetensors"
+
+
+class WordMajorityRunner:
+    """Looks every word up in a table ``[V + 1, C]``, whose last row is for words that are not in it."""
+
+    tokenizer_inside = False
+
+    def __init__(self, words: Sequence[str], table: np.ndarray) -> None:
+        self._rows = {word: row for row, word in enumerate(words)}
+        self._table = table
+        self.parameters = table.size
+
+    def prepare(self, examples: Sequence[Example]) -> list[int]:
+        """Return the row of every word."""
+        return [self._rows.get(word.casefold(), len(self._rows)) for example in examples for word in example.words]
+
+    def run(self, inputs: list[int]) -> np.ndarray:
+        """Return log-probabilities ``[W, C]``."""
+        return self._table[inputs]
+
+
+def fit(
+    directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
+) -> None:
+    """Count how often each word has each tag; ``gold`` is ``[W]``."""
+    from safetensors.numpy import save_file
+
+    occurrences = [word.casefold() for example in train for word in example.words]
+    words = sorted(set(occurrences))
+    rows = {word: row for row, word in enumerate(words)}
+    counts = np.zeros((len(words), classes))
+    for word, tag in zip(occurrences, gold.astype(int), strict=True):
+        counts[rows[word], tag] += 1
+    overall = (counts.sum(axis=0) + 1) / (counts.sum() + classes)
+    once = counts[counts.sum(axis=1) == 1].sum(axis=0)
+    shares = np.vstack([counts, once]) + overall
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _WORDS_NAME).write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
+    table = np.log(shares / shares.sum(axis=1, keepdims=True)).astype(np.float32)
+    save_file({"table": table}, directory / _TABLE_NAME)
+
+
+def start(directory: Path, *, threads: int, device: str) -> WordMajorityRunner:
+    """Read the table; looking up takes one thread."""
+    from safetensors.numpy import load_file
+
+    need_processor(device)
+    words = json.loads((directory / _WORDS_NAME).read_text(encoding="utf-8"))
+    return WordMajorityRunner(words, load_file(directory / _TABLE_NAME)["table"])

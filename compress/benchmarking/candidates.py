@@ -1,0 +1,284 @@
+"""Who is measured, and where: the models of a benchmark, whether they may be compared, and the runtimes of each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compress import plugins
+from compress.errors import CompressError
+from compress.models.manifest import VOCABULARIES, file_sha256
+from compress.models.model_dir import ModelDir
+from compress.models.removal_history import removals_of
+from compress.recipes.controls import control_key
+
+logger = logging.getLogger("compress")
+
+Model = ModelDir | str | Path
+
+BASELINE_RUNTIME = "torch"  # what a user of the teacher runs today
+TRAINING_ROLES = ("train", "validation", "unlabeled")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What is measured; ``recipe`` trained it.
+
+    ``kind`` is ``teacher``, ``model``, ``control``, ``floor``, ``body`` or ``structure``. ``model`` is its directory;
+    that of a floor or a body is empty until it is built. ``control_of`` names the first model that a control belongs
+    to, ``control`` the control that belongs to a model. ``removals`` are what compress prune took, in turn;
+    ``structure_of`` names the pruned model that a structure became.
+    """
+
+    model: ModelDir
+    name: str
+    kind: str
+    control_of: str = ""
+    recipe: str = ""
+    control: str = ""
+    removals: tuple[str, ...] = ()
+    structure_of: str = ""
+
+
+@dataclass(frozen=True)
+class Build:
+    """How a directory comes to be: by a plug-in of ``floors`` or ``peers``, or a name of ``bodies``, from a model."""
+
+    folder: str
+    plugin: str
+    source: ModelDir
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender and what runs it.
+
+    ``runtime`` is what lines call it, ``plugin`` of ``folder`` is what starts ``directory``: the model's own, an ONNX
+    export of it, or what ``build`` makes. ``python`` is the interpreter of a peer that lives in an environment of its
+    own.
+    """
+
+    contender: Contender
+    runtime: str
+    directory: ModelDir
+    plugin: str
+    device: str
+    folder: str = "runtimes"
+    build: Build | None = None
+    python: Path | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.contender.name} in {self.runtime}"
+
+    @property
+    def kind(self) -> str:
+        return "peer" if self.folder == "peers" else self.contender.kind
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Whether it is there for its speed and has no quality."""
+        return self.kind in {"body", "structure"}
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.kind == "teacher" and self.runtime == BASELINE_RUNTIME
+
+
+def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[Model]) -> list[Contender]:
+    """Open the teacher, the models and the controls, in this order, each under a name of its own.
+
+    Raises:
+        CompressError: the teacher is not a torch directory, labels differ from the teacher's, or a model comes twice.
+    """
+    first = _open(teacher)
+    if first.is_onnx:
+        raise CompressError(
+            f"the teacher {first.path} is an ONNX model, but speed-ups are against the teacher in torch; "
+            "give the directory it was exported from as --teacher and this one as --model"
+        )
+    found = [Contender(first, first.name, "teacher", recipe=_recipe(first), removals=removals_of(first))]
+    for path, flagged in [(m, False) for m in models] + [(m, True) for m in controls]:
+        model = _open(path)
+        if model.task != first.task or not same_labels(model.labels, first.labels):
+            raise CompressError(
+                f"{model.path} has the labels {_shown(model)}, the teacher {first.path} has {_shown(first)}; "
+                "models are compared only when their labels are the same in the same order"
+            )
+        if model.path.resolve() == first.path.resolve():
+            continue
+        notes = model.manifest.notes if model.manifest else {}
+        control_of = str(notes.get("control_of") or "")
+        is_control = flagged or bool(control_of) or notes.get("control") is True
+        kind = "control" if is_control else "model"
+        found.append(Contender(model, model.name, kind, control_of, _recipe(model), removals=removals_of(model)))
+    found = [_like_its_source(contender, found) for contender in _with_own_names(found)]
+    found = [_with_student(contender, found) for contender in found]
+    return [_with_control(contender, found) for contender in found]
+
+
+def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Tell whether two models mean the same classes: equal names, or one of them only numbers its classes.
+
+    A model fine-tuned on integer labels has ``0, 1``, and many of the hub have ``LABEL_0, LABEL_1``.
+    """
+    if len(one) != len(other):
+        return False
+    numbered = [[f"{prefix}{index}" for index in range(len(one))] for prefix in ("", "LABEL_")]
+    return list(one) == list(other) or list(one) in numbered or list(other) in numbered
+
+
+def training_seed(model: ModelDir) -> int | None:
+    """Return the seed that a model was trained with, where its manifest says so; derived models keep it."""
+    seed = model.manifest.seeds.get("seed") if model.manifest else None
+    return None if seed is None else int(seed)
+
+
+def vocabulary_sha256(model: ModelDir) -> str:
+    """Return a fingerprint of a directory's tokenizer files; empty where it has none."""
+    files = {name: file_sha256(model.path / name) for name in VOCABULARIES if (model.path / name).is_file()}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() if files else ""
+
+
+def precision_of(entry: Entry) -> str | None:
+    """Return what a runtime multiplies in, as torch calls it: what it says itself, or float32 for torch models."""
+    if entry.folder != "runtimes":
+        return None
+    module = plugins.find("runtimes", entry.plugin).load()
+    return getattr(module, "PRECISION", "float32" if module.OPENS == "torch" else None)
+
+
+def check_split_roles(contenders: Sequence[Contender], fingerprints: Sequence[str], data_name: str) -> None:
+    """Refuse to report on rows that a model was trained, tuned or distilled on (DESIGN, decision 8)."""
+    for contender in contenders:
+        manifest = contender.model.manifest
+        for entry in manifest.data if manifest else ():
+            if entry.get("role") in TRAINING_ROLES and entry.get("sha256") in fingerprints:
+                raise CompressError(
+                    f"{data_name} is the {entry['role']} data of {contender.name}, so its result would say nothing; "
+                    "give rows that no model has seen with --data"
+                )
+
+
+def plan_entries(
+    contenders: Sequence[Contender],
+    runtimes: Sequence[str] | None,
+    to_onnx: Callable[[ModelDir], ModelDir],
+    device: str = "cpu",
+) -> list[Entry]:
+    """Give every contender its runtimes; a torch model goes through ``to_onnx`` where a runtime opens ONNX only.
+
+    Without ``runtimes`` each model runs where it opens natively. The teacher always runs in torch, and in every other
+    runtime that is used, so that each model can be compared with it in its own runtime too.
+
+    Raises:
+        CompressError: an unknown runtime, or a model that opens in none of those that were asked for.
+    """
+    opens = {name: str(plugins.find("runtimes", name).load().OPENS) for name in runtimes or ("torch", "onnxruntime")}
+    entries: list[Entry] = []
+    for contender in contenders[1:]:
+        model = contender.model
+        kind = "onnx" if model.is_onnx else "torch"
+        wanted = [name for name in opens if opens[name] == kind or (runtimes and kind == "torch")]
+        if not wanted:
+            raise CompressError(
+                f"{contender.name} is an ONNX model and does not open in {', '.join(opens)}; add --runtime onnxruntime"
+            )
+        for name in wanted:
+            directory = to_onnx(model) if opens[name] == "onnx" and kind == "torch" else model
+            entries.append(Entry(contender, name, directory, name, device))
+    teacher = contenders[0]
+    used = dict.fromkeys([BASELINE_RUNTIME, *(entry.runtime for entry in entries), *(runtimes or ())])
+    own: list[Entry] = []
+    for name in used:
+        try:
+            directory = to_onnx(teacher.model) if opens.get(name) == "onnx" else teacher.model
+        except CompressError as error:
+            if name in (runtimes or ()):
+                raise
+            logger.warning("the teacher is not measured in %s: %s", name, error)
+            continue
+        own.append(Entry(teacher, name, directory, name, device))
+    return own + entries
+
+
+def _open(model: Model) -> ModelDir:
+    return model if isinstance(model, ModelDir) else ModelDir.open(model)
+
+
+def _shown(model: ModelDir) -> str:
+    return ", ".join(model.labels[:10]) + (f", ... ({len(model.labels)})" if len(model.labels) > 10 else "")
+
+
+def _recipe(model: ModelDir) -> str:
+    manifest = model.manifest
+    return str(manifest.recipe.get("name") or manifest.stage) if manifest else ""
+
+
+def _like_its_source(contender: Contender, contenders: Sequence[Contender]) -> Contender:
+    """Give an export or int8 model the recipe of what it was made from, and a control's the mark of a control."""
+    manifest = contender.model.manifest
+    if contender.kind == "teacher" or manifest is None or manifest.stage not in {"export", "quantize"}:
+        return contender
+    source = _source(contender, contenders)
+    if source is None:
+        return contender
+    kind = "control" if "control" in (source.kind, contender.kind) else "model"
+    return replace(contender, kind=kind, recipe=source.recipe, control_of=contender.control_of or source.control_of)
+
+
+def _source(contender: Contender, contenders: Sequence[Contender]) -> Contender | None:
+    """Return what an export or int8 model was made from, where it is among the contenders and not the teacher."""
+    manifest = contender.model.manifest
+    parents = {parent.get("sha256") for parent in manifest.parents} if manifest else set()
+    return next((c for c in contenders if c.kind != "teacher" and c.model.sha256 in parents), None)
+
+
+def _with_student(control: Contender, contenders: Sequence[Contender]) -> Contender:
+    """Name the student that a control belongs to, where its manifest does not: the first of the same recipe."""
+    if control.kind != "control" or control.control_of:
+        return control
+    same = [c for c in contenders if c.kind == "model" and c.recipe == control.recipe and c.recipe]
+    same = same or [c for c in contenders if c.kind == "model" and _key(c) and _key(c) == _key(control)]
+    seed, is_onnx = training_seed(control.model), control.model.is_onnx
+    same.sort(key=lambda c: (training_seed(c.model) != seed, c.model.is_onnx != is_onnx))
+    return replace(control, control_of=same[0].name) if same else control
+
+
+def _with_control(contender: Contender, contenders: Sequence[Contender]) -> Contender:
+    """Name the control that belongs to a model: trained alike, or said to be its own; of int8 that of its source."""
+    if contender.kind != "model":
+        return contender
+    manifest = contender.model.manifest
+    derived = manifest is not None and manifest.stage in {"export", "quantize"}
+    student = (_source(contender, contenders) if derived else None) or contender
+    controls = [c for c in contenders if c.kind == "control"]
+    own = [c for c in controls if c.control_of == student.name]
+    own = own or [c for c in controls if _key(c) and _key(c) == _key(student)]
+    own.sort(key=lambda c: c.model.is_onnx != contender.model.is_onnx)
+    return replace(contender, control=own[0].name) if own else contender
+
+
+def _key(contender: Contender) -> str:
+    manifest = contender.model.manifest
+    return control_key(manifest.recipe, training_seed(contender.model)) if manifest else ""
+
+
+def _with_own_names(contenders: list[Contender]) -> list[Contender]:
+    """Tell apart models that bear the same name by their directory, then by the one above it."""
+    for parts in (1, 2, 3):
+        counts = Counter(contender.name for contender in contenders)
+        contenders = [
+            replace(c, name="/".join(c.model.path.resolve().parts[-parts:])) if counts[c.name] > 1 else c
+            for c in contenders
+        ]
+    counts = Counter(contender.name for contender in contenders)
+    twice = next((c for c in contenders if counts[c.name] > 1), None)
+    if twice is not None:
+        raise CompressError(f"{twice.model.path} is given twice; give each model once")
+    return contenders

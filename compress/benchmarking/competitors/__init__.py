@@ -1,0 +1,128 @@
+"""What a user would pick instead: each module runs the same model through another tool, to be measured beside ours.
+
+A peer states ``REQUIRES`` (importable module -> pip requirement), ``DEVICES``, ``NEEDS_TRAIN`` (whether ``build`` reads
+labelled rows), ``TAGS`` where it can also run models that tag words, and, where its requirements cannot or should not
+be installed beside ours, ``ENVIRONMENT``: the name of the virtual environment that it runs in, made by
+``benchmarks/peer_environments.py``.
+
+``build(directory, model, train, gold)`` converts a model, offline; ``start(directory, threads=, device=)`` opens what
+it made as a ``compress.inference.runner.Runner``. Each does what the documentation of its tool tells a user to do. A
+peer that cannot take a model, or is not installed, raises ``compress.errors.Unavailable`` with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from compress.data.tokenization import maximum_length
+from compress.errors import Unavailable
+from compress.inference.token_runner import TokenRunner
+from compress.models.manifest import MANIFEST_NAME
+from compress.models.model_dir import ModelDir
+
+# Named by its module, so that who imports what a peer requires has it before memory is counted.
+TOKENIZERS: Mapping[str, str] = {"transformers.models.auto.tokenization_auto": "transformers>=5.23,<6"}
+PEER_NAME = "peer.json"
+INSTALLED_NAME = "installed.txt"  # in an environment: the requirements that it was made for, one a line
+
+
+def environments_folder() -> Path:
+    """Return the folder of the isolated environments: ``$COMPRESS_PEERS``, or one in the user's cache."""
+    return Path(os.environ.get("COMPRESS_PEERS") or Path.home() / ".cache" / "compress" / "peers")
+
+
+def interpreter(peer: ModuleType) -> str:
+    """Return the Python that a peer runs in: this one, or that of its environment.
+
+    Raises:
+        Unavailable: the environment was not made yet, or for other versions.
+    """
+    environment = getattr(peer, "ENVIRONMENT", "")
+    if not environment:
+        return sys.executable
+    folder = environments_folder() / environment
+    installed = folder / INSTALLED_NAME
+    found = installed.read_text(encoding="utf-8").splitlines() if installed.is_file() else []
+    if missing := [requirement for requirement in peer.REQUIRES.values() if requirement not in found]:
+        raise Unavailable(
+            f"the peer {_typed(peer.__name__)} runs in {folder}, which does not have {', '.join(missing)}; "
+            "type python benchmarks/peer_environments.py"
+        )
+    return str(folder / "bin" / "python")
+
+
+def need(module: str, requires: Mapping[str, str]) -> None:
+    """Refuse, naming what to type, if one of a peer's libraries is not installed here; this imports none of them."""
+    missing = [requirement for name, requirement in requires.items() if not _is_installed(name)]
+    if missing:
+        quoted = " ".join(f"'{requirement}'" for requirement in missing)
+        raise Unavailable(f"the peer {_typed(module)} is not installed; type pip install {quoted}")
+
+
+def need_device(module: str, devices: Sequence[str], device: str) -> None:
+    """Refuse a device that a peer does not run on."""
+    if device not in devices:
+        raise Unavailable(f"the peer {_typed(module)} does not run on {device!r}; use --device {' or '.join(devices)}")
+
+
+def need_torch_model(model: ModelDir) -> None:
+    """Refuse an ONNX model."""
+    if model.is_onnx:
+        raise Unavailable(f"{model.name} is an ONNX model; a peer starts from the torch model it was exported from")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a package above it
+        return False
+
+
+def _typed(module: str) -> str:
+    return module.rpartition(".")[2].replace("_", "-")
+
+
+def place(directory: Path, model: ModelDir, *, weights: bool) -> None:
+    """Put a model's config and tokenizer into a directory, and its weights as links if ``weights``.
+
+    The manifest stays behind: what a peer makes of the model is no directory of ours.
+
+    Raises:
+        Unavailable: the model is an ONNX one.
+    """
+    need_torch_model(model)
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in model.path.iterdir():
+        if file.name in {MANIFEST_NAME, "README.md"} or not file.is_file():
+            continue
+        if file.suffix != ".safetensors":
+            shutil.copyfile(file, directory / file.name)
+        elif weights:
+            (directory / file.name).symlink_to(file.resolve())
+    (directory / PEER_NAME).write_text(json.dumps({"parameters": model.parameters}), encoding="utf-8")
+
+
+def token_runner(
+    directory: Path, function: Callable[[dict[str, np.ndarray]], np.ndarray], inputs: Sequence[str]
+) -> TokenRunner:
+    """Return the runner of a placed model: tokenisation as for our own runtimes, then ``function``.
+
+    ``inputs`` are the arrays ``[B, T]`` that ``function`` takes; those the tokenizer does not make are zeros.
+    """
+    placed = ModelDir(directory, None)
+    tokenizer = placed.load_tokenizer()
+    parameters: int = json.loads((directory / PEER_NAME).read_text(encoding="utf-8"))["parameters"]
+
+    def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
+        return function({n: arrays[n] if n in arrays else np.zeros_like(arrays["input_ids"]) for n in inputs})
+
+    return TokenRunner(tokenizer, maximum_length(tokenizer, placed.config), run, parameters, task=placed.task)

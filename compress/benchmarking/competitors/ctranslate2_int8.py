@@ -1,0 +1,100 @@
+"""CTranslate2 int8: its own engine for the encoder, and the classification head in NumPy.
+
+``TransformersConverter(...).convert(quantization="int8")``: weights per channel, activations per token as they come.
+CTranslate2 has no sequence classifiers; its documentation says to run the encoder there and the head outside.
+
+Source: https://opennmt.net/CTranslate2/guides/transformers.html (BERT)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from compress.benchmarking.competitors import TOKENIZERS, need, need_device, place, token_runner
+from compress.data.examples import Example
+from compress.errors import Unavailable
+from compress.inference.token_runner import TokenRunner
+from compress.models.model_dir import ModelDir
+
+REQUIRES: Mapping[str, str] = {"ctranslate2": "ctranslate2>=4.8", **TOKENIZERS}
+DEVICES = ("cpu",)
+NEEDS_TRAIN = False
+HEAD_NAME = "head.safetensors"
+
+Head = Callable[[np.ndarray, Mapping[str, np.ndarray]], np.ndarray]
+
+
+def _bert(pooled: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
+    return pooled @ head["classifier.weight"].T + head["classifier.bias"]
+
+
+def _distilbert(first: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
+    hidden = np.maximum(first @ head["pre_classifier.weight"].T + head["pre_classifier.bias"], 0)
+    return hidden @ head["classifier.weight"].T + head["classifier.bias"]
+
+
+def _roberta(first: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
+    hidden = np.tanh(first @ head["classifier.dense.weight"].T + head["classifier.dense.bias"])
+    return hidden @ head["classifier.out_proj.weight"].T + head["classifier.out_proj.bias"]
+
+
+# Model type -> its head over the first token's state, or over the pooled one that the engine computes for BERT.
+HEADS: Mapping[str, Head] = {"bert": _bert, "distilbert": _distilbert, "roberta": _roberta, "xlm-roberta": _roberta}
+
+
+def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
+    """Convert the encoder and keep the head's weights."""
+    need(__name__, REQUIRES)
+    from ctranslate2.converters import TransformersConverter
+    from safetensors.numpy import save_file
+
+    model_type = str(model.config["model_type"])
+    if model_type not in HEADS:
+        raise Unavailable(f"CTranslate2 has no encoder for the model type {model_type}; it has {', '.join(HEADS)}")
+    place(directory, model, weights=False)
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "source"
+        place(source, model, weights=True)
+        # The converter asserts a key that configs of transformers 5 no longer have.
+        config = {**model.config, "position_embedding_type": "absolute"}
+        (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        converted = Path(scratch) / "converted"
+        TransformersConverter(str(source)).convert(str(converted), quantization="int8")
+        shutil.move(converted, directory / "encoder")
+    weights = model.load().state_dict()
+    save_file({name: value.numpy() for name, value in weights.items() if "classifier" in name}, directory / HEAD_NAME)
+
+
+def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
+    """Open the encoder and the head."""
+    need(__name__, REQUIRES)
+    need_device(__name__, DEVICES, device)
+    import ctranslate2
+    from safetensors.numpy import load_file
+
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    compute, pooled = HEADS[config["model_type"]], config["model_type"] == "bert"
+    has_segments = config.get("type_vocab_size", 0) > 0
+    head = load_file(directory / HEAD_NAME)
+    encoder = ctranslate2.Encoder(
+        str(directory / "encoder"), device="cpu", compute_type="int8", inter_threads=1, intra_threads=threads
+    )
+
+    def view(array: np.ndarray) -> ctranslate2.StorageView:
+        return ctranslate2.StorageView.from_array(np.ascontiguousarray(array, dtype=np.int32))
+
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        lengths = view(inputs["attention_mask"].sum(axis=1))
+        # Segments are given as lists: the engine takes no array of them.
+        segments = inputs["token_type_ids"].tolist() if has_segments else None
+        found = encoder.forward_batch(view(inputs["input_ids"]), lengths, token_type_ids=segments)
+        state = np.array(found.pooler_output) if pooled else np.array(found.last_hidden_state)[:, 0]
+        return compute(state, head)
+
+    return token_runner(directory, run, ("input_ids", "attention_mask", "token_type_ids"))

@@ -1,0 +1,100 @@
+"""model2vec: a static model distilled from the teacher's encoder, and logistic regression.
+
+``distill_from_model(pca_dims=256)`` passes every piece of the vocabulary through the encoder once and keeps the
+averages, reduced by PCA and weighted by frequency rank. The classifier over its sentence vectors is fitted on the
+training rows, as the README shows for tasks of one's own. A pair of texts u, v becomes [u, v, |u - v|, u * v].
+
+Source: Tulkens & van Dongen 2024, https://github.com/MinishLab/model2vec
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.benchmarking.baselines import _linear_head
+from compress.benchmarking.competitors import need, need_device, need_torch_model
+from compress.data.examples import Example
+from compress.errors import CompressError, Unavailable
+from compress.models.model_dir import ModelDir
+
+# 0.8.0 is the last whose requirements allow the transformers of this package.
+REQUIRES: Mapping[str, str] = {"model2vec": "model2vec[distill]==0.8.0"}
+DEVICES = ("cpu",)
+NEEDS_TRAIN = True
+DIMENSIONS = 256
+MAX_LENGTH = 512  # pieces, as by default in model2vec
+_STATIC_FOLDER = "static"
+
+
+class Model2VecRunner:
+    """model2vec's own ``encode``, which takes texts, then the classifier."""
+
+    tokenizer_inside = True
+
+    def __init__(self, static: Any, head: _linear_head.Head, max_length: int) -> None:
+        self._static = static
+        self._head = head
+        self.max_length = max_length
+        self.parameters = static.embedding.size + head.parameters
+
+    def prepare(self, examples: Sequence[Example]) -> list[list[str]]:
+        """Return the texts, and the second texts if there are any."""
+        return _sides(examples)
+
+    def run(self, inputs: list[list[str]]) -> np.ndarray:
+        return self._head(_features(self._static, inputs, self.max_length))
+
+
+def _sides(examples: Sequence[Example]) -> list[list[str]]:
+    sides = [[example.text for example in examples]]
+    if examples[0].text_pair is not None:
+        sides.append([example.text_pair or "" for example in examples])
+    return sides
+
+
+def _features(static: Any, sides: list[list[str]], max_length: int) -> np.ndarray:
+    encoded = [static.encode(side, max_length=max_length).astype(np.float32) for side in sides]
+    if len(encoded) == 1:
+        return np.asarray(encoded[0])
+    one, other = encoded
+    return np.concatenate((one, other, np.abs(one - other), one * other), axis=1)
+
+
+def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
+    """Distil the static model and fit the classifier."""
+    need(__name__, {**REQUIRES, "skeletoken": REQUIRES["model2vec"]})
+    from model2vec.distill import distill_from_model
+
+    from compress.models.attention import has_heads
+
+    need_torch_model(model)
+    if gold is None or not train:
+        raise CompressError("the peer model2vec fits a classifier; give it labelled rows with --train")
+    loaded: Any = model.load()
+    if not has_heads(loaded):
+        raise Unavailable(f"model2vec distils a transformer's encoder, which {model.name} does not have")
+    try:
+        static = distill_from_model(loaded.base_model, model.load_tokenizer(), device="cpu", pca_dims=DIMENSIONS)
+    except (ValueError, KeyError, AttributeError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise Unavailable(f"model2vec cannot distil {model.name}: {reason}") from None
+    directory.mkdir(parents=True, exist_ok=True)
+    # safetensors writes the memory of an array as it lies, and PCA leaves it by columns: it would be read back jumbled.
+    static.embedding = np.ascontiguousarray(static.embedding)
+    static.save_pretrained(directory / _STATIC_FOLDER)
+    features = _features(static, _sides(train), MAX_LENGTH)
+    _linear_head.fit(features, gold, model.task, len(model.labels)).save(directory)
+
+
+def start(directory: Path, *, threads: int, device: str) -> Model2VecRunner:
+    """Open both; model2vec averages one text after the other in NumPy."""
+    need(__name__, REQUIRES)
+    need_device(__name__, DEVICES, device)
+    from model2vec import StaticModel
+
+    static = StaticModel.from_pretrained(directory / _STATIC_FOLDER)
+    return Model2VecRunner(static, _linear_head.Head.load(directory), MAX_LENGTH)

@@ -1,0 +1,84 @@
+"""OpenVINO int8 by NNCF: post-training quantization, calibrated on 300 training texts.
+
+``openvino.convert_model`` of the torch model, then ``nncf.quantize(model_type=TRANSFORMER)``: weights per channel,
+activations with fixed ranges, symmetric or not as suits the layer, and bias correction. Inference is tuned for
+latency and otherwise as OpenVINO chooses: where the processor has bfloat16, the remaining float operations are in it.
+
+Source: https://docs.openvino.ai/2026/openvino-workflow/model-optimization-guide/quantizing-models-post-training.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.benchmarking.competitors import TOKENIZERS, need, need_device, place, token_runner
+from compress.data.examples import Example
+from compress.errors import Unavailable
+from compress.inference.token_runner import TokenRunner
+from compress.models.model_dir import ModelDir
+from compress.models.modeling import input_names
+
+REQUIRES: Mapping[str, str] = {"openvino": "openvino>=2026.4", "nncf": "nncf>=3.4", **TOKENIZERS}
+DEVICES = ("cpu",)
+NEEDS_TRAIN = True
+CALIBRATION_ROWS = 300
+GRAPH_NAME = "openvino_model.xml"
+
+
+def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
+    """Convert and quantize; calibration texts are spread evenly over ``train``."""
+    need(__name__, REQUIRES)
+    import nncf
+    import openvino
+
+    from compress.models.attention import has_heads
+
+    place(directory, model, weights=False)
+    loaded: Any = model.load()
+    if not has_heads(loaded):
+        raise Unavailable(f"OpenVINO reads the padding of an LSTM as text, so that it cannot run {model.name}")
+    inputs = input_names(loaded)
+    runner = token_runner(directory, lambda _: np.empty(0), inputs)
+    rows = [runner.prepare([example]) for example in spread(train)]
+    graph = _convert(openvino, loaded, inputs)
+    quantized = nncf.quantize(graph, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows))
+    openvino.save_model(quantized, directory / GRAPH_NAME)
+
+
+def spread(train: Sequence[Example]) -> list[Example]:
+    """Return the calibration texts, from the first to the last of the training rows in even steps."""
+    count = min(CALIBRATION_ROWS, len(train))
+    return [train[index * len(train) // count] for index in range(count)]
+
+
+def _convert(openvino: Any, model: Any, inputs: Sequence[str]) -> Any:
+    import torch
+
+    # Two rows of three tokens: nothing of the trace may take a size for a constant.
+    example = {name: torch.ones(2, 3, dtype=torch.int64) for name in inputs}
+    try:
+        graph = openvino.convert_model(model, example_input=example)
+        graph.reshape({port: [-1, -1] for port in graph.inputs})
+    except Exception as error:  # it has no class of its own
+        raise Unavailable(f"OpenVINO cannot convert this model: {str(error).strip().splitlines()[0]}") from None
+    return graph
+
+
+def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
+    """Compile the graph for this processor."""
+    need(__name__, REQUIRES)
+    need_device(__name__, DEVICES, device)
+    import openvino
+
+    settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
+    compiled = openvino.Core().compile_model(directory / GRAPH_NAME, "CPU", settings)
+
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        logits: np.ndarray = np.array(compiled(inputs)[0])
+        return logits
+
+    return token_runner(directory, run, [port.get_any_name() for port in compiled.inputs])

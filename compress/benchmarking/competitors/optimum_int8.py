@@ -1,0 +1,50 @@
+"""optimum's own ONNX export and its int8 quantizer, in an environment of its own.
+
+``ORTQuantizer`` with ``AutoQuantizationConfig.avx512_vnni(is_static=False)``: activations are quantized as they come,
+weights per channel.
+
+Source: https://huggingface.co/docs/optimum-onnx/onnxruntime/usage_guides/quantization
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from compress.benchmarking.competitors import _optimum_client, need, need_device, place, token_runner
+from compress.data.examples import Example
+from compress.inference.token_runner import TokenRunner
+from compress.models.model_dir import ModelDir
+
+REQUIRES = _optimum_client.REQUIRES
+ENVIRONMENT = _optimum_client.ENVIRONMENT
+DEVICES = ("cpu",)
+NEEDS_TRAIN = False
+
+
+def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
+    """Export the model and quantize it."""
+    need(__name__, REQUIRES)
+    from optimum.onnxruntime import ORTQuantizer
+    from optimum.onnxruntime.configuration import AutoQuantizationConfig
+
+    place(directory, model, weights=False)
+    _optimum_client.fit_transformers_4(directory)
+    with tempfile.TemporaryDirectory() as scratch:
+        source, exported = Path(scratch) / "source", Path(scratch) / "exported"
+        place(source, model, weights=True)
+        _optimum_client.fit_transformers_4(source)
+        _optimum_client.export(source, exported)
+        quantizer = ORTQuantizer.from_pretrained(exported)
+        config = AutoQuantizationConfig.avx512_vnni(is_static=False, per_channel=True)
+        quantizer.quantize(save_dir=directory, quantization_config=config)
+
+
+def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
+    """Open the quantized model."""
+    need(__name__, REQUIRES)
+    need_device(__name__, DEVICES, device)
+    return token_runner(directory, *_optimum_client.start(directory, "model_quantized.onnx", threads=threads))

@@ -1,0 +1,74 @@
+"""The stock pipeline of transformers: texts in and labels out.
+
+``pipeline("text-classification")`` with all rows in one batch and every class returned. It is asked for logits
+(``function_to_apply="none"``) instead of probabilities, which loses no digits.
+
+Source: https://huggingface.co/docs/transformers/main_classes/pipelines
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.benchmarking.competitors import need_device, place
+from compress.data.examples import Example
+from compress.data.tokenization import maximum_length
+from compress.inference.batching import open_torch
+from compress.models.model_dir import ModelDir
+
+REQUIRES: Mapping[str, str] = {"transformers.pipelines": "transformers>=5.23,<6"}
+DEVICES = ("cpu", "cuda")
+NEEDS_TRAIN = False
+
+
+class PipelineRunner:
+    """Texts go in whole; the pipeline tokenises, pads, runs and sorts classes by score, which is undone here."""
+
+    tokenizer_inside = True
+
+    def __init__(self, pipeline: Any, parameters: int, max_length: int) -> None:
+        self._pipeline = pipeline
+        self._index = {label: index for index, label in pipeline.model.config.id2label.items()}
+        self.parameters = parameters
+        self.max_length = max_length
+
+    def prepare(self, examples: Sequence[Example]) -> list[Any]:
+        """Return texts, or ``{"text", "text_pair"}`` for pairs."""
+        return [e.text if e.text_pair is None else {"text": e.text, "text_pair": e.text_pair} for e in examples]
+
+    def run(self, inputs: list[Any]) -> np.ndarray:
+        """Return logits ``[B, C]``."""
+        answers = self._pipeline(
+            inputs,
+            batch_size=len(inputs),
+            top_k=None,
+            function_to_apply="none",
+            truncation=True,
+            max_length=self.max_length,
+        )
+        logits = np.empty((len(inputs), len(self._index)), dtype=np.float32)
+        for row, scores in enumerate(answers):
+            for score in scores:
+                logits[row, self._index[score["label"]]] = score["score"]
+        return logits
+
+
+def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
+    """Link the model: a pipeline opens it as it is."""
+    place(directory, model, weights=True)
+
+
+def start(directory: Path, *, threads: int, device: str) -> PipelineRunner:
+    """Open the model in a pipeline; ``device`` is ``"cpu"`` or ``"cuda"``."""
+    need_device(__name__, DEVICES, device)
+    from transformers import pipeline
+
+    placed = ModelDir(directory, None)
+    model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="transformers-pipeline")
+    tokenizer = placed.load_tokenizer()
+    made = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)
+    return PipelineRunner(made, placed.parameters, maximum_length(tokenizer, placed.config))

@@ -1,0 +1,166 @@
+"""Stage: run a benchmark again from its lock, and say whether its figures hold.
+
+Models and data are known by their hashes, so that nobody compares with something else by mistake. Quality and size are
+compared anywhere. Speed-ups are compared on a host of the same fingerprint only; elsewhere they are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.lockfile import Lock, LockedData, LockedModel, lock_path, read_lock
+from compress.benchmarking.replay_agreement import Agreement, compare
+from compress.benchmarking.results.files import Measurement
+from compress.data import Example, TextSource, content_sha256, open_source, read_examples
+from compress.errors import CompressError
+from compress.inference.cores import available_cores
+from compress.models.model_dir import ModelDir
+from compress.progress import Progress, silent
+
+DEPTH = 4  # how far below a root model directories are looked for
+Data = Sequence[Example] | TextSource | str | Path
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of a replay: the lock, the new lines, and whether they agree."""
+
+    lock: Lock
+    lines: tuple[Measurement, ...]
+    agreement: Agreement
+
+
+def replay(
+    lock: Lock | str | Path,
+    data: Data,
+    *,
+    roots: Sequence[str | Path] = (),
+    train: Data | None = None,
+    output: str | Path | None = None,
+    command: str = "",
+    force: bool = False,
+    progress: Progress = silent,
+) -> Replay:
+    """Run the benchmark of a lock again and compare every figure.
+
+    Args:
+        lock: a lock, or the ``.lock.json`` that lies beside a result file.
+        data: the test rows that the lock names.
+        roots: directories below which the models are looked for; default where the lock lies, and the current one.
+        train: the training rows that the lock names, if it does.
+        output: a ``.jsonl`` for the new results.
+
+    Raises:
+        CompressError: the lock is damaged, rows are not those it names, or a model is not found.
+    """
+    if not isinstance(lock, Lock):
+        if output is not None and lock_path(Path(output)).resolve() == Path(lock).resolve():
+            raise CompressError(f"-o {output} would replace the lock that is replayed; choose another name")
+        roots = roots or (Path(lock).parent, Path.cwd())
+        lock = read_lock(lock)
+    if lock.train is None and train is not None:
+        raise CompressError(
+            "the benchmark was given no training rows, so that a replay has no use for them; leave out --train"
+        )
+    if lock.train is not None and train is None:
+        given = f"{lock.train.name!r} of {lock.train.rows:,} rows"
+        raise CompressError(f"the benchmark was given training rows, {given}; give them with --train FILE")
+    rows = _locked_rows(data, lock.data, "data", "test")
+    fitted = _locked_rows(train, lock.train, "train", "train") if lock.train and train is not None else None
+    models = find_models(lock.models, [Path(root) for root in roots or (Path.cwd(),)])
+    lines = benchmark(
+        _of_kind(lock, models, "teacher")[0],
+        _of_kind(lock, models, "model"),
+        rows,
+        controls=_of_kind(lock, models, "control"),
+        train=fitted,
+        output=output,
+        study=lock.study,
+        data_name=lock.data.name,
+        command=command,
+        force=force,
+        progress=progress,
+        **_possible(lock.settings),
+    )
+    return Replay(lock, tuple(lines), compare(lock, lines))
+
+
+def _of_kind(lock: Lock, models: Mapping[LockedModel, Path], kind: str) -> list[Path]:
+    return [models[model] for model in lock.models if model.kind == kind]
+
+
+def _possible(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out thread counts that this host has no cores for; their figures are then missing, and said to be."""
+    cores = len(available_cores())
+    counts = settings.get("threads", [1])
+    return {**settings, "threads": [count for count in counts if count <= cores] or [cores]}
+
+
+def _locked_rows(data: Data, locked: LockedData, option: str, role: str) -> list[Example]:
+    if isinstance(data, str | Path):
+        data = open_source(data, role=role, labelled=True)
+    examples = read_examples(data) if isinstance(data, TextSource) else list(data)
+    if (sha256 := content_sha256(examples)) != locked.sha256:
+        raise CompressError(
+            f"--{option} has {len(examples):,} rows with the hash {sha256[:12]}; the lock names {locked.name!r} of "
+            f"{locked.rows:,} rows with {locked.sha256[:12]}: give that file, and its columns if they are guessed wrong"
+        )
+    return examples
+
+
+def find_models(models: Sequence[LockedModel], roots: Sequence[Path]) -> dict[LockedModel, Path]:
+    """Find the directory of every model by its hash; names only say where to look first.
+
+    Raises:
+        CompressError: a root is no directory, or a model is not below any of them.
+    """
+    for root in roots:
+        if not root.is_dir():
+            raise CompressError(f"{root} is not a directory; give one that holds the models with --root")
+    called = {model.directory for model in models}
+    seen: dict[Path, int] = {}
+    candidates = [path for root in roots for path in _directories(root.resolve(), DEPTH, seen)]
+    found: dict[LockedModel, Path] = {}
+    for directory in sorted(candidates, key=lambda path: path.name not in called):
+        sha256 = _sha256(directory)
+        same = [model for model in models if model.sha256 == sha256 and model not in found]
+        if same:  # of copies, the one whose directory is called so
+            found[next((model for model in same if model.directory == directory.name), same[0])] = directory
+        if len(found) == len(models):
+            return found
+    missing = next(model for model in models if model not in found)
+    raise CompressError(
+        f"no directory below {', '.join(map(str, roots))} is the {missing.kind} {missing.name!r} of the lock (hash "
+        f"{missing.sha256[:12]}, its directory was called {missing.directory!r}); say where models lie with --root DIR"
+    )
+
+
+def _directories(root: Path, depth: int, seen: dict[Path, int]) -> Iterator[Path]:
+    """Yield directories that may be models, at most so deep, each once however it is linked.
+
+    ``seen`` remembers how deep was looked below each.
+    """
+    before = seen.get(root, -1)
+    if before >= depth:
+        return
+    seen[root] = depth
+    if before < 0 and (root / "config.json").is_file():
+        yield root
+    try:
+        below = sorted(entry for entry in root.iterdir() if not entry.name.startswith(".") and entry.is_dir())
+    except OSError:
+        return
+    for entry in below if depth else ():
+        yield from _directories(entry.resolve(), depth - 1, seen)
+
+
+def _sha256(directory: Path) -> str | None:
+    """Return the hash of a model directory; None if it is none. The benchmark checks the files of those it opens."""
+    try:
+        return ModelDir.open(directory, verify=False).sha256
+    except (CompressError, OSError):
+        return None

@@ -1,0 +1,322 @@
+"""What was measured becomes result lines: speed, quality, sizes and memory of every run, as flat fields."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compress.benchmarking.candidates import Contender, precision_of, training_seed, vocabulary_sha256
+from compress.benchmarking.results.files import Measurement, is_baseline
+from compress.benchmarking.rounds import Run, Setting
+from compress.benchmarking.worker import Worker
+from compress.data import Example
+from compress.errors import CompressError
+from compress.host import library_versions
+from compress.inference.timing import (
+    Ratio,
+    is_noisy,
+    noise,
+    percentile_interval,
+    percentiles,
+    rate,
+    speedup,
+    throughput,
+)
+from compress.models.manifest import VOCABULARIES
+from compress.models.model_dir import ModelDir
+from compress.progress import Progress
+
+ONE = Ratio(1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Labelled rows: what they are called, their fingerprint and their gold labels ``[N]``; for tagging one a word."""
+
+    name: str
+    sha256: str
+    examples: list[Example]
+    gold: np.ndarray
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Operations of a row by title of the entry and setting, and the fastest the device can do by precision."""
+
+    flops: Mapping[tuple[str, Setting], float]
+    peak_tflops: Mapping[str, float]
+
+
+def keep_predictions(lines: Sequence[Measurement], predicted: Mapping[str, np.ndarray], gold: np.ndarray) -> None:
+    """Add what each row was predicted to be to the first line of every entry, and the gold to the baseline's."""
+    done: set[str] = set()
+    for line in lines:
+        title = f"{line['model']} in {line['runtime']}"
+        if title not in done and title in predicted:
+            line["predictions"] = [round(value, 5) for value in predicted[title].tolist()]
+            if is_baseline(line):
+                line["gold"] = gold.tolist()
+        done.add(title)
+
+
+def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
+    """Return what a run is: names, origin, architecture, sizes, memory."""
+    entry, contender = run.entry, run.entry.contender
+    teacher = next(other.entry.contender for other in runs if other.is_baseline)
+    manifest = contender.model.manifest
+    architecture = manifest.architecture if manifest else {}
+    size, parameters = _size_bytes(run), _parameters(run)
+    return {
+        "model": contender.name,
+        "recipe": contender.recipe,
+        "kind": entry.kind,
+        "control_of": contender.control_of,
+        "control": contender.control,
+        "stage": manifest.stage if manifest else "",
+        **({"quantizer": manifest.recipe["method"]} if manifest and manifest.stage == "quantize" else {}),
+        "parents": _parents(contender, runs),
+        **({"removals": list(contender.removals)} if contender.removals else {}),
+        "training_seed": training_seed(contender.model),
+        **training_fields(contender.model),
+        "model_sha256": contender.model.sha256,
+        "tokenizer_sha256": vocabulary_sha256(contender.model),
+        "runtime": entry.runtime,
+        "device": entry.device,
+        "threads": run.threads,
+        "tokenizer_inside": run.loaded["tokenizer_inside"],
+        "parameters": parameters,
+        "size_bytes": size,
+        "directory_bytes": sum(f.stat().st_size for f in entry.directory.path.rglob("*") if f.is_file()),
+        "parameters_ratio": teacher.model.parameters / parameters if parameters else None,
+        "size_ratio": teacher.model.size_bytes / size if size else None,
+        "shape": shape_of(contender.model),
+        "heads_per_layer": architecture.get("heads_per_layer"),
+        "ffn_per_layer": architecture.get("ffn_per_layer"),
+        "peak_memory_bytes": run.memory["peak_memory_bytes"],
+        "model_memory_bytes": run.memory["peak_memory_bytes"] - run.memory["memory_before_bytes"],
+        "peak_gpu_memory_bytes": run.memory["peak_gpu_memory_bytes"],
+        "load_ms": run.loaded["load_ms"],
+        "labels": list(teacher.model.labels),
+        "versions": _versions(run),
+    }
+
+
+def training_fields(model: ModelDir) -> Measurement:
+    """Return for how many steps of how many rows a model was trained, where its manifest says so."""
+    manifest = model.manifest
+    steps = manifest.notes.get("steps") if manifest else None
+    if manifest is None or steps is None:
+        return {"training_steps": None, "training_batch_size": None}
+    own = manifest.recipe.get("training", {}).get("batch_size")
+    sizes = {phase.get("training", {}).get("batch_size", own) for phase in manifest.recipe.get("phases", ())} or {own}
+    return {"training_steps": int(steps), "training_batch_size": sizes.pop() if len(sizes) == 1 else None}
+
+
+# What a shape has, and what configs call it.
+SHAPE = {
+    "type": ("model_type",),
+    "layers": ("num_hidden_layers", "n_layers"),
+    "hidden_size": ("hidden_size", "dim"),
+    "vocabulary_size": ("vocab_size",),
+}
+
+
+def shape_of(model: ModelDir) -> Measurement:
+    """Return a model's type, layers, hidden width and vocabulary as its config says; nothing of what it does not."""
+    if not (model.path / "config.json").is_file():  # a floor
+        return {}
+    named = {
+        key: next((model.config[name] for name in names if name in model.config), None) for key, names in SHAPE.items()
+    }
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def setting_fields(run: Run, runs: Sequence[Run], setting: Setting) -> Measurement:
+    """Return what a run was measured at, and how many tokens its rows have: those of floors as the teacher counts."""
+    lengths = [setting.length] if setting.length else token_lengths(run, runs)
+    return {
+        "batch_size": setting.batch_size,
+        "length": setting.length,
+        "padding": setting.padding,
+        "max_length": setting.width or run.loaded["max_length"],
+        "tokens_median": float(np.median(lengths)),
+        "tokens_p95": float(np.percentile(lengths, 95)),
+        "tokens_max": max(lengths),
+    }
+
+
+def speed_fields(run: Run, runs: Sequence[Run], setting: Setting, seed: int) -> Measurement:
+    """Return the timing fields of a run at a setting: alone, against the teacher in torch and in its own runtime.
+
+    Both are compared at the same threads, batch size and length; neither teacher is padded more than it must be.
+    """
+    teachers = [r for r in runs if r.threads == run.threads and r.entry.contender.kind == "teacher"]
+    baseline = next(r for r in teachers if r.is_baseline)
+    same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and setting.plain in r.turns), None)
+    mine, reference = run.latency_ms(setting), baseline.latency_ms(setting.plain)
+    spread = percentiles(mine)
+    low, high = percentile_interval(mine, 95, seed=seed)
+    own_noise = _noise(run, setting)
+    headline = total = ONE
+    if run is not baseline or setting != setting.plain:
+        headline = speedup(reference, mine, seed=seed)
+        total = speedup(baseline.total_ms(setting.plain), run.total_ms(setting), seed=seed)
+    if run.loaded["tokenizer_inside"]:
+        headline = total  # its time with tokenisation, against the teacher's without, would compare unlike things
+    return {
+        "warm_up_stable": run.warm[setting],
+        "latency_ms": mine,
+        **{f"latency_p{p}_ms": value for p, value in spread.items()},
+        "latency_p95_low_ms": low,
+        "latency_p95_high_ms": high,
+        "tokenize_p50_ms": percentiles(run.tokenize_ms(setting))[50],
+        "throughput_rows_per_second": throughput(mine, setting.batch_size),
+        "throughput_with_tokenizer_rows_per_second": throughput(run.total_ms(setting), setting.batch_size),
+        "throughput_tokens_per_second": _tokens_per_second(run, runs, setting),
+        **_ratio_fields("speedup", headline),
+        **_ratio_fields("speedup_with_tokenizer", total),
+        **_ratio_fields("speedup_same_runtime", _against(same, run, setting, seed)),
+        "noise": own_noise,
+        "noisy": is_noisy(headline, own_noise, _noise(baseline, setting.plain)),
+    }
+
+
+def device_fields(run: Run, setting: Setting, arithmetic: Arithmetic) -> Measurement:
+    """Return what the hardware says beside time: its own clock, energy, and the share of its peak."""
+    turns = run.turns[setting]
+    device_ms = [turn["device_ms"] for turn in turns]
+    joules = [turn["joules"] for turn in turns]
+    energy = [j / (turn["runs"] * setting.batch_size) for j, turn in zip(joules, turns, strict=True) if j is not None]
+    flops = arithmetic.flops.get((run.entry.title, setting))
+    peak = arithmetic.peak_tflops.get(precision_of(run.entry) or "")
+    rows_per_second = throughput(run.latency_ms(setting), setting.batch_size)
+    return {
+        "device_p50_ms": None if None in device_ms else percentiles(device_ms)[50],
+        "energy_joules_per_row": float(np.median(energy)) if energy else None,
+        "flops_per_row": flops,
+        "matmul_peak_tflops": peak,
+        "matmul_peak_share": flops * rows_per_second / (1e12 * peak) if flops and peak else None,
+    }
+
+
+def token_lengths(run: Run, runs: Sequence[Run]) -> list[int]:
+    """Return the tokens of each row: as the run counts them, or as its model does in a runtime, or as the teacher."""
+    mine = [r for r in runs if r.entry.contender is run.entry.contender]
+    lengths = next(r.loaded["lengths"] for r in [run, *mine, *runs] if r.loaded["lengths"] is not None)
+    return list(lengths)
+
+
+def _tokens_per_second(run: Run, runs: Sequence[Run], setting: Setting) -> float | None:
+    if run.entry.kind == "floor":
+        return None
+    if setting.length:
+        return throughput(run.latency_ms(setting), setting.batch_size) * setting.length
+    lengths = token_lengths(run, runs)
+    amounts = [sum(lengths[row] for batch in turn["batches"] for row in batch) for turn in run.turns[setting]]
+    return rate(run.latency_ms(setting), amounts)
+
+
+def _against(teacher: Run | None, run: Run, setting: Setting, seed: int) -> Ratio | None:
+    if teacher is None:
+        return None
+    if teacher is run and setting == setting.plain:
+        return ONE
+    return speedup(teacher.latency_ms(setting.plain), run.latency_ms(setting), seed=seed)
+
+
+def _ratio_fields(name: str, ratio: Ratio | None) -> dict[str, float | None]:
+    values = (ratio.value, ratio.low, ratio.high) if ratio else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+def _noise(run: Run, setting: Setting) -> float:
+    return noise([turn["probe_ms"] for turn in run.turns[setting]])
+
+
+def _parents(contender: Contender, runs: Sequence[Run]) -> list[str]:
+    """Follow the manifests from model to model, as far as they are in this benchmark."""
+    known: dict[str, ModelDir] = {}
+    for run in runs:
+        if run.entry.contender.model.manifest:
+            known[run.entry.contender.model.sha256] = run.entry.contender.model
+    found: list[str] = []
+    waiting = [contender.model]
+    while waiting:
+        manifest = waiting.pop(0).manifest
+        for parent in manifest.parents if manifest else ():
+            sha256 = str(parent.get("sha256", ""))
+            if sha256 and sha256 not in found:
+                found.append(sha256)
+                waiting += [known[sha256]] if sha256 in known else []
+    return found
+
+
+def _parameters(run: Run) -> int:
+    """Return the number of weights: floors and peers count theirs themselves."""
+    own = run.entry.folder != "runtimes"
+    return int(run.loaded["parameters"]) if own else run.entry.contender.model.parameters
+
+
+def _size_bytes(run: Run) -> int:
+    """Return the bytes of the weights: of floors and peers, all files that are not their tokenizer's."""
+    directory = run.entry.directory
+    if run.entry.folder == "runtimes":
+        return directory.size_bytes
+    files = (file for file in directory.path.rglob("*") if file.is_file() and file.name not in VOCABULARIES)
+    return sum(file.stat().st_size for file in files)
+
+
+def _versions(run: Run) -> dict[str, str]:
+    """Return the libraries of a run's process; the environment of a peer has this package from ours."""
+    own = {name: version for name, version in library_versions().items() if name == "compress"}
+    return {**own, **run.loaded["versions"]}
+
+
+logger = logging.getLogger("compress")
+
+
+def count_arithmetic(runs: Sequence[Run], device: str, progress: Progress) -> Arithmetic:
+    """Count the operations of every torch model at every setting, and measure the peak of a card.
+
+    The batches of the first round are counted, by the process of the teacher. What a model does is the same in every
+    runtime; a graph of another model, such as int8, has no count.
+    """
+    worker = max((run for run in runs if run.is_baseline), key=lambda run: run.threads).worker
+    models: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.entry.folder == "runtimes" and not run.entry.contender.model.is_onnx:
+            models.setdefault(run.entry.contender.name, []).append(run)
+    flops: dict[tuple[str, Setting], float] = {}
+    with progress("Counting operations", len(models)) as advance:
+        for mine in models.values():
+            counted = _flops(worker, mine, runs)
+            for run in mine:
+                flops |= {(run.entry.title, setting): counted[setting] for setting in run.turns if setting in counted}
+            advance(1)
+    return Arithmetic(flops, _peaks(worker, runs) if device == "cuda" else {})
+
+
+def _flops(worker: Worker, mine: Sequence[Run], runs: Sequence[Run]) -> dict[Setting, float]:
+    """Count one model at every setting that it was measured at anywhere."""
+    lengths = token_lengths(mine[0], runs)
+    batches = {setting: run.turns[setting][0]["batches"] for run in mine for setting in run.turns}
+    jobs = [
+        {"batches": [[setting.length or lengths[row] for row in batch] for batch in drawn], "width": setting.width}
+        for setting, drawn in batches.items()
+    ]
+    directory = str(mine[0].entry.contender.model.path.resolve())
+    try:
+        found = worker.ask("arithmetic", directory=directory, jobs=jobs)["flops"]
+    except CompressError as error:  # what was timed is worth more than this
+        logger.warning("the operations of %s are not counted: %s", mine[0].entry.contender.name, error)
+        return {}
+    return {setting: value for setting, value in zip(batches, found, strict=True) if value is not None}
+
+
+def _peaks(worker: Worker, runs: Sequence[Run]) -> dict[str, float]:
+    """Measure the card's peak in each precision that a runtime multiplies in."""
+    precisions = dict.fromkeys(filter(None, (precision_of(run.entry) for run in runs)))
+    return {p: float(worker.ask("peak", device="cuda", precision=p, threads=1)["tflops"]) for p in precisions}

@@ -1,0 +1,1 @@
+"""Result lines: their schema, their files, and what is computed from them."""

@@ -1,0 +1,260 @@
+"""Results of several seeds and several data sets in one: what a recipe is worth, not one lucky model of it.
+
+S seeds, N rows, K data sets. Lines belong together when they share recipe (a model without one: its name; a
+teacher: being one), kind, stage, runtime, device and metric. Two different models of one data set and seed, such as two
+levels of pruning, are no repetitions of each other; such lines are taken apart again by the models' names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from compress.benchmarking.candidates import BASELINE_RUNTIME
+from compress.benchmarking.results.files import Measurement, is_baseline, is_control_of
+from compress.evaluation.metrics import METRICS, Array
+from compress.evaluation.multi_seed_bootstrap import Columns, difference_interval
+
+SHARED = ("kind", "stage", "runtime", "device", "metric_name")
+Pair = tuple[Measurement, Measurement | None]  # a line, and what it is compared with: None is its teacher
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A recipe in a runtime over seeds and data sets. Metrics are fractions, differences are in points.
+
+    ``metric``, ``difference_points`` and ``gain_points`` are macro means: over the seeds of each data set, then over
+    the sets. ``metric_spread`` and ``difference_spread`` are the standard deviations over seeds (n - 1) of these means,
+    in the same units; None where a set has one seed only. The intervals ``low`` to ``high`` are 95% intervals of the
+    difference to the teacher, ``gain_low`` to ``gain_high`` of the difference to the control of the same seed; None
+    where ``notes`` say what is missing. With one seed they speak of that trained model only. ``gain_points`` is None
+    without a control.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    recipe: str
+    kind: str
+    stage: str
+    runtime: str
+    device: str
+    metric_name: str
+    seeds: int  # of the data set with fewest
+    data_sets: int
+    rows: int  # of all data sets together
+    metric: float
+    metric_spread: float | None
+    difference_points: float
+    difference_spread: float | None
+    low: float | None
+    high: float | None
+    gain_points: float | None
+    gain_low: float | None
+    gain_high: float | None
+    gain_seeds: int  # pairs of model and control in the data set with fewest
+    notes: tuple[str, ...]
+
+
+@dataclass
+class Answers:
+    """What lines keep of every row: predictions by model and runtime, the teacher's and gold by benchmark run."""
+
+    predictions: dict[tuple[Any, ...], Array] = field(default_factory=dict)
+    teacher: dict[tuple[Any, ...], Array] = field(default_factory=dict)
+    gold: dict[tuple[Any, ...], Array] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, lines: Iterable[Measurement]) -> Answers:
+        found = cls()
+        for line in lines:
+            if "predictions" in line:
+                found.predictions.setdefault(_model_of(line), np.asarray(line["predictions"]))
+                if is_baseline(line):
+                    found.teacher.setdefault(_run_of(line), np.asarray(line["predictions"]))
+            if "gold" in line:
+                found.gold.setdefault(_run_of(line), np.asarray(line["gold"]))
+        return found
+
+    def columns(self, pairs: Sequence[Pair]) -> Columns | list[str]:
+        """Return the columns of one data set, or what is missing."""
+        predicted, reference, missing = [], [], []
+        for line, other in pairs:
+            mine = self.predictions.get(_model_of(line))
+            theirs = self.teacher.get(_run_of(line)) if other is None else self.predictions.get(_model_of(other))
+            asked = "the teacher" if other is None else other["model"]
+            for name, found in ((line["model"], mine), (asked, theirs)):
+                if found is None:
+                    missing.append(f"no predictions of {name} on {line['data']}{_seed_of(line)}")
+            if mine is not None and theirs is not None:
+                predicted.append(mine)
+                reference.append(theirs)
+        head = pairs[0][0]
+        gold = self.gold.get(_run_of(head))
+        if gold is None:
+            missing.append(f"no gold labels of {head['data']}")
+        if missing or gold is None:
+            return missing
+        metric, classes = METRICS[head["metric_name"]], len(head["labels"])
+        return Columns(np.stack(predicted), np.stack(reference), gold, metric, classes)
+
+
+def aggregate(lines: Iterable[Measurement], *, seed: int = 0) -> list[Aggregate]:
+    """Return what every recipe reaches over its seeds and data sets, in the order of the lines.
+
+    Any line of a model will do, whatever its batch size, threads and padding: quality does not depend on them. Of a
+    model and seed measured twice on the same data the newest run counts. What has random weights is left out.
+    """
+    kept = [line for line in lines if line["metric"] is not None]
+    members, answers = _newest(kept), Answers.read(kept)
+    return [_aggregate(name, group, members, answers, seed) for name, group in _grouped(members)]
+
+
+def _aggregate(
+    name: str, group: Sequence[Measurement], members: Sequence[Measurement], answers: Answers, seed: int
+) -> Aggregate:
+    head = group[0]
+    sets = list(_by_data(group).values())
+    notes = _uneven(sets, members)
+    metric, metric_spread = _macro([[line["metric"] for line in lines] for lines in sets])
+    points, points_spread = _macro([[line["difference_points"] for line in lines] for lines in sets])
+    low: float | None
+    high: float | None
+    if head["kind"] == "teacher" and head["runtime"] == BASELINE_RUNTIME:
+        low, high = 0.0, 0.0  # it is what the others are compared with
+    elif len(group) == 1:
+        low, high = head["difference_low"], head["difference_high"]
+    else:
+        low, high = _interval([[(line, None) for line in lines] for lines in sets], answers, notes, seed)
+    pairs = _with_controls(group, members, notes)
+    gain = gain_low = gain_high = None
+    if pairs:
+        gain, _ = _macro([[100 * (m["metric"] - c["metric"]) for m, c in of_set if c] for of_set in pairs])
+        gain_low, gain_high = _interval(pairs, answers, notes, seed)
+    return Aggregate(
+        name=name,
+        models=tuple(dict.fromkeys(line["model"] for line in group)),
+        recipe=head["recipe"],
+        **{key: head[key] for key in SHARED},
+        seeds=min(map(len, sets)),
+        data_sets=len(sets),
+        rows=sum(lines[0]["metric_rows"] for lines in sets),
+        metric=metric,
+        metric_spread=metric_spread,
+        difference_points=points,
+        difference_spread=points_spread,
+        low=low,
+        high=high,
+        gain_points=gain,
+        gain_low=gain_low,
+        gain_high=gain_high,
+        gain_seeds=min(map(len, pairs), default=0),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _macro(values: Sequence[Sequence[float]]) -> tuple[float, float | None]:
+    """Return the mean over sets of the means over seeds, and its standard deviation over seeds.
+
+    Models of different sets are trained apart, so the variances of the sets add up: sqrt(sum of variances) / K.
+    """
+    mean = float(np.mean([np.mean(of_set) for of_set in values]))
+    if min(map(len, values)) < 2:
+        return mean, None
+    return mean, float(np.sqrt(sum(np.var(of_set, ddof=1) for of_set in values)) / len(values))
+
+
+def _interval(
+    sets: Sequence[Sequence[Pair]], answers: Answers, notes: list[str], seed: int
+) -> tuple[float | None, float | None]:
+    """Return the interval over all sets; where anything is missing there is none, and ``notes`` say what."""
+    found = [answers.columns(pairs) for pairs in sets]
+    missing = [what for one in found if isinstance(one, list) for what in one]
+    if missing:
+        notes += missing
+        return None, None
+    return difference_interval([one for one in found if isinstance(one, Columns)], seed=seed)
+
+
+def _with_controls(group: Sequence[Measurement], members: Sequence[Measurement], notes: list[str]) -> list[list[Pair]]:
+    """Pair every line with the control of its data set and seed; empty without controls on every data set."""
+    head, models = group[0], {line["model"] for line in group}
+    if head["kind"] != "model":
+        return []
+    alike = [key for key in SHARED if key != "kind"]
+    controls: dict[tuple[Any, ...], Measurement] = {}
+    for line in sorted(members, key=lambda line: line["control_of"] not in models):
+        if is_control_of(line, group) and all(line[key] == head[key] for key in alike):
+            controls.setdefault(_unit_of(line), line)
+    if not controls:
+        return []
+    pairs: list[list[Pair]] = []
+    for lines in _by_data(group).values():
+        notes += [f"no control on {x['data']}{_seed_of(x)}" for x in lines if _unit_of(x) not in controls]
+        pairs.append([(line, controls[_unit_of(line)]) for line in lines if _unit_of(line) in controls])
+    return pairs if all(pairs) else []
+
+
+def _uneven(sets: Sequence[Sequence[Measurement]], members: Sequence[Measurement]) -> list[str]:
+    """Say which data sets of the metric the group lacks, and where it has fewer seeds than elsewhere."""
+    metric = sets[0][0]["metric_name"]
+    there = {lines[0]["data_sha256"] for lines in sets}
+    absent = {x["data_sha256"]: x["data"] for x in members if x["metric_name"] == metric}
+    notes = [f"not measured on {name}" for sha, name in absent.items() if sha not in there]
+    most = max(map(len, sets))
+    return notes + [f"{len(lines)} of {most} seeds on {lines[0]['data']}" for lines in sets if len(lines) < most]
+
+
+def _newest(lines: Sequence[Measurement]) -> list[Measurement]:
+    """Return one line of every model, seed, runtime and data set: the first of its newest run."""
+    found: dict[tuple[Any, ...], Measurement] = {}
+    for line in lines:
+        key = (line["model"], *_unit_of(line), *(line[name] for name in SHARED))
+        if key not in found or line["created"] > found[key]["created"]:
+            found[key] = line
+    return list(found.values())
+
+
+def _grouped(members: Sequence[Measurement]) -> list[tuple[str, list[Measurement]]]:
+    """Gather repetitions under one name; what has two models of one data set and seed is taken apart by model."""
+    by_recipe: dict[tuple[Any, ...], list[Measurement]] = {}
+    for line in members:
+        name = line["recipe"] or ("teacher" if line["kind"] == "teacher" else line["model"])
+        key = (name, *(line[shared] for shared in SHARED))
+        by_recipe.setdefault(key, []).append(line)
+    groups: list[tuple[str, list[Measurement]]] = []
+    for (name, *_), group in by_recipe.items():
+        if len({_unit_of(line) for line in group}) == len(group):
+            groups.append((name, group))
+            continue
+        by_model: dict[str, list[Measurement]] = {}
+        for line in group:
+            by_model.setdefault(line["model"], []).append(line)
+        groups += by_model.items()
+    return groups
+
+
+def _by_data(group: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    sets: dict[str, list[Measurement]] = {}
+    for line in group:
+        sets.setdefault(line["data_sha256"], []).append(line)
+    return sets
+
+
+def _run_of(line: Measurement) -> tuple[Any, ...]:
+    """Name the benchmark that a line is from: it is compared with the teacher of its own run."""
+    return line["data_sha256"], line["created"]
+
+
+def _model_of(line: Measurement) -> tuple[Any, ...]:
+    return *_run_of(line), line["model"], line["runtime"], line["device"]
+
+
+def _unit_of(line: Measurement) -> tuple[Any, ...]:
+    return line["data_sha256"], line["training_seed"]
+
+
+def _seed_of(line: Measurement) -> str:
+    return "" if line["training_seed"] is None else f", seed {line['training_seed']}"

@@ -1,0 +1,163 @@
+"""Result files: flat JSON lines, one for each (model, runtime, device, threads, length, padding, batch size).
+
+``compress benchmark`` writes them, ``report`` and ``check`` read them, ``benchmarks/results`` keeps them. Every line
+stands on its own. Examples are known by their row number only; no line holds a text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compress.benchmarking.results.schema import SCHEMA, faults
+from compress.errors import CompressError
+from compress.models.output_dir import write_atomically
+
+# Raw samples, metric with n, sizes and host of one configuration: one line of JSON, as
+# compress.benchmarking.results.schema says.
+Measurement = dict[str, Any]
+
+# What makes two lines the same configuration, whatever the batch size and the time.
+KEY = (
+    "data_sha256",
+    "host_id",
+    "device",
+    "threads",
+    "length",
+    "padding",
+    "max_length",
+    "model",
+    "runtime",
+    "model_sha256",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The lines of one configuration, by rising batch size: latency is the first one's, throughput the last one's."""
+
+    lines: tuple[Measurement, ...]
+
+    @property
+    def head(self) -> Measurement:
+        return self.lines[0]
+
+    @property
+    def bulk(self) -> Measurement:
+        return self.lines[-1]
+
+    @property
+    def title(self) -> str:
+        return f"{self.head['model']} in {self.head['runtime']}"
+
+
+def rows_of(lines: Iterable[Measurement]) -> list[Row]:
+    """Gather lines into rows in the order they come; of a configuration measured twice the newest run counts.
+
+    Structures are no rows: they are there for the steps of a waterfall, and no candidates for anything.
+    """
+    newest: dict[tuple[Any, ...], dict[int, Measurement]] = {}
+    for line in lines:
+        if line["kind"] == "structure":
+            continue
+        sizes = newest.setdefault(tuple(line[key] for key in KEY), {})
+        made = {other["created"] for other in sizes.values()}
+        if made and line["created"] < max(made):
+            continue
+        if made and line["created"] > max(made):
+            sizes.clear()
+        sizes[line["batch_size"]] = line
+    return [Row(tuple(sizes[size] for size in sorted(sizes))) for sizes in newest.values()]
+
+
+def is_baseline(line: Mapping[str, Any]) -> bool:
+    """Tell whether a line is the teacher in torch, padded as little as can be, against which every speed-up is."""
+    return line["kind"] == "teacher" and line["runtime"] == "torch" and line["padding"] == "longest"
+
+
+def is_control_of(control: Mapping[str, Any], models: Iterable[Mapping[str, Any]]) -> bool:
+    """Tell whether a line is of a control of one of the models, whose lines share a recipe.
+
+    Models name their control. Where none does, as in older results, it names one of them or shares their recipe.
+    """
+    models = list(models)
+    if control["kind"] != "control":
+        return False
+    if named := {line["control"] for line in models if line.get("control")}:
+        return control["model"] in named
+    return any(control["control_of"] == line["model"] or control["recipe"] == line["recipe"] != "" for line in models)
+
+
+def write_results(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Write lines whole or not at all.
+
+    Raises:
+        ValueError: a line is not as :mod:`compress.benchmarking.results.schema` says.
+    """
+    lines = list(lines)
+    for line in lines:
+        if wrong := faults(line):
+            raise ValueError(f"a line of results is not as its schema says: {', '.join(wrong)}")
+    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise CompressError(f"{path} cannot be written ({error.strerror}); choose another -o") from None
+
+
+def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
+    """Read the lines of all files in order.
+
+    Raises:
+        CompressError: a file is missing, empty, damaged or of another kind.
+    """
+    lines: list[Measurement] = []
+    for path in map(Path, paths):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise CompressError(f"{path} does not exist; make it with 'compress benchmark ... -o {path}'") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise CompressError(f"{path} cannot be read as results ({error}); give a .jsonl of benchmark") from None
+        lines += parse_results(text, str(path))
+    return lines
+
+
+def parse_results(text: str, path: str) -> list[Measurement]:
+    """Read the lines of a file's text; ``path`` is what the file is called when something is wrong with it.
+
+    Raises:
+        CompressError: it is empty, damaged or of another kind.
+    """
+    found = [_parse(line, number, path) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not found:
+        raise CompressError(f"{path} holds no results; make it with 'compress benchmark ... -o {path}'")
+    return found
+
+
+def _parse(text: str, number: int, path: str) -> Measurement:
+    try:
+        line = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CompressError(f"{path}, line {number} is not valid JSON ({error.msg}); run the benchmark again") from None
+    if isinstance(line, dict) and line.get("schema", SCHEMA) != SCHEMA:
+        raise CompressError(
+            f"{path}, line {number} has schema {line['schema']}; this compress reads {SCHEMA}: run the benchmark again"
+        )
+    if wrong := faults(line):
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise CompressError(
+            f"{path}, line {number} is not a result of compress benchmark: {', '.join(wrong[:3])}{more}"
+        )
+    return dict(line)
+
+
+def host_id(host: Mapping[str, Any]) -> str:
+    """Return a short fingerprint of what decides speed: processor, instruction sets, cores, system, GPU."""
+    deciding = {key: host.get(key) for key in ("cpu", "cpu_family_model", "cpu_flags", "cores", "system", "gpu")}
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,127 @@
+"""Numbers as people read them: every figure of a report, a table or a verdict is written by one of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from compress.inference.timing import NOISE_LIMIT
+
+NONE = "–"
+
+
+def shown(line: Mapping[str, Any], key: str = "metric", *, digits: int = 2) -> str:
+    """Return a metric as people write it: accuracy and F1 in percent, correlations as fractions; a dash for none."""
+    if line[key] is None:
+        return NONE
+    value = float(line[key])
+    return f"{100 * value:.{digits}f}%" if in_percent(line["metric_name"]) else f"{value:.{digits + 2}f}"
+
+
+def in_percent(metric: str | None) -> bool:
+    """Tell whether a metric is written in percent."""
+    return metric in {"accuracy", "f1", "macro-f1"}
+
+
+def metric_title(name: str | None) -> str:
+    """Return a metric's name for a heading, with its unit."""
+    return f"{name} (%)" if in_percent(name) else name or "metric"
+
+
+def points(value: float) -> str:
+    """Return a difference in points with its sign and a true minus: ``−0.57``."""
+    return f"{value:+.2f}".replace("-", "−").replace("+0.00", "0.00").replace("−0.00", "0.00")
+
+
+def in_points(budget: float) -> str:
+    """Return a budget as it was given: ``1 point``, ``0.5 points``."""
+    return f"{budget:g} point{'' if budget == 1 else 's'}"
+
+
+def precision(line: Mapping[str, Any]) -> str:
+    """Return what quantization made of a model: ``int8``, or ``packed``, which is smaller and no faster."""
+    return "packed" if line.get("quantizer") == "packed" else "int8"
+
+
+def megabytes(size_bytes: float) -> str:
+    """Return a size with two significant digits at least: ``1.2 kB``, ``4.4 MB``, ``91 MB``."""
+    if size_bytes < 1e4:
+        return f"{size_bytes / 1e3:.1f} kB"
+    size = size_bytes / 1e6
+    return f"{size:.2f} MB" if size < 1 else f"{size:.1f} MB" if size < 20 else f"{size:,.0f} MB"
+
+
+def times(value: float) -> str:
+    """Return a ratio with three significant digits, or two just below 1: ``×0.053``, ``×0.97``, ``×46.2``."""
+    if value < 0.3:
+        return f"×{value:.3f}"
+    return f"×{value:.2f}" if value < 9.995 else f"×{value:.1f}" if value < 99.95 else f"×{value:,.0f}"
+
+
+def milliseconds(value: float) -> str:
+    """Return a duration with three significant digits: ``0.185 ms``, ``9.02 ms``, ``237 ms``; two where it is tiny."""
+    if 0 < value < 0.01:
+        return f"{value:.{1 - math.floor(math.log10(value))}f} ms"
+    digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f} ms"
+
+
+def count(value: float) -> str:
+    """Return a large number in short: ``22.7 M``, ``1.1 M``, ``860 k``."""
+    return f"{value / 1e6:.1f} M" if value >= 1e6 else f"{value / 1e3:.0f} k" if value >= 1e4 else f"{value:,.0f}"
+
+
+def rate(value: float) -> str:
+    """Return a number of things per second or hour with three significant digits at least: ``4.21``, ``7,572``."""
+    return f"{value:,.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def probability(value: float) -> str:
+    """Return a p-value with two significant digits: ``0.41``, ``0.032``, ``< 0.001``."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def money(value: float, currency: str = "") -> str:
+    """Return an amount with two significant digits at least, also below a cent: ``0.34``, ``0.00012``, ``1,250``."""
+    digits = 0 if value >= 100 else 2 if value >= 1 or value <= 0 else 1 - math.floor(math.log10(value))
+    return f"{value:,.{digits}f} {currency}".rstrip()
+
+
+def exact(value: float | str) -> str:
+    """Return a number to calculate with: ten significant digits, without the noise of binary fractions behind them."""
+    return value if isinstance(value, str) else f"{value:.10g}"
+
+
+def span(low: str, high: str) -> str:
+    """Return an interval: ``−1.16 to +2.07``."""
+    return f"{low} to {high}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a count of things: ``1 thread``, ``1,200 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def speed_or_noise(line: Mapping[str, Any], text: str) -> str:
+    """Return a speed as written, or, where the host was too noisy for it, that it was."""
+    return f"too noisy{noise_note(line)}" if line["noisy"] else text
+
+
+def noise_note(line: Mapping[str, Any]) -> str:
+    """Return a line's noise in brackets where it is what was too much, not the teacher's noise or the interval."""
+    return f" ({line['noise']:.0%})" if line["noise"] > NOISE_LIMIT else ""
+
+
+def plain(text: object) -> str:
+    """Make text safe in a line or a table cell: one line, no column marks, HTML, emphasis, links, maths or mentions."""
+    flat = " ".join(str(text).split()).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
+    for mark in "|*_`[]~$":
+        flat = flat.replace(mark, "\\" + mark)
+    return flat.replace("#", "&#35;").replace("@", "&#64;")
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table: the first column to the left, numbers to the right."""
+    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *([plain(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

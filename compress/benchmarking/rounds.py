@@ -1,0 +1,306 @@
+"""The parent's side of a benchmark: start a process for each configuration, let them take turns, and collect."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.benchmarking.candidates import Build, Entry
+from compress.benchmarking.energy import EnergyMeter
+from compress.benchmarking.extra_candidates import left_out_entry
+from compress.benchmarking.worker import Worker
+from compress.benchmarking.worker_main import write_texts
+from compress.errors import CompressError, Unavailable
+from compress.inference.cores import available_cores, quietest_first
+from compress.inference.timing import batches_per_round, draw_batches
+from compress.progress import Progress
+
+logger = logging.getLogger("compress")
+
+PADDED_WIDTH = 128  # what people commonly pad to
+ENERGY_READINGS = 5
+# Bodies are there for scale: one of seconds a row would take most of a benchmark's time.
+BODY_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How rows are put before a model.
+
+    ``length`` is the tokens of every row, or None for the data's own. ``width`` is what rows are padded to whatever
+    their length; 0 means to the longest of their batch.
+    """
+
+    batch_size: int
+    length: int | None = None
+    width: int = 0
+
+    @property
+    def padding(self) -> str:
+        return "max_length" if self.width else "longest"
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The arguments of a runner's ``prepare``."""
+        return {**({"length": self.length} if self.length else {}), **({"width": self.width} if self.width else {})}
+
+    @property
+    def plain(self) -> Setting:
+        """The same rows without padding that is not needed: what it is compared with."""
+        return Setting(self.batch_size, self.length)
+
+
+@dataclass
+class Run:
+    """An entry with a thread count, its process, and what was measured so far."""
+
+    entry: Entry
+    threads: int
+    worker: Worker
+    loaded: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    warm: dict[Setting, bool] = field(default_factory=dict)
+    turns: dict[Setting, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.entry.is_baseline
+
+    @property
+    def is_of_teacher(self) -> bool:
+        """Whether it is the teacher in one of the runtimes, with which the others are compared."""
+        return self.entry.kind == "teacher"
+
+    def latency_ms(self, setting: Setting) -> list[list[float]]:
+        return [turn["latency_ms"] for turn in self.turns[setting]]
+
+    def tokenize_ms(self, setting: Setting) -> list[list[float]]:
+        return [turn["tokenize_ms"] for turn in self.turns[setting]]
+
+    def total_ms(self, setting: Setting) -> list[list[float]]:
+        """Tokenisation and model together, batch by batch."""
+        pairs = zip(self.latency_ms(setting), self.tokenize_ms(setting), strict=True)
+        return [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured at: see :func:`compress.benchmarking.benchmark.benchmark`."""
+
+    device: str
+    threads: Sequence[int]
+    batch_sizes: Sequence[int]
+    lengths: Sequence[int]
+    rounds: int
+    seed: int
+    max_length: int
+    padded_teacher: bool
+
+    def settings(self, run: Run) -> list[Setting]:
+        """Return the settings of a loaded run.
+
+        Floors and peers read texts, so that they have the data's own lengths only; structures are for the waterfall,
+        which is of these. Bodies are there for latency: a large batch of BERT-large takes the time of a whole model's
+        benchmark.
+        """
+        at_lengths = run.entry.folder == "runtimes" and run.entry.kind != "structure"
+        lengths = [None, *self.lengths] if at_lengths else [None]
+        sizes = [min(self.batch_sizes)] if run.entry.kind == "body" else self.batch_sizes
+        settings = [Setting(size, length) for length in lengths for size in sizes]
+        if run.is_baseline and self.padded_teacher:
+            settings += [Setting(size, None, self._padded_width(run)) for size in sizes]
+        return settings
+
+    def _padded_width(self, run: Run) -> int:
+        """Return what rows are padded to by who pads them all: no row is cut for it."""
+        readable = int(run.loaded["max_length"])
+        return readable if self.max_length else min(readable, max(PADDED_WIDTH, *run.loaded["lengths"]))
+
+
+@dataclass(frozen=True)
+class Files:
+    """What children read: the test rows, and the training rows with their labels, if there are any."""
+
+    scratch: Path
+    texts: Path
+    train: Path | None
+    gold: Path | None
+
+    @classmethod
+    def write(cls, scratch: Path, rows: Sequence[Any], train: Sequence[Any], gold: np.ndarray | None) -> Files:
+        labels = scratch / "train-gold.npy"
+        if gold is not None:
+            np.save(labels, gold)
+        return cls(
+            scratch,
+            write_texts(scratch / "texts.json", rows),
+            write_texts(scratch / "train.json", train) if train else None,
+            labels if gold is not None else None,
+        )
+
+
+def groups_of(entries: Sequence[Entry], together: int) -> list[list[Entry]]:
+    """Part entries into groups of so many models (0: one group of all), each with the teacher in all its runtimes.
+
+    Structures are in the group of the model that they became, and not counted.
+    """
+    teacher = [entry for entry in entries if entry.kind == "teacher"]
+    others: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.kind != "teacher":
+            others.setdefault(entry.contender.structure_of or entry.contender.name, []).append(entry)
+    models = list(others.values())
+    size = together or max(1, len(models))
+    parts = [models[start : start + size] for start in range(0, len(models), size)] or [[]]
+    return [[*teacher, *(entry for model in part for entry in model)] for part in parts]
+
+
+@contextmanager
+def started(
+    entries: Sequence[Entry], plan: Plan, files: Files, left_out: list[dict[str, str]], progress: Progress
+) -> Iterator[tuple[list[Run], dict[str, np.ndarray | None]]]:
+    """Give a loaded process for each entry and thread count, and the logits ``[N, C]`` of each entry by its title.
+
+    A floor or peer that cannot be had here is added to ``left_out`` with the reason. All processes are ended on the
+    way out, whatever happens.
+    """
+    with ExitStack() as stack:
+        runs: list[Run] = []
+        logits: dict[str, np.ndarray | None] = {}
+        cores = quietest_first(available_cores())
+        with progress("Loading and predicting", len(entries)) as advance:
+            for entry in entries:
+                try:
+                    with ExitStack() as own:
+                        found, answers = _start(entry, plan, files, cores, own)
+                        stack.push(own.pop_all())
+                except CompressError as error:
+                    # A peer is somebody else's tool: that it fails on this model is no reason to measure nothing.
+                    if entry.is_baseline or not (entry.kind == "peer" or isinstance(error, Unavailable)):
+                        raise
+                    left_out.append(left_out_entry(entry.title, error, entry.directory.path))
+                else:
+                    runs += found
+                    logits[entry.title] = answers
+                advance(1)
+        yield runs, logits
+
+
+def _start(
+    entry: Entry, plan: Plan, files: Files, cores: Sequence[int], stack: ExitStack
+) -> tuple[list[Run], np.ndarray | None]:
+    """Build what is to be built, load it with each thread count, and predict once."""
+    if entry.build:
+        _build(entry, entry.build, files)
+    runs = []
+    for count in plan.threads:
+        worker = Worker(entry.title, threads=count, scratch=files.scratch, python=entry.python)
+        stack.callback(worker.close)
+        run = Run(entry, count, worker)
+        run.loaded = load(
+            run, files.texts, cores=sorted(cores[:count]), max_length=plan.max_length, lengths=plan.lengths
+        )
+        runs.append(run)
+    if entry.has_random_weights:
+        return runs, None
+    path = files.scratch / "logits.npy"
+    task = (entry.build.source if entry.build else entry.directory).task
+    runs[0].worker.ask("predict", logits=str(path), task=task)
+    return runs, np.load(path)
+
+
+def load(run: Run, texts: Path, *, cores: Sequence[int], **options: Any) -> dict[str, Any]:
+    """Load a run's model in its process; see :meth:`compress.benchmarking.worker_main.Subject.load`."""
+    return run.worker.ask(
+        "load",
+        folder=run.entry.folder,
+        plugin=run.entry.plugin,
+        directory=str(run.entry.directory.path.resolve()),
+        device=run.entry.device,
+        threads=run.threads,
+        cores=list(cores),
+        texts=str(texts),
+        **options,
+    )
+
+
+def _build(entry: Entry, build: Build, files: Files) -> None:
+    """Build in a process that ends: what conversion takes must not count as memory of the model."""
+    logger.info("%s: building", entry.title)
+    worker = Worker(entry.title, threads=len(available_cores()), scratch=files.scratch, python=entry.python)
+    try:
+        worker.ask(
+            "build",
+            folder=build.folder,
+            plugin=build.plugin,
+            directory=str(entry.directory.path),
+            model=str(build.source.path.resolve()),
+            train=str(files.train or ""),
+            gold=str(files.gold or ""),
+            task=build.source.task,
+            classes=len(build.source.labels),
+        )
+    finally:
+        worker.close()
+
+
+def take_turns(
+    runs: Sequence[Run],
+    settings: Sequence[Sequence[Setting]],
+    *,
+    rows: int,
+    rounds: int,
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Warm up, then take turns: within a round, all that have the same rows before them follow in a random order.
+
+    Args:
+        runs: loaded processes; what is measured is added to them.
+        settings: of each run.
+        rows: how many rows they loaded.
+    """
+    generator = random.Random(seed)
+    groups: dict[Setting, list[tuple[Run, Setting]]] = {}
+    for run, own in zip(runs, settings, strict=True):
+        for setting in own:
+            groups.setdefault(setting.plain, []).append((run, setting))
+    turns = sum(map(len, groups.values()))
+    probes = {size: draw_batches(generator, rows, size, 1)[0] for size in dict.fromkeys(g.batch_size for g in groups)}
+    with progress("Warming up", turns) as advance:
+        for run, setting in (pair for group in groups.values() for pair in group):
+            probe = probes[setting.batch_size]
+            run.warm[setting] = run.worker.ask("warm_up", probe=probe, shape=setting.shape)["stable"]
+            run.turns[setting] = []
+            advance(1)
+    meters = {device: EnergyMeter.open(device) for device in {run.entry.device for run in runs}}
+    with progress("Measuring", rounds * turns) as advance:
+        for _ in range(rounds):
+            for plain in generator.sample(list(groups), len(groups)):
+                batches = draw_batches(generator, rows, plain.batch_size, batches_per_round(plain.batch_size))
+                for run, setting in generator.sample(groups[plain], len(groups[plain])):
+                    meter = meters[run.entry.device]
+                    mine = batches[:BODY_BATCHES] if run.entry.kind == "body" else batches
+                    run.turns[setting].append(_turn(run, setting, probes[plain.batch_size], mine, meter))
+                    advance(1)
+
+
+def _turn(
+    run: Run, setting: Setting, probe: list[int], batches: list[list[int]], meter: EnergyMeter | None
+) -> dict[str, Any]:
+    """Measure the batches of one turn; the energy is that of the turn as a whole, its probe included.
+
+    A turn that is over before the counter is renewed several times has none: it would get that of its neighbours.
+    """
+    before, started = meter.joules() if meter else 0.0, time.perf_counter()
+    turn = run.worker.ask("measure", probe=probe, batches=batches, shape=setting.shape)
+    counted = meter is not None and time.perf_counter() - started >= ENERGY_READINGS * meter.resolution_s
+    return {**turn, "batches": batches, "joules": meter.joules() - before if meter and counted else None}

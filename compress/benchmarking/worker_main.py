@@ -1,0 +1,329 @@
+"""The child process of a benchmark: the model under measurement and the rows it is measured on.
+
+``python -m compress.benchmarking.worker_main`` answers one JSON line on standard output for each on standard input; see
+:class:`compress.benchmarking.worker.Worker`. At the top it imports NumPy and nothing heavier: a floor needs no torch,
+and the environment of a peer may not have it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from compress import plugins
+from compress.benchmarking.memory import peak_gpu_memory, peak_memory, reset_peak_memory
+from compress.data.examples import Example
+from compress.data.word_alignment import by_sentence, word_counts
+from compress.errors import CompressError, Unavailable
+from compress.host import library_versions
+from compress.inference.cores import pin
+from compress.inference.runner import Runner
+from compress.inference.timing import is_stable
+from compress.models.manifest import MANIFEST_NAME, Manifest
+from compress.models.model_dir import ModelDir
+
+WARM_UP_SECONDS = 10.0
+PROBE_RUNS = 3
+PROBE_MS = 500.0
+PREDICT_ROWS = 32
+
+# How rows are made: {} as they are, or "length" and "width" of compress.inference.token_runner.
+Shape = Mapping[str, int]
+
+
+class Subject:
+    """Answers requests, each by the method of its name."""
+
+    runner: Runner
+    handicap = 0.0
+
+    def build(
+        self, *, folder: str, plugin: str, directory: str, model: str, train: str, gold: str, task: str, classes: int
+    ) -> Any:
+        """Fit a floor, convert a model for a peer, or write a body: afterwards ``directory`` can be loaded.
+
+        Args:
+            model: the model that a peer runs; for floors and bodies the teacher.
+            train: a file of texts, or empty; ``gold`` the file of their labels.
+        """
+        target = Path(directory)
+        target.mkdir(parents=True)
+        source = _unchecked(Path(model))
+        examples = read_texts(train) if train else []
+        labels = np.load(gold) if gold else None
+        if folder == "bodies":
+            from compress.benchmarking.reference_models import build_body
+
+            build_body(plugin, target, source)
+            return {}
+        module = plugins.find(folder, plugin).load()
+        import_required(module)
+        if folder == "floors":
+            module.fit(target, examples, labels, task, classes, source)
+        else:
+            module.build(target, source, examples, labels)
+        return {}
+
+    def load(
+        self,
+        *,
+        folder: str,
+        plugin: str,
+        directory: str,
+        device: str,
+        threads: int,
+        cores: list[int],
+        texts: str,
+        max_length: int = 0,
+        lengths: Sequence[int] = (),
+        handicap: float = 0.0,
+    ) -> Any:
+        """Load the rows and the model. Pins this process first, so that thread pools obey.
+
+        Args:
+            folder, plugin: what starts the directory: a runtime, a floor or a peer.
+            texts: a file of texts.
+            max_length, lengths: see :class:`compress.inference.token_runner.TokenRunner`; runtimes only.
+            handicap: make each run so much longer, as a share of its time; to see whether a benchmark notices.
+        """
+        pin(cores)
+        self.handicap = handicap
+        self.examples = read_texts(texts)
+        place = Path(directory)
+        module = plugins.find(folder, plugin).load()
+        required = import_required(module)
+        tokens = None
+        if folder == "runtimes":
+            from compress.inference.token_runner import TokenRunner
+
+            tokens = TokenRunner.open(place, max_length, lengths)
+        if _opens_torch_models(module):
+            importlib.import_module(
+                "compress.models.modeling.registration"
+            )  # 140 MB of code that are no part of a model
+        self.sizes = tokens.lengths(self.examples) if tokens else [_characters(row) for row in self.examples]
+        self.memory_before = reset_peak_memory()
+        started = time.perf_counter_ns()
+        opened = module.start(place, threads=threads, device=device)
+        if tokens:
+            tokens.function, opened = opened, tokens
+        elif max_length and folder == "peers":
+            _cut_to(opened, max_length)
+        self.runner = opened
+        shortest = min(range(len(self.sizes)), key=lambda row: self.sizes[row])
+        self.runner.run(self.inputs([shortest], {}))
+        return {
+            "load_ms": _since(started),
+            "parameters": int(self.runner.parameters),
+            "tokenizer_inside": bool(self.runner.tokenizer_inside),
+            "max_length": int(getattr(self.runner, "max_length", 0)),
+            "lengths": self.sizes if tokens else None,
+            "versions": {**library_versions(), **_versions(required)},
+        }
+
+    def inputs(self, rows: Sequence[int], shape: Shape) -> Any:
+        return self.runner.prepare([self.examples[row] for row in rows], **shape)
+
+    def predict(self, *, logits: str, task: str = "classification") -> Any:
+        """Write the logits ``[N, C]`` of all rows; rows of like length share a batch. For tagging N counts words."""
+        order = sorted(range(len(self.examples)), key=lambda row: self.sizes[row])
+        parts = [self.runner.run(self.inputs(order[i : i + PREDICT_ROWS], {})) for i in _steps(order, PREDICT_ROWS)]
+        if task == "tagging":  # its runners refuse numbers that are not finite
+            of_sentences = by_sentence(np.concatenate(parts), word_counts(self.examples[row] for row in order))
+            placed = [of_sentences[place] for place in np.argsort(order)]
+            np.save(logits, np.concatenate(placed).astype(np.float32))
+            return {}
+        ordered = np.concatenate(parts).astype(np.float32)
+        if not np.isfinite(ordered).all():
+            raise CompressError("it gives logits that are not finite numbers; its weights are damaged")
+        found = np.empty_like(ordered)
+        found[order] = ordered
+        np.save(logits, found)
+        return {}
+
+    def warm_up(self, *, probe: list[int], shape: Shape) -> Any:
+        """Run one batch until it no longer gets faster, after what a runtime does once for all batches of its size."""
+        prepare = getattr(self.runner, "prepare_shapes", None)
+        if prepare is not None:
+            prepare(len(probe), shape.get("length") or max(*self.sizes, shape.get("width", 0)))
+        inputs, samples = self.inputs(probe, shape), list[float]()
+        end = time.perf_counter() + WARM_UP_SECONDS
+        while not is_stable(samples) and time.perf_counter() < end:
+            samples.append(self._time(inputs))
+        return {"stable": is_stable(samples), "runs": len(samples)}
+
+    def measure(self, *, probe: list[int], batches: list[list[int]], shape: Shape) -> Any:
+        """Time the batches of one turn, in milliseconds: tokenisation, then the model alone.
+
+        The probe, the same batch in every turn, comes first: it brings this model back into the caches that another
+        one had in between, and its own spread over turns says how noisy the machine is.
+        """
+        probed = self.inputs(probe, shape)
+        probes = [self._time(probed)]
+        while len(probes) < PROBE_RUNS and sum(probes) < PROBE_MS:
+            probes.append(self._time(probed))
+        prepared, tokenize_ms = [], []
+        for rows in batches:
+            started = time.perf_counter_ns()
+            prepared.append(self.inputs(rows, shape))
+            tokenize_ms.append(0.0 if self.runner.tokenizer_inside else _since(started))
+        latency_ms, device_ms = [], []
+        for inputs in prepared:
+            latency_ms.append(self._time(inputs))
+            device_ms.append(getattr(self.runner, "device_ms", None))
+        return {
+            "latency_ms": latency_ms,
+            "tokenize_ms": tokenize_ms,
+            "device_ms": None if None in device_ms else device_ms,
+            "probe_ms": float(np.median(probes)),
+            "runs": len(probes) + len(batches),
+        }
+
+    def memory(self) -> Any:
+        """Return the peak resident memory since loading began, and what this process held before the model."""
+        return {
+            "peak_memory_bytes": peak_memory(),
+            "memory_before_bytes": self.memory_before,
+            "peak_gpu_memory_bytes": peak_gpu_memory(),
+        }
+
+    def arithmetic(self, *, directory: str, jobs: list[dict[str, Any]]) -> Any:
+        """Return the operations of a row on average over the batches of each job; null where they cannot be counted.
+
+        Args:
+            jobs: ``batches``, of which only the lengths of the rows count, and the ``width`` they are padded to.
+        """
+        from compress.models.flops import count_flops
+
+        model = ModelDir.open(directory, verify=False).load()
+        counted: list[float | None] = []
+        for job in jobs:
+            batches = [tuple(lengths) for lengths in job["batches"]]
+            known = {lengths: count_flops(model, blank_arrays(lengths, job["width"])) for lengths in set(batches)}
+            found = [value for value in (known[lengths] for lengths in batches) if value is not None]
+            counted.append(sum(found) / len(found) if len(found) == len(batches) else None)
+        return {"flops": counted}
+
+    def peak(self, *, device: str, precision: str, threads: int) -> Any:
+        """Return the fastest matrix product of a device."""
+        from compress.benchmarking.peak_flops import matmul_peak_tflops
+
+        return {"tflops": matmul_peak_tflops(device, precision, threads)}
+
+    def _time(self, inputs: Any) -> float:
+        started = time.perf_counter_ns()
+        self.runner.run(inputs)
+        if self.handicap:
+            end = started + (1 + self.handicap) * (time.perf_counter_ns() - started)
+            while time.perf_counter_ns() < end:
+                pass
+        return _since(started)
+
+
+def blank_arrays(lengths: Sequence[int], width: int = 0) -> dict[str, np.ndarray]:
+    """Return token arrays ``[B, T]`` of rows of these lengths, all of one token, padded to the longest or ``width``."""
+    mask = (np.arange(max(*lengths, width))[None, :] < np.array(lengths)[:, None]).astype(np.int64)
+    return {"input_ids": mask.copy(), "attention_mask": mask}
+
+
+def write_texts(path: Path, examples: Sequence[Example]) -> Path:
+    """Write texts without their labels for :func:`read_texts` and return the path."""
+    path.write_text(json.dumps([[row.text, row.text_pair] for row in examples]), encoding="utf-8")
+    return path
+
+
+def read_texts(path: str) -> list[Example]:
+    return [Example(*pair) for pair in json.loads(Path(path).read_text(encoding="utf-8"))]
+
+
+def import_required(module: Any) -> Mapping[str, str]:
+    """Import what a plug-in requires, before its memory is counted, and return it.
+
+    Raises:
+        Unavailable: it is not installed.
+    """
+    required: Mapping[str, str] = getattr(module, "REQUIRES", {})
+    for name, requirement in required.items():
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise Unavailable(f"{name} cannot be imported ({error}); type pip install '{requirement}'") from None
+    return required
+
+
+def _opens_torch_models(module: Any) -> bool:
+    """Tell whether a plug-in opens torch models here: a runtime says so, and a peer that required torch does."""
+    if hasattr(module, "OPENS"):
+        return bool(module.OPENS == "torch")
+    return "torch" in sys.modules and not getattr(module, "ENVIRONMENT", "")
+
+
+def _versions(required: Mapping[str, str]) -> dict[str, str]:
+    """Return the installed version of what pip requirements name."""
+    found = {}
+    for requirement in required.values():
+        name = re.split(r"[^A-Za-z0-9._-]", requirement)[0]
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # known to pip by another name than the one in the requirement
+    return found
+
+
+def _cut_to(runner: Any, max_length: int) -> None:
+    """Make a peer cut rows as the others do."""
+    if not hasattr(runner, "max_length"):
+        raise Unavailable("it reads texts whole; leave out --max-length to measure it")
+    runner.max_length = min(max_length, runner.max_length)
+
+
+def _unchecked(directory: Path) -> ModelDir:
+    """Open a model that the parent has checked; the environment of a peer may lack what checking needs."""
+    manifest = directory / MANIFEST_NAME
+    return ModelDir(directory, Manifest.read(manifest) if manifest.is_file() else None)
+
+
+def _characters(example: Example) -> int:
+    return len(example.text) + len(example.text_pair or "")
+
+
+def _steps(rows: Sequence[int], size: int) -> range:
+    return range(0, len(rows), size)
+
+
+def _since(started_ns: int) -> float:
+    return round((time.perf_counter_ns() - started_ns) / 1e6, 5)
+
+
+def serve(requests: IO[str], answers: IO[str]) -> None:
+    """Answer requests until the parent closes them, or is gone."""
+    subject = Subject()
+    for line in requests:
+        arguments = json.loads(line)
+        try:
+            answer = getattr(subject, arguments.pop("request"))(**arguments)
+        except Unavailable as error:
+            answer = {"unavailable": str(error)}
+        except CompressError as error:
+            answer = {"error": str(error)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    # What a library prints or asks must not mix with requests and answers: those get channels of their own, prints
+    # go to the log, and a question on standard input finds it at its end.
+    incoming, outgoing = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    serve(incoming, outgoing)

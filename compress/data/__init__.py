@@ -1,0 +1,32 @@
+"""Files and hub data sets as streams of examples: formats, columns, splits, overlap, tokenization."""
+
+from compress.data.examples import Columns, Example, normalise, row_key
+from compress.data.fingerprints import ContentFingerprint, content_sha256, data_entry, describe_rows
+from compress.data.grouped_split import grouped_split
+from compress.data.label_encoding import encode_gold, encode_labels, encode_scores, infer_labels, infer_task
+from compress.data.overlap import CheckedRoles, check_roles
+from compress.data.sources import ExampleSource, TextSource, join_sources, open_source, read_examples
+
+__all__ = [
+    "CheckedRoles",
+    "Columns",
+    "ContentFingerprint",
+    "Example",
+    "ExampleSource",
+    "TextSource",
+    "check_roles",
+    "content_sha256",
+    "data_entry",
+    "describe_rows",
+    "encode_gold",
+    "encode_labels",
+    "encode_scores",
+    "grouped_split",
+    "infer_labels",
+    "infer_task",
+    "join_sources",
+    "normalise",
+    "open_source",
+    "read_examples",
+    "row_key",
+]

@@ -1,0 +1,289 @@
+"""Guess how a table is written and what its columns hold: delimiter, quoting, header, text, label."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from compress.data.examples import Columns
+from compress.errors import CompressError, did_you_mean
+
+Cells = Sequence["str | None"]
+
+TEXT_PAIRS = (
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("premise", "hypothesis"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("sentence_a", "sentence_b"),
+    ("#1_string", "#2_string"),
+    ("query", "passage"),
+    ("text", "text_pair"),
+)
+TEXTS = (
+    "text",
+    "sentence",
+    "review",
+    "utterance",
+    "tweet",
+    "comment",
+    "content",
+    "body",
+    "message",
+    "query",
+    "question",
+    "passage",
+    "document",
+    "headline",
+    "description",
+    "title",
+    "phrase",
+    "input",
+)
+LABELS = (
+    "label",
+    "labels",
+    "category",
+    "intent",
+    "class",
+    "sentiment",
+    "target",
+    "quality",
+    "gold_label",
+    "score",
+    "similarity",
+    "is_duplicate",
+    "polarity",
+    "topic",
+    "rating",
+    "stars",
+    "coarse_label",
+    "output",
+)
+_IDS = {"id", "idx", "index", "guid", "uid", "#1_id", "#2_id", "source", "url", "date"}
+_USUAL = {name for pair in TEXT_PAIRS for name in pair} | set(TEXTS) | set(LABELS)
+_IDENTIFIER = re.compile(r"[#A-Za-z_][\w#./ -]{0,39}")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a delimited file is written."""
+
+    delimiter: str
+    quoted: bool
+
+
+def usual(name: str) -> str:
+    """Return a column name as the lists of usual names spell it."""
+    return re.sub(r"[\s-]+", "_", name.strip().casefold())
+
+
+def split_rows(lines: Iterable[str], dialect: Dialect) -> csv._reader:  # type: ignore[name-defined]
+    """Return a strict CSV reader over ``lines``."""
+    if dialect.quoted:
+        return csv.reader(lines, delimiter=dialect.delimiter, strict=True)
+    return csv.reader(lines, delimiter=dialect.delimiter, quoting=csv.QUOTE_NONE, strict=True)
+
+
+def sniff_dialect(lines: Sequence[str], suffix: str) -> Dialect | None:
+    """Return how the sampled lines are delimited, or None when they are not a table.
+
+    A ``.csv`` may be separated by commas, semicolons or tabs, a ``.tsv`` by tabs; a file with another
+    suffix is a table only when nearly every line holds a tab. Tabs are taken as unquoted unless some
+    cell needed its quotes: published TSV is full of quotation marks that mean nothing but themselves.
+    """
+    full = [line for line in lines if line.strip()]
+    tabs = sum("\t" in line for line in full)
+    if suffix == ".csv" and tabs < 0.95 * len(full):
+        return Dialect(max(",;", key=lambda mark: full[0].count(mark)), quoted=True)
+    if suffix in (".csv", ".tsv") or tabs >= 0.95 * len(full):
+        return Dialect("\t", quoted=_needs_quotes(full))
+    return None
+
+
+def _needs_quotes(lines: Sequence[str]) -> bool:
+    """Say whether tab-separated lines parse as quoted and would lose by being read without quoting."""
+    rows: list[list[str]] = []
+    reader = split_rows(lines, Dialect("\t", quoted=True))
+    try:
+        rows.extend(reader)
+    except csv.Error:
+        # The sample may end inside a cell of several lines; anything earlier is a stray quotation mark.
+        if reader.line_num < len(lines) or len(lines) - len(rows) > 50:
+            return False
+    bare = [line.rstrip("\n").split("\t") for line in lines]
+    if len({len(row) for row in rows}) > 1:
+        return False
+    needed = any("\t" in cell or "\n" in cell for row in rows for cell in row)
+    doubled = any(cell[0] == '"' and '""' in cell[1:-1] for row in bare for cell in row if len(cell) > 3)
+    every = all(cell[:1] == '"' for row in bare for cell in row if cell and not _NUMBER.fullmatch(cell))
+    return needed or doubled or every
+
+
+def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool:
+    """Say whether the first sampled row names the columns.
+
+    It does when it holds a name the user asked for or a usual one, or when it looks like names above a
+    column of numbers or of few repeated values among which its own cell does not occur.
+    """
+    first = [cell or "" for cell in rows[0]]
+    if any(name in first for name in wanted if name and not name.isdigit()):
+        return True
+    if len(set(first)) < len(first) or not all(_IDENTIFIER.fullmatch(cell) for cell in first):
+        return False
+    if any(usual(cell) in _USUAL for cell in first):
+        return True
+    body = rows[1:]
+    for position, cell in enumerate(first):
+        values = [row[position] for row in body if position < len(row)]
+        few = len(values) >= 8 and len(set(values)) <= len(values) / 4
+        if values and (all(_NUMBER.fullmatch(value or "") for value in values) or (few and cell not in values)):
+            return len(first) > 1
+    return False
+
+
+def choose_columns(
+    names: Sequence[str],
+    sample: Sequence[Cells],
+    *,
+    named: bool,
+    labelled: bool,
+    source: str,
+    given: Columns | None,
+) -> Columns:
+    """Return what each column holds: as given by the user, else by usual name, else by content.
+
+    Args:
+        names: the columns' names, or ``"0"``, ``"1"``, ... without a header.
+        sample: the first rows, without the header.
+        named: whether ``names`` come from the file.
+        labelled: whether a label is needed; without, a label column is only looked at when given.
+        source: the file's name for errors.
+        given: what the user named; an empty ``text`` means that it is to be guessed.
+    """
+    asked = given or Columns(text="")
+    for option, name in (("text", asked.text), ("text-pair", asked.text_pair), ("label", asked.label)):
+        if name and name not in names:
+            raise _unknown_column(option, name, names, source, named)
+    text, pair = asked.text, asked.text_pair
+    if not text:
+        guessed = (_texts_by_name(names) if named else None) or _texts_by_content(names, sample, asked, named)
+        if guessed is None:
+            raise CompressError(
+                f"{source} has the columns {_listed(names)}, none of which is clearly the text: "
+                f"name one with --text-column."
+            )
+        text, pair = guessed[0], pair or guessed[1]
+    label = asked.label
+    if label is None and labelled:
+        used = {text, pair}
+        label = (_label_by_name(names, used) if named else None) or _label_by_content(names, sample, used, named)
+        if label is None:
+            raise CompressError(
+                f"{source} has the columns {_listed(names)}, none of which is clearly the label that is "
+                "needed here: name one with --label-column."
+            )
+    chosen = [name for name in (text, pair, label) if name is not None]
+    if len(set(chosen)) < len(chosen):
+        raise CompressError(
+            f"{source}: the same column cannot be text, pair and label at once (text = {text}, pair = "
+            f"{pair}, "
+            f"label = {label}): name different ones of {_listed(names)}."
+        )
+    return Columns(text, pair, label)
+
+
+def _unknown_column(option: str, name: str, names: Sequence[str], source: str, named: bool) -> CompressError:
+    kind = "" if named else " (no header: columns are counted from 0)"
+    return CompressError(
+        f"{source} has no column {name!r}; it has {_listed(names)}{kind}: "
+        f"name one of them with --{option}-column.{did_you_mean(name, names)}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+
+
+def _texts_by_name(names: Sequence[str]) -> tuple[str, str | None] | None:
+    known = {usual(name): name for name in names}
+    for first, second in TEXT_PAIRS:
+        if first in known and second in known:
+            return known[first], known[second]
+    return next(((known[name], None) for name in TEXTS if name in known), None)
+
+
+def _label_by_name(names: Sequence[str], used: set[str | None]) -> str | None:
+    known = {usual(name): name for name in names if name not in used}
+    return next((known[name] for name in LABELS if name in known), None)
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """What the sampled values of one column look like."""
+
+    name: str
+    words: float  # mean number of words in a value
+    distinct: float  # different values per row
+    filled: float  # share of rows with a value
+    numeric: bool
+    fractions: bool
+
+
+def _profile(name: str, values: list[str]) -> _Profile:
+    filled = [value for value in values if value.strip()]
+    rows = max(1, len(values))
+    numeric = bool(filled) and all(_NUMBER.fullmatch(value) for value in filled)
+    return _Profile(
+        name=name,
+        words=sum(len(value.split()) for value in filled) / max(1, len(filled)),
+        distinct=len(set(filled)) / rows,
+        filled=len(filled) / rows,
+        numeric=numeric,
+        fractions=numeric and any("." in value for value in filled),
+    )
+
+
+def _profiles(names: Sequence[str], sample: Sequence[Cells], used: set[str | None]) -> list[_Profile]:
+    return [
+        _profile(name, [(row[position] or "") if position < len(row) else "" for row in sample])
+        for position, name in enumerate(names)
+        if name not in used
+    ]
+
+
+def _texts_by_content(
+    names: Sequence[str], sample: Sequence[Cells], asked: Columns, named: bool
+) -> tuple[str, str | None] | None:
+    profiles = _profiles(names, sample, {asked.text_pair, asked.label})
+    prose = [p for p in profiles if not p.numeric and p.words >= 2 and (p.distinct > 0.3 or len(sample) < 4)]
+    if not prose:
+        only = [p for p in profiles if not p.numeric and p.filled > 0]
+        return (only[0].name, None) if len(only) == 1 else None
+    # A title beside a description is no pair of equals: the longest is the text, its equals may be its pair.
+    longest = max(p.words for p in prose)
+    equals = [p.name for p in prose if p.words >= longest / 3]
+    if len(equals) == 1:
+        return equals[0], None
+    if len(equals) == 2 and not named:
+        return equals[0], equals[1]
+    return None
+
+
+def _label_by_content(names: Sequence[str], sample: Sequence[Cells], used: set[str | None], named: bool) -> str | None:
+    candidates = [p for p in _profiles(names, sample, used) if p.filled > 0.99 and usual(p.name) not in _IDS]
+    rows = len(sample)
+    repeated = [p for p in candidates if p.fractions or 1 <= p.distinct * rows <= max(2, rows / 2)]
+    if not repeated:
+        # With few rows, or one row a class, the only column left is the label all the same.
+        return candidates[0].name if len(candidates) == 1 and rows <= 20 else None
+    if named and len(repeated) > 1:
+        return None
+    # A column that never changes comes last; scores before classes, numbers before names, few before many.
+    best = min(repeated, key=lambda p: (p.distinct * rows <= 1, not p.fractions, not p.numeric, p.distinct))
+    return best.name

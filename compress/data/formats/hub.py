@@ -1,0 +1,97 @@
+"""Read data sets of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from compress.data.formats.json_parquet import SPLITS, cell
+from compress.data.formats.table import Row, Table
+from compress.errors import CompressError
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*){1,2}(:[\w.-]+)?")
+
+
+def is_hub_name(name: str) -> bool:
+    """Say whether a path that does not exist reads like a data set on the Hugging Face hub."""
+    return bool(_HUB_NAME.fullmatch(name)) and not Path(name).parent.exists() and not Path(name.split(":")[0]).suffix
+
+
+def read_hub(name: str, role: str) -> Table:
+    """A data set on the Hugging Face hub, streamed.
+
+    It is named ``owner/name``, ``owner/name/config`` or ``glue/sst2``, and ``:split`` may follow; without,
+    the role picks the split. Labels stay the integers that are stored, because every model fine-tuned on
+    the set has its classes in that order, whatever it calls them.
+    """
+    repository, _, split = name.partition(":")
+    parts = repository.split("/")
+    attempts = [(repository, None), (parts[0], parts[1])] if len(parts) == 2 else [("/".join(parts[:2]), parts[2])]
+    stream = _load(name, attempts, role, split)
+    columns = tuple(stream.column_names or next(iter(stream)))
+
+    def rows() -> Iterator[Row]:
+        records = enumerate(stream, start=1)
+        while True:
+            try:
+                number, record = next(records)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise CompressError(
+                    f"The data set {name!r} broke off ({_line(error)}): go online and try again."
+                ) from None
+            # The hub writes -1 where a label is withheld.
+            yield number, tuple(None if record.get(c) == -1 else cell(record.get(c)) for c in columns)
+
+    place = frozenset({f"hub:{repository}:{stream.split}"})
+    return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)
+
+
+def _load(name: str, attempts: Iterable[tuple[str, str | None]], role: str, split: str) -> Any:
+    """Return the streamed split of the first spelling of the name that the hub knows."""
+    reason = "the Hugging Face hub cannot be reached"
+    for repository, config in attempts if hub_is_reachable() else ():
+        import datasets
+
+        try:
+            every = datasets.load_dataset(repository, config, streaming=True)
+        except Exception as error:  # the hub's client raises many kinds; the user needs one sentence
+            reason = _line(error)
+            if isinstance(error, datasets.exceptions.DatasetNotFoundError):
+                continue
+            break
+        allowed = list(every)
+        wanted = SPLITS[role] if role != "unlabeled" else (*SPLITS[role], *SPLITS["train"])
+        chosen = next((known for known in ([split] if split else wanted) if known in allowed), None)
+        if chosen is None:
+            raise CompressError(
+                f"The data set {name!r} has the splits {', '.join(map(str, allowed))}, none of them for "
+                f"the role {role}: name one, such as {name.split(':')[0]}:{allowed[0]}."
+            )
+        return every[chosen]
+    raise CompressError(
+        f"There is no file {name!r}, and it could not be loaded as a Hugging Face data set ({reason}): "
+        "check the name, go online, or give a file."
+    )
+
+
+def hub_is_reachable() -> bool:
+    """Say whether the hub's host has an address; its client would retry for half a minute to find out."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,104 @@
+"""Split examples so that a sentence and its fragments stay on one side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from compress.data.examples import Example, words
+from compress.errors import CompressError
+
+if TYPE_CHECKING:
+    pass
+
+
+def grouped_split(examples: Sequence[Example], share: float, *, seed: int) -> tuple[list[Example], list[Example]]:
+    """Split into (train, validation) so that a sentence and its fragments stay on one side.
+
+    Rows are taken from the longest to the shortest. A row whose words occur, in order and together, in
+    an earlier sentence belongs to the first such sentence's group; otherwise it founds a group. Whole
+    groups are held out at random until ``share`` of the rows is reached. A fragment of several
+    sentences can live in one group only, that of the longest of them: a short phrase such as "the film"
+    may stay in train although a held-out sentence contains it, but equal rows (after normalisation)
+    never part. Of a pair, the first text decides.
+
+    Args:
+        examples: the rows, in any order; both parts keep it.
+        share: the share of rows to hold out, between 0 and 1.
+        seed: the same seed, rows and order give the same split.
+    """
+    if not 0 < share < 1:
+        raise CompressError(f"The share to hold out is {share}, but it must lie between 0 and 1, such as 0.05.")
+    groups = _groups([words(example.text) for example in examples])
+    sizes: dict[int, int] = {}
+    for group in groups:
+        sizes[group] = sizes.get(group, 0) + 1
+    order = sorted(sizes)
+    random.Random(seed).shuffle(order)
+    target = share * len(examples)
+    held: set[int] = set()
+    count = 0
+    for group in order:
+        if count >= target:
+            break
+        if count + sizes[group] <= max(1.25 * target, 1):  # a giant group would overshoot; pass it by
+            held.add(group)
+            count += sizes[group]
+    if not held or len(held) == len(order):
+        raise CompressError(
+            f"No {share:.0%} of {len(examples):,} rows can be held out without parting a sentence from "
+            "its fragments: "
+            "give a validation file, or another share."
+        )
+    train = [example for example, group in zip(examples, groups, strict=True) if group not in held]
+    validation = [example for example, group in zip(examples, groups, strict=True) if group in held]
+    return train, validation
+
+
+def _groups(rows: Sequence[tuple[str, ...]]) -> list[int]:
+    """Return each row's group: the index of its root in ``roots``.
+
+    Roots are indexed by their pairs of neighbouring words; a row is looked for only where its rarest
+    pair occurs.
+    """
+    groups = [0] * len(rows)
+    roots: list[tuple[str, ...]] = []
+    by_word: dict[str, int] = {}  # the first root with this word
+    by_pair: dict[tuple[str, str], list[tuple[int, int]]] = {}  # (root, position of the pair), roots ascending
+    empty: int | None = None
+    for index in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), rows[i])):
+        words = rows[index]
+        root = by_word.get(words[0]) if len(words) == 1 else _first_root(words, roots, by_pair) if words else empty
+        if root is None:
+            root = len(roots)
+            roots.append(words)
+            empty = root if not words else empty
+            for word in words:
+                by_word.setdefault(word, root)
+            for position, pair in enumerate(pairwise(words)):
+                by_pair.setdefault(pair, []).append((root, position))
+        groups[index] = root
+    return groups
+
+
+def _first_root(
+    words: tuple[str, ...],
+    roots: Sequence[tuple[str, ...]],
+    by_pair: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
+) -> int | None:
+    best: Sequence[tuple[int, int]] | None = None
+    offset = 0
+    for position, pair in enumerate(pairwise(words)):
+        places = by_pair.get(pair)
+        if places is None:
+            return None
+        if best is None or len(places) < len(best):
+            best, offset = places, position
+    matches: Iterator[int] = (
+        root
+        for root, place in best or ()
+        if place >= offset and roots[root][place - offset : place - offset + len(words)] == words
+    )
+    return next(matches, None)

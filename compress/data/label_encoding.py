@@ -1,0 +1,154 @@
+"""Infer the task and the labels of examples, and encode labels as numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from compress.data.examples import Example
+from compress.errors import CompressError, did_you_mean
+
+_INTEGER = re.compile(r"[+-]?\d+")
+_SHOWN_LABELS = 10
+
+
+def encode_gold(
+    examples: Sequence[Example], labels: Sequence[str], *, task: str, name: str
+) -> list[int] | list[float] | list[list[int]]:
+    """Return gold labels as a model counts them: class indices, scores for regression, a list of tags for tagging."""
+    if task == "tagging":
+        return encode_tags(examples, labels, name=name)
+    return encode_scores(examples, name=name) if task == "regression" else encode_labels(examples, labels, name=name)
+
+
+def infer_task(examples: Iterable[Example]) -> str:
+    """Return ``tagging`` when words are labelled, else ``regression`` or ``classification`` by the labels.
+
+    Raises:
+        CompressError: some rows have tags and some have labels.
+    """
+    rows = list(examples)
+    tagged = sum(example.tags is not None for example in rows)
+    if 0 < tagged < len(rows):
+        raise CompressError(
+            f"{tagged:,} of {len(rows):,} rows have a tag for each word and the others do not: give data of one kind."
+        )
+    return "tagging" if tagged else "regression" if infer_labels(rows) is None else "classification"
+
+
+def infer_labels(examples: Iterable[Example]) -> tuple[str, ...] | None:
+    """Return the class names in order, or None when the labels are scores to regress on.
+
+    Of rows to tag they are the tags, sorted as text. Labels are scores when all are numbers and one has a fraction, or
+    when they are integers with more than 50 different values of fewer than five rows each. Integer classes are sorted
+    as numbers, others as text.
+    """
+    counts: dict[str, int] = {}
+    tags: set[str] = set()
+    for example in examples:
+        tags.update(example.tags or ())
+        if example.label is not None:
+            counts[example.label] = counts.get(example.label, 0) + 1
+    if tags:
+        return tuple(sorted(tags))
+    numbers = [_number(label) for label in counts]
+    if numbers and all(number is not None for number in numbers):
+        if any(number is not None and not number.is_integer() for number in numbers):
+            return None
+        if len(counts) > 50 and sum(counts.values()) < 5 * len(counts):
+            return None
+        return tuple(sorted(counts, key=lambda label: (float(label), label)))
+    return tuple(sorted(counts))
+
+
+def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: str) -> list[int]:
+    """Return each example's index in ``labels``.
+
+    Args:
+        examples: labelled rows; a label is a name in ``labels`` or its index.
+        labels: the teacher's labels in the order of its ``id2label``.
+        name: what to call the set in an error, for example ``"validation"``.
+
+    Raises:
+        CompressError: for a label outside the set, naming its value and row. An index is not accepted
+            where any of the names is itself an integer, because ``1`` would then mean two things.
+    """
+    index = {label: position for position, label in enumerate(labels)}
+    if not any(_INTEGER.fullmatch(label) for label in labels):
+        index |= {str(position): position for position in range(len(labels))}
+    encoded = []
+    for row, example in enumerate(examples, start=1):
+        position = None if example.label is None else index.get(example.label)
+        if position is None:
+            raise _label_error(example.label, row, labels, name)
+        encoded.append(position)
+    return encoded
+
+
+def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str) -> list[list[int]]:
+    """Return the index in ``labels`` of the tag of every word of every example.
+
+    Raises:
+        CompressError: a sentence without tags, with more or fewer tags than words, or with a tag outside the set.
+    """
+    index = {label: position for position, label in enumerate(labels)}
+    encoded = []
+    for row, example in enumerate(examples, start=1):
+        if example.tags is None or len(example.tags) != len(example.words):
+            raise CompressError(
+                f"Row {row} of {name} has {len(example.tags or ())} tags for {len(example.words)} words, but the model "
+                "tags words: give CoNLL-U, or JSON Lines with the lists words and tags."
+            )
+        unknown = next((tag for tag in example.tags if tag not in index), None)
+        if unknown is not None:
+            raise CompressError(
+                f"Row {row} of {name} has the tag {unknown!r}, which the model does not know: allowed are "
+                f"{_listed(labels)}; correct the file or give data of the same tag set.{did_you_mean(unknown, labels)}"
+            )
+        encoded.append([index[tag] for tag in example.tags])
+    return encoded
+
+
+def encode_scores(examples: Iterable[Example], *, name: str) -> list[float]:
+    """Return each example's label as a finite number, for regression."""
+    scores = []
+    for row, example in enumerate(examples, start=1):
+        score = None if example.label is None else _number(example.label)
+        if score is None:
+            raise CompressError(
+                f"Row {row} of {name} has the label {example.label!r}, but regression needs a number: "
+                "correct the row or name another column with --label-column."
+            )
+        scores.append(score)
+    return scores
+
+
+def _label_error(label: str | None, row: int, labels: Sequence[str], name: str) -> CompressError:
+    shown = _listed(labels)
+    if label is None:
+        return CompressError(
+            f"Row {row} of {name} has no label, but one of {shown} is needed: remove the row or name another "
+            "column with --label-column."
+        )
+    folded = {known.casefold(): known for known in labels}
+    same = folded.get(label.casefold())
+    hint = f" Did you mean {same!r}?" if same else did_you_mean(label, labels)
+    return CompressError(
+        f"Row {row} of {name} has the label {label!r}, which the model does not know: allowed are {shown} "
+        f"(or an index where no name is a number); correct the file or name another column with "
+        f"--label-column.{hint}"
+    )
+
+
+def _listed(labels: Sequence[str]) -> str:
+    shown = ", ".join(labels[:_SHOWN_LABELS])
+    return shown if len(labels) <= _SHOWN_LABELS else f"{shown}, ... ({len(labels)} in all)"
+
+
+def _number(label: str) -> float | None:
+    try:
+        value = float(label)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

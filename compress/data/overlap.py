@@ -1,0 +1,132 @@
+"""Split roles: no row may play two of them (DESIGN, decision 8); fragments stay with their sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from compress.data.examples import Example, row_key
+from compress.errors import CompressError
+
+if TYPE_CHECKING:
+    from compress.data.sources import TextSource
+
+
+RoleData: TypeAlias = Union[Sequence[Example], "TextSource"]
+FITTING = ("train", "unlabeled")
+HELD_OUT = ("validation", "test")
+_NOTHING: list[Example] | TextSource = []
+
+
+@dataclass(frozen=True)
+class CheckedRoles:
+    """The sets as they may be used, and what was dropped from each.
+
+    ``sets`` has the keys that were given: lists stay lists, streamed sources become sources that skip
+    the dropped rows.
+    """
+
+    sets: dict[str, list[Example] | TextSource]
+    rows: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Return one line to show: ``train 1,000 rows (2 dropped), test 500 rows``."""
+        return ", ".join(
+            f"{role} {count:,} rows" + (f" ({self.dropped[role]:,} dropped)" if self.dropped.get(role) else "")
+            for role, count in self.rows.items()
+        )
+
+
+def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> CheckedRoles:
+    """Refuse rows that occur in two roles, compared as normalised text; or drop them from the earlier role.
+
+    The fitting roles ``train`` and ``unlabeled`` may share rows. Neither may share any with
+    ``validation`` or ``test``, nor ``validation`` with ``test``. Each source is read once, in one
+    streaming pass; only the keys of the held-out roles are kept, eight bytes a row.
+
+    Args:
+        roles: ``train``, ``unlabeled``, ``validation``, ``test``, as far as there are any.
+        drop_overlap: drop instead of raising: fitting roles lose rows of validation and test,
+            validation those of test.
+
+    Raises:
+        CompressError: for overlap (with its count and one row), for one file in two roles, for a role
+            left empty.
+    """
+    unknown = set(roles) - {*FITTING, *HELD_OUT}
+    if unknown:
+        raise ValueError(f"unknown roles {sorted(unknown)}")
+    _refuse_same_source(roles)
+    keys: dict[str, frozenset[bytes]] = {}
+    sets, rows, dropped = dict.fromkeys(roles, _NOTHING), dict.fromkeys(roles, 0), dict.fromkeys(roles, 0)
+    for role in ("test", "validation", *FITTING):
+        if role not in roles:
+            continue
+        held = dict(keys)
+        met: dict[str, tuple[int, int]] = {}  # held-out role: rows also in it, the first of them
+        own: set[bytes] = set()
+        for row, example in enumerate(roles[role], start=1):
+            key = row_key(example)
+            hits = [name for name, known in held.items() if key in known]
+            for name in hits:
+                count, first = met.get(name, (0, row))
+                met[name] = (count + 1, first)
+            rows[role] += not hits
+            dropped[role] += bool(hits)
+            if role in HELD_OUT:
+                own.add(key)
+        if met and not drop_overlap:
+            raise _overlap_error(role, rows[role] + dropped[role], met)
+        if not rows[role]:
+            raise CompressError(
+                f"All {dropped[role]:,} rows of {role} also occur in {' and '.join(met)}, so that none is "
+                f"left to use: give other data for {role}."
+                if dropped[role]
+                else f"The {role} set is empty: give a file with at least one row."
+            )
+        unwanted = frozenset[bytes]().union(*held.values())
+        sets[role] = _without(roles[role], unwanted) if met else _kept(roles[role])
+        if role in HELD_OUT:
+            keys[role] = frozenset(own)
+    return CheckedRoles(sets, rows, dropped)
+
+
+def _overlap_error(role: str, rows: int, met: Mapping[str, tuple[int, int]]) -> CompressError:
+    name, (count, first) = max(met.items(), key=lambda item: item[1][0])
+    also = "".join(f", and {other} in {held}" for held, (other, _) in met.items() if held != name)
+    return CompressError(
+        f"{count:,} of the {rows:,} rows of {role} also occur in {name}{also} (the first is row {first:,} of "
+        f"{role}), so results on {name} would mean nothing: say --drop-overlap to leave them out of {role}."
+    )
+
+
+def _kept(data: RoleData) -> list[Example] | TextSource:
+    return list(data) if isinstance(data, Sequence) else data
+
+
+def _without(data: RoleData, keys: frozenset[bytes]) -> list[Example] | TextSource:
+    if isinstance(data, Sequence):
+        return [example for example in data if row_key(example) not in keys]
+    return data.without(keys)
+
+
+def _refuse_same_source(roles: Mapping[str, RoleData]) -> None:
+    """Raise where one file (or one split of it) plays two roles that must be apart."""
+    for held in HELD_OUT:
+        for role in (*FITTING, "validation"):
+            if role == held or role not in roles or held not in roles:
+                continue
+            one, other = roles[role], roles[held]
+            if isinstance(one, Sequence) or isinstance(other, Sequence):
+                same = one is other
+                shown = "the same rows"
+            else:
+                same = bool(one.identity & other.identity)
+                shown = f"the same file, {one.name}"
+            if same:
+                raise CompressError(
+                    f"{role} and {held} are {shown}: give each its own, because what was fitted or chosen "
+                    "on some rows cannot be judged on them."
+                )

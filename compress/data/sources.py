@@ -1,0 +1,275 @@
+"""Data as the stages see it: a file or hub name opened as a stream of labelled or unlabelled examples."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from compress.data.column_inference import choose_columns
+from compress.data.examples import Columns, Example, row_key
+from compress.data.fingerprints import content_sha256
+from compress.data.formats.hub import is_hub_name, read_hub
+from compress.data.formats.table import Table
+from compress.data.formats.text_files import read_table
+from compress.data.label_encoding import infer_labels
+from compress.errors import CompressError
+
+_FORMAT_NAMES = {
+    "csv": "CSV",
+    "tsv": "TSV",
+    "tsv-unquoted": "TSV without quoting",
+    "jsonl": "JSON Lines",
+    "json": "JSON",
+    "parquet": "Parquet",
+    "text": "plain text",
+    "label-first": "label first",
+    "trees": "trees",
+    "conllu": "CoNLL-U",
+}
+
+
+class TextSource:
+    """Examples streamed from one or more files; every ``iter()`` starts a new pass.
+
+    Several files are read in turn, a row from each, so that the start of a stream holds all of
+    them. Rows without text are skipped and counted; ``describe()`` says how many were met.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[Table, Columns]],
+        *,
+        name: str,
+        role: str,
+        labelled: bool,
+        limit: int | None = None,
+        excluded: frozenset[bytes] = frozenset(),
+        spread: tuple[int, int] | None = None,
+    ) -> None:
+        self.name = name
+        self.role = role
+        self.labelled = labelled
+        self.format = parts[0][0].format
+        self.columns = parts[0][1]
+        self.identity = frozenset(place for table, _ in parts for place in table.identity)
+        self._parts = parts
+        self._limit = limit
+        self._excluded = excluded
+        self._spread = spread
+        self._skipped = 0
+
+    def __iter__(self) -> Iterator[Example]:
+        self._skipped = 0
+        streams = [self._rows(table, columns) for table, columns in self._parts]
+        examples: Iterator[Example] = itertools.islice(_in_turn(streams), self._limit)
+        if self._spread:
+            rows, total = self._spread
+            numbered = enumerate(examples)
+            examples = (e for n, e in numbered if n * rows // total != (n - 1) * rows // total)
+        if not self._excluded:
+            return examples
+        return (example for example in examples if row_key(example) not in self._excluded)
+
+    def _rows(self, table: Table, columns: Columns) -> Iterator[Example]:
+        index = {name: position for position, name in enumerate(table.columns)}
+        text_at = index[columns.text]
+        pair_at = None if columns.text_pair is None else index[columns.text_pair]
+        label_at = None if columns.label is None or not self.labelled else index[columns.label]
+        for number, cells in table.rows():
+            text = (cells[text_at] or "").strip()
+            pair = None if pair_at is None else (cells[pair_at] or "").strip()
+            if not text or pair == "":
+                self._skipped += 1
+                continue
+            if table.tagged:
+                yield Example(text, tags=None if label_at is None else tuple((cells[label_at] or "").split(" ")))
+                continue
+            label = None if label_at is None else (cells[label_at] or "").strip()
+            if label == "":
+                raise CompressError(
+                    f"{table.name}, row {number} has no label in column {columns.label!r}: remove the "
+                    "row or name another column with --label-column."
+                )
+            yield Example(text, pair, label)
+
+    def without(self, keys: frozenset[bytes]) -> TextSource:
+        """Return this source without the rows that have one of these keys; nothing is read yet."""
+        return TextSource(
+            self._parts,
+            name=self.name,
+            role=self.role,
+            labelled=self.labelled,
+            limit=self._limit,
+            excluded=self._excluded | keys,
+            spread=self._spread,
+        )
+
+    def sample(self, rows: int) -> TextSource:
+        """Return this source cut to ``rows`` rows spread evenly over it; reads it once, to count.
+
+        The first rows of a file are rarely like the rest: pools are sorted by date, label or origin.
+        """
+        total = sum(1 for _ in self)
+        if total <= rows:
+            return self
+        return TextSource(
+            self._parts,
+            name=f"{self.name} ({rows:,} of {total:,} rows)",
+            role=self.role,
+            labelled=self.labelled,
+            limit=self._limit,
+            excluded=self._excluded,
+            spread=(rows, total),
+        )
+
+    def describe(self) -> str:
+        """Return one line to show: ``train.tsv: TSV without quoting, text = sentence, label = label``."""
+        table, named = self._parts[0][0], self._parts[0][0].named
+        kind, comma, rest = self.format.partition(",")
+        shown = [_FORMAT_NAMES.get(kind, kind) + comma + rest + ("" if named else ", no header")]
+        used = {"text": self.columns.text, "pair": self.columns.text_pair}
+        if self.labelled:
+            used["label"] = self.columns.label
+        if not table.fixed:
+            shown += [f"{what} = {'' if named else 'column '}{name}" for what, name in used.items() if name]
+        notes = {"rows without text, skipped": self._skipped}
+        for table in {id(table): table for table, _ in self._parts}.values():
+            for note, count in table.notes.items():
+                notes[note] = notes.get(note, 0) + count
+        shown += [f"{note}: {count:,}" for note, count in notes.items() if count]
+        return f"{self.name}: {', '.join(shown)}"
+
+
+class ExampleSource(TextSource):
+    """Examples in memory as a source, without their labels."""
+
+    def __init__(self, examples: Sequence[Example], name: str) -> None:
+        self.examples = examples
+        self.name = name
+        self.identity = frozenset({content_sha256(examples)})
+
+    def __iter__(self) -> Iterator[Example]:
+        return (Example(example.text, example.text_pair) for example in self.examples)
+
+    def describe(self) -> str:
+        return f"{self.name}: {len(self.examples):,} rows"
+
+
+class JoinedSource(TextSource):
+    """Several sources read in turn, a row from each, each with its own columns and cuts."""
+
+    def __init__(self, sources: Sequence[TextSource]) -> None:
+        self.sources = sources
+        self.name = " + ".join(source.name for source in sources)
+        self.role = sources[0].role
+        self.labelled = sources[0].labelled
+        self.format = sources[0].format
+        self.columns = sources[0].columns
+        self.identity = frozenset().union(*(source.identity for source in sources))
+
+    def __iter__(self) -> Iterator[Example]:
+        return _in_turn([iter(source) for source in self.sources])
+
+    def without(self, keys: frozenset[bytes]) -> JoinedSource:
+        return JoinedSource([source.without(keys) for source in self.sources])
+
+    def sample(self, rows: int) -> JoinedSource:
+        return JoinedSource([source.sample(max(1, rows // len(self.sources))) for source in self.sources])
+
+    def describe(self) -> str:
+        return "; ".join(source.describe() for source in self.sources)
+
+
+def join_sources(sources: Sequence[TextSource]) -> TextSource:
+    """Return several pools as one."""
+    return sources[0] if len(sources) == 1 else JoinedSource(sources)
+
+
+def _in_turn(streams: list[Iterator[Example]]) -> Iterator[Example]:
+    while streams:
+        for stream in list(streams):
+            example = next(stream, None)
+            if example is None:
+                streams.remove(stream)
+            else:
+                yield example
+
+
+def open_source(
+    path: str | Path,
+    *,
+    role: str,
+    labelled: bool,
+    text_column: str | None = None,
+    text_pair_column: str | None = None,
+    label_column: str | None = None,
+    format: str | None = None,
+    limit: int | None = None,
+) -> TextSource:
+    """Open a file, a pattern such as ``sentiment.dev.*``, or a Hugging Face data set, and find its columns.
+
+    Args:
+        path: what the user typed.
+        role: ``train``, ``unlabeled``, ``validation`` or ``test``; picks the split of a source that
+            holds several. labelled: whether every row must have a label; without, labels are not read.
+            text_column, text_pair_column, label_column: a column's name, or its number from 0 in a file
+            without a header. format: how the file is written, if it is not to be found out. limit: read
+            at most so many rows.
+
+    Raises:
+        CompressError: for anything about the file that the user can put right.
+    """
+    given = Columns(text_column or "", text_pair_column, label_column)
+    wanted = (text_column, text_pair_column, label_column)
+    typed = str(path)
+    files = [Path(path)]
+    if not files[0].exists() and any(mark in typed for mark in "*?["):
+        files = [Path(name) for name in sorted(glob.glob(typed))]
+        if not files:
+            raise CompressError(f"No file matches {typed!r}: check the pattern.")
+    if len(files) == 1 and not files[0].exists() and is_hub_name(typed):
+        tables = [read_hub(typed, role)]
+    else:
+        tables = [read_table(file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files]
+    name = tables[0].name if len(tables) == 1 else f"{Path(typed).name} ({len(tables)} files)"
+    odd = next((table for table in tables if table.columns != tables[0].columns), None)
+    if odd is not None:
+        raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")
+    columns = _columns(tables[0], given, labelled)
+    parts = [(table, columns) for table in tables]
+    return TextSource(parts, name=name, role=role, labelled=labelled, limit=limit)
+
+
+def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
+    if table.fixed and given == Columns(""):
+        if labelled and "label" not in table.columns:
+            raise CompressError(
+                f"{table.name} holds texts without labels, but labels are needed here: give labelled data."
+            )
+        return Columns("text", None, "label" if "label" in table.columns else None)
+    sample = table.sample()
+    if not sample:
+        raise CompressError(f"{table.name} is empty: it has a header but no rows.")
+    return choose_columns(table.columns, sample, named=table.named, labelled=labelled, source=table.name, given=given)
+
+
+def read_examples(source: TextSource) -> list[Example]:
+    """Read a labelled set into memory.
+
+    Raises:
+        CompressError: when it is empty, or all rows have the same label (unless the labels are scores).
+    """
+    examples = list(source)
+    if not examples:
+        raise CompressError(f"{source.name} has no row with text: give a file with at least one.")
+    if source.labelled:
+        labels = infer_labels(examples)
+        if labels is not None and len(labels) == 1:
+            raise CompressError(
+                f"{source.name} has only one class, {labels[0]!r}, in its {len(examples):,} rows: give "
+                "rows of two or more "
+                "classes, or name another column with --label-column."
+            )
+    return examples

@@ -1,0 +1,1 @@
+"""Metrics with bootstrap intervals, and calibration error."""

@@ -1,0 +1,318 @@
+"""How good predictions are, how sure that is, and how two models compare on the same rows. N rows, C classes.
+
+Every metric is one NumPy function over the last axis, so that the bootstrap evaluates thousands of resamples
+at once; the tests hold each of them against scikit-learn and SciPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from compress.data.word_alignment import NO_ANSWER
+from compress.errors import CompressError, did_you_mean
+from compress.evaluation.cluster_bootstrap import sentence_bootstrap, sentence_mean_interval
+
+Array = NDArray[Any]
+Statistic = Callable[[Array, Array, int], Array]
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by the name a user types: a function of predictions ``[..., N]``, gold ``[..., N]`` and C."""
+
+    name: str
+    task: str
+    statistic: Statistic
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A model minus its reference on the same rows, in points (a metric of 0.90 is 90 points)."""
+
+    points: float
+    low: float
+    high: float
+    mcnemar_p: float | None  # None for regression, where no row is simply right or wrong
+
+
+def _accuracy(predicted: Array, gold: Array, classes: int) -> Array:
+    return np.asarray((predicted == gold).mean(axis=-1))
+
+
+def _f1_of(predicted: Array, gold: Array, label: int) -> Array:
+    is_predicted, is_gold = predicted == label, gold == label
+    total = is_predicted.sum(axis=-1) + is_gold.sum(axis=-1)
+    hits = (is_predicted & is_gold).sum(axis=-1)
+    return np.where(total > 0, 2 * hits / np.maximum(total, 1), np.nan)
+
+
+def _f1(predicted: Array, gold: Array, classes: int) -> Array:
+    return np.nan_to_num(_f1_of(predicted, gold, classes - 1))
+
+
+def _macro_f1(predicted: Array, gold: Array, classes: int) -> Array:
+    # A class that occurs in neither column has no F1; like scikit-learn, it is left out of the mean.
+    total, present = np.zeros(predicted.shape[:-1]), np.zeros(predicted.shape[:-1])
+    for label in range(classes):
+        score = _f1_of(predicted, gold, label)
+        total, present = total + np.nan_to_num(score), present + ~np.isnan(score)
+    return np.asarray(total / np.maximum(present, 1))
+
+
+def _matthews(predicted: Array, gold: Array, classes: int) -> Array:
+    # Gorodkin (2004), equation 8: the correlation of two one-hot matrices.
+    rows = predicted.shape[-1]
+    counts = [((predicted == k).sum(axis=-1), (gold == k).sum(axis=-1)) for k in range(classes)]
+    product = sum(p * g for p, g in counts)
+    spread = (rows**2 - sum(p * p for p, _ in counts)) * (rows**2 - sum(g * g for _, g in counts))
+    covariance = (predicted == gold).sum(axis=-1) * rows - product
+    return np.where(spread > 0, covariance / np.sqrt(np.maximum(spread, 1).astype(float)), 0.0)
+
+
+def _pearson(predicted: Array, gold: Array, classes: int) -> Array:
+    x = predicted - predicted.mean(axis=-1, keepdims=True)
+    y = gold - gold.mean(axis=-1, keepdims=True)
+    spread = np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
+    # A constant prediction ranks nothing: no correlation, rather than a NaN that travels into reports.
+    return np.where(spread > 0, (x * y).sum(axis=-1) / np.where(spread > 0, spread, 1.0), 0.0)
+
+
+def _spearman(predicted: Array, gold: Array, classes: int) -> Array:
+    from scipy.stats import rankdata
+
+    return _pearson(rankdata(predicted, axis=-1), rankdata(gold, axis=-1), classes)
+
+
+def _both(predicted: Array, gold: Array, classes: int) -> Array:
+    return (_pearson(predicted, gold, classes) + _spearman(predicted, gold, classes)) / 2
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", "classification", _accuracy, "share of rows that get the gold label"),
+        Metric("f1", "classification", _f1, "F1 of the last label; two labels only"),
+        Metric("macro-f1", "classification", _macro_f1, "mean F1 over labels"),
+        Metric("matthews", "classification", _matthews, "Matthews correlation, any number of labels"),
+        Metric("pearson", "regression", _pearson, "linear correlation with the gold scores"),
+        Metric("spearman", "regression", _spearman, "rank correlation with the gold scores"),
+        Metric("pearson-spearman", "regression", _both, "mean of both correlations, as GLUE reports STS-B"),
+    )
+}
+DEFAULTS: Mapping[str, str] = {"classification": "accuracy", "regression": "pearson"}
+
+
+def find_metric(name: str | None, *, task: str, classes: int | None = None) -> Metric:
+    """Return a metric by name, or the task's default; for tagging those of classification, over words.
+
+    Raises:
+        CompressError: it is unknown, of the other task, or ``f1`` with more than two labels.
+    """
+    kind = "classification" if task == "tagging" else task  # of words
+    allowed = [metric.name for metric in METRICS.values() if metric.task == kind]
+    key = (name or DEFAULTS[kind]).replace("_", "-")
+    if key not in allowed:
+        raise CompressError(
+            f"metric {name!r} does not fit {task}; choose one of {', '.join(allowed)} with --metric."
+            f"{did_you_mean(key, allowed)}"
+        )
+    if key == "f1" and classes is not None and classes != 2:
+        raise CompressError(f"metric 'f1' needs two labels, not {classes}; use --metric macro-f1")
+    return METRICS[key]
+
+
+def predictions(logits: ArrayLike, task: str) -> Array:
+    """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64.
+
+    For tagging a word without an answer, whose logits are not numbers, is predicted to be -1, which no tag is.
+    """
+    values = np.asarray(logits)
+    if values.ndim != 2:
+        raise ValueError(f"logits must be [N, C], not of shape {values.shape}")
+    if task == "regression":
+        return values[:, 0].astype(np.float64)
+    if task == "tagging":
+        unanswered = np.isnan(values).all(axis=1)
+        return np.where(unanswered, NO_ANSWER, values.argmax(axis=1)).astype(np.int64)
+    return np.asarray(values.argmax(axis=1), dtype=np.int64)
+
+
+def evaluate(logits: ArrayLike, gold: ArrayLike, *, task: str, metric: str | None = None) -> float:
+    """Return a metric as a fraction (0.89, not 89) of logits ``[N, C]`` and gold labels or scores ``[N]``."""
+    values = np.asarray(logits)
+    chosen = find_metric(metric, task=task, classes=values.shape[-1])
+    return score(predictions(values, task), gold, metric=chosen, classes=values.shape[-1])
+
+
+def score(predicted: ArrayLike, gold: ArrayLike, *, metric: Metric, classes: int) -> float:
+    """Return a metric of predictions ``[N]`` and gold ``[N]``."""
+    first, second = _rows(predicted, gold)
+    return float(metric.statistic(first, second, classes))
+
+
+def agreement(first: ArrayLike, second: ArrayLike) -> float:
+    """Return the share of rows where two models predict the same class; of scores, their correlation."""
+    one, other = _rows(first, second)
+    if np.issubdtype(one.dtype, np.floating):
+        return float(_pearson(one, other, 1))
+    return float((one == other).mean())
+
+
+def interval(
+    predicted: ArrayLike,
+    gold: ArrayLike,
+    *,
+    metric: Metric,
+    classes: int,
+    sentences: Array | None = None,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Return the 95% interval of a metric: Wilson's for accuracy, else bootstrap percentiles over rows.
+
+    With ``sentences`` ``[N]``, the sentence of every row, rows are words and whole sentences are drawn again.
+    """
+    first, second = _rows(predicted, gold)
+    if sentences is not None:
+        settings = {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": seed}
+        if metric.name == "accuracy":
+            return sentence_mean_interval(first == second, sentences, **settings)  # type: ignore[arg-type]
+        return sentence_bootstrap(
+            (first, second),
+            lambda p, g: metric.statistic(p, g, classes),
+            sentences,
+            **settings,  # type: ignore[arg-type]
+        )
+    if metric.name == "accuracy":
+        from scipy.stats import binomtest
+
+        ci = binomtest(int((first == second).sum()), len(first)).proportion_ci(CONFIDENCE, method="wilson")
+        return float(ci.low), float(ci.high)
+    return bootstrap((first, second), lambda p, g: metric.statistic(p, g, classes), seed=seed)
+
+
+def paired_difference(
+    predicted: ArrayLike,
+    reference: ArrayLike,
+    gold: ArrayLike,
+    *,
+    metric: Metric,
+    classes: int,
+    sentences: Array | None = None,
+    seed: int = 0,
+) -> Difference:
+    """Return the difference of two models on the same rows, in points, with its 95% interval.
+
+    Rows are resampled together for both models. For accuracy the interval is never narrower than that of
+    Bonett and Price (2012, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired
+    data"): when two models hardly ever differ, resampling their few differences pretends a certainty that N rows cannot
+    give. With ``sentences`` rows are words, whole sentences are drawn again, and there is no test of McNemar's, which
+    takes rows to be independent.
+    """
+    model, gold_rows = _rows(predicted, gold)
+    other, _ = _rows(reference, gold)
+    p = None
+    if metric.task == "classification":
+        won, lost = discordant(model, other, gold_rows)
+        p = mcnemar_p(won, lost) if sentences is None else None
+        if metric.name == "accuracy":
+            change = (model == gold_rows).astype(float) - (other == gold_rows)
+            resampled = (
+                _resampled_difference(won, lost, len(gold_rows), seed)
+                if sentences is None
+                else sentence_mean_interval(change, sentences, resamples=RESAMPLES, confidence=CONFIDENCE, seed=seed)
+            )
+            low, high = _at_least_bonett_price(resampled, won, lost, len(gold_rows))
+            return Difference(100 * (won - lost) / len(gold_rows), 100 * low, 100 * high, p)
+
+    def statistic(p: Array, r: Array, g: Array) -> Array:
+        return np.asarray(metric.statistic(p, g, classes) - metric.statistic(r, g, classes))
+
+    columns = (model, other, gold_rows)
+    if sentences is None:
+        low, high = bootstrap(columns, statistic, seed=seed)
+    else:
+        low, high = sentence_bootstrap(
+            columns, statistic, sentences, resamples=RESAMPLES, confidence=CONFIDENCE, seed=seed
+        )
+    points = 100 * float(statistic(model, other, gold_rows))
+    return Difference(points, 100 * low, 100 * high, p)
+
+
+def discordant(predicted: Array, reference: Array, gold: Array) -> tuple[int, int]:
+    """Return how many rows only the model has right (won), and how many only the reference (lost)."""
+    right, reference_right = predicted == gold, reference == gold
+    return int((right & ~reference_right).sum()), int((~right & reference_right).sum())
+
+
+def mcnemar_p(won: int, lost: int) -> float:
+    """Return the exact two-sided McNemar p of the rows that only the one, or only the other, has right."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(min(won, lost), won + lost, 0.5).pvalue) if won + lost else 1.0
+
+
+def bootstrap(
+    samples: tuple[Array, ...],
+    statistic: Callable[..., Array],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+) -> tuple[float, float]:
+    """Return the percentile interval of a statistic over the last axis of arrays ``[N]``, drawn together."""
+    from scipy import stats
+
+    rows = samples[0].shape[-1]
+    if rows < 2:
+        raise CompressError(f"{rows} labelled row has no interval; give at least 2, better some hundreds")
+    result = stats.bootstrap(
+        samples,
+        lambda *drawn, axis: statistic(*drawn),
+        paired=True,
+        vectorized=True,
+        axis=-1,
+        n_resamples=resamples,
+        confidence_level=confidence,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+        batch=max(1, 4_000_000 // rows),  # some 32 MB a column
+    )
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+
+
+def _resampled_difference(won: int, lost: int, rows: int, seed: int) -> tuple[float, float]:
+    """Return the bootstrap interval of a difference of accuracies, as fractions.
+
+    A resample of rows holds a multinomial number of won and lost ones, so the counts are drawn instead of the rows.
+    """
+    shares = [won / rows, lost / rows, (rows - won - lost) / rows]
+    drawn = np.random.default_rng(seed).multinomial(rows, shares, RESAMPLES)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / rows, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _at_least_bonett_price(resampled: tuple[float, float], won: int, lost: int, rows: int) -> tuple[float, float]:
+    """Return the wider of a bootstrap interval and Bonett-Price's on either side, as fractions."""
+    from scipy.stats import norm
+
+    low, high = resampled
+    p_won, p_lost = (won + 1) / (rows + 2), (lost + 1) / (rows + 2)
+    half = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt((p_won + p_lost - (p_won - p_lost) ** 2) / (rows + 2))
+    return float(min(low, p_won - p_lost - half)), float(max(high, p_won - p_lost + half))
+
+
+def _rows(first: ArrayLike, second: ArrayLike) -> tuple[Array, Array]:
+    one, other = np.asarray(first), np.asarray(second)
+    if one.shape != other.shape or one.ndim != 1 or not len(one):
+        raise ValueError(f"expected two columns [N] of equal length, got {one.shape} and {other.shape}")
+    return one, other

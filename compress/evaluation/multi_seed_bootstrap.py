@@ -1,0 +1,86 @@
+"""The interval of a difference that several seeds and several data sets agree on. S seeds, N rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compress.evaluation.metrics import CONFIDENCE, RESAMPLES, Array, Metric
+
+BATCH_VALUES = 4_000_000  # some 32 MB
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the seeds of a recipe said about one data set, and what they are compared with.
+
+    ``predicted`` and ``reference`` are ``[S, N]``, one row a seed; ``gold`` is ``[N]``.
+    """
+
+    predicted: Array
+    reference: Array
+    gold: Array
+    metric: Metric
+    classes: int
+
+
+def difference_interval(sets: Sequence[Columns], *, seed: int = 0) -> tuple[float, float]:
+    """Return the 95% interval, in points, of the macro mean of differences over seeds and data sets.
+
+    Seeds and rows are crossed, since all seeds answer the same rows. Both are resampled, each for itself (Owen, 2007,
+    "The pigeonhole bootstrap"; a little cautious by design). Resampling S seeds shows (S - 1) / S of their variance, so
+    what they add is stretched by sqrt(S / (S - 1)) (Rao and Wu, 1988, "Resampling inference with complex survey data").
+    Data sets are never exchanged for others: the interval speaks of these sets only.
+
+    For accuracy, each set is given one row more that all seeds win and one that all lose, as the interval of Bonett and
+    Price (2012) has it, so that models which never differ are not certainly equal.
+
+    Simulated with 3 and 5 seeds, it holds the truth in 93% to 98% of worlds, but in 84% to 90% where 2 or 3 seeds
+    differ by more than rows make a difference vary: so few say little about their own spread.
+    """
+    drawn = np.mean([_drawn(columns, seed + index) for index, columns in enumerate(sets)], axis=0)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _drawn(columns: Columns, seed: int) -> Array:
+    """Return the mean difference over seeds, in points, of every resample of rows and seeds, ``[RESAMPLES]``."""
+    generator = np.random.default_rng(seed)
+    per_seed = 100 * _resampled_rows(columns, generator)
+    seeds = per_seed.shape[1]
+    middle = per_seed.mean(axis=1)
+    if seeds == 1:
+        return np.asarray(middle)
+    chosen = generator.integers(0, seeds, per_seed.shape)
+    redrawn = np.take_along_axis(per_seed, chosen, axis=1).mean(axis=1)
+    return np.asarray(middle + (redrawn - middle) * np.sqrt(seeds / (seeds - 1)))
+
+
+def _resampled_rows(columns: Columns, generator: np.random.Generator) -> Array:
+    """Return the difference of every seed in every resample of rows, ``[RESAMPLES, S]``, as fractions."""
+    seeds, rows = columns.predicted.shape
+    difference = _difference_on(columns)
+    if columns.metric.name == "accuracy":
+        rows += 2
+    size = max(1, BATCH_VALUES // (rows * seeds))
+    counts = [min(size, RESAMPLES - start) for start in range(0, RESAMPLES, size)]
+    return np.concatenate([difference(generator.integers(0, rows, (count, rows))) for count in counts], axis=1).T
+
+
+def _difference_on(columns: Columns) -> Callable[[Array], Array]:
+    """Return the function from rows ``[R, N]`` to the difference of every seed on them, ``[S, R]``."""
+    gold, statistic, classes = columns.gold, columns.metric.statistic, columns.classes
+    if columns.metric.name == "accuracy":
+        change = (columns.predicted == gold).astype(float) - (columns.reference == gold)
+        ones = np.ones((len(change), 1))
+        with_two_more = np.hstack([change, ones, -ones])
+        return lambda rows: np.asarray(with_two_more[:, rows].mean(axis=-1))
+
+    def difference(rows: Array) -> Array:
+        drawn, pairs = gold[rows], zip(columns.predicted, columns.reference, strict=True)
+        return np.array([statistic(p[rows], drawn, classes) - statistic(r[rows], drawn, classes) for p, r in pairs])
+
+    return difference

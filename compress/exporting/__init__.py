@@ -1,0 +1,1 @@
+"""Export models to ONNX graphs whose attention layers stay fused."""

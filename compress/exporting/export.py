@@ -1,0 +1,201 @@
+"""Stage: a torch model becomes an ONNX directory with a fused fp32 graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compress import plugins
+from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
+from compress.errors import CompressError
+from compress.models.manifest import ONNX_NAME, Manifest
+from compress.models.model_dir import ModelDir, parent_entry
+from compress.models.modeling import TAGGER, is_tagger
+from compress.models.output_dir import finish, writing
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+
+PARITY = 1e-4
+# Batch and length of what both models read; the last length is cut to what the model can read.
+PARITY_SHAPES = ((1, 5), (3, 17), (8, 32), (2, 128))
+
+
+def exporter_for(model: ModelDir) -> plugins.Plugin | None:
+    """Return the exporter that knows this kind of model, or None. Reads only ``config.json``."""
+    model_type = str(model.config.get("model_type", ""))
+    for name in plugins.names("exporters"):
+        plugin = plugins.find("exporters", name)
+        if plugin.load().supports(model_type):
+            return plugin
+    return None
+
+
+def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = False) -> ModelDir:
+    """Write a model's fused fp32 ONNX graph with a stock config, so that other ONNX clients open the directory.
+
+    Raises:
+        CompressError: the model is ONNX already, no exporter knows its kind, or the graph's logits differ from the
+            model's by more than 1e-4.
+    """
+    source = model if isinstance(model, ModelDir) else ModelDir.open(model)
+    if source.is_onnx:
+        raise CompressError(f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it")
+    request = {"stage": "export", "model": source.sha256}
+    with writing(output, request, force=force, keep=False) as working:
+        manifest = write_onnx(source, working)
+        finish(working, manifest)
+    return ModelDir.open(output)
+
+
+def write_onnx(source: ModelDir, working: Path) -> Manifest:
+    """Write graph, stock config and tokenizer into a directory, compare logits, and return a manifest to finish."""
+    from compress.exporting.onnx_graph import drop_segments, operator_counts
+    from compress.models.saving import describe_architecture
+
+    plugin = exporter_for(source)
+    if plugin is None:
+        raise CompressError(
+            f"{source.path} is a {source.config.get('model_type')!r} model, which compress cannot turn into ONNX; "
+            f"it can be run with --runtime torch. {_kinds()}"
+        )
+    model, tokenizer = source.load(), source.load_tokenizer()
+    try:
+        plugin.function(model, working / ONNX_NAME)
+    except Exception as error:  # torch's exporter wraps whatever goes wrong in classes of its own
+        cause = error.__cause__ or error
+        raise CompressError(f"{source.path} cannot be exported to ONNX: {str(cause).splitlines()[0]}") from error
+    if "token_type_ids" not in tokenizer.model_input_names:
+        # ALBERT has segments that its tokenizer does not make: the torch model reads zeros, and so must the graph.
+        drop_segments(working / ONNX_NAME)
+    write_client_files(model, tokenizer, working)
+    difference = check_parity(model, tokenizer, working)
+    return Manifest(
+        stage="export",
+        name=f"{source.name}-onnx",
+        task=source.task,
+        labels=source.labels,
+        architecture=describe_architecture(model),
+        parents=(parent_entry("model", source),),
+        recipe={"exporter": plugin.name},
+        data=source.manifest.data if source.manifest else (),
+        notes={
+            "precision": "fp32",
+            "largest logit difference from torch": difference,
+            "operators": operator_counts(working / ONNX_NAME),
+        },
+        seeds=source.manifest.seeds if source.manifest else {},
+    )
+
+
+def write_client_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, working: Path) -> None:
+    """Write a config and a tokenizer that clients of transformers 4 open as well."""
+    import onnx
+
+    graph = onnx.load(str(working / ONNX_NAME), load_external_data=False).graph
+    inputs = [argument.name for argument in graph.input]
+    stock_config(model.config).save_pretrained(working)
+    tokenizer.save_pretrained(working)
+    path = working / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["model_input_names"] = inputs
+    if settings.get("tokenizer_class") in {None, "TokenizersBackend"}:
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # transformers 4 has no TokenizersBackend
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")  # it was a mapping there
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def stock_config(config: PretrainedConfig) -> PretrainedConfig:
+    """Return a config that every client of transformers knows: in an ONNX directory the graph holds the shapes.
+
+    A pruned model gets the one of its family without what is said of pruning; a BiLSTM, which has no stock relative,
+    gets the one of its teacher's family, with its own labels and vocabulary.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    )
+
+    from compress.models.modeling.bilstm import BiLSTMConfig
+    from compress.models.modeling.families import PRUNED_FIELDS, stock_type
+
+    if isinstance(config, BiLSTMConfig):
+        family = config.base_model_type.removeprefix("compress-pruned-")
+        family = family if family in CONFIG_MAPPING_NAMES else "bert"
+        offset = (getattr(config, "pad_token_id", None) or 0) + 1 if family in OFFSET_POSITIONS else 0
+        settings: dict[str, Any] = {
+            "vocab_size": config.tokenizer_size,
+            "max_position_embeddings": 512 + offset,
+            **{name: getattr(config, name, None) for name in ("id2label", "label2id", "problem_type", "pad_token_id")},
+        }
+    else:
+        family = stock_type(config)
+        settings = config.to_dict()
+        for name in ("model_type", "auto_map", *PRUNED_FIELDS, "architectures", "transformers_version"):
+            settings.pop(name, None)
+    stock = AutoConfig.for_model(family, **settings)
+    if any(name.endswith(TAGGER) for name in config.architectures or ()):
+        stock.architectures = [MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES[family]]
+        return stock
+    if stock.problem_type is None:
+        stock.problem_type = "regression" if stock.num_labels == 1 else "single_label_classification"
+    stock.architectures = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[family]]
+    return stock
+
+
+def check_parity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, working: Path) -> float:
+    """Return the largest difference of logits between a torch model and its graph, over several padded batches.
+
+    What a tagger says of padding does not count: nobody reads it, and what attention gives where nothing is in reach
+    (ModernBERT's local layers, far behind the end of a text) is the implementation's choice.
+
+    Raises:
+        CompressError: it is more than 1e-4 (relative to the largest logit, where that is above 1).
+    """
+    import torch
+
+    run = plugins.find("runtimes", "onnxruntime").function(working, threads=1, device="cpu")
+    limit = maximum_length(tokenizer, model.config.to_dict())
+    worst = 0.0
+    for rows, length in PARITY_SHAPES:
+        inputs = padded_example(model, rows, min(length, limit))
+        with torch.no_grad():
+            expected = model(**inputs).logits.numpy()
+        found = run({name: tensor.numpy() for name, tensor in inputs.items()})
+        if is_tagger(model):
+            read = inputs["attention_mask"].numpy() == 1
+            found, expected = found[read], expected[read]
+        difference = float(np.abs(found - expected).max())
+        if not difference <= PARITY * max(1.0, float(np.abs(expected).max())):
+            raise CompressError(
+                f"the ONNX graph of a {model.config.model_type!r} model gives logits that differ by {difference:.2g} "
+                f"from torch at {rows} x {length} tokens, more than {PARITY:g}; it was not written. "
+                "Please report this with the model's config.json"
+            )
+        worst = max(worst, difference)
+    return worst
+
+
+def padded_example(model: PreTrainedModel, rows: int, length: int) -> Mapping[str, Any]:
+    """Return token ids and mask ``[rows, length]`` where every second row is half padding."""
+    from compress.models.dummy_inputs import example_inputs
+
+    inputs = example_inputs(model, rows, length)
+    padding = getattr(model.config, "pad_token_id", None)
+    inputs["attention_mask"][1::2, (length + 1) // 2 :] = 0
+    inputs["input_ids"][inputs["attention_mask"] == 0] = 0 if padding is None else padding
+    return inputs
+
+
+def _kinds() -> str:
+    from compress.models.modeling.families import PRUNABLE
+
+    return f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the bilstm student"

@@ -1,0 +1,54 @@
+"""Fused fp32 graphs of models that call attention through transformers' ``AttentionInterface``.
+
+ALBERT, BERT, DistilBERT, ELECTRA, MobileBERT, RoBERTa and XLM-R, stock or pruned. While the model is traced, its
+attention function emits ``com.microsoft::MultiHeadAttention`` with that layer's own head count, so that uneven heads
+stay fused. (ONNX Runtime's transformer optimiser takes one head count for the whole model and builds wrong graphs for
+such models.)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from compress.exporting.onnx_graph import (
+    ATTENTION,
+    DEFAULT_OPSET,
+    attention_implementation,
+    fused_attention,
+    padding_only,
+    trace,
+    write_graph,
+)
+from compress.models.modeling.families import PREFIX
+
+FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "roberta", "xlm-roberta")
+
+
+def supports(model_type: str) -> bool:
+    """Tell whether models of this ``config.model_type`` can be exported."""
+    return model_type.removeprefix(PREFIX) in FAMILIES
+
+
+def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
+    AttentionInterface.register(ATTENTION, _attention)
+    AttentionMaskInterface.register(ATTENTION, padding_only)
+    with attention_implementation(model, ATTENTION):
+        write_graph(trace(model, opset=opset), path)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    return fused_attention(query, key, value, attention_mask, scaling), None

@@ -1,0 +1,117 @@
+"""Fused fp32 graphs of ModernBERT, stock or pruned.
+
+One linear layer gives queries, keys and values, queries and keys are turned by their positions, and most layers attend
+to neighbours only. For the time of the trace, each attention layer gets a ``forward`` of its own that emits two
+``com.microsoft::RotaryEmbedding`` and one ``com.microsoft::MultiHeadAttention`` with the layer's head count; the window
+of a local layer is the bias of its attention. (Through ``AttentionInterface`` the turning would be written out.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from compress.errors import CompressError
+from compress.exporting.onnx_graph import (
+    ATTENTION,
+    DEFAULT_OPSET,
+    Method,
+    attention_implementation,
+    flat_attention,
+    methods_for_now,
+    trace,
+    write_graph,
+)
+from compress.models.modeling.families import PREFIX, layers_of
+
+_LENGTH_DEPENDENT = frozenset({"dynamic", "longrope"})
+
+
+def supports(model_type: str) -> bool:
+    """Tell whether models of this ``config.model_type`` can be exported."""
+    return model_type.removeprefix(PREFIX) == "modernbert"
+
+
+def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``.
+
+    Raises:
+        CompressError: the angles of the model depend on how long a batch is.
+    """
+    rotary: Any = model.base_model.rotary_emb
+    if found := sorted(_LENGTH_DEPENDENT.intersection(rotary.rope_type.values())):
+        raise CompressError(
+            f"its rope_type {found[0]!r} turns queries and keys by other angles in longer batches, "
+            "which a graph of one formula cannot; use --runtime torch"
+        )
+    AttentionMaskInterface.register(ATTENTION, _padding_and_window)
+    with attention_implementation(model, ATTENTION), methods_for_now(_fused_layers(model)):
+        write_graph(trace(model, opset=opset), path)
+
+
+def _padding_and_window(
+    *, q_length: int, attention_mask: Tensor, dtype: torch.dtype, local_size: int | None = None, **_: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Serve as transformers' mask function: int32 ``[B, T]``, and of local layers the bias ``[1, 1, T, T]``.
+
+    The bias is 0 where two tokens are at most ``local_size`` apart, and else the lowest number.
+    """
+    if local_size is None:
+        return attention_mask.int(), None
+    places = torch.arange(q_length)
+    outside = (places[:, None] - places).abs() > local_size
+    bias = torch.where(outside, torch.finfo(dtype).min, torch.zeros((), dtype=dtype))
+    return attention_mask.int(), bias[None, None]
+
+
+def _fused_layers(model: PreTrainedModel) -> Iterator[Method]:
+    layers: Any = layers_of(model)
+    rotary: Any = model.base_model.rotary_emb
+    yield rotary, "forward", _angles(rotary.forward)
+    for layer in layers:
+        yield layer.attn, "forward", _forward(layer.attn)
+
+
+def _angles(compute: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    def angles(hidden_states: Tensor, places: Tensor, kind: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what ``RotaryEmbedding`` reads: the places ``[B, T]``, cosines and sines ``[T, d / 2]``.
+
+        The model has every angle twice, once for each half of a head. The operator may also be given the first place
+        of all rows only, but OpenVINO reads that otherwise and gives wrong logits without a warning (seen with
+        2026.4.1).
+        """
+        cosines, sines = (table[0, :, : table.shape[-1] // 2] for table in compute(hidden_states, places, kind))
+        return places.expand(hidden_states.shape[:2]), cosines, sines
+
+    return angles
+
+
+def _forward(attention: Any) -> Callable[..., tuple[Tensor, None]]:
+    def forward(
+        hidden_states: Tensor, position_embeddings: tuple[Tensor, ...], attention_mask: Any, **_: Any
+    ) -> tuple[Tensor, None]:
+        query, key, value = attention.Wqkv(hidden_states).chunk(3, dim=-1)
+        padding, window = attention_mask
+        heads = query.shape[2] // attention.head_dim
+        query, key = (_turned(states, position_embeddings, heads) for states in (query, key))
+        return attention.Wo(flat_attention(query, key, value, padding, window, heads=heads)), None
+
+    return forward
+
+
+def _turned(states: Tensor, angles: tuple[Tensor, ...], heads: int) -> Tensor:
+    """Emit one ``RotaryEmbedding`` node for queries or keys ``[B, T, H d]``."""
+    return torch.onnx.ops.symbolic(
+        "com.microsoft::RotaryEmbedding",
+        [states, *angles],
+        {"num_heads": heads, "interleaved": 0},  # OpenVINO does not know the default
+        dtype=states.dtype,
+        shape=states.shape,
+        version=1,
+    )

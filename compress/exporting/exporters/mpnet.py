@@ -1,0 +1,82 @@
+"""Fused fp32 graphs of MPNet, stock or pruned.
+
+MPNet does not go through ``AttentionInterface`` and adds a relative position bias to the scores. For the time of the
+trace, each attention layer gets a ``forward`` of its own that emits ``com.microsoft::MultiHeadAttention`` with the
+layer's head count and its rows of the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from compress.exporting.onnx_graph import (
+    ATTENTION,
+    DEFAULT_OPSET,
+    Method,
+    attention_implementation,
+    fused_attention,
+    methods_for_now,
+    padding_only,
+    trace,
+    write_graph,
+)
+from compress.models.modeling.families import PREFIX, layers_of
+
+
+def supports(model_type: str) -> bool:
+    """Tell whether models of this ``config.model_type`` can be exported."""
+    return model_type.removeprefix(PREFIX) == "mpnet"
+
+
+def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
+    AttentionMaskInterface.register(ATTENTION, padding_only)
+    with attention_implementation(model, ATTENTION), methods_for_now(_fused_layers(model)):
+        write_graph(trace(model, opset=opset), path)
+
+
+def _fused_layers(model: PreTrainedModel) -> Iterator[Method]:
+    layers: Any = layers_of(model)
+    encoder: Any = model.base_model.encoder
+    yield encoder, "compute_position_bias", _position_bias(encoder)
+    for layer in layers:
+        yield layer.attention.attn, "forward", _forward(layer.attention.attn)
+
+
+def _position_bias(encoder: Any) -> Any:
+    def compute(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Return ``[1, H, T, T]``, once for the batch instead of once for each of its rows."""
+        positions = torch.arange(hidden_states.size(1), device=hidden_states.device)
+        buckets = encoder.relative_position_bucket(positions[None, :] - positions[:, None])
+        bias: Tensor = encoder.relative_attention_bias(buckets).permute(2, 0, 1).unsqueeze(0)
+        return bias
+
+    return compute
+
+
+def _forward(attention: Any) -> Any:
+    def forward(
+        hidden_states: Tensor, attention_mask: Tensor, position_bias: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor]:
+        kept = getattr(attention, "kept_heads", None)
+        if kept is not None:
+            position_bias = position_bias[:, kept]
+        shape = (*hidden_states.shape[:2], attention.num_attention_heads, attention.attention_head_size)
+
+        def by_head(projection: nn.Linear) -> Tensor:
+            states: Tensor = projection(hidden_states)
+            return states.view(shape).transpose(1, 2)
+
+        context = fused_attention(
+            by_head(attention.q), by_head(attention.k), by_head(attention.v), attention_mask, None, position_bias
+        )
+        return (attention.o(context.flatten(2)),)
+
+    return forward

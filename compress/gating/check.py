@@ -1,0 +1,138 @@
+"""Stage: decide whether results hold their budgets, and say when they cannot decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from compress.benchmarking.results.files import Measurement, read_results, rows_of
+from compress.errors import CompressError
+from compress.gating.baseline_comparison import Comparison
+from compress.gating.baseline_files import read_against, read_baseline, update_baseline
+from compress.gating.budgets import Budget, Tolerance, read_budgets
+from compress.gating.limits import (
+    OF_THE_MODEL,
+    first_of_its_model,
+    floors_within,
+    judge,
+    judge_over_seeds,
+    with_worst_noise,
+)
+from compress.gating.selectors import select
+from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, Judgement, Verdict, printable, subjects
+
+__all__ = [
+    "BROKEN",
+    "HOLDS",
+    "UNDECIDED",
+    "Budget",
+    "Judgement",
+    "Tolerance",
+    "Verdict",
+    "check",
+    "read_budgets",
+    "store_baseline",
+]
+
+
+def check(
+    results: Sequence[str | Path],
+    budgets: Sequence[Budget] = (),
+    *,
+    baseline: str | Path | None = None,
+    against: str | None = None,
+    tolerances: Sequence[Tolerance] = (Tolerance(),),
+) -> Verdict:
+    """Judge the results of ``compress benchmark`` by budgets, and compare them with older results.
+
+    A limit holds or is broken only when the whole 95% interval lies on one side of it; else it is undecided. On a host
+    that was too noisy, no speed decides.
+
+    Args:
+        results: ``.jsonl`` files of ``compress benchmark``.
+        budgets: limits, each on the lines that its selectors find.
+        baseline: older results: a file, or a directory with one file for each host. Quality is compared across hosts,
+            speed on the same host only.
+        against: the same, as it is in git at ``REF:PATH``.
+        tolerances: how far the results may fall behind the older ones.
+
+    Raises:
+        CompressError: there is nothing to check, or a budget finds no line.
+    """
+    if not budgets and baseline is None and against is None:
+        raise CompressError(
+            "there is no budget to check; give --budgets FILE, a limit such as --max-accuracy-drop, --baseline or "
+            "--against"
+        )
+    if baseline is not None and against is not None:
+        raise CompressError("--baseline and --against are both older results to compare with; give one of them")
+    _refuse_faults(budgets, tolerances)
+    lines = read_results(results)
+    judgements: list[Judgement] = []
+    notes = floors_within(lines, budgets)
+    for index, budget in enumerate(budgets):
+        judgements += _judge_budget(lines, budget, f"budget[{index}]")
+    older = _older(lines, baseline, against)
+    if older is None:
+        return _printable(Verdict(tuple(judgements), tuple(notes)))
+    for tolerance in tolerances:
+        older.judge(select(tolerance, rows_of(lines), source="the baseline"), tolerance)
+    if not older.judgements:
+        raise CompressError(
+            f"{older.name} has none of the models in the results; give older results of the same models, or leave "
+            "it out"
+        )
+    every = tuple(judgements + older.judgements)
+    return _printable(Verdict(every, tuple(notes + older.notes), tuple(older.changes), older.name))
+
+
+def store_baseline(results: Sequence[str | Path], directory: str | Path) -> list[Path]:
+    """Make results the baseline of their hosts: ``directory/<host_id>.jsonl``, replaced whole; return the files."""
+    return update_baseline(directory, read_results(results))
+
+
+def _printable(verdict: Verdict) -> Verdict:
+    """Take out of every text what names from files could steer a terminal or CI with."""
+    return Verdict(
+        tuple(replace(j, subject=printable(j.subject), sentence=printable(j.sentence)) for j in verdict.judgements),
+        tuple(map(printable, verdict.notes)),
+        tuple(replace(change, subject=printable(change.subject)) for change in verdict.changes),
+        printable(verdict.older),
+    )
+
+
+def _refuse_faults(budgets: Sequence[Budget], tolerances: Sequence[Tolerance]) -> None:
+    faults = [f"budget[{index}]: {fault}" for index, one in enumerate(budgets) for fault in one.faults()]
+    faults += [f"baseline: {fault}" for tolerance in tolerances for fault in tolerance.faults()]
+    if faults:
+        raise CompressError("; ".join(faults))
+
+
+def _judge_budget(lines: Sequence[Measurement], budget: Budget, source: str) -> list[Judgement]:
+    chosen = select(budget, rows_of(lines), source=source)
+    found: list[Judgement] = []
+    for name, limit in budget.limits().items():
+        made = judge_over_seeds(limit, chosen, lines) if budget.over_seeds else _judge_each(name, limit, chosen, lines)
+        if not made:
+            raise CompressError(f"{source}: {name} is relative to the teacher in torch, and it selects nothing else")
+        found += made
+    return found
+
+
+def _judge_each(
+    name: str, limit: float, chosen: Sequence[Measurement], lines: Sequence[Measurement]
+) -> list[Judgement]:
+    names, seen = subjects(chosen), set[tuple[object, ...]]()
+    asked = [line for line in chosen if name not in OF_THE_MODEL or first_of_its_model(line, seen)]
+    made = (judge(name, limit, with_worst_noise(line, lines), names[id(line)]) for line in asked)
+    return [judgement for judgement in made if judgement is not None]
+
+
+def _older(lines: Sequence[Measurement], baseline: str | Path | None, against: str | None) -> Comparison | None:
+    hosts = [line["host_id"] for line in lines]
+    if baseline is not None:
+        return Comparison(lines, read_baseline(baseline, hosts), str(baseline))
+    if against is not None:
+        return Comparison(lines, read_against(against, hosts), against)
+    return None

@@ -1,0 +1,110 @@
+"""What a gate says: one judgement for each limit and line, and the verdict of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from compress.benchmarking.results.files import Measurement
+from compress.benchmarking.results.formatting import points
+
+HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
+EXIT_CODES = {HOLDS: 0, BROKEN: 1, UNDECIDED: 3}
+VERBS = {HOLDS: "holds", BROKEN: "is broken", UNDECIDED: "cannot be decided"}
+
+Figures = tuple[float, float, float]  # a value and its 95% interval
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One limit on one line: ``outcome`` is ``holds``, ``broken`` or ``undecided``, and ``sentence`` says why.
+
+    ``value`` has the 95% interval ``low`` to ``high`` in the unit of ``limit``; an exact value, such as a size, is its
+    own interval. ``count`` is how many ``of`` (examples, rounds, ...) it rests on.
+    """
+
+    gate: str
+    subject: str
+    outcome: str
+    sentence: str
+    limit: float
+    value: float | None
+    low: float | None
+    high: float | None
+    count: int
+    of: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A model then and now; a speed is None where it cannot be compared, a line None where there is none."""
+
+    subject: str
+    then: Measurement | None
+    now: Measurement | None
+    points: Figures | None = None
+    speed_ratio: Figures | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Every judgement, what a reader must know besides, and how models changed since older results."""
+
+    judgements: tuple[Judgement, ...] = ()
+    notes: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+    older: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """``broken`` if any judgement is, else ``undecided`` if any is, else ``holds``."""
+        outcomes = {judgement.outcome for judgement in self.judgements}
+        return next((one for one in (BROKEN, UNDECIDED) if one in outcomes), HOLDS)
+
+    @property
+    def exit_code(self) -> int:
+        """0 holds, 1 broken, 3 cannot decide."""
+        return EXIT_CODES[self.outcome]
+
+    @property
+    def sentences(self) -> list[str]:
+        return [judgement.sentence for judgement in self.judgements]
+
+
+# Settings that tell two lines of one model and runtime apart, in words.
+_SETTINGS = {
+    "device": "on {}",
+    "threads": "threads {}",
+    "length": "length {}",
+    "padding": "padding {}",
+    "data": "on {}",
+    "training_seed": "seed {}",
+    "host_id": "host {}",
+}
+
+
+def subjects(lines: Sequence[Measurement]) -> dict[int, str]:
+    """Name each line, by its ``id()``: model and runtime, and of the settings those that differ between the lines."""
+    vary = [key for key in _SETTINGS if len({line[key] for line in lines}) > 1]
+    return {id(line): _subject(line, vary) for line in lines}
+
+
+def _subject(line: Measurement, vary: Sequence[str]) -> str:
+    keys = [key for key in _SETTINGS if key in vary or (key == "device" and line[key] != "cpu")]
+    settings = [_SETTINGS[key].format(line[key]) for key in keys if line[key] is not None]
+    return ", ".join([f"{line['model']} in {line['runtime']}", *settings])
+
+
+def interval(form: Callable[[float], str], low: float, high: float) -> str:
+    """Return ``95% interval 0.10 lost to 0.90 lost``, each bound in its form."""
+    return f"95% interval {form(low)} to {form(high)}"
+
+
+def lost(drop: float) -> str:
+    """Return a loss in points with its direction: ``0.50 lost``, ``0.20 won``."""
+    return f"{points(drop).lstrip('+−')} {'lost' if drop >= 0 else 'won'}"
+
+
+def printable(text: str) -> str:
+    """Return text on one line without control characters: names come from files and must not steer a terminal or CI."""
+    return "".join(char if char.isprintable() else "�" for char in " ".join(text.split()))

@@ -1,0 +1,1 @@
+"""Batched logits of many texts, on every runtime, and their timing."""

@@ -1,0 +1,167 @@
+"""Logits for many rows with hardly any padding: rows of like length share a batch, whatever runs the model.
+
+A run function takes token arrays to logits. It may carry two things beside: ``device_ms``, the time of its last call on
+the card alone, and ``prepare_shapes(rows, length)``, which does beforehand what the first batches of so many rows, of
+up to so many tokens, would cost in addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from compress.data.tokenization import TokenLists, encode, pad
+from compress.data.word_alignment import at_words, by_sentence, word_counts
+from compress.errors import CompressError
+from compress.models.model_dir import ModelDir
+from compress.models.modeling import input_names
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from compress.data import Example
+
+
+BATCH_ROWS = 64
+
+# Token arrays [B, T] by input name -> logits [B, C], or [B, T, C] of a model that tags words.
+Run = Callable[[dict[str, np.ndarray]], np.ndarray]
+
+
+def logits_of(
+    examples: Sequence[Example],
+    run: Run,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_length: int,
+    batch_rows: int = BATCH_ROWS,
+    task: str = "classification",
+) -> np.ndarray:
+    """Return logits ``[N, C]`` float32 in the order of the examples.
+
+    For ``tagging`` N counts words, those of all sentences in order; a word without an answer has no numbers
+    (:mod:`compress.data.word_alignment`).
+    """
+    tokens = encode(tokenizer, examples, max_length, task=task)
+    if task == "tagging":
+        return _logits_of_words(examples, tokens, run, tokenizer.pad_token_id or 0, batch_rows)
+    lengths = [len(ids) for ids in tokens["input_ids"]]
+    order = sorted(range(len(examples)), key=lambda row: (lengths[row], row))
+    logits: np.ndarray | None = None
+    for start in range(0, len(order), batch_rows):
+        batch = order[start : start + batch_rows]
+        rows = [{key: values[row] for key, values in tokens.items()} for row in batch]
+        outputs = run(pad(rows, tokenizer.pad_token_id or 0))
+        if logits is None:
+            logits = np.empty((len(examples), outputs.shape[1]), dtype=np.float32)
+        logits[batch] = outputs
+    if logits is None or not np.isfinite(logits).all():
+        raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
+    return logits
+
+
+def _logits_of_words(
+    examples: Sequence[Example], tokens: TokenLists, run: Run, padding_id: int, batch_rows: int
+) -> np.ndarray:
+    counts = word_counts(examples)
+    found: list[np.ndarray] = [np.empty(0)] * len(examples)
+    order = sorted(range(len(examples)), key=lambda row: (len(tokens["input_ids"][row]), row))
+    for start in range(0, len(order), batch_rows):
+        batch = order[start : start + batch_rows]
+        arrays = pad([{key: values[row] for key, values in tokens.items()} for row in batch], padding_id)
+        sizes = [counts[row] for row in batch]
+        answers = at_words(run(arrays), arrays["words"], sizes)
+        for row, logits in zip(batch, by_sentence(answers, sizes), strict=True):
+            found[row] = logits
+    return np.concatenate(found)
+
+
+class TorchRun:
+    """A torch model as a run function, on the device where it lies.
+
+    ``device_ms`` is the time of the last forward pass on a card, by CUDA events and without transfers; None on a
+    processor. ``forward`` is what is called instead of the model, such as a compiled form of it.
+    """
+
+    device_ms: float | None = None
+
+    def __init__(self, model: PreTrainedModel, forward: Callable[..., Any] | None = None) -> None:
+        self.model = model
+        self.names = input_names(model)
+        self._forward = model if forward is None else forward
+
+    def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        import torch
+
+        device = self.model.device
+        inputs = {name: torch.from_numpy(arrays[name]).to(device) for name in self.names if name in arrays}
+        timer = DeviceTimer(device.type)
+        with torch.inference_mode(), timer:
+            logits = self._forward(**inputs).logits
+        answer: np.ndarray = logits.float().cpu().numpy()
+        self.device_ms = timer.milliseconds()
+        return answer
+
+
+class DeviceTimer:
+    """Times what is enqueued on a CUDA card within its ``with`` block; on a processor it does nothing."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device == "cuda" else []
+
+    def __enter__(self) -> None:
+        if self._events:
+            self._events[0].record()
+
+    def __exit__(self, *_: object) -> None:
+        if self._events:
+            self._events[1].record()
+
+    def milliseconds(self) -> float | None:
+        """Return the time between both ends once the card has passed them; None on a processor."""
+        if not self._events:
+            return None
+        self._events[1].synchronize()
+        return float(self._events[0].elapsed_time(self._events[1]))
+
+
+def open_torch(
+    directory: Path, *, threads: int, device: str, devices: Sequence[str], runtime: str, precision: str = "float32"
+) -> PreTrainedModel:
+    """Load a torch model directory for inference on a device.
+
+    float32 means float32: TF32 is off for matrix products, as PyTorch has it, and for an LSTM in cuDNN, where PyTorch
+    would allow it.
+
+    Args:
+        directory: a torch model directory.
+        threads: processor threads for one batch; this is a setting of the whole process in PyTorch.
+        device: where it shall run; one of ``devices``.
+        devices: where the runtime works.
+        runtime: its name, for errors.
+        precision: what weights and activations are cast to: ``float32``, ``bfloat16`` or ``float16``.
+
+    Raises:
+        CompressError: the runtime does not work on that device, or there is none.
+    """
+    import torch
+
+    if device not in devices:
+        instead = "" if "cpu" in devices else ", or --runtime torch --device cpu"
+        raise CompressError(
+            f"device {device!r} is not one that {runtime} runs on here; use --device {' or '.join(devices)}{instead}"
+        )
+    if device == "cuda" and not torch.cuda.is_available():
+        instead = "" if "cpu" in devices else "--runtime torch "
+        raise CompressError(f"torch finds no CUDA device on this host; use {instead}--device cpu")
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    model: Any = ModelDir.open(directory, verify=False).load()
+    model.to(device=device, dtype=getattr(torch, precision))
+    return cast("PreTrainedModel", model)

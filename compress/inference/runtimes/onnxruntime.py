@@ -1,0 +1,57 @@
+"""ONNX Runtime: opens fp32 and int8 graphs, fused attention included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from compress.errors import CompressError, Unavailable
+from compress.models.manifest import ONNX_NAME
+
+OPENS = "onnx"
+DEVICES = ("cpu", "cuda")
+_PROVIDERS = {
+    "cpu": ["CPUExecutionProvider"],
+    "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
+}
+
+
+def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
+
+    Args:
+        directory: an ONNX model directory.
+        threads: processor threads for one batch.
+        device: ``"cpu"``, or ``"cuda"`` where ``onnxruntime-gpu`` and its libraries are installed.
+    """
+    if device not in DEVICES:
+        raise CompressError(f"device {device!r} is not one that ONNX Runtime runs on here; use --device cpu or cuda")
+    if _PROVIDERS[device][0] not in onnxruntime.get_available_providers():
+        raise Unavailable(
+            "this ONNX Runtime has no CUDA; install it with 'pip install onnxruntime-gpu' or use --device cpu"
+        )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    # Threads wait busily inside a run, which is fast, but not after it, which would slow down whatever runs next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    try:
+        session = onnxruntime.InferenceSession(str(directory / ONNX_NAME), options, providers=_PROVIDERS[device])
+    except Exception as error:  # its exception classes are private and share no base but this one
+        raise CompressError(f"ONNX Runtime cannot open {directory / ONNX_NAME}: {str(error).splitlines()[0]}") from None
+    if device == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
+        raise Unavailable("ONNX Runtime could not start CUDA on this host (see its log); use --device cpu")
+    names = [argument.name for argument in session.get_inputs()]
+
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        # A tokenizer without segments leaves token_type_ids out; then every token is of segment 0.
+        feed = {name: inputs[name] if name in inputs else np.zeros_like(inputs["input_ids"]) for name in names}
+        logits: np.ndarray = session.run(["logits"], feed)[0]
+        return logits
+
+    return run

@@ -1,0 +1,72 @@
+"""OpenVINO, an extra (``pip install 'compress[openvino]'``), made for Intel processors.
+
+Its processor plug-in takes no notice of the lengths that an ONNX LSTM is given and reads the padding too, which gives
+wrong logits without a warning (seen with 2026.4.1). Rows of such a graph therefore run in groups of one length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from compress.errors import CompressError, Unavailable
+from compress.models.manifest import ONNX_NAME
+
+OPENS = "onnx"
+DEVICES = ("cpu",)
+
+
+def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
+
+    Args:
+        directory: an ONNX model directory.
+        threads: processor threads for one batch.
+        device: ``"cpu"``.
+    """
+    try:
+        import openvino
+    except ImportError:
+        raise Unavailable("the runtime openvino is not installed; type pip install 'compress[openvino]'") from None
+    if device not in DEVICES:
+        raise CompressError(f"device {device!r} is not one that openvino runs on here; use --device cpu")
+    settings = {
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",  # it would choose bfloat16 by itself where the processor has it
+    }
+    core = openvino.Core()
+    try:
+        graph = core.read_model(directory / ONNX_NAME)
+        compiled = core.compile_model(graph, "CPU", settings)
+    except RuntimeError as error:
+        reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), "no reason given")
+        raise CompressError(
+            f"OpenVINO cannot open {directory / ONNX_NAME} ({reason.strip()}); use --runtime onnxruntime"
+        ) from None
+    names = [port.get_any_name() for port in compiled.inputs]
+    reads_padding = any("LSTM" in operation.get_type_name() for operation in graph.get_ops())
+
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        feed = {name: inputs[name] if name in inputs else np.zeros_like(inputs["input_ids"]) for name in names}
+        return by_length(feed) if reads_padding else once(feed)
+
+    def once(feed: dict[str, np.ndarray]) -> np.ndarray:
+        logits: np.ndarray = np.array(compiled(feed)[0])
+        return logits
+
+    def by_length(feed: dict[str, np.ndarray]) -> np.ndarray:
+        lengths = feed["attention_mask"].sum(axis=1)
+        parts = {
+            length: once({name: values[lengths == length, : max(length, 1)] for name, values in feed.items()})
+            for length in np.unique(lengths)
+        }
+        logits = np.empty((len(lengths), next(iter(parts.values())).shape[1]), dtype=np.float32)
+        for length, part in parts.items():
+            logits[lengths == length] = part
+        return logits
+
+    return run

@@ -1,0 +1,40 @@
+"""PyTorch, float32, scaled-dot-product attention: what a user of transformers runs today.
+
+On a card float32 is without TF32. With ``precision = "bfloat16"`` matrix products are in bfloat16: several times faster
+where the hardware multiplies it, and logits differ in the third digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from compress.inference.batching import TorchRun, open_torch
+
+OPENS = "torch"
+DEVICES = ("cpu", "cuda")
+PRECISION = "float32"
+
+
+def start(
+    directory: Path, *, threads: int, device: str, precision: str = "float32"
+) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
+
+    Args:
+        directory: a torch model directory.
+        threads: processor threads for one batch; this is a setting of the whole process in PyTorch.
+        device: ``"cpu"`` or ``"cuda"``.
+        precision: ``"float32"``, or ``"bfloat16"`` for mixed precision.
+    """
+    model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch")
+
+    def mixed(**inputs: torch.Tensor) -> Any:
+        with torch.autocast(device, torch.bfloat16):
+            return model(**inputs)
+
+    return TorchRun(model, mixed if precision == "bfloat16" else None)

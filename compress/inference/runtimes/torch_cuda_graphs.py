@@ -1,0 +1,153 @@
+"""PyTorch with CUDA graphs, float32, on a card: the kernels of a whole forward pass are launched as one.
+
+For small batches most of a forward pass is the launching of its kernels, which a graph does once and for all. A graph
+has fixed shapes. There is one for each number of rows and each bucket of lengths: rows are padded to the next multiple
+of 8 tokens, or to the model's longest, whichever is less. The padding is masked, so that logits stay what they were; it
+costs at most seven tokens a row. A graph is recorded when its shape is first met, or beforehand by ``prepare_shapes``.
+
+A model that looks at its data on the processor in between, as a BiLSTM does to pack rows by length, has no graph.
+
+Source: PyTorch, "CUDA semantics", section CUDA Graphs: warm-up on a side stream, static inputs, one memory pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from compress.data.tokenization import position_limit
+from compress.errors import Unavailable
+from compress.inference.batching import DeviceTimer, open_torch
+from compress.models.modeling import input_names
+
+OPENS = "torch"
+DEVICES = ("cuda",)
+PRECISION = "float32"
+
+STEP = 8
+WARM_UP_RUNS = 3
+
+# A forward pass without arguments -> what repeats it, and the tensor that every repetition writes.
+Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
+
+
+def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
+
+    Args:
+        directory: a torch model directory.
+        threads: processor threads of the process; they only start the work.
+        device: ``"cuda"``.
+
+    Raises:
+        Unavailable: the model cannot be recorded.
+    """
+    model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch-cuda-graphs")
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        raise Unavailable(
+            f"{directory} packs its rows by length on the processor, which no CUDA graph can hold; use --runtime torch"
+        )
+    run = GraphRun(model, cuda_recorder())
+    try:
+        run.prepare_shapes(1, STEP)
+    except RuntimeError as error:
+        raise Unavailable(
+            f"{directory} cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); use --runtime torch"
+        ) from None
+    return run
+
+
+def bucket(length: int, limit: int | None) -> int:
+    """Return the length that rows of ``length`` tokens are padded to, in a model that reads at most ``limit``."""
+    padded = -(-length // STEP) * STEP
+    return padded if limit is None else max(length, min(padded, limit))
+
+
+def cuda_recorder() -> Recorder:
+    """Return what records forward passes as CUDA graphs.
+
+    They share one pool of memory: no two of them run at a time, and each answer is copied before the next begins.
+    """
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(forward: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP_RUNS):  # libraries allocate and choose kernels at their first calls
+                forward()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            logits = forward()
+        return graph.replay, logits
+
+    return record
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A recorded forward pass: its input tensors ``[B, T]``, what repeats it, and its logits ``[B, C]``."""
+
+    inputs: dict[str, Tensor]
+    replay: Callable[[], None]
+    logits: Tensor
+
+
+class GraphRun:
+    """A torch model as a run function that pads a batch to its bucket and repeats the graph recorded for it."""
+
+    device_ms: float | None = None
+
+    def __init__(self, model: Any, record: Recorder) -> None:
+        self._model = model
+        self._record = record
+        self._names = input_names(model)
+        self._limit = position_limit(model.config.to_dict())
+        self._padding_id = int(model.config.pad_token_id or 0)
+        self._recorded: dict[tuple[int, int], _Recorded] = {}
+
+    def prepare_shapes(self, rows: int, length: int) -> None:
+        """Record the graphs of batches of so many rows, for every bucket up to so many tokens; longest first."""
+        buckets = {bucket(tokens, self._limit) for tokens in range(1, length + 1)}
+        for tokens in sorted(buckets, reverse=True):  # shorter ones then fit into the memory of longer ones
+            self._graph(rows, tokens)
+
+    def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        rows, length = arrays["input_ids"].shape
+        tokens = bucket(length, self._limit)
+        recorded = self._graph(rows, tokens)
+        timer = DeviceTimer(self._model.device.type)
+        with torch.inference_mode():
+            for name, tensor in recorded.inputs.items():
+                tensor.copy_(torch.from_numpy(self._padded(arrays, name, rows, tokens)))
+            with timer:
+                recorded.replay()
+            answer: np.ndarray = recorded.logits.float().cpu().numpy().copy()
+        self.device_ms = timer.milliseconds()
+        return answer
+
+    def _padded(self, arrays: dict[str, np.ndarray], name: str, rows: int, tokens: int) -> np.ndarray:
+        """Return an input ``[B, tokens]``: masked padding on the right, and zeros for one that was not given."""
+        padded = np.full((rows, tokens), self._padding_id if name == "input_ids" else 0, dtype=np.int64)
+        if name in arrays:
+            padded[:, : arrays[name].shape[1]] = arrays[name]
+        return padded
+
+    def _graph(self, rows: int, tokens: int) -> _Recorded:
+        key = rows, tokens
+        if key not in self._recorded:
+            device = self._model.device
+            with torch.inference_mode():
+                inputs = {name: torch.zeros(key, dtype=torch.int64, device=device) for name in self._names}
+                # A row without any token would give logits that are no numbers while kernels are chosen.
+                inputs["attention_mask"].fill_(1)
+                replay, logits = self._record(lambda: self._model(**inputs).logits)
+            self._recorded[key] = _Recorded(inputs, replay, logits)
+        return self._recorded[key]

@@ -1,0 +1,34 @@
+"""PyTorch with weights and activations in float16, on a CUDA card: its matrix units are many times faster than float32.
+
+The precision is four decimal digits, more than bfloat16's, but numbers end at 65,504: a model trained in bfloat16 may
+exceed that. Processors have no use for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from compress.inference.batching import TorchRun, open_torch
+
+OPENS = "torch"
+DEVICES = ("cuda",)
+PRECISION = "float16"
+TOLERANCE = 0.02  # a logit x may be off by 0.02 (1 + |x|)
+
+
+def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
+
+    Args:
+        directory: a torch model directory.
+        threads: processor threads of the process; they only start the work.
+        device: ``"cuda"``.
+    """
+    return TorchRun(
+        open_torch(
+            directory, threads=threads, device=device, devices=DEVICES, runtime="torch-float16", precision=PRECISION
+        )
+    )

@@ -1,0 +1,154 @@
+"""A runtime, which takes token ids, as a runner, which takes texts; and rows of a length that nobody wrote.
+
+Fixed lengths say how speed depends on length, for comparison with figures of others. Each row is the text's own tokens,
+repeated between the special tokens and cut, so that what the model reads is spread over the vocabulary as text is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compress.data.examples import Example
+from compress.data.tokenization import encode, maximum_length, pad
+from compress.data.word_alignment import at_words, word_counts
+from compress.errors import CompressError
+from compress.models.model_dir import ModelDir
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+TokenArrays = dict[str, np.ndarray]
+Function = Callable[[TokenArrays], np.ndarray]
+
+_ROOM_FOR_SPECIAL_TOKENS = 16  # tokenizers refuse to cut to fewer tokens than they add
+
+
+@dataclass
+class TokenRunner:
+    """A :class:`compress.inference.runner.Runner` of a function of token arrays and the model's own tokenizer.
+
+    The function of a tagger answers tokens, ``[B, T, C]``; ``run`` then gives what words are answered, ``[W, C]``.
+    ``max_length`` is what rows are cut to. ``function`` is set by :meth:`open`'s caller once the model is loaded.
+    """
+
+    tokenizer: PreTrainedTokenizerFast
+    max_length: int
+    function: Function | None = None
+    parameters: int = 0
+    tokenizer_inside: bool = False
+    task: str = "classification"
+
+    @classmethod
+    def open(cls, directory: Path, max_length: int, lengths: Sequence[int]) -> TokenRunner:
+        """Load the tokenizer of a model directory.
+
+        Args:
+            directory: a model directory of any runtime.
+            max_length: tokens a row is cut to; 0 for as many as the model can read.
+            lengths: fixed lengths that will be asked for.
+
+        Raises:
+            CompressError: the model cannot read a row of such a length.
+        """
+        model = ModelDir.open(directory, verify=False)
+        tokenizer = model.load_tokenizer()
+        longest = maximum_length(tokenizer, model.config)
+        if max(lengths, default=0) > longest:
+            raise CompressError(f"--length {max(lengths)} is more than the {longest} tokens that it can read")
+        return cls(tokenizer, min(max_length or longest, longest), task=model.task)
+
+    def lengths(self, examples: Sequence[Example]) -> list[int]:
+        """Return the tokens of each row, after cutting."""
+        return [len(ids) for ids in encode(self.tokenizer, examples, self.max_length, task=self.task)["input_ids"]]
+
+    def prepare(self, examples: Sequence[Example], *, length: int | None = None, width: int = 0) -> TokenArrays:
+        """Tokenise and pad to the longest row.
+
+        Args:
+            examples: B texts or pairs.
+            length: make every row exactly so many tokens.
+            width: pad to so many tokens at least.
+        """
+        if length is None:
+            tokens = encode(self.tokenizer, examples, self.max_length, task=self.task)
+        else:
+            tokens = _encode_fixed(self.tokenizer, examples, length)
+        rows = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(examples))]
+        padding_id = int(self.tokenizer.pad_token_id or 0)
+        arrays = widen(pad(rows, padding_id), width, padding_id)
+        if "words" in arrays:
+            arrays["counts"] = np.array(word_counts(examples), dtype=np.int64)
+        return arrays
+
+    def run(self, inputs: TokenArrays) -> np.ndarray:
+        assert self.function is not None
+        logits = self.function(inputs)
+        return at_words(logits, inputs["words"], inputs["counts"].tolist()) if "words" in inputs else logits
+
+    def prepare_shapes(self, rows: int, length: int) -> None:
+        """Let a runtime that prepares for shapes, such as one of CUDA graphs, do so for batches up to ``[B, T]``."""
+        prepare = getattr(self.function, "prepare_shapes", None)
+        if prepare is not None:
+            prepare(rows, length)
+
+    @property
+    def device_ms(self) -> float | None:
+        """Time of the last run on the GPU alone, in milliseconds, if the runtime takes it."""
+        return getattr(self.function, "device_ms", None)
+
+
+def widen(arrays: TokenArrays, width: int, padding_id: int) -> TokenArrays:
+    """Pad arrays ``[B, T]`` on the right to ``[B, width]``; wider ones stay as they are."""
+    missing = max(width - arrays["input_ids"].shape[1], 0)
+    return {
+        key: np.pad(values, ((0, 0), (0, missing)), constant_values=padding_id if key == "input_ids" else 0)
+        for key, values in arrays.items()
+    }
+
+
+def stretch(tokens: Sequence[int], special: Sequence[int], length: int, empty: int) -> list[int]:
+    """Return a row of exactly ``length`` tokens.
+
+    Args:
+        tokens: a row with its special tokens.
+        special: 1 for each special token, 0 for others; those at either end keep their places.
+        length: tokens wanted.
+        empty: what is repeated where the row has nothing but special tokens.
+    """
+    before = sum(1 for _ in itertools.takewhile(bool, special))
+    after = 0 if before == len(special) else sum(1 for _ in itertools.takewhile(bool, reversed(special)))
+    inner = list(tokens[before : len(tokens) - after]) or [empty]
+    room = max(length - before - after, 0)
+    end = list(tokens[len(tokens) - after :])
+    return [*tokens[:before], *itertools.islice(itertools.cycle(inner), room), *end][:length]
+
+
+def _encode_fixed(
+    tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], length: int
+) -> dict[str, list[list[int]]]:
+    texts = [example.text for example in examples]
+    pairs: Any = [example.text_pair for example in examples] if examples[0].text_pair is not None else None
+    encoded = tokenizer(
+        texts,
+        pairs,
+        truncation=True,
+        max_length=max(length, _ROOM_FOR_SPECIAL_TOKENS),
+        return_attention_mask=False,
+        return_special_tokens_mask=True,
+    )
+    unknown = int(tokenizer.unk_token_id or 0)
+    return {
+        key: [
+            stretch(row, special, length, unknown if key == "input_ids" else 0)
+            for row, special in zip(encoded[key], encoded["special_tokens_mask"], strict=True)
+        ]
+        for key in ("input_ids", "token_type_ids")
+        if key in encoded
+    }

@@ -1,0 +1,1 @@
+"""Run the teacher once over the text and keep its logits in a label directory."""

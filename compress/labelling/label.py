@@ -1,0 +1,239 @@
+"""Stage: run the teacher once over unlabelled text and keep its logits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compress import plugins
+from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
+from compress.data.tokenization import maximum_length, tokenizer_sha256
+from compress.data.word_alignment import by_sentence, word_counts
+from compress.errors import CompressError
+from compress.inference.batching import BATCH_ROWS, Run, logits_of
+from compress.inference.cores import available_cores
+from compress.labelling.label_dir import SHARD_ROWS, LabelDir, shard_is_done, write_shard
+from compress.models.manifest import Manifest
+from compress.models.model_dir import ModelDir, parent_entry
+from compress.models.output_dir import WORK_FOLDER, finish, write_atomically, writing
+from compress.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+PLAN_NAME = "plan.json"
+TEACHER_ONNX = "teacher-onnx"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that the bytes of the logits depend on; written at the first start and reused on resume."""
+
+    runtime: str
+    device: str
+    threads: int
+    max_length: int
+    precision: str = "float32"
+    batch_rows: int = BATCH_ROWS
+    shard_rows: int = SHARD_ROWS
+
+
+def label(
+    teacher: ModelDir | str | Path,
+    unlabeled: TextSource,
+    output: str | Path,
+    *,
+    device: str = "auto",
+    threads: int = 0,
+    max_length: int = 0,
+    precision: str = "float32",
+    force: bool = False,
+    progress: Progress = silent,
+) -> LabelDir:
+    """Label every row of ``unlabeled`` with the teacher's logits and return the label directory.
+
+    Killed anywhere and started again with the same arguments, it goes on after the last whole shard and ends with the
+    bytes of an undisturbed run.
+
+    Args:
+        teacher: a classifier or a tagger, torch or ONNX. A tagger reads a text as words with spaces between them.
+        unlabeled: texts or pairs; streamed, never held in memory whole.
+        device: ``cpu``, ``cuda``, or ``auto`` for cuda where there is one.
+        threads: 0 for one a core.
+        max_length: tokens a text is cut to; 0 for as many as the teacher can read.
+        precision: ``float32``, or ``bfloat16`` in torch: several times faster on hardware made for it, and logits
+            that differ in the third digit, which is far less than a student differs.
+    """
+    model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
+    request = {
+        "stage": "label",
+        "teacher": model.sha256,
+        "sources": sorted(map(str, unlabeled.identity)),
+        "name": unlabeled.name,
+        "device": device,
+        "threads": threads,
+        "max_length": max_length,
+        "precision": precision,
+    }
+    with writing(output, request, force=force) as working:
+        tokenizer = model.load_tokenizer()
+        plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length, precision=precision)
+        plan = _kept_plan(working / WORK_FOLDER, plan)
+        record = {
+            "teacher_sha256": model.sha256,
+            "tokenizer_sha256": tokenizer_sha256(tokenizer),
+            "plan": asdict(plan),
+        }
+        run: Run | None = None
+        fingerprint = ContentFingerprint()
+        with progress("Labelling", None) as advance:
+            for number, examples in enumerate(_shards(fingerprint.watch(unlabeled), plan.shard_rows)):
+                made_from = {**record, "texts_sha256": content_sha256(examples)}
+                if not shard_is_done(working, number, made_from):
+                    run = run or start_runtime(plan, model, working / WORK_FOLDER)
+                    logits = logits_of(
+                        examples,
+                        run,
+                        tokenizer,
+                        max_length=plan.max_length,
+                        batch_rows=plan.batch_rows,
+                        task=model.task,
+                    )
+                    write_shard(working, number, examples, logits, made_from, model.task)
+                advance(len(examples))
+        for stale in working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
+            if int(stale.stem.removeprefix("shard-")) * plan.shard_rows >= fingerprint.rows:
+                stale.unlink()
+        if not fingerprint.rows:
+            (working / WORK_FOLDER / PLAN_NAME).unlink()
+            raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
+        finish(
+            working,
+            Manifest(
+                stage="label",
+                kind="labels",
+                name=Path(output).name,
+                task=model.task,
+                labels=model.labels,
+                parents=(parent_entry("teacher", model),),
+                data=(data_entry("unlabeled", unlabeled.name, fingerprint),),
+                notes=asdict(plan),
+            ),
+        )
+    return LabelDir.open(output)
+
+
+def teacher_logits(
+    model: ModelDir,
+    examples: Sequence[Example],
+    *,
+    labels: Sequence[LabelDir] = (),
+    device: str = "auto",
+    threads: int = 0,
+    max_length: int = 0,
+) -> np.ndarray | list[np.ndarray]:
+    """Return logits ``[N, C]`` in the order of the examples; the teacher runs for rows that ``labels`` lacks.
+
+    Those of a tagger are one array ``[W, C]`` for each sentence.
+    """
+    wanted = {(example.text, example.text_pair) for example in examples}
+    known = {
+        (example.text, example.text_pair): logits
+        for directory in labels
+        for example, logits in directory
+        if (example.text, example.text_pair) in wanted
+    }
+    missing = [example for example in examples if (example.text, example.text_pair) not in known]
+    if missing:
+        fresh = _run_teacher(model, missing, device=device, threads=threads, max_length=max_length)
+        known |= {(example.text, example.text_pair): row for example, row in zip(missing, fresh, strict=True)}
+    ordered = [known[(example.text, example.text_pair)] for example in examples]
+    return ordered if model.task == "tagging" else np.stack(ordered)
+
+
+def _run_teacher(
+    model: ModelDir, examples: Sequence[Example], *, device: str, threads: int, max_length: int
+) -> np.ndarray | list[np.ndarray]:
+    tokenizer = model.load_tokenizer()
+    with tempfile.TemporaryDirectory() as scratch:
+        plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length)
+        run = start_runtime(plan, model, Path(scratch))
+        parts = [
+            logits_of(examples[start : start + SHARD_ROWS], run, tokenizer, max_length=plan.max_length, task=model.task)
+            for start in range(0, len(examples), SHARD_ROWS)
+        ]
+    logits = np.concatenate(parts)
+    return by_sentence(logits, word_counts(examples)) if model.task == "tagging" else logits
+
+
+def choose_runtime(model: ModelDir, device: str) -> tuple[str, str]:
+    """Return ``(runtime, device)`` by a fixed rule, so that a resumed run computes what the first one did.
+
+    torch on a GPU; on a CPU ONNX Runtime with fused attention where the model exports, else torch.
+    """
+    from compress.exporting.export import exporter_for
+    from compress.inference.compute import resolve_device
+
+    found = resolve_device(device)
+    if model.is_onnx:
+        return "onnxruntime", "cuda" if device == "cuda" else "cpu"
+    if found == "cuda":
+        return "torch", "cuda"
+    return ("onnxruntime" if exporter_for(model) else "torch"), "cpu"
+
+
+def plan_for(
+    model: ModelDir,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    device: str,
+    threads: int,
+    max_length: int,
+    precision: str = "float32",
+) -> Plan:
+    """Return the plan that the fixed rule gives on this host."""
+    runtime, chosen_device = choose_runtime(model, device)
+    if precision == "bfloat16":
+        if model.is_onnx:
+            raise CompressError(f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32")
+        runtime = "torch"
+    limit = maximum_length(tokenizer, model.config)
+    return Plan(runtime, chosen_device, threads or len(available_cores()), min(max_length or limit, limit), precision)
+
+
+def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
+    """Load the model into the plan's runtime; an export that this needs lies in ``scratch`` and is reused."""
+    from compress.exporting.export import export
+
+    directory = model.path
+    if plan.runtime == "onnxruntime" and not model.is_onnx:
+        directory = scratch / TEACHER_ONNX
+        if not directory.is_dir():
+            export(model, directory)
+    start = plugins.find("runtimes", plan.runtime).function
+    precision = {"precision": plan.precision} if plan.runtime == "torch" else {}
+    run: Run = start(directory, threads=plan.threads, device=plan.device, **precision)
+    return run
+
+
+def _kept_plan(scratch: Path, plan: Plan) -> Plan:
+    """Return the plan of the run that began this directory, or write this one down."""
+    path = scratch / PLAN_NAME
+    if path.is_file():
+        return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")
+    return plan
+
+
+def _shards(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:
+    stream = iter(examples)
+    while shard := list(itertools.islice(stream, size)):
+        yield shard

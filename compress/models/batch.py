@@ -1,0 +1,75 @@
+"""What passes between a model, its teacher and a loss. Shapes: B batch, T tokens, C classes,
+D hidden width, L layers, H heads, d width of a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+NO_TARGET = -100
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of tokenised text, padded on the right.
+
+    For tagging, ``words`` ``[B, T]`` is true where a word starts, and every word is a row of what losses read:
+    :meth:`answers` takes the words' out of a model's logits, so that B is then the number of words.
+
+    ``labels`` is ``[B]``: class indices (``-100`` where a row has no gold label) or float targets (``nan`` where
+    a row has none) for regression; ``None`` when no row has one. ``targets`` ``[B, T]`` are the ids of the tokens that
+    masking chose, ``-100`` elsewhere; ``None`` when the text is whole. ``mixed_ids`` ``[B, M]`` is the same text in a
+    mixture of two vocabularies (:mod:`compress.training.learned_vocabulary`), with its ``mixed_mask``. ``rows`` ``[B]``
+    are the numbers of the rows in what is taught.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    token_type_ids: Tensor | None = None
+    labels: Tensor | None = None
+    targets: Tensor | None = None
+    mixed_ids: Tensor | None = None
+    mixed_mask: Tensor | None = None
+    rows: Tensor | None = None
+    words: Tensor | None = None
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """Return a model's logits ``[B, C]``; of ``[B, T, C]`` those where words start, ``[W, C]``."""
+        return logits if self.words is None else logits[self.words]
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Return the tensors that a model's ``forward`` takes."""
+        named = {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
+        if self.token_type_ids is not None:
+            named["token_type_ids"] = self.token_type_ids
+        return named
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a forward pass gave.
+
+    ``logits`` ``[B, C]``; ``hidden`` (L+1) x ``[B, T, D]`` with the embeddings first; ``queries``, ``keys`` and
+    ``values`` L x ``[B, H, T, d]``, from which :mod:`compress.training.losses._common` makes attention scores.
+    ``first`` ``[B, L+1, D]`` are the hidden states of the first token alone, where these were cached. ``taught`` says
+    of a student which of its layers, counted from 1, a loss may teach now; ``None`` is all.
+    """
+
+    logits: Tensor
+    hidden: tuple[Tensor, ...] = ()
+    queries: tuple[Tensor, ...] = ()
+    keys: tuple[Tensor, ...] = ()
+    values: tuple[Tensor, ...] = ()
+    first: Tensor | None = None
+    taught: tuple[int, ...] | None = None
+
+    @property
+    def layers(self) -> int:
+        """How many layers the hidden states, the cached first states or the attention come from."""
+        if self.first is not None:
+            return self.first.shape[1] - 1
+        return len(self.hidden) - 1 if self.hidden else len(self.queries)

@@ -1,0 +1,24 @@
+"""Use a model with fixed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@contextmanager
+def fixed_weights(model: PreTrainedModel, *, learning: bool = False) -> Iterator[None]:
+    """Put a model into eval mode and let all, or (``learning``) none, of its weights go without a gradient; undo it."""
+    was_training = model.training
+    wanted = [parameter.requires_grad for parameter in model.parameters()]
+    model.eval().requires_grad_(learning)
+    try:
+        yield
+    finally:
+        model.train(was_training)
+        for parameter, learns in zip(model.parameters(), wanted, strict=True):
+            parameter.requires_grad_(learns)

@@ -1,0 +1,108 @@
+"""The manifest ``compress.json``: what a model is, how it was made, and the hash of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compress.errors import CompressError
+
+if TYPE_CHECKING:
+    pass
+
+
+MANIFEST_NAME = "compress.json"
+WEIGHTS_NAME = "model.safetensors"
+ONNX_NAME = "model.onnx"
+# Not model.safetensors: what does not know the format should find no weights instead of wrong ones.
+PACKED_NAME = "packed.safetensors"
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The frozen, versioned record of what a directory is and how it came to be.
+
+    ``architecture`` holds ``model_type``, ``parameters``, ``heads_per_layer`` and ``ffn_per_layer``; ``parents`` are
+    ``{"role", "name", "sha256"}``; ``data`` are ``{"role", "name", "rows", "sha256"}``; ``metrics`` are ``{"name",
+    "value", "split", "rows"}``; ``files`` maps a file name to its ``sha256`` and ``size_bytes``.
+    """
+
+    stage: str
+    kind: str = "model"
+    name: str = ""
+    task: str = "classification"
+    labels: tuple[str, ...] = ()
+    architecture: dict[str, Any] = field(default_factory=dict)
+    parents: tuple[dict[str, Any], ...] = ()
+    recipe: dict[str, Any] = field(default_factory=dict)
+    data: tuple[dict[str, Any], ...] = ()
+    metrics: tuple[dict[str, Any], ...] = ()
+    notes: dict[str, Any] = field(default_factory=dict)
+    seeds: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    host: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Read a manifest; a damaged or newer one is a :class:`CompressError`."""
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise CompressError(f"{path} is not a valid manifest ({error}); make the directory again") from None
+        if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
+            version = raw.get("format_version") if isinstance(raw, dict) else None
+            raise CompressError(f"{path} has format version {version}; this compress reads version {FORMAT_VERSION}")
+        known = {f.name for f in fields(cls)}
+        if unknown := set(raw) - known:
+            raise CompressError(f"{path} has unknown keys {sorted(unknown)}; make the directory again")
+        try:
+            for name in ("labels", "parents", "data", "metrics"):
+                raw[name] = tuple(raw.get(name, ()))
+            return cls(**raw)
+        except TypeError as error:
+            raise CompressError(f"{path} is not a valid manifest ({error}); make the directory again") from None
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def describe_files(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return name, sha256 and size of every file below a directory, without the manifest and the model card."""
+    described = {}
+    for file in sorted(directory.rglob("*")):
+        name = file.relative_to(directory).as_posix()
+        if file.is_file() and name not in {MANIFEST_NAME, "README.md"} and not name.startswith("."):
+            described[name] = {"sha256": file_sha256(file), "size_bytes": file.stat().st_size}
+    return described
+
+
+def verify_files(directory: Path, manifest: Manifest) -> None:
+    """Check that every file is the one the manifest names, and that no name leaves the directory."""
+    for name, expected in manifest.files.items():
+        relative = Path(name)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise CompressError(f"{directory / MANIFEST_NAME} names {name!r}, which lies outside the directory")
+        file = directory / relative
+        if not file.is_file():
+            raise CompressError(f"{directory} lacks {name}, which its {MANIFEST_NAME} names; copy or make it again")
+        if file.stat().st_size != expected["size_bytes"] or file_sha256(file) != expected["sha256"]:
+            raise CompressError(f"{file} is not the file that {MANIFEST_NAME} names (its hash differs); make it again")

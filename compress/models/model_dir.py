@@ -1,0 +1,234 @@
+"""A model directory: what every stage reads and writes.
+
+It is an ordinary Hugging Face directory (or an ONNX one) plus ``compress.json``, the manifest. A directory without
+a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights are safetensors or ONNX only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from compress.errors import CompressError
+from compress.models.manifest import (
+    MANIFEST_NAME,
+    ONNX_NAME,
+    PACKED_NAME,
+    VOCABULARIES,
+    WEIGHTS_NAME,
+    Manifest,
+    describe_files,
+    verify_files,
+)
+from compress.models.modeling import TAGGER, auto_class
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class ModelDir:
+    """A model on disk. Make one with :meth:`open`."""
+
+    path: Path
+    manifest: Manifest | None
+
+    @classmethod
+    def open(cls, path: str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:
+        """Open and check a local model directory, or fetch a Hugging Face hub name.
+
+        Raises:
+            CompressError: nothing is there, it is not a model or not a classifier, its weights are pickled, cut
+                short or not the ones the manifest names.
+        """
+        directory = _local_directory(path)
+        manifest = None
+        if (directory / MANIFEST_NAME).is_file():
+            manifest = Manifest.read(directory / MANIFEST_NAME)
+            if manifest.kind != "model":
+                raise CompressError(
+                    f"{path} is a directory of {manifest.kind}, not a model; pass it as --{manifest.kind}"
+                )
+            if verify:
+                verify_files(directory, manifest)
+        model = cls(directory, manifest)
+        if not (directory / "config.json").is_file():
+            raise CompressError(f"{path} is not a model directory: it has no config.json")
+        model.check_weights()
+        if classifier and not model.is_classifier:
+            names = ", ".join(model.config.get("architectures") or ["none named"])
+            raise CompressError(
+                f"{path} is not a sequence classifier or a tagger of words (its architecture: {names}); "
+                "fine-tune it first with 'compress finetune --teacher ...'"
+            )
+        return model
+
+    @property
+    def name(self) -> str:
+        return (self.manifest.name if self.manifest else "") or self.path.name
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        try:
+            config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise CompressError(f"{self.path / 'config.json'} is not valid JSON ({error})") from None
+        if not isinstance(config, dict):
+            raise CompressError(f"{self.path / 'config.json'} is not valid JSON for a model: it holds no table")
+        return config
+
+    @property
+    def is_onnx(self) -> bool:
+        return (self.path / ONNX_NAME).is_file()
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether weights of few bits are packed in a file that only this project reads."""
+        return (self.path / PACKED_NAME).is_file()
+
+    @property
+    def is_classifier(self) -> bool:
+        ends = ("ForSequenceClassification", TAGGER)
+        return any(name.endswith(ends) for name in self.config.get("architectures") or ())
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Label names in the order of the logits; one name for a regression model."""
+        id2label = self.config.get("id2label")
+        if id2label:
+            return tuple(str(id2label[key]) for key in sorted(id2label, key=int))
+        return tuple(f"LABEL_{index}" for index in range(int(self.config.get("num_labels", 2))))
+
+    @property
+    def task(self) -> str:
+        """``"regression"`` or ``"classification"``; ``"tagging"`` of a model that labels words."""
+        if any(name.endswith(TAGGER) for name in self.config.get("architectures") or ()):
+            return "tagging"
+        regression = self.config.get("problem_type") == "regression" or len(self.labels) == 1
+        return "regression" if regression else "classification"
+
+    @cached_property
+    def sha256(self) -> str:
+        """Fingerprint of the directory's files: the same weights, config and tokenizer give the same value."""
+        files = self.manifest.files if self.manifest else describe_files(self.path)
+        return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the weights: ``model.onnx`` with its data, or the safetensors files."""
+        patterns = (f"{ONNX_NAME}*",) if self.is_onnx else ("*.safetensors",)
+        return sum(f.stat().st_size for pattern in patterns for f in self.path.glob(pattern))
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, read from the headers of the files."""
+        if self.manifest and "parameters" in self.manifest.architecture:
+            return int(self.manifest.architecture["parameters"])
+        from safetensors import safe_open
+
+        total = 0
+        for file in self.path.glob("*.safetensors"):
+            with safe_open(file, framework="numpy") as tensors:
+                for key in tensors.keys():
+                    size = 1
+                    for extent in tensors.get_slice(key).get_shape():
+                        size *= extent
+                    total += size
+        return total
+
+    def check_weights(self) -> None:
+        if self.is_onnx:
+            return
+        files = list(self.path.glob("*.safetensors"))
+        if not files:
+            pickles = [f.name for f in self.path.iterdir() if f.suffix in {".bin", ".pt", ".pth", ".pkl", ".ckpt"}]
+            if pickles:
+                raise CompressError(
+                    f"{self.path} holds pickled weights ({pickles[0]}), which can run code when opened; "
+                    "save the model again with save_pretrained, which writes model.safetensors"
+                )
+            raise CompressError(f"{self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}")
+        from safetensors import SafetensorError, safe_open
+
+        for file in files:
+            try:
+                with safe_open(file, framework="numpy") as tensors:
+                    tensors.keys()
+            except (SafetensorError, OSError) as error:
+                raise CompressError(f"{file} is corrupt or cut short ({error}); copy or make it again") from None
+
+    def load(self) -> PreTrainedModel:
+        """Load the torch model in eval mode, float32."""
+        if self.is_onnx:
+            raise CompressError(
+                f"{self.path} is an ONNX model, which cannot be trained or pruned; "
+                "use the directory it was exported from"
+            )
+        import compress.models.modeling.registration  # noqa: F401  registers the model types of this project
+        from compress.progress import quiet_libraries
+
+        quiet_libraries()
+        if self.is_packed:
+            from compress.models.packed_weights import load_packed
+
+            return load_packed(self.path, self.task)
+        try:
+            loaded: Any = auto_class(self.task).from_pretrained(self.path, dtype="float32", output_loading_info=True)
+        except (ValueError, OSError, RuntimeError) as error:
+            raise CompressError(f"{self.path} cannot be loaded: {str(error).splitlines()[0]}") from None
+        model, found = loaded
+        if missing := sorted(found["missing_keys"]):  # transformers would go on with random ones
+            raise CompressError(f"{self.path} lacks weights of its model ({missing[0]}); copy or make it again")
+        return cast("PreTrainedModel", model.eval())
+
+    def load_tokenizer(self, *, words: bool = False) -> PreTrainedTokenizerFast:
+        """Load the tokenizer; ``words`` makes one of bytes read words one by one as it reads them within a text."""
+        from transformers import AutoTokenizer
+
+        if not any((self.path / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
+            raise CompressError(f"{self.path} has no tokenizer ({VOCABULARIES[0]}); copy its files beside the weights")
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(self.path)
+        except (ValueError, OSError, KeyError) as error:
+            raise CompressError(f"{self.path} has no tokenizer that opens: {str(error).splitlines()[0]}") from None
+        if words and getattr(tokenizer, "add_prefix_space", None) is False:  # RoBERTa's pieces begin with the space
+            tokenizer = AutoTokenizer.from_pretrained(self.path, add_prefix_space=True)
+        return cast("PreTrainedTokenizerFast", tokenizer)
+
+
+def load(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Open any torch model directory of this project, or a stock one, as ``(model, tokenizer)``."""
+    directory = ModelDir.open(path)
+    return directory.load(), directory.load_tokenizer()
+
+
+def parent_entry(role: str, model: ModelDir) -> dict[str, Any]:
+    """Return what a manifest records of the model that another was made from."""
+    return {"role": role, "name": model.name, "sha256": model.sha256}
+
+
+def _local_directory(path: str | Path) -> Path:
+    directory = Path(path)
+    if directory.is_dir():
+        return directory
+    if directory.exists():
+        raise CompressError(f"{path} is a file; a model is a directory with config.json and {WEIGHTS_NAME}")
+    text = str(path)
+    looks_like_hub_name = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and "\\" not in text
+    if not looks_like_hub_name:
+        raise CompressError(f"{path} does not exist; give a model directory or a Hugging Face name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
+        return Path(snapshot_download(text, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise CompressError(
+            f"{path} is neither a directory here nor a model that the Hugging Face hub gave "
+            f"({type(error).__name__}); check the path, or the name and the network"
+        ) from None

@@ -1,0 +1,31 @@
+"""Make transformers know the model types of this project.
+
+``AutoModelForSequenceClassification.from_pretrained``, or that for token classification, then opens every directory
+that ``compress`` writes, and ``save_pretrained`` puts the modelling file into the directory. How stock models load is
+not touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig
+
+from compress.models.modeling import TAGGER, auto_class
+from compress.models.modeling.bilstm import BiLSTMForSequenceClassification, BiLSTMForTokenClassification
+from compress.models.modeling.pruned import MODEL_CLASSES, TAGGER_CLASSES
+
+
+def _register(model_class: type[Any]) -> None:
+    config_class = model_class.config_class
+    opener = auto_class("tagging" if model_class.__name__.endswith(TAGGER) else "classification")
+    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    opener.register(config_class, model_class, exist_ok=True)
+    config_class.register_for_auto_class()
+    model_class.register_for_auto_class(opener.__name__)
+
+
+_register(BiLSTMForSequenceClassification)
+_register(BiLSTMForTokenClassification)
+for _model_class in (*MODEL_CLASSES.values(), *TAGGER_CLASSES.values()):
+    _register(_model_class)

@@ -1,0 +1,97 @@
+"""Weights of few bits on disk: codes packed without gaps, beside the least number and the step of each group.
+
+There is no kernel that computes with such weights on a processor: opening a packed model unpacks it to float32, which
+gives exactly the rounded weights that were packed. What is small is the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compress.errors import CompressError
+from compress.models.manifest import PACKED_NAME
+from compress.models.modeling import auto_class
+from compress.models.rounding import Grid, grid_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+_LAYOUT = "layout"
+
+
+def pack(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Return uint8 codes below ``2**bits`` as bytes without gaps, the lowest bit first."""
+    unpacked = np.unpackbits(codes.reshape(-1, 1), axis=1, count=bits, bitorder="little")
+    return np.packbits(unpacked, bitorder="little")
+
+
+def unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """Return the uint8 codes ``[count]`` that :func:`pack` packed."""
+    unpacked = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
+    return np.packbits(unpacked, axis=1, bitorder="little")[:, 0]
+
+
+def save_packed(model: PreTrainedModel, bits: Mapping[str, int], groups: int, directory: Path) -> None:
+    """Write a model's weights to ``packed.safetensors``: those of the modules in ``bits`` packed, others in float32."""
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {}
+    layout: dict[str, Any] = {}
+    packed = {f"{module}.weight": width for module, width in bits.items()}
+    for name, weight in model.state_dict().items():
+        if name not in packed:
+            tensors[name] = weight.contiguous().clone()
+            continue
+        grid = grid_of(weight, packed[name], groups)
+        codes = grid.codes(weight, torch.arange(len(weight))).numpy()
+        tensors[f"{name}.codes"] = torch.from_numpy(pack(codes, grid.bits))
+        tensors[f"{name}.low"], tensors[f"{name}.step"] = grid.low, grid.step
+        layout[name] = {"bits": grid.bits, "shape": list(weight.shape), "rows_per_group": grid.rows_per_group}
+    save_file(tensors, str(directory / PACKED_NAME), metadata={"format": "pt", _LAYOUT: json.dumps(layout)})
+
+
+def read_packed(directory: Path) -> dict[str, Tensor]:
+    """Return the state dict, float32, of a directory with ``packed.safetensors``.
+
+    Raises:
+        CompressError: the file does not say how it is packed.
+    """
+    from safetensors import safe_open
+
+    with safe_open(directory / PACKED_NAME, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+        try:
+            layout = json.loads((file.metadata() or {})[_LAYOUT])
+        except (KeyError, json.JSONDecodeError):
+            raise CompressError(
+                f"{directory / PACKED_NAME} does not say how its weights are packed; copy or make it again"
+            ) from None
+    for name, how in layout.items():
+        parts = (tensors.pop(f"{name}.{part}") for part in ("codes", "low", "step"))
+        tensors[name] = _unpacked(*parts, **how)
+    return tensors
+
+
+def load_packed(directory: Path, task: str) -> PreTrainedModel:
+    """Return the model of a directory with ``packed.safetensors``, float32 and in eval mode."""
+    from transformers import AutoConfig
+
+    model: PreTrainedModel = auto_class(task).from_config(AutoConfig.from_pretrained(directory))
+    try:
+        model.load_state_dict(read_packed(directory))
+    except RuntimeError as error:
+        raise CompressError(f"{directory} cannot be loaded: {str(error).splitlines()[0]}") from None
+    return model.float().eval()
+
+
+def _unpacked(codes: Tensor, low: Tensor, step: Tensor, bits: int, shape: list[int], rows_per_group: int) -> Tensor:
+    numbers = unpack(codes.numpy(), bits, int(np.prod(shape))).reshape(shape)
+    return Grid(low, step, bits, rows_per_group).values(torch.from_numpy(numbers), torch.arange(shape[0]))

@@ -1,0 +1,84 @@
+"""Write a torch model the same way everywhere: safetensors, config, tokenizer and, for our own types, the code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import compress.models.modeling.registration  # noqa: F401  makes save_pretrained copy the modelling file of our own types
+from compress.models.dummy_inputs import example_inputs
+from compress.models.manifest import Manifest
+from compress.models.modeling import auto_class, input_names
+from compress.models.output_dir import finish
+from compress.models.prunable_units import ffn_widths, has_units, heads_per_layer, kept_layers
+
+LAST_BITS = 1e-5
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: str | Path) -> None:
+    """Write an ordinary Hugging Face directory: ``config.json``, ``model.safetensors`` and the tokenizer's files.
+
+    A model of one of our own types also gets its modelling file and an ``auto_map``, so that
+    ``from_pretrained(directory, trust_remote_code=True)`` opens it where ``compress`` is not installed.
+    """
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    _name_inputs(Path(directory), tokenizer, input_names(model))
+
+
+def _name_inputs(directory: Path, tokenizer: PreTrainedTokenizerBase, used: Sequence[str]) -> None:
+    """Let the tokenizer leave out what the model has no use for: a DistilBERT of a BERT teacher reads no segments."""
+    names = [name for name in tokenizer.model_input_names if name in used]
+    if names != list(tokenizer.model_input_names):
+        path = directory / "tokenizer_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings["model_input_names"] = names
+        path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
+    """Return what a manifest says of a model: type, shape, number of weights, heads and FFN width of each layer.
+
+    ``kept_layers`` are the original numbers of the layers, where some are gone.
+    """
+    shape: dict[str, Any] = {}
+    if has_units(model):  # DistilBERT's config answers to these names too
+        shape = {"layers": model.config.num_hidden_layers, "hidden_size": model.config.hidden_size}
+        if getattr(model.config, "kept_layers", None) is not None:
+            shape["kept_layers"] = kept_layers(model)
+    return {
+        "model_type": model.config.model_type,
+        **shape,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "heads_per_layer": heads_per_layer(model),
+        "ffn_per_layer": ffn_widths(model),
+    }
+
+
+def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, manifest: Manifest, working: Path) -> None:
+    """Write a finished model directory: weights, tokenizer, manifest and card; then reopen it and compare outputs."""
+    model = model.cpu().float().eval()
+    save_model(model, tokenizer, working)
+    finish(working, manifest)
+    reopened = auto_class(manifest.task).from_pretrained(working, dtype="float32").eval()
+    check_same(model, reopened)
+
+
+def check_same(model: PreTrainedModel, reopened: PreTrainedModel) -> None:
+    """Stop where a model that was written and opened again has other weights, or gives other outputs.
+
+    Weights are the same to the bit. Outputs may differ in the last one: how some processors add up depends on where
+    in memory the weights lie.
+    """
+    written, read = model.state_dict(), reopened.state_dict()
+    inputs = example_inputs(model)
+    with torch.no_grad():
+        expected, found = model(**inputs)[0], reopened(**inputs)[0]
+    same = written.keys() == read.keys() and all(torch.equal(tensor, read[name]) for name, tensor in written.items())
+    if not same or not torch.allclose(expected, found, rtol=LAST_BITS, atol=LAST_BITS):
+        raise RuntimeError("the model written to disk does not give the outputs of the model in memory")

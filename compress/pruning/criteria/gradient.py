@@ -1,0 +1,54 @@
+"""How much the loss of each example would change if a head were damped: ``I_h = mean over examples of |dL/dxi_h|``.
+
+Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv:1905.10650), equation 3. A gate of its own for
+every example makes one backward of the *summed* loss give each example's gradient, so that absolute values are taken
+before the mean, as the equation says, and nothing piles up over batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from compress.models.batch import Batch
+from compress.models.frozen import fixed_weights
+from compress.models.prunable_units import Part
+from compress.pruning.scoring import Labels, as_scores, labels_of, losses_of
+from compress.surgery.unit_masks import gated
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def importance(
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    masks: Sequence[Tensor] | None = None,
+    *,
+    part: Part = "heads",
+    labels: Labels = "gold",
+) -> Tensor:
+    """Return raw scores ``[L, U]``.
+
+    The loss is cross-entropy (squared error for regression); that of a sentence to tag is the sum over its words.
+
+    Args:
+        labels: ``gold``, or ``own``: the classes that the model predicts itself, which needs no labels.
+    """
+    # Only the gates need a gradient; this spares two thirds of the backward.
+    with fixed_weights(model), gated(model, part) as gates, torch.enable_grad():
+        if masks is not None:
+            gates.mask(masks)
+        totals = [torch.zeros(units, dtype=torch.float64) for units in gates.counts]
+        rows = 0
+        for batch in batches:
+            opened = gates.per_example(len(batch.input_ids))
+            logits = batch.answers(model(**batch.inputs()).logits)
+            loss = losses_of(logits, labels_of(batch, logits, labels)).sum()
+            for total, gradient in zip(totals, torch.autograd.grad(loss, opened), strict=True):
+                total += gradient.abs().sum(dim=0).double().cpu()
+            rows += len(batch.input_ids)
+    return as_scores([total / rows for total in totals], masks)

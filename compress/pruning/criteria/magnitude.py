@@ -1,0 +1,32 @@
+"""The size of a head's weights: the L2 norm of its rows and columns. No data is read.
+
+Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Networks" (arXiv:1506.02626), for single
+weights; here the norm of all that would go with the head, as structured pruning commonly has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from compress.models.batch import Batch
+from compress.models.prunable_units import Part, units_of
+from compress.pruning.scoring import as_scores
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@torch.no_grad()
+def importance(
+    model: PreTrainedModel, batches: Iterable[Batch], masks: Sequence[Tensor] | None = None, *, part: Part = "heads"
+) -> Tensor:
+    """Return raw scores ``[L, U]``."""
+    norms = [
+        (units.sum_over_rows(torch.square) + units.sum_over_columns(torch.square)).sqrt()
+        for units in units_of(model, part)
+    ]
+    return as_scores(norms, masks)

@@ -1,0 +1,49 @@
+"""What the model loses without one head: its value with all heads minus its value without this one.
+
+Michel et al. 2019 (arXiv:1905.10650), section 3.2. L x H evaluations of all examples; the score of a head that harms is
+negative. Heads that replace each other all look useless alone, which is what ``shapley`` mends at a price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from compress.models.batch import Batch
+from compress.models.frozen import fixed_weights
+from compress.pruning.scoring import Measure, Values, as_scores
+from compress.surgery.unit_masks import open_masks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def importance(
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    masks: Sequence[Tensor] | None = None,
+    *,
+    measure: Measure = "metric",
+    values: Values | None = None,
+) -> Tensor:
+    """Return raw scores ``[L, H]``.
+
+    Args:
+        measure: the value of a model: ``metric`` (share of right answers) or ``loss`` (minus the mean loss, which
+            tells heads apart that change no answer, so that ``compress heads`` and ``compress prune`` use it).
+        values: what is known already; what is not is added.
+    """
+    kept, known = list(batches), values or Values()
+    present = open_masks(model)["heads"] if masks is None else [m.clone() for m in masks]
+    scores = [torch.zeros(len(heads)) for heads in present]
+    with fixed_weights(model):
+        whole = known.of(model, {"heads": present}, kept, measure)
+        for layer, heads in enumerate(present):
+            for head in heads.nonzero().flatten().tolist():
+                heads[head] = 0.0
+                scores[layer][head] = whole - known.of(model, {"heads": present}, kept, measure)
+                heads[head] = 1.0
+    return as_scores(scores, masks)

@@ -1,0 +1,29 @@
+"""Random scores: the baseline that every other criterion must beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from compress.models.batch import Batch
+from compress.models.prunable_units import Part, units_of
+from compress.pruning.scoring import as_scores
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def importance(
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    masks: Sequence[Tensor] | None = None,
+    *,
+    part: Part = "heads",
+    seed: int = 0,
+) -> Tensor:
+    """Return uniform scores ``[L, U]``; the same seed gives the same scores whatever the batches are."""
+    generator = torch.Generator().manual_seed(seed)
+    return as_scores([torch.rand(units.count, generator=generator) for units in units_of(model, part)], masks)

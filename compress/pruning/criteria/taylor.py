@@ -1,0 +1,56 @@
+"""First-order change of the loss if a head's weights went: ``|sum w dL/dw|`` of its rows, and the same of its columns.
+
+Molchanov et al. 2019, "Importance Estimation for Neural Network Pruning" (arXiv:1906.10771), equation 7, for groups of
+weights, and Fan et al. 2021 for transformers. The gradient is that of the mean loss over all examples: unlike in
+``gradient``, what helps one example and harms another cancels out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from compress.models.batch import Batch
+from compress.models.frozen import fixed_weights
+from compress.models.prunable_units import Part, units_of
+from compress.pruning.scoring import Labels, as_scores, labels_of, losses_of
+from compress.surgery.unit_masks import gated
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def importance(
+    model: PreTrainedModel,
+    batches: Iterable[Batch],
+    masks: Sequence[Tensor] | None = None,
+    *,
+    part: Part = "heads",
+    labels: Labels = "gold",
+) -> Tensor:
+    """Return raw scores ``[L, U]``; ``labels`` as in the criterion ``gradient``."""
+    layers = units_of(model, part)
+    weights = [
+        parameter for units in layers for linear in (*units.rows, units.columns) for parameter in linear.parameters()
+    ]
+    sums = [torch.zeros_like(weight) for weight in weights]
+    with fixed_weights(model, learning=True), gated(model, part) as gates, torch.enable_grad():
+        if masks is not None:
+            gates.mask(masks)
+        rows = 0
+        for batch in batches:
+            logits = batch.answers(model(**batch.inputs()).logits)
+            loss = losses_of(logits, labels_of(batch, logits, labels)).sum()
+            for total, gradient in zip(sums, torch.autograd.grad(loss, weights), strict=True):
+                total += gradient
+            rows += len(batch.input_ids)
+    gradients = {id(weight): total / rows for weight, total in zip(weights, sums, strict=True)}
+
+    def product(weight: Tensor) -> Tensor:
+        return weight.detach() * gradients[id(weight)]
+
+    both = [units.sum_over_rows(product).abs() + units.sum_over_columns(product).abs() for units in layers]
+    return as_scores(both, masks)

@@ -1,0 +1,92 @@
+"""Score whole layers and positions of the hidden size, and choose which to remove."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from compress.errors import CompressError
+from compress.models.frozen import fixed_weights
+from compress.models.prunable_units import kept_layers
+from compress.pruning.scoring import Labels, labels_of, losses_of, value_of
+from compress.surgery.remove_hidden import members
+from compress.surgery.remove_layers import removable_layers, skipped
+
+if TYPE_CHECKING:
+    from compress.models.batch import Batch
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """A layer that goes, by its position in the model it was chosen in, and the mean loss without it and those before.
+
+    ``number`` is what the layer was called before any pruning.
+    """
+
+    layer: int
+    number: int
+    loss: float
+
+
+def choose_layers(model: PreTrainedModel, batches: Iterable[Batch], count: int) -> list[LayerStep]:
+    """Return the layers to remove, in order: each is the one without which the mean loss on the batches is lowest.
+
+    Greedy removal after Sajjad et al. 2023, "On the Effect of Dropping Layers of Pre-trained Transformer Models"
+    (arXiv:2004.03844), who compare positions; here every layer is tried, as Peer et al. 2022, "Greedy-layer pruning:
+    Speeding up transformer models for natural language processing" (arXiv:2105.14839), do, but without training in
+    between. The first of several equally good layers goes.
+
+    Args:
+        batches: with gold labels; they are read about ``count`` times the number of layers.
+
+    Raises:
+        CompressError: more layers than can go.
+    """
+    candidates, numbers, rows = removable_layers(model), kept_layers(model), list(batches)
+    most = min(len(candidates), len(numbers) - 1)
+    if not 1 <= count <= most:
+        raise CompressError(f"{count} of {len(numbers)} layers cannot be removed; give a number from 1 to {most}")
+    steps: list[LayerStep] = []
+    with fixed_weights(model):
+        for _ in range(count):
+            gone = [step.layer for step in steps]
+            losses = {}
+            for layer in candidates:
+                if layer not in gone:
+                    with skipped(model, [*gone, layer]):
+                        losses[layer] = -value_of(model, rows, "loss")
+            best = min(losses, key=lambda layer: losses[layer])
+            steps.append(LayerStep(best, numbers[best], losses[best]))
+    return steps
+
+
+def hidden_importance(model: PreTrainedModel, batches: Iterable[Batch], *, labels: Labels = "gold") -> Tensor:
+    """Return ``[D]``: by how much the loss changes, to first order, if all that belongs to a position went to zero.
+
+    That is ``|sum w dL/dw|`` over all weights of the position in all layers, of every batch by itself, and the mean of
+    that over the rows (Molchanov et al. 2019, "Importance Estimation for Neural Network Pruning", arXiv:1906.10771,
+    equation 7, for groups of weights; Ma et al. 2023, "LLM-Pruner", arXiv:2305.11627, section 3.2, for coupled ones).
+    On the rows that a model learned from, the gradient of the mean over all of them is next to nothing.
+
+    Args:
+        labels: ``gold``, or ``own``: the classes that the model predicts itself, which needs no labels.
+    """
+    parts = [share for member in members(model) for share in member.shares()]
+    weights = list({id(weight): weight for _, weight, _ in parts}.values())
+    width, rows = int(model.config.hidden_size), 0
+    total = torch.zeros(width, device=weights[0].device)
+    with fixed_weights(model, learning=True), torch.enable_grad():
+        for batch in batches:
+            logits = batch.answers(model(**batch.inputs()).logits)
+            loss = losses_of(logits, labels_of(batch, logits, labels)).sum()
+            gradients = torch.autograd.grad(loss, weights)
+            products = {id(w): w.detach() * gradient for w, gradient in zip(weights, gradients, strict=True)}
+            by_position = [products[id(w)].movedim(dim, 0).reshape(width, -1).sum(dim=1) for _, w, dim in parts]
+            total += torch.stack(by_position).sum(dim=0).abs()
+            rows += len(batch.input_ids)
+    return (total / rows).float().cpu()

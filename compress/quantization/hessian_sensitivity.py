@@ -1,0 +1,169 @@
+"""How sensitive each encoder layer is: the largest eigenvalue of its block of the loss's Hessian, over parts of data.
+
+Dong et al. 2019, HAWQ (arXiv:1905.03696) for the matrix-free power iteration; Shen et al. 2020, Q-BERT
+(arXiv:1909.05840), section 3.1, for ``|mean| + standard deviation`` over parts of the data, because the mean alone
+misleads for BERT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from compress.errors import CompressError
+from compress.models.batch import NO_TARGET
+from compress.models.modeling.families import layers_of
+from compress.models.prunable_units import has_units
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+# The paper has 10 parts of a tenth of the training rows each; a part here is one batch.
+PARTS, PART_ROWS = 4, 16
+ITERATIONS, TOLERANCE = 12, 0.02
+
+
+@dataclass(frozen=True)
+class Part:
+    """One batch: what the model's ``forward`` takes, and what it should answer, ``[B]`` or ``[B, T]``."""
+
+    inputs: Mapping[str, Tensor]
+    answers: Tensor
+
+
+@dataclass(frozen=True)
+class LayerSensitivity:
+    """The largest eigenvalues of one layer's Hessian, one for each part of the data."""
+
+    layer: int
+    eigenvalues: tuple[float, ...]
+
+    @property
+    def value(self) -> float:
+        """``|mean| + standard deviation`` (equation 2 of Q-BERT)."""
+        values = torch.tensor(self.eigenvalues, dtype=torch.float64)
+        return float(values.mean().abs() + values.std(correction=0))
+
+
+def layer_sensitivities(
+    model: PreTrainedModel, parts: Sequence[Part], *, iterations: int = ITERATIONS, seed: int = 0
+) -> list[LayerSensitivity]:
+    """Return the sensitivity of every encoder layer, from the first; only the matrices of a layer count.
+
+    The model is left as it was found. Costs one product with the Hessian (about one backward pass through the gradient)
+    for every layer, part and iteration.
+
+    Raises:
+        CompressError: there is no part, or the model is no transformer.
+    """
+    if not has_units(model):
+        raise CompressError(f"sensitivity is of encoder layers, and a {model.config.model_type!r} model has none")
+    if not parts:
+        raise CompressError("sensitivity is measured on training rows, and there are none; give --train FILE")
+    matrices = [[weight for weight in layer.parameters() if weight.dim() == 2] for layer in layers_of(model)]
+    found: list[list[float]] = [[] for _ in matrices]
+    with _twice_differentiable(model, matrices):
+        for number, part in enumerate(parts):
+            loss = _loss(model, part)
+            flat = [weight for layer in matrices for weight in layer]
+            gradients = iter(torch.autograd.grad(loss, flat, create_graph=True))
+            for values, layer in zip(found, matrices, strict=True):
+                own = [next(gradients) for _ in layer]
+                values.append(top_eigenvalue(own, layer, iterations=iterations, seed=seed + number))
+    return [LayerSensitivity(layer, tuple(values)) for layer, values in enumerate(found)]
+
+
+def top_eigenvalue(
+    gradients: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    *,
+    iterations: int = ITERATIONS,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+) -> float:
+    """Return the eigenvalue of the Hessian that is largest in magnitude, with its sign, by power iteration.
+
+    The Hessian is never formed: its product with a vector v is the gradient of ``g . v`` (Pearlmutter 1994).
+
+    Args:
+        gradients: of a loss by ``weights``, made with ``create_graph=True``.
+        iterations: at most so many products; fewer when the value changes by less than ``tolerance`` of itself.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    vector = _normalised([torch.randn(weight.shape, generator=generator).to(weight) for weight in weights])
+    value = 0.0
+    for _ in range(iterations):
+        product = torch.autograd.grad(gradients, weights, grad_outputs=vector, retain_graph=True)
+        previous, value = value, float(sum((v * p).sum() for v, p in zip(vector, product, strict=True)))
+        if not any(bool(part.any()) for part in product):
+            return 0.0
+        vector = _normalised(product)
+        if abs(value - previous) <= tolerance * abs(value):
+            break
+    return value
+
+
+def most_sensitive(sensitivities: Sequence[LayerSensitivity]) -> list[int]:
+    """Return the layers, the most sensitive first."""
+    return [one.layer for one in sorted(sensitivities, key=lambda one: (-one.value, one.layer))]
+
+
+def assign_bits(sensitivities: Sequence[LayerSensitivity], bits: Sequence[int]) -> list[int]:
+    """Return bits for every layer: of n numbers the largest goes to the most sensitive n-th of the layers, and on."""
+    given, ranked = sorted(bits, reverse=True), most_sensitive(sensitivities)
+    by_layer = {layer: given[rank * len(given) // len(ranked)] for rank, layer in enumerate(ranked)}
+    return [by_layer[layer] for layer in range(len(ranked))]
+
+
+def _loss(model: PreTrainedModel, part: Part) -> Tensor:
+    # The class's own forward: mixed precision, where a trainer wraps it in, has too few digits for second derivatives.
+    logits = type(model).forward(model, **part.inputs).logits
+    if logits.shape[-1] == 1:
+        return functional.mse_loss(logits[..., 0], part.answers.to(logits))
+    return functional.cross_entropy(logits.flatten(0, -2), part.answers.flatten())
+
+
+def _normalised(vector: Sequence[Tensor]) -> list[Tensor]:
+    length = torch.sqrt(sum(((part**2).sum() for part in vector), torch.zeros(())))
+    return [part / length for part in vector]
+
+
+@contextmanager
+def _twice_differentiable(model: PreTrainedModel, matrices: Sequence[Sequence[Tensor]]) -> Iterator[None]:
+    """Without dropout, with gradients for all matrices, and with attention whose gradient has a gradient.
+
+    torch's fused attention has none on any device; its plain one has.
+    """
+    was_training = model.training
+    frozen = [weight for layer in matrices for weight in layer if not weight.requires_grad]
+    model.eval()
+    for weight in frozen:
+        weight.requires_grad_(True)
+    try:
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        model.train(was_training)
+        for weight in frozen:
+            weight.requires_grad_(False)
+
+
+def answers_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
+    """Return what a model answers, to serve as a :class:`Part`'s: its classes, or its scores for regression.
+
+    Of tokens that are padding there is no answer.
+    """
+    with torch.no_grad():
+        logits: Tensor = model(**inputs).logits
+    if logits.shape[-1] == 1:
+        return logits[..., 0]
+    classes = logits.argmax(dim=-1)
+    return classes if logits.dim() == 2 else classes.masked_fill(inputs["attention_mask"] == 0, NO_TARGET)

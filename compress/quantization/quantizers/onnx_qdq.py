@@ -1,0 +1,158 @@
+"""Static int8: ranges are known beforehand, from training or from calibration, and none is measured while it runs.
+
+Zafrir et al. 2019, "Q8BERT" (arXiv:1910.06188). Every product with a weight gets a ``QuantizeLinear`` on its input, by
+the range that the model was trained for, and symmetric int8 weights; ONNX Runtime turns these pairs into
+``MatMulIntegerToFloat``. Embeddings are int8 tables with one scale. Residual sums, attention, softmax, layer norm and
+GELU stay in float32, as they were in training. (ONNX Runtime's own ``quantize_static`` would round the residual sums.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from compress.errors import CompressError
+from compress.exporting.onnx_graph import clean, layer_of, module_of, write_graph
+
+WRITES = "onnx"
+# Symmetric all the same: 128 stands for zero. ONNX Runtime's kernels for x86 want unsigned inputs.
+_ZERO, _ZERO_NAME = 128, "inputs.zero"
+
+
+def quantize(
+    source: Path,
+    target: Path,
+    *,
+    ranges: dict[str, float],
+    keep_fp32: list[int] | None = None,
+    per_channel: bool = False,
+) -> None:
+    """Read an fp32 graph and write its int8 version.
+
+    Args:
+        source, target: ``model.onnx`` files.
+        ranges: largest magnitude of the inputs of every linear module, by its name in torch.
+        keep_fp32: encoder layers, counted from 0, that stay as they are.
+        per_channel: one scale for each output channel instead of one a matrix, for a model that was not trained with
+            the latter.
+
+    Raises:
+        CompressError: the graph has a product whose module has no range.
+    """
+    model = onnx.load(str(source))
+    weights = {tensor.name: tensor for tensor in model.graph.initializer if _is_matrix(tensor)}
+    kept = set(keep_fp32 or ())
+    writer = _Writer(model.graph, ranges, per_channel)
+    for node in list(model.graph.node):
+        if node.op_type == "Gather" and node.input[0] in weights:
+            writer.table(node, weights[node.input[0]])
+        elif node.op_type in {"MatMul", "Gemm"} and node.input[1] in weights and layer_of(node) not in kept:
+            writer.product(node, weights[node.input[1]])
+        else:
+            writer.nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(writer.nodes)
+    write_graph(clean(model), target)
+
+
+class _Writer:
+    """Collects the nodes of the new graph; what several nodes share is written once."""
+
+    def __init__(self, graph: onnx.GraphProto, ranges: Mapping[str, float], per_channel: bool) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._graph, self._ranges, self._per_channel = graph, ranges, per_channel
+        self._written: set[str] = set()
+
+    def table(self, node: onnx.NodeProto, table: onnx.TensorProto) -> None:
+        """Write ``DequantizeLinear(Gather(int8 table, ids))``."""
+        integers, scale = _symmetric(numpy_helper.to_array(table), axis=None)
+        name, output = table.name, node.output[0]
+        self._constants(name, integers, scale, np.int8(0))
+        self.nodes += [
+            helper.make_node("Gather", [f"{name}.int8", node.input[1]], [f"{output}.int8"], name=f"{node.name}.int8"),
+            helper.make_node(
+                "DequantizeLinear", [f"{output}.int8", f"{name}.scale", f"{name}.zero"], [output], name=node.name
+            ),
+        ]
+
+    def product(self, node: onnx.NodeProto, weight: onnx.TensorProto) -> None:
+        """Write the product of dequantized input and dequantized weight, which runs as one integer product."""
+        matrix = numpy_helper.to_array(weight)
+        if node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
+            matrix = np.ascontiguousarray(matrix.T)
+        constants, name = weight.name, node.name  # several nodes share the weights of a shared layer
+        integers, scale = _symmetric(matrix, axis=0 if self._per_channel else None)
+        self._constants(constants, integers, scale, np.zeros(scale.shape, dtype=np.int8))
+        rounded, step = self._rounded(node)
+        if node.op_type == "Gemm":
+            # The runtime would join product and bias again before it looks for pairs, and then compute in float32.
+            inputs = [rounded, f"{constants}.int8", step, f"{constants}.scale", _ZERO_NAME, f"{constants}.zero"]
+            fused = helper.make_node(
+                "MatMulIntegerToFloat", [*inputs, *node.input[2:]], node.output, name=name, domain="com.microsoft"
+            )
+            self.nodes.append(fused)
+            return
+        self.nodes += [
+            helper.make_node("DequantizeLinear", [rounded, step, _ZERO_NAME], [f"{name}.input"], name=f"{name}.input"),
+            helper.make_node(
+                "DequantizeLinear",
+                [f"{constants}.int8", f"{constants}.scale", f"{constants}.zero"],
+                [f"{name}.weight"],
+                name=f"{name}.weight",
+                axis=1,
+            ),
+            helper.make_node("MatMul", [f"{name}.input", f"{name}.weight"], node.output, name=name),
+        ]
+
+    def _rounded(self, node: onnx.NodeProto) -> tuple[str, str]:
+        """Return the names of the rounded input of a product and of its scale."""
+        module = module_of(node)
+        if not module:
+            raise CompressError(
+                "onnx-qdq needs a graph whose nodes are named after torch modules, and this one is of a BiLSTM, or was "
+                "exported elsewhere or by an older version; use --method onnx-dynamic, or export the transformer again"
+            )
+        if module not in self._ranges:
+            raise CompressError(
+                f"the ranges do not fit this graph: there is none for {module!r}; measure them anew with --train FILE"
+            )
+        scale = np.float32(self._ranges[module] / 127)
+        name = f"{node.input[0]}.by.{scale:.9g}"  # query, key and value read the same input by the same range
+        self._constant(_ZERO_NAME, np.uint8(_ZERO))
+        if self._constant(f"{name}.scale", scale):
+            self.nodes.append(
+                helper.make_node(
+                    "QuantizeLinear",
+                    [node.input[0], f"{name}.scale", _ZERO_NAME],
+                    [f"{name}.uint8"],
+                    name=f"{name}.quantize",
+                )
+            )
+        return f"{name}.uint8", f"{name}.scale"
+
+    def _constants(self, name: str, integers: np.ndarray, scale: np.ndarray, zero: np.ndarray | np.int8) -> None:
+        self._constant(f"{name}.int8", integers)
+        self._constant(f"{name}.scale", scale)
+        self._constant(f"{name}.zero", zero)
+
+    def _constant(self, name: str, value: np.ndarray | np.generic) -> bool:
+        """Add a constant and tell whether it is new."""
+        if name in self._written:
+            return False
+        self._written.add(name)
+        self._graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+        return True
+
+
+def _symmetric(matrix: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return int8 numbers and the float32 scale, or scales over the other axis, that multiply them."""
+    scale = np.maximum(np.abs(matrix).max(axis=axis) / np.float32(127), np.finfo(np.float32).tiny)
+    return np.rint(matrix / scale).clip(-127, 127).astype(np.int8), np.asarray(scale, dtype=np.float32)
+
+
+def _is_matrix(tensor: onnx.TensorProto) -> bool:
+    return len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT

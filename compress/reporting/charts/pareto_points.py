@@ -1,0 +1,133 @@
+"""The marks of the Pareto plot: rows of results, and the published figures of the methods among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compress import recipes
+from compress.benchmarking.results.files import Measurement, Row, is_baseline
+from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown, span, times
+from compress.errors import CompressError
+from compress.reporting.charts.markers import KINDS
+from compress.reporting.charts.pareto import Point
+from compress.reporting.tables.cells import place
+
+
+@dataclass(frozen=True)
+class Published:
+    """What authors reported of a method that is among the rows, and what we measure of it; all in percent.
+
+    ``kept`` is of their own teacher, ``ours_kept`` of ours.
+    """
+
+    recipe: str
+    dataset: str
+    metric: str
+    value: float
+    teacher: float
+    kept: float
+    ours_kept: float
+    source: str
+
+
+def marks(rows: Sequence[Row], published: Sequence[Published]) -> list[Point]:
+    """Return a mark for every row whose speed can be told, and for every published figure."""
+    drawn = [row for row in rows if not row.head["noisy"]]
+    runtimes = {name: sum(row.head["model"] == name for row in drawn) for name in {row.head["model"] for row in drawn}}
+    teacher = next((row.head for row in rows if row.head["kind"] == "teacher"), None)
+    found = [_mark(row, alone=runtimes[row.head["model"]] == 1) for row in drawn]
+    if teacher is not None and teacher["metric"] is not None:
+        scale = 100.0 if in_percent(teacher["metric_name"]) else 1.0
+        found += [_published_mark(one, scale * teacher["metric"]) for one in published]
+    return found
+
+
+def published_figures(rows: Sequence[Row]) -> list[Published]:
+    """Return the published figures of the models' recipes for this data and metric; none of a recipe not known here.
+
+    A figure for other data would say nothing beside ours. Its split may differ, and is told with it.
+    """
+    best: dict[str, Measurement] = {}
+    for line in (row.head for row in rows):
+        if line["kind"] == "model" and line["recipe"] and line["metric_kept_percent"] is not None:
+            if line["recipe"] not in best or line["metric"] > best[line["recipe"]]["metric"]:
+                best[line["recipe"]] = line
+    found = []
+    for recipe, line in best.items():
+        for one in _figures(recipe):
+            name = one.dataset.rpartition(" ")[0] or one.dataset
+            if _names(line["data"], name) and one.metric == line["metric_name"]:
+                kept = 100 * one.value / one.teacher
+                found.append(
+                    Published(
+                        recipe,
+                        one.dataset,
+                        one.metric,
+                        one.value,
+                        one.teacher,
+                        kept,
+                        line["metric_kept_percent"],
+                        one.source,
+                    )
+                )
+    return found
+
+
+def _names(data: str, name: str) -> bool:
+    """Tell whether the name of data holds another as a word: RTE is in ``glue/RTE dev``, not in ``forte``."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", data, re.IGNORECASE) is not None
+
+
+def _figures(recipe: str) -> Sequence[recipes.Published]:
+    if recipe not in recipes.names("students"):
+        return ()
+    try:
+        found: Sequence[recipes.Published] = recipes.load("students", recipe).published
+    except CompressError:  # a recipe that has since been broken is no reason not to show results
+        return ()
+    return found
+
+
+def _mark(row: Row, *, alone: bool) -> Point:
+    line = row.head
+    name = "teacher" if line["kind"] == "teacher" else line["model"]
+    if line["padding"] == "max_length":
+        name, alone = f"{name}, padded", True
+    scale = 100.0 if in_percent(line["metric_name"]) else 1.0
+    middle = None if line["metric"] is None else scale * line["metric"]
+    low, high = (middle or 0.0 if line[key] is None else scale * line[key] for key in ("metric_low", "metric_high"))
+    if not alone and not is_baseline(line):
+        name = f"{name} ({line['runtime']})"
+    return Point(
+        name=name,
+        kind=line["kind"],
+        speedup=line["speedup"],
+        speedup_low=line["speedup_low"],
+        speedup_high=line["speedup_high"],
+        metric=middle,
+        metric_low=low,
+        metric_high=high,
+        caption=_caption(line),
+    )
+
+
+def _caption(line: Measurement) -> str:
+    speed = f"{times(line['speedup'])} ({span(times(line['speedup_low']), times(line['speedup_high']))})"
+    quality = "random weights, no metric"
+    if line["metric"] is not None:
+        quality = f"{line['metric_name']} {shown(line)}, {points(line['difference_points'])} points"
+    sizes = [f"{count(line['parameters'])} parameters"] if line["parameters"] else []
+    facts = ", ".join([speed, quality, *sizes, megabytes(line["size_bytes"])])
+    kind = "" if line["kind"] == "model" else f"; {line['kind']}: {KINDS[line['kind']].meaning}"
+    return f"{line['model']} ({place(line)}): {facts}{kind}"
+
+
+def _published_mark(one: Published, teacher: float) -> Point:
+    caption = (
+        f"{one.recipe}, published: {one.value:g} {one.metric} on {one.dataset}, {one.kept:.1f}% of its teacher’s "
+        f"{one.teacher:g}; drawn at that share of our teacher, without a speed. {one.source}"
+    )
+    height = one.kept / 100 * teacher
+    return Point(f"{one.recipe}, published", "published", None, 0.0, 0.0, height, height, height, caption)

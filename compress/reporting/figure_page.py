@@ -1,0 +1,56 @@
+"""A page of figures: each a picture, the same as a table, and files of both."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compress.benchmarking.results.formatting import table
+from compress.models.output_dir import write_atomically
+from compress.reporting.charts.svg import Picture
+from compress.reporting.rendering import render
+from compress.reporting.tables.cells import Cell
+
+HTML_NAME, MARKDOWN_NAME = "report.html", "report.md"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture with its caption, the file it is also written to, and the same as a table."""
+
+    title: str
+    caption: str
+    file: str
+    picture: Picture
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    @property
+    def markdown(self) -> str:
+        return table(self.headings, [[" ".join(filter(None, (c.text, c.small))) for c in row] for row in self.rows])
+
+
+@dataclass(frozen=True)
+class FigurePage:
+    """What the templates show; ``command`` made it."""
+
+    title: str
+    command: str
+    verdict: Sequence[str]
+    figures: Sequence[Figure]
+
+
+def write_page(page: FigurePage, directory: Path) -> None:
+    """Write ``report.html``, ``report.md``, and a CSV and an SVG for each figure."""
+    write_atomically(directory / HTML_NAME, render("figures.html.j2", page))
+    write_atomically(directory / MARKDOWN_NAME, render("figures.md.j2", page))
+    for figure in page.figures:
+        write_atomically(directory / f"{figure.file}.svg", figure.picture.wide)
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(figure.headings)
+        writer.writerows([cell.text if cell.value is None else cell.value for cell in row] for row in figure.rows)
+        write_atomically(directory / f"{figure.file}.csv", buffer.getvalue())

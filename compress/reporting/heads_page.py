@@ -1,0 +1,267 @@
+"""The page, tables and pictures of ``compress heads``: what the heads of a model are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from compress.benchmarking.results.formatting import NONE, in_percent, metric_title, plural, points, shown
+from compress.reporting.charts import heat_map, svg
+from compress.reporting.charts.svg import Picture
+from compress.reporting.figure_page import Figure, FigurePage, write_page
+from compress.reporting.tables.cells import Cell
+
+EVALUATED = frozenset(("oracle", "shapley"))  # criteria that compare what the model is worth
+BUDGET = 1.0  # points of loss that verdicts are about
+SIGNIFICANT = 0.01  # of Michel et al. 2019, here after Holm's correction for so many heads
+
+
+def write_report(study: Mapping[str, Any], directory: Path) -> None:
+    """Write the page, and a CSV and an SVG for each figure, all from the content of ``heads.json``."""
+    write_page(view(study), directory)
+
+
+def view(study: Mapping[str, Any]) -> FigurePage:
+    """Return the page of a study."""
+    significant = holm([one["mcnemar_p"] for one in study["ablation"]], SIGNIFICANT)
+    figures = [_importance(study, name) for name in study["criteria"] if name != "random"]
+    figures += [_ablation(study, significant), _one_head(study), _evolution(study)]
+    if study["correlations"]:
+        figures.append(_correlations(study))
+    return FigurePage(f"The heads of {study['model']}", "compress heads", _verdict(study, significant), figures)
+
+
+def holm(p_values: Sequence[float | None], level: float) -> list[bool]:
+    """Return which of several tests are significant together (Holm 1979); a test without p is not."""
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    found = [False] * len(p_values)
+    for rank, (p, index) in enumerate(order):
+        if p > level / (len(order) - rank):
+            break
+        found[index] = True
+    return found
+
+
+def _verdict(study: Mapping[str, Any], significant: Sequence[bool]) -> list[str]:
+    heads, metric = sum(study["heads_per_layer"]), study["metric"]
+    told = [
+        f"{metric.capitalize()} of the whole model: {shown({'metric': study['value'], 'metric_name': metric})} on "
+        f"{study['validation_rows']:,} rows; heads were scored on {study['scoring_rows']:,} others.",
+    ]
+    tested = any(one["mcnemar_p"] is not None for one in study["ablation"])
+    if tested:
+        told.append(
+            f"{sum(significant)} of {heads} heads change the share of right answers for certain when they alone are "
+            f"removed (McNemar, Holm, p < {SIGNIFICANT:g})."
+        )
+    steps = [one for one in study["evolution"] if one["order"] == "gradient"]
+    surely = list(takewhile(lambda one: one["low"] >= -BUDGET, steps))
+    unsure = list(takewhile(lambda one: one["high"] >= 0, steps))
+    rows = plural(study["validation_rows"], "row")
+    told.append(
+        f"In gradient order {_reached(surely) or 'no heads'} cost surely less than {BUDGET:g} point; "
+        + (
+            f"up to {_reached(unsure)} {rows} cannot tell a loss from chance. "
+            if _reached(unsure)
+            else f"the first to go are a loss for certain on {rows}. "
+        )
+        + "No weight was trained meanwhile: "
+        "'compress prune --recover' wins some of it back."
+    )
+    return told
+
+
+def _reached(steps: Sequence[Mapping[str, Any]]) -> str:
+    last = steps[-1] if steps else {"heads_removed": 0}
+    if not last["heads_removed"]:
+        return ""
+    interval = f"{points(last['points'])} points, {points(last['low'])} to {points(last['high'])}"
+    return f"{plural(last['heads_removed'], 'head')} ({100 * last['share_removed']:.0f}%: {interval})"
+
+
+def _importance(study: Mapping[str, Any], name: str) -> Figure:
+    rows = study["criteria"][name]
+    widest = max(map(len, rows))
+    by = f" by the {study['measure']} of the scoring rows" if name in EVALUATED else ""
+    cells = [
+        [Cell(f"layer {layer + 1}"), *(Cell(f"{v:.4g}", "", v) for v in row), *[Cell(NONE)] * (widest - len(row))]
+        for layer, row in enumerate(rows)
+    ]
+    return Figure(
+        f"Importance by {name}",
+        f"Raw scores{by}, see 'compress show {name}'. Dark matters most.",
+        f"importance-{name}",
+        Picture.both(lambda canvas: heat_map.draw(rows, title=f"Importance by {name}", canvas=canvas)),
+        ["Layer", *(f"head {head + 1}" for head in range(widest))],
+        cells,
+    )
+
+
+def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
+    found = list(zip(study["ablation"], significant, strict=True))
+    series = [
+        svg.Series(title, [(_place(study, one), one["points"]) for one, certain in found if certain is wanted])
+        for title, wanted in (("within chance", False), ("significant", True))
+    ]
+    return Figure(
+        "One head removed",
+        "Every head alone is removed, and all others stay: the difference to the whole model, by layer, the first head "
+        "of a layer on the left. The p of McNemar's test is as it is; significance is after Holm's correction.",
+        "ablation",
+        Picture.both(
+            lambda canvas: svg.line_chart(
+                [one for one in series if one.points],
+                title="One head removed",
+                x_label="layer",
+                y_label="difference (points)",
+                canvas=canvas,
+                lines=False,
+            )
+        ),
+        ["Layer", "Head", metric_title(study["metric"]), "Points", "McNemar p", "Significant"],
+        [
+            [
+                Cell(str(one["layer"] + 1)),
+                Cell(str(one["head"] + 1)),
+                *_value(study, one),
+                Cell(NONE if one["mcnemar_p"] is None else f"{one['mcnemar_p']:.2g}", "", one["mcnemar_p"]),
+                Cell("yes" if certain else "no"),
+            ]
+            for one, certain in found
+        ],
+    )
+
+
+def _place(study: Mapping[str, Any], one: Mapping[str, Any]) -> float:
+    """Return where a head is drawn: around its layer, so that heads of one value do not hide each other."""
+    count = study["heads_per_layer"][one["layer"]]
+    return float(one["layer"] + 1 + 0.8 * ((one["head"] + 0.5) / count - 0.5))
+
+
+def _one_head(study: Mapping[str, Any]) -> Figure:
+    found = study["one_head"]
+    series = [
+        svg.Series(
+            "best head alone",
+            [(one["layer"] + 1, one["points"]) for one in found],
+            [(one["low"], one["high"]) for one in found],
+        )
+    ]
+    return Figure(
+        "One head kept",
+        "In one layer at a time all heads but one are removed: the one that is best on the scoring rows.",
+        "one_head",
+        Picture.both(
+            lambda canvas: svg.line_chart(
+                series,
+                title="One head kept in a layer",
+                x_label="layer",
+                y_label="difference (points)",
+                canvas=canvas,
+                lines=False,
+            )
+        ),
+        ["Layer", "Head that stays", metric_title(study["metric"]), "Points"],
+        [[Cell(str(one["layer"] + 1)), Cell(str(one["head"] + 1)), *_value(study, one)] for one in found],
+    )
+
+
+def _evolution(study: Mapping[str, Any]) -> Figure:
+    scale = 100 if in_percent(study["metric"]) else 1
+    series, rows = [], []
+    for order in dict.fromkeys(one["order"] for one in study["evolution"]):
+        steps = [one for one in study["evolution"] if one["order"] == order]
+        by_count: dict[int, list[Mapping[str, Any]]] = {}
+        for one in steps:
+            by_count.setdefault(one["heads_removed"], []).append(one)
+        means = [
+            {key: sum(one[key] for one in same) / len(same) for key in ("share_removed", "value", "points")}
+            for same in by_count.values()
+        ]
+        several = len({one["seed"] for one in steps}) > 1
+        # Of several random orders the bar is from the lowest to the highest; of one it is the interval over rows.
+        bars = [
+            (min(one["value"] for one in same), max(one["value"] for one in same))
+            if several
+            else tuple(_at_most(study, study["value"] + same[0][end] / 100) for end in ("low", "high"))
+            for same in by_count.values()
+        ]
+        title = f"{order} (mean of {len({one['seed'] for one in steps})})" if several else order
+        series.append(
+            svg.Series(
+                title,
+                [(100 * one["share_removed"], scale * one["value"]) for one in means],
+                [(scale * low, scale * high) for low, high in bars],
+            )
+        )
+        for one in steps:
+            rows.append(
+                [
+                    Cell(order, f"seed {one['seed']}" if several else ""),
+                    Cell(str(one["heads_removed"])),
+                    Cell(f"{100 * one['share_removed']:.0f}%", "", one["share_removed"]),
+                    *_value(study, one),
+                ]
+            )
+    return Figure(
+        "Fewer and fewer heads",
+        "Heads go in an order, until each layer has one. Bars: 95% interval of the difference to the whole model; of "
+        "random orders the lowest and the highest.",
+        "evolution",
+        Picture.both(
+            lambda canvas: svg.line_chart(
+                series,
+                title="Fewer and fewer heads",
+                x_label="heads removed (%)",
+                y_label=metric_title(study["metric"]),
+                canvas=canvas,
+            )
+        ),
+        ["Order", "Heads removed", "Share", metric_title(study["metric"]), "Points"],
+        rows,
+    )
+
+
+def _at_most(study: Mapping[str, Any], value: float) -> float:
+    """Return an end of an interval, which no share of right answers is beyond."""
+    return min(1.0, max(0.0, value)) if in_percent(study["metric"]) else value
+
+
+def _correlations(study: Mapping[str, Any]) -> Figure:
+    names = list(study["criteria"])
+    known = {(one["first"], one["second"]): one["spearman"] for one in study["correlations"]}
+    matrix = [[1.0 if a == b else known.get((a, b), known.get((b, a), 0.0)) for b in names] for a in names]
+    return Figure(
+        "Do the criteria agree?",
+        "Spearman's rank correlation over all heads, with the 95% bootstrap interval over heads.",
+        "correlations",
+        Picture.both(
+            lambda canvas: heat_map.draw(
+                matrix,
+                title="Rank correlation",
+                canvas=canvas,
+                rows_named=names,
+                columns_named=names,
+                formatted="{:.2f}".format,
+            )
+        ),
+        ["Criteria", "Spearman", "Interval"],
+        [
+            [
+                Cell(f"{one['first']}, {one['second']}"),
+                Cell(f"{one['spearman']:.2f}", "", one["spearman"]),
+                Cell(f"{one['low']:.2f} to {one['high']:.2f}"),
+            ]
+            for one in study["correlations"]
+        ],
+    )
+
+
+def _value(study: Mapping[str, Any], one: Mapping[str, Any]) -> list[Cell]:
+    value = shown({"metric": one["value"], "metric_name": study["metric"]})
+    return [
+        Cell(value, "", one["value"]),
+        Cell(points(one["points"]), f"{points(one['low'])} to {points(one['high'])}", one["points"]),
+    ]

@@ -1,0 +1,113 @@
+"""Stage: turn results into a page for people (HTML, no network), one for pull requests and one for programs (JSON)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compress.benchmarking.results.files import Measurement, read_results
+from compress.errors import CompressError
+from compress.models.output_dir import write_atomically
+from compress.reporting.charts.pruning_curve import read_curve
+from compress.reporting.json_report import machine
+from compress.reporting.page import Options, view
+from compress.reporting.provenance import locks_beside, short
+from compress.reporting.rendering import render
+from compress.reporting.tables.cost import parse_prices
+
+if TYPE_CHECKING:
+    from compress.data import TextSource
+
+
+HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
+SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
+
+
+def report(
+    results: Sequence[str | Path],
+    output: str | Path,
+    *,
+    curves: Sequence[str | Path] = (),
+    title: str = "",
+    max_accuracy_drop: float = 1.0,
+    prices: Sequence[str] = (),
+    currency: str = "",
+    texts: Sequence[TextSource | str | Path] = (),
+    force: bool = False,
+) -> Path:
+    """Write ``report.html``, ``report.md`` and ``report.json`` into ``output`` and return the page's path.
+
+    Appends the Markdown to ``$GITHUB_STEP_SUMMARY`` where that is set.
+
+    Args:
+        results: ``.jsonl`` files of ``compress benchmark``; hosts may differ, but are never compared.
+        curves: ``pruning_curve.csv`` files of ``compress prune``, or the model directories that hold one.
+        title: heading; default the study's name, else the data's.
+        max_accuracy_drop: the budget that verdicts are about, in points.
+        prices: what an hour of a machine costs, such as ``cpu=0.34``, ``cpu:8=0.34`` or ``cuda=2.5``.
+        currency: what to write behind amounts.
+        texts: the test data (files, or sources of :func:`compress.data.open_source`), whose texts the page then shows
+            beside the rows that changed. They are written to the page only.
+
+    Raises:
+        CompressError: a file is missing or not what it should be, or the output exists.
+    """
+    target = Path(output)
+    names = (HTML_NAME, MARKDOWN_NAME, JSON_NAME)
+    if target.is_file():
+        raise CompressError(f"{target} is a file; -o names a directory for {', '.join(names)}")
+    if not force and any((target / name).exists() for name in names):
+        raise CompressError(f"{target} already holds a report; choose another -o or replace it with --force")
+    if not math.isfinite(max_accuracy_drop) or max_accuracy_drop < 0:
+        raise CompressError(
+            f"--max-accuracy-drop {max_accuracy_drop:g} is not a number of points; type 0 or more, such as 1.0"
+        )
+    lines = read_results(results)
+    page = view(
+        lines,
+        [read_curve(Path(path)) for path in curves],
+        locks_beside(results),
+        Options(max_accuracy_drop, parse_prices(prices), currency, title, _read_texts(texts, lines)),
+    )
+    written = {
+        HTML_NAME: render("report.html.j2", page),
+        MARKDOWN_NAME: render("report.md.j2", page),
+        JSON_NAME: json.dumps(machine(page), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+    }
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in written.items():
+            write_atomically(target / name, text)
+        if os.environ.get(SUMMARY_VARIABLE):
+            with Path(os.environ[SUMMARY_VARIABLE]).open("a", encoding="utf-8") as summary:
+                summary.write(written[MARKDOWN_NAME] + "\n")
+    except OSError as error:
+        where = error.filename or target
+        raise CompressError(f"{where} cannot be written ({error.strerror}); choose another -o") from None
+    return target / HTML_NAME
+
+
+def _read_texts(given: Sequence[TextSource | str | Path], lines: Sequence[Measurement]) -> dict[str, list[str]]:
+    """Return the texts of every set by its content hash; a set that was not measured is refused."""
+    if not given:
+        return {}
+    from compress.data import content_sha256, open_source, read_examples
+
+    measured = {line["data_sha256"]: line["data"] for line in lines}
+    found = {}
+    for one in given:
+        source = open_source(one, role="test", labelled=True) if isinstance(one, str | Path) else one
+        examples = read_examples(source)
+        sha256 = content_sha256(examples)
+        if sha256 not in measured:
+            known = ", ".join(f"{name} ({short(known)})" for known, name in measured.items())
+            raise CompressError(
+                f"{source.name} holds other rows (sha256 {short(sha256)}) than were measured: {known}; give --texts "
+                "the test file of the benchmark, with the same columns"
+            )
+        found[sha256] = [e.text if e.text_pair is None else f"{e.text} / {e.text_pair}" for e in examples]
+    return found

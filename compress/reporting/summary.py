@@ -1,0 +1,259 @@
+"""Results in words: the sentences that a report begins with, and the table on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compress.benchmarking.candidates import BASELINE_RUNTIME
+from compress.benchmarking.results.files import Measurement, Row, is_baseline, rows_of
+from compress.benchmarking.results.formatting import (
+    NONE,
+    count,
+    in_points,
+    megabytes,
+    metric_title,
+    milliseconds,
+    noise_note,
+    plural,
+    points,
+    shown,
+    span,
+    speed_or_noise,
+    times,
+)
+from compress.evaluation.metrics import METRICS, paired_difference
+from compress.reporting.leaders import (
+    UNDECIDED,
+    WITHIN,
+    Judged,
+    baseline_of,
+    best_row,
+    control_pair,
+    faster_row,
+    judge,
+    judged_floors,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def verdict(rows: Sequence[Row], budget_points: float = 1.0) -> list[str]:
+    """Return the sentences a reader needs if they read nothing else; the first one is the result.
+
+    A floor that is within the budget comes before every model: whoever reads no further should know of it.
+    """
+    best = best_row(rows, budget_points)
+    teacher = baseline_of(rows, best)
+    faster = faster_row(best, rows, budget_points)
+    if teacher is None:
+        return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
+    floors = [_floor_sentence(row, teacher, budget_points) for row in judged_floors(rows, budget_points, WITHIN)]
+    if best is None:
+        return [*floors, "No compressed model was measured here, so there is none to judge."]
+    judged = judge(best.head, budget_points)
+    assert judged is not None  # the best row has a metric
+    sentences = [
+        *floors,
+        _best_sentence(best, judged, budget_points),
+        _accuracy_sentence(best, teacher, judged),
+        *_control_sentence(best, teacher, rows),
+        *([_faster_sentence(faster, budget_points), *_control_sentence(faster, teacher, rows)] if faster else []),
+        *([] if floors else _other_floors(rows, budget_points)),
+        *_faster_peer(best, rows, budget_points),
+        *noise_sentences(rows),
+    ]
+    return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
+
+
+def _floor_sentence(floor: Row, teacher: Row, budget_points: float) -> str:
+    line = floor.head
+    return (
+        f"{line['model']} alone is within {in_points(budget_points)} of the teacher: {shown(line)} against "
+        f"{shown(teacher.head)}, {_interval(line)}."
+    )
+
+
+def _best_sentence(best: Row, judged: Judged, budget_points: float) -> str:
+    line, budget = best.head, in_points(budget_points)
+    speed = f"was measured on too noisy a host to say how fast it is{noise_note(line)}"
+    if not line["noisy"]:
+        speed = f"runs at {times(line['speedup'])} the speed of the teacher in torch{_in_same_runtime(line)}"
+    smaller = f", is {times(line['size_ratio'])} smaller on disk" if (line["size_ratio"] or 0) > 1.05 else ""
+    kept = line["metric_kept_percent"]
+    keeps = f" and keeps {kept:.1f}% of the {line['metric_name']}" if kept is not None else ""
+    if judged.outcome == WITHIN:
+        return f"{best.title} is within {budget} of the teacher: it {speed}{smaller}{keeps}."
+    if judged.outcome == UNDECIDED:
+        return f"{best.title} {speed}{smaller}{keeps}; whether that is within {budget} is undecided."
+    return f"No model is within {budget} of the teacher; the closest, {best.title}, {speed}{smaller}{keeps}."
+
+
+def _in_same_runtime(line: Measurement) -> str:
+    """Say how much of a speed is left over the teacher in the model's own runtime, where that is another one."""
+    if line["runtime"] == BASELINE_RUNTIME or line["speedup_same_runtime"] is None:
+        return ""
+    return f" ({times(line['speedup_same_runtime'])} that of the teacher in {line['runtime']})"
+
+
+def _accuracy_sentence(best: Row, teacher: Row, judged: Judged) -> str:
+    line = best.head
+    return (
+        f"Its {line['metric_name']} is {shown(line)} against {shown(teacher.head)} on "
+        f"{line['metric_rows']:,} examples: {points(line['difference_points'])} points, and the data allow "
+        f"{span(points(line['difference_low']), points(line['difference_high']))} (95% paired interval)"
+        + (f"; {judged.more}." if judged.more else ".")
+    )
+
+
+def _faster_sentence(row: Row, budget_points: float) -> str:
+    line, judged = row.head, judge(row.head, budget_points)
+    assert judged is not None  # it was chosen by its verdict
+    return (
+        f"{row.title} is faster still, {times(line['speedup'])}, at {_interval(line)}: whether that is within "
+        f"{in_points(budget_points)} is undecided; {judged.more}."
+    )
+
+
+def _control_sentence(row: Row, teacher: Row, rows: Sequence[Row]) -> list[str]:
+    pair = control_pair(row, rows)
+    if pair is None:
+        return []
+    student, control = (one.head for one in pair)
+    sentence = (
+        f"{student['model']} trained on gold labels only reaches {shown(control)} instead of {shown(student)}: "
+        f"distillation is worth {points(100 * (student['metric'] - control['metric']))} points"
+    )
+    bounds = gain_interval(student, control, teacher.head)
+    if bounds is None:
+        return [f"{sentence}; without predictions in the results there is no interval to say how sure that is."]
+    doubt = ", so these rows do not show that it helped" if bounds[0] <= 0 <= bounds[1] else ""
+    return [f"{sentence} ({span(points(bounds[0]), points(bounds[1]))}){doubt}."]
+
+
+def _other_floors(rows: Sequence[Row], budget_points: float) -> list[str]:
+    """Say of the best floor that is not within the budget how far it is."""
+    floors = [row for row in rows if row.head["kind"] == "floor" and row.head["difference_points"] is not None]
+    undecided = judged_floors(rows, budget_points, UNDECIDED)
+    best = next(iter(undecided), max(floors, key=lambda row: float(row.head["metric"]), default=None))
+    if best is None:
+        return []
+    judged = judge(best.head, budget_points)
+    if undecided and judged is not None:
+        return [f"{best.head['model']} alone may be enough, at {_interval(best.head)}: undecided; {judged.more}."]
+    budget = in_points(budget_points)
+    return [f"No floor is within {budget}: the best, {best.head['model']}, is at {_interval(best.head)}."]
+
+
+def _faster_peer(best: Row, rows: Sequence[Row], budget_points: float) -> list[str]:
+    """Name a peer that is surely faster than the best model and not surely worse than the budget.
+
+    Where tokenisation cannot be told from the peer's time it is counted on both sides.
+    """
+    if best.head["noisy"]:
+        return []
+    faster = [
+        row
+        for row in rows
+        if row.head["kind"] == "peer"
+        and not row.head["noisy"]
+        and _is_surely_faster(row.head, best.head)
+        and (judged := judge(row.head, budget_points))
+        and judged.outcome in (WITHIN, UNDECIDED)
+    ]
+    first = max(faster, key=lambda row: float(row.head["speedup"]), default=None)
+    if first is None:
+        return []
+    line, judged = first.head, judge(first.head, budget_points)
+    found = f"within {in_points(budget_points)}"
+    if judged and judged.outcome == UNDECIDED:
+        found = f"whether that is {found} is undecided"
+    inside = ", tokenisation included" if line["tokenizer_inside"] else ""
+    return [f"A peer is faster: {first.title} at {times(line['speedup'])}{inside}, at {_interval(line)}: {found}."]
+
+
+def _is_surely_faster(peer: Measurement, best: Measurement) -> bool:
+    key = "speedup_with_tokenizer" if peer["tokenizer_inside"] else "speedup"
+    return bool(peer[f"{key}_low"] > best[f"{key}_high"])
+
+
+def noise_sentences(rows: Sequence[Row]) -> list[str]:
+    """Say which speeds the host was too noisy for, if any."""
+    noisy = [row for row in rows if any(line["noisy"] for line in row.lines)]
+    if not noisy:
+        return []
+    worst = max(noisy, key=lambda row: max(float(line["noise"]) for line in row.lines))
+    noise = max(line["noise"] for line in worst.lines)
+    return [
+        f"The host was too noisy to tell {plural(len(noisy), 'speed')} of {len(rows)}: the same work varied by up to "
+        f"{noise:.0%} ({worst.title}). Those speeds are not shown; measure them again on a quieter host."
+    ]
+
+
+def _interval(line: Measurement) -> str:
+    low, high = points(line["difference_low"]), points(line["difference_high"])
+    return f"{points(line['difference_points'])} points ({span(low, high)})"
+
+
+def gain_interval(model: Measurement, control: Measurement, teacher: Measurement) -> tuple[float, float] | None:
+    """Return the paired 95% interval of a model against its control, where the lines keep their predictions."""
+    columns = (model.get("predictions"), control.get("predictions"), teacher.get("gold"))
+    if any(column is None for column in columns):
+        return None
+    predicted, reference, gold = (np.asarray(column) for column in columns)
+    metric, classes = METRICS[model["metric_name"]], len(model["labels"])
+    found = paired_difference(predicted, reference, gold, metric=metric, classes=classes)
+    return found.low, found.high
+
+
+def results_table(lines: Sequence[Measurement]) -> Table:
+    """Return results as a table for the terminal: one row a configuration, intervals in brackets."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    rows = rows_of(lines)
+    head, bulk = (baseline_of(rows) or rows[0]).head, rows[0].bulk
+    settings = [key for key in ("threads", "length", "padding") if len({row.head[key] for row in rows}) > 1]
+    table = Table(title=f"{head['metric_name']} on {escape(head['data'])}, {head['data_rows']:,} rows")
+    table.add_column("model", overflow="fold")
+    table.add_column("runtime")
+    for name in (
+        *settings,
+        metric_title(head["metric_name"]),
+        "points to teacher",
+        f"speed-up, batch {head['batch_size']}",
+        f"p50, batch {head['batch_size']}",
+        f"rows/s, batch {bulk['batch_size']}",
+        "parameters",
+        "disk",
+        "memory",
+        "noise",
+    ):
+        table.add_column(name, justify="right")
+    for row in rows:
+        line, base = row.head, is_baseline(row.head)
+        cells = [
+            escape(line["model"]) + (f" ({line['kind']})" if line["kind"] != "model" else ""),
+            line["runtime"],
+            *(str(line[key] if line[key] is not None else "own") for key in settings),
+            shown(line).removesuffix("%"),
+            "" if base else _bracketed(points, line, "difference_points", "difference"),
+            "×1" if base else speed_or_noise(line, _bracketed(times, line, "speedup", "speedup")),
+            speed_or_noise(line, milliseconds(line["latency_p50_ms"])),
+            speed_or_noise(row.bulk, f"{row.bulk['throughput_rows_per_second']:,.0f}"),
+            count(line["parameters"]),
+            megabytes(line["size_bytes"]),
+            megabytes(line["model_memory_bytes"]),
+            f"{line['noise']:.1%}",
+        ]
+        table.add_row(*cells, style="dim" if line["kind"] in {"control", "floor", "body"} else None)
+    return table
+
+
+def _bracketed(form: Callable[[float], str], line: Measurement, key: str, prefix: str) -> str:
+    if line[key] is None:
+        return NONE
+    return f"{form(line[key])} \\[{form(line[prefix + '_low'])}, {form(line[prefix + '_high'])}]"

@@ -1,0 +1,181 @@
+"""What predictions cost: the reader's price an hour over what was measured; no price is ever made up.
+
+A price is that of the whole machine as it was measured. Throughput is that of the largest batch, tokenisation included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from compress.benchmarking.results.files import Row, is_baseline
+from compress.benchmarking.results.formatting import NONE, money, rate
+from compress.errors import CompressError
+from compress.reporting.tables.cells import place
+
+DEVICES = ("cpu", "cuda")
+RATE = "throughput_with_tokenizer_rows_per_second"
+
+# (device, threads or None for any) -> price an hour.
+Prices = Mapping[tuple[str, int | None], float]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine as measured, which a price can be typed for."""
+
+    key: str
+    title: str
+    price_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """A model on a machine; costs are in the currency of the prices, None without a price."""
+
+    offer: str
+    machine: str
+    data: str
+    model: str
+    where: str
+    batch_size: int
+    predictions_per_hour: float
+    cost_per_thousand: float | None
+    cost_per_million: float | None
+    energy_joules_per_row: float | None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Machines, and what the teacher and the best models cost on each of them."""
+
+    currency: str
+    offers: list[Offer]
+    rows: list[CostRow]
+    left_out: list[str]
+
+    @property
+    def data_differ(self) -> bool:
+        return len({row.data for row in self.rows}) > 1
+
+    @property
+    def has_energy(self) -> bool:
+        return any(row.energy_joules_per_row is not None for row in self.rows)
+
+    def cells(self, row: CostRow) -> list[str]:
+        """Return what a row shows after machine and model: price, predictions an hour, both costs, energy."""
+        offer = next(offer for offer in self.offers if offer.key == row.offer)
+        costs = (offer.price_per_hour, row.cost_per_thousand, row.cost_per_million)
+        price, thousand, million = (NONE if cost is None else money(cost, self.currency) for cost in costs)
+        energy = NONE if row.energy_joules_per_row is None else f"{row.energy_joules_per_row:.3g} J"
+        found = [price, rate(row.predictions_per_hour), thousand, million]
+        return [*found, energy] if self.has_energy else found
+
+
+def parse_prices(texts: Iterable[str]) -> dict[tuple[str, int | None], float]:
+    """Read prices an hour such as ``cpu=0.34``, ``cuda=2.5`` or, for a thread count, ``cpu:8=0.34``.
+
+    Raises:
+        CompressError: one of them is something else, or a machine is priced twice.
+    """
+    found: dict[tuple[str, int | None], float] = {}
+    for text in texts:
+        machine, _, amount = text.partition("=")
+        device, colon, threads = machine.strip().partition(":")
+        known = device in DEVICES and (not colon or (threads.isascii() and threads.isdigit() and int(threads) > 0))
+        price = _price(amount)
+        if not known or price is None:
+            raise CompressError(
+                f"--price {text!r} is not a price an hour; type a device, for a thread count a colon and its number, "
+                "and the amount, such as --price cpu=0.34, --price cpu:8=0.34 or --price cuda=2.5"
+            )
+        key = (device, int(threads) if colon else None)
+        if key in found:
+            raise CompressError(f"--price {text!r} prices {machine.strip()} a second time; give each price once")
+        found[key] = price
+    return found
+
+
+def costs_of(rows: Sequence[Row], best: Sequence[Row], prices: Prices, currency: str) -> Costs | None:
+    """Return what the teacher in torch and the best models cost wherever they were measured.
+
+    Args:
+        rows: everything of the data, as long as its own rows; hosts, devices and thread counts may differ.
+        best: the best rows of every section; each is followed over all thread counts of its device.
+
+    Raises:
+        CompressError: a price is for a device or thread count that was not measured.
+    """
+    _check(rows, prices)
+    wanted = {(row.head["model_sha256"], row.head["model"], row.head["runtime"]) for row in best}
+    chosen = [
+        row
+        for row in rows
+        if is_baseline(row.head) or (row.head["model_sha256"], row.head["model"], row.head["runtime"]) in wanted
+    ]
+    chosen = [row for row in chosen if row.head["padding"] == "longest" and row.head["length"] is None] or chosen
+    chosen.sort(key=lambda r: (DEVICES.index(r.head["device"]), r.head["threads"], not is_baseline(r.head)))
+    offers: dict[str, Offer] = {}
+    found, noisy = [], []
+    for row in chosen:
+        offer = _offer(row, prices)
+        offers.setdefault(offer.key, offer)
+        if row.bulk["noisy"]:
+            noisy.append(f"{row.title} on {offer.title}")
+            continue
+        found.append(_cost(row, offer))
+    return Costs(currency, list(offers.values()), found, noisy) if found else None
+
+
+def _price(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _check(rows: Sequence[Row], prices: Prices) -> None:
+    measured = {(row.head["device"], row.head["threads"]) for row in rows}
+    for device, threads in prices:
+        if not any(device == d and threads in (None, t) for d, t in measured):
+            named = device if threads is None else f"{device}:{threads}"
+            shown = ", ".join(f"{d}:{t}" for d, t in sorted(measured))
+            raise CompressError(f"--price {named} is for a machine that was not measured; there is {shown}")
+
+
+def machine_title(row: Row) -> str:
+    """Return the device of a row in words, with the threads it had."""
+    line = row.head
+    host = line["host"]
+    threads = f"{line['threads']} thread{'s' * (line['threads'] > 1)}"
+    gpus = host.get("gpu") or []
+    if line["device"] == "cuda":
+        return str(gpus[0]) if gpus else "GPU"
+    return f"{host.get('cpu', 'unknown processor')}, {threads}"
+
+
+def _offer(row: Row, prices: Prices) -> Offer:
+    line = row.head
+    key = f"{line['host_id']}-{line['device']}-{line['threads']}"
+    price = prices.get((line["device"], line["threads"]), prices.get((line["device"], None)))
+    return Offer(key, machine_title(row), price)
+
+
+def _cost(row: Row, offer: Offer) -> CostRow:
+    line = row.bulk
+    per_hour = 3600 * line[RATE]
+    price = offer.price_per_hour
+    return CostRow(
+        offer.key,
+        offer.title,
+        line["data"],
+        line["model"],
+        place(line),
+        line["batch_size"],
+        per_hour,
+        None if price is None else 1e3 * price / per_hour,
+        None if price is None else 1e6 * price / per_hour,
+        line["energy_joules_per_row"],
+    )

@@ -1,0 +1,124 @@
+"""Which rows a model answers differently from its teacher, class by class and row by row.
+
+Results know rows by their number. Texts are shown only where whoever makes the report hands over the file they are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compress.benchmarking.results.files import Measurement, Row
+from compress.benchmarking.results.formatting import NONE, points, span
+from compress.data.examples import Example
+
+WORST_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A row of the test set, counted from 0 without a header; ``change`` is of the gold label's probability, in points.
+
+    ``text`` is empty unless the report was given the texts. For tagging ``row`` is a sentence; its text begins with the
+    word.
+    """
+
+    row: int
+    gold: str
+    predicted: str
+    change: float
+    text: str = field(default="", metadata={"page_only": True})
+
+
+@dataclass(frozen=True)
+class ClassChange:
+    """How the recall of a class changed against the teacher, in points, with its paired interval."""
+
+    label: str
+    rows: int
+    recall: str
+    teacher_recall: str
+    difference_points: float | None
+    change: str
+    interval: str
+
+
+@dataclass(frozen=True)
+class Flips:
+    """What one model changed: rows lost and won against the teacher, the worst of them, and the classes by loss."""
+
+    model: str
+    runtime: str
+    kind: str
+    lost_rows: int
+    won_rows: int
+    lost: list[Flip]
+    won: list[Flip]
+    classes: list[ClassChange]
+    calibration: str
+
+
+def flips_of(rows: Sequence[Row], texts: Mapping[str, Sequence[str]]) -> list[Flips]:
+    """Return what every model changed, one runtime each, in the order of the rows.
+
+    ``texts`` are the rows of a data set by its content hash.
+    """
+    found: dict[tuple[str, str], Flips] = {}
+    for row in rows:
+        line = row.head
+        if line["kind"] != "teacher" and line["flips_lost_rows"] is not None:
+            found.setdefault((line["model"], line["model_sha256"]), _flips(line, texts.get(line["data_sha256"], ())))
+    return list(found.values())
+
+
+def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
+    return Flips(
+        line["model"],
+        line["runtime"],
+        line["kind"],
+        line["flips_lost_rows"],
+        line["flips_won_rows"],
+        [_flip(one, line["labels"], texts) for one in line["flips_lost"][:WORST_SHOWN]],
+        [_flip(one, line["labels"], texts) for one in line["flips_won"][:WORST_SHOWN]],
+        sorted(map(_class, line["classes"]), key=lambda c: (c.difference_points is None, c.difference_points or 0.0)),
+        _calibration(line),
+    )
+
+
+def _flip(one: Mapping[str, Any], labels: Sequence[str], texts: Sequence[str]) -> Flip:
+    row = one["row"]
+    text = texts[row] if row < len(texts) else ""
+    if text and "word" in one:  # a row to tag is a sentence, its words apart
+        text = f"{Example(text).words[one['word']]}: {text}"
+    return Flip(row, _label(one["gold"], labels), _label(one["predicted"], labels), one["change"], text)
+
+
+def _label(value: float, labels: Sequence[str]) -> str:
+    """Return a class by its name, a score as it is; a word that was cut off is predicted to be -1."""
+    return labels[value] if isinstance(value, int) and 0 <= value < len(labels) else f"{value:g}"
+
+
+def _class(one: Mapping[str, Any]) -> ClassChange:
+    change = one["difference_points"]
+    low, high = one["low"], one["high"]
+    return ClassChange(
+        one["label"],
+        one["rows"],
+        _percent(one["recall"]),
+        _percent(one["teacher_recall"]),
+        change,
+        NONE if change is None else points(change),
+        NONE if low is None or high is None else span(points(low), points(high)),
+    )
+
+
+def _percent(share: float | None) -> str:
+    return NONE if share is None else f"{100 * share:.1f}%"
+
+
+def _calibration(line: Measurement) -> str:
+    if line["calibration_error"] is None:
+        return NONE
+    low, high = (_percent(line[f"calibration_error_{end}"]) for end in ("low", "high"))
+    return f"{_percent(line['calibration_error'])} ({span(low, high)})"

@@ -1,0 +1,1 @@
+"""Run a whole study: plan its stages, open its data, keep a journal of what is done."""

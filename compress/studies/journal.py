@@ -1,0 +1,97 @@
+"""The journal of a study: which stages are done, and from what they were made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compress.errors import CompressError
+from compress.models.manifest import MANIFEST_NAME
+from compress.models.output_dir import write_atomically
+
+logger = logging.getLogger("compress")
+
+JOURNAL_NAME = "study.json"
+
+
+class OutOfDate(CompressError):
+    """A stage was made from other inputs than are now named, and is not made again without being asked to."""
+
+
+@dataclass
+class Stages:
+    """The stages that are done, so that a study that was stopped goes on where it was.
+
+    Each finished stage is remembered with a fingerprint of everything it was made from. When that changes, the stage
+    is refused rather than made again in silence: it may have cost hours. What gathers the others is made again.
+    """
+
+    directory: Path
+    force: bool
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, directory: Path, force: bool) -> Stages:
+        journal = directory / JOURNAL_NAME
+        if directory.exists() and not directory.is_dir():
+            raise CompressError(f"{directory} is a file; choose another -o")
+        if journal.is_file():
+            return cls(directory, force, _read_journal(journal))
+        if directory.exists() and any(directory.iterdir()):
+            raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
+        return cls(directory, force)
+
+    def make(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any], *, gathers: bool = False) -> Path:
+        """Make ``directory/name`` by ``make(path)`` unless it was made from the same inputs before.
+
+        Args:
+            gathers: it only gathers what other stages made, and changes whenever there are more of these.
+
+        Raises:
+            OutOfDate: it was made from other inputs, gathers nothing, and there is no ``force``.
+        """
+        path = self.directory / name
+        fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
+        known = self.done.get(name)
+        # A stage that ended just before the study was stopped has its manifest, but not yet its time.
+        if known and path.exists() and (known["seconds"] is not None or (path / MANIFEST_NAME).is_file()):
+            if known["fingerprint"] == fingerprint:
+                logger.info("%s: done before", name)
+                return path
+            if not (self.force or gathers):
+                raise OutOfDate(
+                    f"{path} was made from other data or settings than the study now names; make it again with --force "
+                    "or choose another -o"
+                )
+        if path.is_dir():
+            shutil.rmtree(path)
+        if self.force:
+            shutil.rmtree(path.with_name(f".{path.name}.partial"), ignore_errors=True)
+        logger.info("%s: started", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._remember(name, fingerprint, None)
+        started = time.monotonic()
+        make(path)
+        self._remember(name, fingerprint, round(time.monotonic() - started, 1))
+        return path
+
+    def _remember(self, name: str, fingerprint: str, seconds: float | None) -> None:
+        self.done[name] = {"fingerprint": fingerprint, "seconds": seconds}
+        write_atomically(self.directory / JOURNAL_NAME, json.dumps(self.done, indent=1) + "\n")
+
+
+def _read_journal(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        journal: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        if all({"fingerprint", "seconds"} <= set(entry) for entry in journal.values()):
+            return journal
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError):
+        pass
+    raise CompressError(f"{path} is damaged, so that nobody knows what its stages were made from; choose another -o")

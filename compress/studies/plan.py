@@ -1,0 +1,105 @@
+"""What a study will make: its students as they are to be trained, and what everything is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from compress import recipes
+from compress.errors import CompressError, did_you_mean
+from compress.recipes import (
+    BenchmarkRecipe,
+    StudentRecipe,
+    StudyPrune,
+    StudyStudent,
+    in_phases,
+    replace_training,
+    resolved,
+)
+from compress.recipes.controls import control_key
+
+
+def student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentRecipe]]:
+    """Return the plan of every student of a study, with the recipe as it is to be trained here.
+
+    Raises:
+        CompressError: a fault of any recipe, or two students of one name.
+    """
+    plans: list[tuple[StudyStudent, StudentRecipe]] = []
+    for plan in recipe.students:
+        student = recipes.load("students", plan.recipe)
+        training = replace_training(student.training, plan.training, source=f"{recipe.name}: student {plan.recipe}")
+        if plan.phases:
+            student = in_phases(student, plan.phases, source=f"{recipe.name}: student {plan.name}")
+        student = replace(student, name=plan.name or student.name)
+        if any(other.name == student.name for _, other in plans):
+            raise CompressError(f"{recipe.name} names the student {student.name!r} twice; give the other a name")
+        plans.append((plan, replace(student, training=training)))
+    return plans
+
+
+def trainings(recipe: BenchmarkRecipe, plan: StudyStudent, student: StudentRecipe) -> list[tuple[str, int]]:
+    """Return the name and seed of every training of a student."""
+    seeds = plan.seeds or (recipe.seed,)
+    return [(f"{student.name}-seed-{seed}" if number else student.name, seed) for number, seed in enumerate(seeds)]
+
+
+def control_names(recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]) -> dict[str, str]:
+    """Return what each control is called by its key: after the first of the study's students that it belongs to."""
+    names: dict[str, str] = {}
+    for plan, student in plans:
+        for name, seed in trainings(recipe, plan, student) if plan.control else ():
+            names.setdefault(control_key(resolved(student), seed), f"{name}-control")
+    return names
+
+
+def pruned_name(plan: StudyPrune) -> str:
+    """Return what the teacher without some of its structure is called."""
+    return plan.name or f"pruned-{plan.heads.replace('%', '')}"
+
+
+def check_only(
+    only: Sequence[str], recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]
+) -> None:
+    """Raise a :class:`CompressError` for a name that the study will not make."""
+    there = [*(student.name for _, student in plans), *map(pruned_name, recipe.prune)]
+    for name in only:
+        if name not in there:
+            raise CompressError(
+                f"--only {name} is not in {recipe.name}; it has {', '.join(there)}.{did_you_mean(name, there)}"
+            )
+
+
+def choose(study: BenchmarkRecipe, name: str = "") -> str:
+    """Return the name of the budget that a study runs at: the one asked for, else its first; empty if it has none.
+
+    Raises:
+        CompressError: the study has no such budget.
+    """
+    if name and not study.budgets:
+        raise CompressError(
+            f"{study.name} has no budgets, so that --budget {name} would change nothing; leave it out, or add "
+            f"[budgets.{name}] to the study"
+        )
+    if name and name not in study.budgets:
+        there = ", ".join(study.budgets)
+        raise CompressError(f"{study.name} has no budget {name!r}; it has {there}.{did_you_mean(name, study.budgets)}")
+    return name or next(iter(study.budgets), "")
+
+
+def within(study: BenchmarkRecipe, name: str) -> BenchmarkRecipe:
+    """Return a study whose parts spend what one of its budgets allows; the study itself without a name.
+
+    What the study plans for one student stands above the budget, and the budget above the student's recipe.
+    """
+    if not name:
+        return study
+    budget = study.budgets[name]
+    sets = tuple(replace(part, rows=budget.rows or part.rows) for part in study.data.unlabeled)
+    return replace(
+        study,
+        data=replace(study.data, unlabeled=sets),
+        teacher=replace(study.teacher, training={**study.teacher.training, **budget.teacher}),
+        students=tuple(replace(plan, training={**budget.training, **plan.training}) for plan in study.students),
+        prune=tuple(replace(plan, training={**budget.training, **plan.training}) for plan in study.prune),
+    )

@@ -1,0 +1,398 @@
+"""Stage: a whole study, from data to report, in one resumable command."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+from compress import recipes
+from compress.benchmarking.benchmark import benchmark
+from compress.data import ExampleSource, describe_rows, row_key
+from compress.errors import CompressError
+from compress.labelling.label import label
+from compress.labelling.label_dir import LabelDir
+from compress.models.model_dir import ModelDir
+from compress.models.removal_history import removals_of
+from compress.progress import Progress, silent
+from compress.pruning.prune import prune
+from compress.pruning.recovery import RECOVERY
+from compress.pruning.removal_steps import CURVE_NAME
+from compress.quantization.quantize import default_method, needs_training_rows, quantize
+from compress.recipes import (
+    BenchmarkRecipe,
+    StudentRecipe,
+    StudyPrune,
+    StudyStudent,
+    deciding,
+    replace_training,
+    resolved,
+)
+from compress.recipes.controls import control_key
+from compress.reporting.report import report
+from compress.studies import plan as plan_module
+from compress.studies.data import StudyRows, open_rows
+from compress.studies.journal import OutOfDate, Stages
+from compress.studies.plan import check_only, control_names, pruned_name, student_plans, trainings
+from compress.training.augmentation import augmented
+from compress.training.distill import CONTROL_PHASES, distill
+from compress.training.finetune import finetune
+
+logger = logging.getLogger("compress")
+
+RESULTS_NAME = "results.jsonl"
+REPORT_NAME = "report"
+
+
+class FailedRows(CompressError):
+    """Some models of a study could not be made; the others are measured and reported."""
+
+
+def run(
+    study: BenchmarkRecipe | str,
+    output: str | Path,
+    *,
+    data_root: str | Path | None = None,
+    model_root: str | Path | None = None,
+    teacher: str | Path | None = None,
+    budget: str = "",
+    only: Sequence[str] = (),
+    device: str = "auto",
+    threads: int = 0,
+    force: bool = False,
+    quiet: bool = True,
+    progress: Progress = silent,
+) -> Path:
+    """Run a study: teacher, labels, students and their controls, pruning, int8, benchmark, report.
+
+    A student that cannot be trained does not keep the others from being trained, measured and reported.
+
+    Args:
+        study: a recipe, or its name or file.
+        data_root: where the study's sets lie; ``model_root`` where its fine-tuned teacher lies.
+        teacher: a fine-tuned teacher to use instead of the study's.
+        budget: one of the study's, by name; by default its first.
+        only: names of students and pruned models to make and measure; by default all.
+
+    Returns:
+        the study's directory, with ``results.jsonl`` and ``report/``.
+
+    Raises:
+        FailedRows: after everything else is done.
+        CompressError: for anything about the request that the user can put right.
+    """
+    whole = recipes.load("benchmarks", study) if isinstance(study, str) else study
+    budget = plan_module.choose(whole, budget)
+    recipe = plan_module.within(whole, budget)
+    plans = student_plans(recipe)  # a fault in any recipe shows before the first hour
+    check_only(only, recipe, plans)
+    for pruning in recipe.prune:
+        replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruned_name(pruning)}")
+    stages = Stages.open(Path(output), force)
+    rows = open_rows(recipe, stages, Path(data_root) if data_root else None)
+    compute = {"device": device, "threads": threads}
+    work = Study(recipe, stages, rows, compute, quiet, progress, budget, tuple(only), control_names(recipe, plans))
+    opened, models = work.teacher(teacher, model_root)
+    labels = [work.labels(opened)] if recipe.data.unlabeled else []
+    labels.append(work.train_labels(opened))
+    if recipe.teacher.quantize:
+        models.append(work.quantized(opened, "teacher"))
+    planned = {student.name: work.student(opened, labels, plan, student) for plan, student in plans}
+    planned |= {pruned_name(plan): work.pruned(opened, labels, plan) for plan in recipe.prune}
+    failed: dict[str, Exception] = {}
+    for name, making in planned.items():
+        if only and name not in only:
+            continue
+        try:
+            for path in making:
+                models += [path] if path not in models else []  # students share controls
+        except (OutOfDate, OSError):
+            raise
+        except Exception as error:
+            failed[name] = error
+            logger.warning("%s failed: %s", name, error, exc_info=not isinstance(error, CompressError))
+    if failed and len(failed) == len(set(only) or planned):
+        raise CompressError(_failures(failed, "nothing was measured"))
+    results = work.measured(opened, [ModelDir.open(path) for path in models])
+    curves = [path / CURVE_NAME for path in models if (path / CURVE_NAME).is_file()]
+    digest = hashlib.sha256(results.read_bytes()).hexdigest()
+    stages.make(
+        REPORT_NAME,
+        {"results": digest},
+        lambda path: report([results], path, curves=curves, title=recipe.title, force=True),
+        gathers=True,
+    )
+    if failed:
+        raise FailedRows(_failures(failed, f"the others are in {stages.directory / REPORT_NAME}"))
+    return stages.directory
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study under way. Each method makes one kind of stage, or finds it made before.
+
+    ``recipe`` is within its ``budget``, whose name results bear; ``controls`` are the names of controls by their key.
+    """
+
+    recipe: BenchmarkRecipe
+    stages: Stages
+    rows: StudyRows
+    compute: dict[str, Any]
+    quiet: bool
+    progress: Progress
+    budget: str = ""
+    only: tuple[str, ...] = ()
+    controls: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fitting(self) -> dict[str, Any]:
+        """The arguments of every stage that trains."""
+        return {
+            **self.compute,
+            "train": self.rows.train,
+            "validation": self.rows.validation,
+            "metric": self.recipe.benchmark.metric or None,
+            "seed": self.recipe.seed,
+            "quiet": self.quiet,
+        }
+
+    @property
+    def spent(self) -> dict[str, str]:
+        """What the budget adds to the inputs of a stage."""
+        return {"budget": self.budget} if self.budget else {}
+
+    @property
+    def command(self) -> str:
+        """What was typed."""
+        words = ["compress run", self.recipe.name, *(f"--{key} {value}" for key, value in self.spent.items())]
+        return " ".join([*words, *(f"--only {name}" for name in self.only)])
+
+    def teacher(self, given: str | Path | None, model_root: str | Path | None) -> tuple[ModelDir, list[Path]]:
+        """Return the teacher, and models that are only measured beside it."""
+        wanted = self.recipe.teacher
+        made: Path | None = None
+        if wanted.recipe and (wanted.model or not given):
+            base = recipes.load("teachers", wanted.recipe)
+            source = f"{self.recipe.name}: teacher {wanted.recipe}"
+            training = replace_training(base.training, wanted.training, source=source)
+            made = self.stages.make(
+                "finetuned" if wanted.model else "teacher",
+                {
+                    "recipe": deciding(base),
+                    "training": asdict(training),
+                    "data": self.rows.described(),
+                    "seed": self.recipe.seed,
+                },
+                partial(finetune, base, training=training, **self.fitting),
+            )
+        beside = [made] if made and (given or wanted.model) else []
+        if given:
+            return ModelDir.open(given), beside
+        if not wanted.model:
+            return ModelDir.open(cast(Path, made)), beside
+        if model_root is None:
+            raise CompressError(
+                f"the study's teacher is the model {wanted.model!r}, but not where models lie: give --model-root or "
+                "set COMPRESS_MODELS, or another teacher with --teacher DIR"
+            )
+        return ModelDir.open(Path(model_root) / wanted.model), beside
+
+    def _pool_inputs(self, teacher: ModelDir) -> dict[str, Any]:
+        """Return what labels of the pool are made from. What was dropped from it depends on the held-out sets."""
+        pool = {
+            "sets": [asdict(part) for part in self.recipe.data.unlabeled],
+            "dropped_for": describe_rows({"test": self.rows.test}),
+            "content": self.rows.unlabeled_sha256,
+        }
+        return {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described()}
+
+    def labels(self, teacher: ModelDir) -> LabelDir:
+        """Label the pool."""
+        inputs = self._pool_inputs(teacher)
+        make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, **self.compute)
+        return LabelDir.open(self.stages.make("labels", inputs, make))
+
+    def train_labels(self, teacher: ModelDir) -> LabelDir:
+        """Label the gold rows once for all students."""
+        inputs = {"teacher": teacher.sha256, "train": describe_rows({"train": self.rows.train})}
+        source = ExampleSource(self.rows.train, "train")
+        make = partial(label, teacher, source, progress=self.progress, **self.compute)
+        return LabelDir.open(self.stages.make("train-labels", inputs, make))
+
+    def variant_labels(self, teacher: ModelDir, student: StudentRecipe) -> tuple[LabelDir, ...]:
+        """Label the variants of the pool that a student's recipe asks for; nothing where it asks for none."""
+        augmentation = student.augmentation
+        if not augmentation:
+            return ()
+        inputs = {**self._pool_inputs(teacher), "augmentation": asdict(augmentation), "seed": self.recipe.seed}
+
+        def make(path: Path) -> LabelDir:
+            variants = augmented(
+                self.rows.unlabeled,
+                augmentation,
+                teacher,
+                teacher.load_tokenizer(),
+                seed=self.recipe.seed,
+                held_out=frozenset(map(row_key, chain(self.rows.validation, self.rows.test))),
+                originals=False,
+            )
+            return label(teacher, variants, path, progress=self.progress, **self.compute)
+
+        return (LabelDir.open(self.stages.make(f"{student.name}-variants-labels", inputs, make)),)
+
+    def student(
+        self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyStudent, student: StudentRecipe
+    ) -> Iterator[Path]:
+        """Train a student and its control, once for each seed, and make the first one int8.
+
+        A control that another student has too is trained once.
+        """
+        variants = self.variant_labels(teacher, student)
+        for name, seed in trainings(self.recipe, plan, student):
+            yield self._trained(teacher, labels, variants, student, name, seed=seed, control=False)
+            if plan.control:
+                shared = self.controls[control_key(resolved(student), seed)]
+                yield self._trained(teacher, labels, variants, student, shared, seed=seed, control=True)
+        if plan.quantize:
+            first = ModelDir.open(self.stages.directory / student.name)
+            method = plan.quantize if isinstance(plan.quantize, str) else None
+            yield self.quantized(first, student.name, method, plan.keep_fp32)
+
+    def _trained(
+        self,
+        teacher: ModelDir,
+        labels: Sequence[LabelDir],
+        variants: Sequence[LabelDir],
+        student: StudentRecipe,
+        name: str,
+        *,
+        seed: int,
+        control: bool,
+    ) -> Path:
+        if control:  # what only the student's own training reads must not tell one control from another
+            student = replace(student, phases=CONTROL_PHASES, missing=(), published=(), survey=())
+        inputs = {
+            "teacher": teacher.sha256,
+            "recipe": control_key(resolved(student), seed) if control else deciding(student),
+            "data": self.rows.described(),
+            "labels": [directory.manifest.files for directory in (*labels, *variants)],
+            "control": control,
+            "seed": seed,
+            **self.spent,
+        }
+        fitting = {**self.fitting, "seed": seed}
+        make = partial(
+            distill,
+            teacher,
+            student,
+            labels=labels,
+            variants=variants,
+            control=control,
+            progress=self.progress,
+            **fitting,
+        )
+        return self.stages.make(name, inputs, make)
+
+    def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Path]:
+        """Remove structure of the teacher, recover, and quantize."""
+        name = pruned_name(plan)
+        training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {name}")
+        inputs = {
+            "teacher": teacher.sha256,
+            "plan": asdict(plan),
+            "training": asdict(training),
+            "labels": [directory.manifest.files for directory in labels],
+            "data": self.rows.described(),
+            "seed": self.recipe.seed,
+            **self.spent,
+        }
+        make = partial(
+            prune,
+            teacher,
+            plan.pruning,
+            vocabulary=list(chain(self.rows.unlabeled, self.rows.train)) if plan.vocabulary else None,
+            labels=labels if plan.recover else (),
+            training=training,
+            measure=False,  # the benchmark does
+            progress=self.progress,
+            **self.fitting,
+        )
+        made = self.stages.make(name, inputs, make)
+        yield made
+        if plan.quantize:
+            yield self.quantized(ModelDir.open(made), name)
+
+    def quantized(self, model: ModelDir, name: str, method: str | None = None, keep_fp32: int = 0) -> Path:
+        """Quantize a model as it was trained to be, or by another method."""
+        chosen = method or default_method(model)
+        # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
+        conditions: dict[str, Any] = {
+            "metric": self.recipe.benchmark.metric or None,
+            "threads": self.recipe.benchmark.thread_counts[0],
+        }
+        if method or keep_fp32:
+            conditions |= {"method": method, "keep_fp32": keep_fp32}
+        train = self.rows.train if needs_training_rows(model, method, keep_fp32) else ()
+        inputs = {
+            "model": model.sha256,
+            "validation": describe_rows({"validation": self.rows.validation}),
+            **({"train": describe_rows({"train": train})} if train else {}),
+            **conditions,
+        }
+        make = partial(quantize, model, train=train, validation=self.rows.validation, **conditions)
+        return self.stages.make(f"{name}-{'packed' if chosen == 'packed' else 'int8'}", inputs, make)
+
+    def measured(self, teacher: ModelDir, models: Sequence[ModelDir]) -> Path:
+        """Measure everything in one run and return the results file."""
+        settings = self.recipe.benchmark
+        structure = settings.structure and any(len(removals_of(model)) > 1 for model in models)
+        if settings.structure and not structure:  # with --only, or where a target took no more
+            logger.warning("no removals are taken apart: none of these models had two")
+        inputs = {
+            "teacher": teacher.sha256,
+            "models": [model.sha256 for model in models],
+            "benchmark": asdict(settings),
+            "device": self.compute["device"],
+            "test": describe_rows({"test": self.rows.test}),
+            "train": describe_rows({"train": self.rows.train}),
+            **self.spent,
+        }
+        device = self.compute["device"]
+        make = partial(
+            benchmark,
+            teacher,
+            models,
+            self.rows.test,
+            runtimes=settings.runtimes or None,
+            device="cpu" if device == "auto" else device,
+            train=self.rows.train,
+            floors=None if settings.floors else (),
+            peers=settings.peers,
+            bodies=settings.bodies,
+            structure=structure,
+            threads=settings.threads,
+            batch_sizes=settings.batch_sizes,
+            lengths=settings.lengths,
+            rounds=settings.rounds,
+            seed=self.recipe.seed,
+            metric=settings.metric or None,
+            together=settings.together,
+            study=self.recipe.name,
+            budget=self.budget,
+            data_name=self.rows.data_name,
+            command=self.command,
+            force=True,
+            progress=self.progress,
+        )
+        return self.stages.make(RESULTS_NAME, inputs, lambda path: make(output=path), gathers=True)
+
+
+def _failures(failed: Mapping[str, Exception], otherwise: str) -> str:
+    """Say what failed and why."""
+    said = "; ".join(f"{name} ({str(error).strip() or type(error).__name__})" for name, error in failed.items())
+    return f"failed: {said}; {otherwise}, and the same command tries again what failed"

@@ -1,0 +1,1 @@
+"""Remove heads, neurons, layers, hidden size and vocabulary from a model, or mask its units."""

@@ -1,0 +1,308 @@
+"""A vocabulary without the pieces that a corpus does not use: a smaller embedding, and the same answers.
+
+Abdaoui et al. 2020, "Load What You Need: Smaller Versions of Multilingual BERT" (arXiv:2010.05609), and the vocabulary
+pruning of Yang et al. 2022, "TextPruner" (arXiv:2203.15996).
+
+A text is *covered* when the old tokenizer knows all of it and makes only pieces of it that stay. The new tokenizer then
+makes the same pieces, and the model gives the same logits to the bit:
+
+* WordPiece takes the longest piece that matches, and what stays still matches while nothing longer came.
+* BPE joins the pair of lowest rank first. All joins on the way to a piece that stays can still be made, in the order
+  they had.
+* Unigram takes the best path of scores; of fewer paths it is still the best one.
+
+Unknown words stay unknown too where every character of a vocabulary is a piece by itself, as in BERT's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from compress.data.examples import Example
+from compress.data.fingerprints import ContentFingerprint
+from compress.data.tokenization import OFFSET_POSITIONS, piece_counts, text_batches
+from compress.errors import CompressError
+from compress.models.modeling.bilstm import BiLSTMConfig
+from compress.models.modeling.families import PRUNABLE, stock_type
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+# Kind of tokenizer -> settings with which it is not known that covered text keeps its pieces.
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "WordPiece": (),
+    "BPE": ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"),
+    "Unigram": ("byte_fallback",),
+}
+
+
+@dataclass(frozen=True)
+class VocabularyCut:
+    """What went: ``corpus_pieces`` of the pieces that stay occur in the corpus; ``parameters`` is how many went."""
+
+    pieces_before: int
+    pieces_after: int
+    corpus_pieces: int
+    corpus_rows: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Fallbacks:
+    """How many texts, and words as the tokenizer tells them apart, get other pieces than before.
+
+    ``words_unknown`` of ``words_changed`` were known before.
+    """
+
+    texts: int
+    texts_changed: int
+    words: int
+    words_changed: int
+    words_unknown: int
+
+    @property
+    def text_share(self) -> float:
+        """Share of the texts that get other pieces."""
+        return self.texts_changed / max(1, self.texts)
+
+    @property
+    def word_share(self) -> float:
+        """Share of the words that get other pieces."""
+        return self.words_changed / max(1, self.words)
+
+
+@torch.no_grad()
+def cut_vocabulary(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, corpus: Iterable[Example]
+) -> tuple[PreTrainedTokenizerFast, VocabularyCut]:
+    """Remove from a model, in place, the pieces that do not occur in a corpus; return the tokenizer of the others.
+
+    The embedding keeps the rows of the pieces that stay, in their order, and the config follows.
+
+    Args:
+        model: a classifier of a known family, pruned before or not, or a BiLSTM.
+        tokenizer: the model's; for a model that tags words, one that was loaded for words.
+        corpus: rows such as the model will read, labelled or not; they are read once.
+
+    Raises:
+        CompressError: a model or tokenizer of which it is not known what may go, or a corpus without text.
+    """
+    _check_model(model)
+    check_tokenizer(tokenizer)
+    fingerprint = ContentFingerprint()
+    occurring = set(piece_counts(tokenizer, fingerprint.watch(corpus)))
+    if not occurring:
+        raise CompressError("the corpus has no text that the tokenizer knows; give text such as the model will read")
+    smaller, kept = cut_tokenizer(tokenizer, occurring | _fixed_pieces(model))
+    parameters = _select_rows(model, kept)
+    return smaller, VocabularyCut(len(tokenizer), len(kept), len(occurring), fingerprint.rows, parameters)
+
+
+def cut_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, wanted: Iterable[int]
+) -> tuple[PreTrainedTokenizerFast, list[int]]:
+    """Return a tokenizer of the wanted pieces and of those that it needs, and their old ids in the order of the new.
+
+    What it needs are all added tokens, at which text is split before anything else; all pieces of one character, so
+    that a word that the corpus lacks can still be spelled; and what keeps the pieces of covered text.
+    """
+    definition = check_tokenizer(tokenizer)
+    vocabulary = tokenizer.get_vocab()
+    kept = sorted(_with_needed(definition, vocabulary, set(wanted) & set(vocabulary.values())))
+    new_ids = {old: new for new, old in enumerate(kept)}
+    expected = {piece: new_ids[old] for piece, old in vocabulary.items() if old in new_ids}
+    _renumber(definition, new_ids)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)  # its class and settings
+        Path(folder, "tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
+        settings_path = Path(folder, "tokenizer_config.json")
+        settings = json.loads(settings_path.read_text(encoding="utf-8"))
+        if "unk_id" in settings:  # DeBERTa's
+            settings["unk_id"] = definition["model"]["unk_id"]
+            settings_path.write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
+        smaller = type(tokenizer).from_pretrained(folder)
+    smaller.name_or_path = tokenizer.name_or_path
+    made = json.loads(smaller.backend_tokenizer.to_str())
+    if smaller.get_vocab() != expected or made["model"] != definition["model"]:
+        raise CompressError(
+            f"a tokenizer of the class {type(tokenizer).__name__} makes something else of a smaller vocabulary than "
+            "was written, so that its ids would not be the model's; keep the vocabulary of this model"
+        )
+    return smaller, kept
+
+
+def fallbacks(
+    before: PreTrainedTokenizerFast, after: PreTrainedTokenizerFast, examples: Iterable[Example]
+) -> Fallbacks:
+    """Count the texts and words of rows, of pairs both texts, to which a cut tokenizer gives other pieces."""
+    texts = texts_changed = words = changed = unknown = 0
+    for batch in text_batches(examples):
+        olds, news = (reader(batch, add_special_tokens=False, verbose=False).encodings for reader in (before, after))
+        for old, new in zip(olds, news, strict=True):
+            texts += 1
+            texts_changed += old.tokens != new.tokens
+            for ours, theirs in zip(_words(old), _words(new), strict=True):
+                words += 1
+                changed += ours != theirs
+                unknown += after.unk_token in theirs and after.unk_token not in ours
+    return Fallbacks(texts, texts_changed, words, changed, unknown)
+
+
+def _words(encoding: Any) -> list[list[str]]:
+    """Return the pieces of each word."""
+    pairs = zip(encoding.word_ids, encoding.tokens, strict=True)
+    return [[token for _, token in word] for _, word in itertools.groupby(pairs, key=lambda pair: pair[0])]
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """Return what ``tokenizer.json`` says of a tokenizer.
+
+    Raises:
+        CompressError: it is not known how pieces may be taken from it.
+    """
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise CompressError(
+            f"a tokenizer of the class {type(tokenizer).__name__} has no tokenizer.json, from which pieces could be "
+            "taken; save it again as a fast tokenizer"
+        )
+    definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
+    model = definition["model"]
+    if model["type"] not in KINDS:
+        raise CompressError(
+            f"pieces can be taken from tokenizers of the kinds {', '.join(KINDS)}, and this one is of the kind "
+            f"{model['type']}; keep the vocabulary of this model"
+        )
+    unknown = [name for name in KINDS[model["type"]] if model.get(name)]
+    if unknown:
+        raise CompressError(
+            f"this {model['type']} tokenizer has {unknown[0]} = {model[unknown[0]]!r}, with which it is not known that "
+            "text keeps its pieces; keep the vocabulary of this model"
+        )
+    return definition
+
+
+def _with_needed(definition: Mapping[str, Any], vocabulary: Mapping[str, int], wanted: set[int]) -> set[int]:
+    """Return the ids of pieces with those that must stay with them."""
+    model = definition["model"]
+    kept = wanted | {token["id"] for token in definition["added_tokens"]}
+    prefix = model.get("continuing_subword_prefix") or ""  # WordPiece's ##
+    # Those of other scripts too: they are few (1,994 of BERT's 30,522), and so no word of theirs becomes unknown.
+    kept |= {index for piece, index in vocabulary.items() if len(piece.removeprefix(prefix)) == 1}
+    if model["type"] == "Unigram":
+        scores = [score for _, score in model["vocab"]]
+        kept.add(scores.index(min(scores)))  # an unknown character costs a fixed amount more than the rarest piece
+        return kept | ({model["unk_id"]} - {None})
+    if model.get("unk_token") in vocabulary:
+        kept.add(vocabulary[model["unk_token"]])
+    return kept if model["type"] == "WordPiece" else _with_parts(model["merges"], vocabulary, kept)
+
+
+def _with_parts(merges: Iterable[tuple[str, str]], vocabulary: Mapping[str, int], kept: set[int]) -> set[int]:
+    """Return the ids of byte pairs with those of all parts that they can be joined from."""
+    parts: defaultdict[int, set[int]] = defaultdict(set)
+    for left, right in merges:
+        parts[vocabulary[left + right]] |= {vocabulary[left], vocabulary[right]}
+    closed, open_pieces = set(kept), list(kept)
+    while open_pieces:
+        found = parts[open_pieces.pop()] - closed
+        closed |= found
+        open_pieces += found
+    return closed
+
+
+def _renumber(definition: dict[str, Any], new_ids: Mapping[int, int]) -> None:
+    """Take pieces out of what ``tokenizer.json`` says, in place, and write the new ids wherever there is one."""
+    model = definition["model"]
+    if model["type"] == "Unigram":
+        model["vocab"] = [entry for index, entry in enumerate(model["vocab"]) if index in new_ids]
+        model["unk_id"] = new_ids.get(model["unk_id"])
+    else:
+        model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
+    if model["type"] == "BPE":
+        pieces = model["vocab"]
+        model["merges"] = [
+            [left, right] for left, right in model["merges"] if {left, right, left + right} <= pieces.keys()
+        ]
+    for token in definition["added_tokens"]:
+        token["id"] = new_ids[token["id"]]
+    if definition["padding"]:
+        definition["padding"]["pad_id"] = new_ids[definition["padding"]["pad_id"]]
+    if definition["post_processor"]:
+        _renumber_specials(definition["post_processor"], new_ids)
+
+
+def _renumber_specials(processor: dict[str, Any], new_ids: Mapping[int, int]) -> None:
+    """Write the new ids of the special tokens that are put around a text."""
+    for inner in processor.get("processors", ()):  # a sequence of them
+        _renumber_specials(inner, new_ids)
+    for token in processor.get("special_tokens", {}).values():  # a template
+        token["ids"] = [new_ids[old] for old in token["ids"]]
+    for name in ("cls", "sep"):  # BERT's and RoBERTa's own
+        if name in processor:
+            token, old = processor[name]
+            processor[name] = [token, new_ids[old]]
+
+
+def _check_model(model: PreTrainedModel) -> None:
+    family = stock_type(model.config)
+    if family not in PRUNABLE and not isinstance(model.config, BiLSTMConfig):
+        raise CompressError(
+            f"it is not known where a {family!r} model keeps its vocabulary; it can be cut from "
+            f"{', '.join(sorted(PRUNABLE))} and the bilstm student"
+        )
+    if model.get_output_embeddings() is not None:
+        raise CompressError(
+            f"a {type(model).__name__} gives an output for every piece of its vocabulary; cut that of a classifier"
+        )
+
+
+def _special_ids(model: PreTrainedModel) -> dict[str, int]:
+    """Return the token ids that the config names, such as ``pad_token_id``."""
+    entries = model.config.to_dict().items()
+    return {name: value for name, value in entries if name.endswith("_token_id") and isinstance(value, int)}
+
+
+def _fixed_pieces(model: PreTrainedModel) -> set[int]:
+    """Return the pieces that the model itself refers to."""
+    named = set(_special_ids(model).values())
+    if stock_type(model.config) not in OFFSET_POSITIONS:
+        return named
+    # Positions are counted from the id of the padding, which must stay what it is.
+    padding_id: int = model.get_input_embeddings().padding_idx  # type: ignore[assignment]
+    return named | set(range(padding_id + 1))
+
+
+def _select_rows(model: PreTrainedModel, kept: list[int]) -> int:
+    """Keep the embeddings of some pieces, in place; return how many parameters went."""
+    config, embedding = model.config, model.get_input_embeddings()
+    assert isinstance(embedding, nn.Embedding)
+    new_ids = {old: new for new, old in enumerate(kept)}
+    size = len(model.remap) if isinstance(config, BiLSTMConfig) else len(embedding.weight)  # type: ignore[arg-type]
+    if kept[-1] >= size:
+        raise CompressError(
+            f"the tokenizer makes ids up to {kept[-1]} and the model reads ids below {size}, so that they do not "
+            "belong together; copy the model's own tokenizer beside its weights"
+        )
+    before = embedding.weight.numel()
+    rows = torch.tensor(kept, device=embedding.weight.device)
+    if isinstance(config, BiLSTMConfig):  # many of its pieces share a row
+        rows, model.remap = model.remap[rows].unique(return_inverse=True)  # type: ignore[index]
+        config.tokenizer_size = len(kept)
+    embedding.weight = nn.Parameter(embedding.weight[rows], requires_grad=embedding.weight.requires_grad)
+    embedding.num_embeddings = config.vocab_size = len(rows)
+    if embedding.padding_idx is not None:
+        embedding.padding_idx = new_ids.get(embedding.padding_idx)
+    for name, old in _special_ids(model).items():
+        setattr(config, name, new_ids.get(old))  # an id beyond the vocabulary was no piece's
+    return before - embedding.weight.numel()

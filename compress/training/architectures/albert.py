@@ -1,0 +1,144 @@
+"""ALBERT: one layer used again and again, and word vectors of a small width that one matrix widens.
+
+Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations" (arXiv:1909.11942),
+sections 3.1 and 3.2. The paper trains it from scratch; here it starts from the teacher: the embeddings by a truncated
+singular value decomposition, the shared layer by one of the teacher's or the mean of them. It saves size, not time:
+each of the uses costs what a layer costs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import AlbertConfig, AlbertForSequenceClassification
+
+from compress.errors import CompressError
+from compress.models.components import Embeddings, activation, embeddings_of, ffn_width
+from compress.models.modeling.families import layers_of
+from compress.training.architectures._factorisation import centred_basis, check_rank, leading_directions, token_vectors
+from compress.training.architectures._initialization import (
+    fill_head,
+    fill_layer,
+    free_depth,
+    labels_of,
+    own_layers,
+    require_plain_layers,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from compress.data import Example
+
+
+logger = logging.getLogger("compress")
+
+
+def build(
+    teacher: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    examples: Iterable[Example],
+    *,
+    embedding_size: int = 128,
+    depth: int | float = 1.0,
+    start: str | int = "middle",
+) -> PreTrainedModel:
+    """Return an untrained ALBERT of the teacher's width that starts from its weights.
+
+    With a teacher of one layer and at the full ``embedding_size`` its logits are the teacher's, save where ALBERT has
+    other means: its head is tanh (DistilBERT's ReLU, ELECTRA's GELU), and it has no relative positions (MPNet).
+    The config's ``embedding_error`` is the share of the energy of the corpus' embeddings that the smaller width loses.
+
+    Args:
+        examples: texts whose tokens decide which directions of the embeddings are kept.
+        embedding_size: width of the word, position and segment vectors; at most the teacher's.
+        depth: how often the layer is used, or with a decimal point a share of the teacher's layers.
+        start: the teacher's ``middle`` layer, the ``mean`` of all, or the number of one, counted from 0.
+
+    Raises:
+        CompressError: a shape that this teacher cannot give.
+    """
+    require_plain_layers(teacher, "albert")
+    uses = free_depth(teacher, depth)
+    layers = _layers(teacher, start)
+    embeddings = embeddings_of(teacher)
+    check_rank(embeddings, embedding_size)
+    settings: Any = teacher.config
+    config = AlbertConfig(
+        vocab_size=len(embeddings.words),
+        embedding_size=embedding_size,
+        hidden_size=settings.hidden_size,
+        num_hidden_layers=uses,
+        num_attention_heads=settings.num_attention_heads,
+        intermediate_size=ffn_width(teacher),
+        hidden_act=activation(teacher),
+        max_position_embeddings=len(embeddings.positions),
+        type_vocab_size=len(embeddings.segments),
+        layer_norm_eps=embeddings.norm.eps,
+        bos_token_id=None,
+        eos_token_id=None,
+        **labels_of(teacher),
+    )
+    student = AlbertForSequenceClassification(config)
+    fill_layer(teacher, layers, student, 0)
+    fill_head(teacher, student)
+    error = _fill_embeddings(student, embeddings, token_vectors(embeddings, tokenizer, examples))
+    student.config.embedding_error = round(error, 6)
+    logger.info(
+        "embeddings of width %d in place of %d leave out %.1f%% of their energy",
+        embedding_size,
+        embeddings.words.shape[1],
+        100 * error,
+    )
+    return student
+
+
+def _layers(teacher: PreTrainedModel, start: str | int) -> list[int]:
+    there = int(teacher.config.num_hidden_layers)
+    if start == "mean":
+        return list(range(len(layers_of(teacher))))
+    if start == "middle":
+        start = there // 2
+    if isinstance(start, str) or not 0 <= start < there:
+        raise CompressError(
+            f"start = {start!r} is not possible; use 'middle', 'mean', or one of the teacher's layers, 0 to {there - 1}"
+        )
+    return own_layers(teacher, [start])
+
+
+@torch.no_grad()
+def _fill_embeddings(student: Any, embeddings: Embeddings, vectors: Iterable[Tensor]) -> float:
+    """Fill the three tables, their norm and the matrix behind it; return the share of the energy that is lost.
+
+    Both norms take the mean of a vector away and divide by its length. What is left in the teacher's E - 1 dimensions
+    is written in the ``size - 1`` best of them, so that the student's norm does to the short vectors what the
+    teacher's does to the long ones; the matrix turns them back, multiplies by the teacher's factors, and projects as
+    the teacher does. On average a share ``1 - error`` of a vector's energy is left, for which its length is corrected.
+    """
+    width, size = embeddings.words.shape[1], student.config.embedding_size
+    centred = centred_basis(width)
+    kept = leading_directions((part.double() @ centred for part in vectors), size - 1)
+    down = centred @ kept.basis.double()  # [E, size - 1]
+    spread = centred_basis(size)  # [size, size - 1]
+    tables = student.albert.embeddings
+    for table, rows in (
+        (tables.word_embeddings, embeddings.words),
+        (tables.position_embeddings, embeddings.positions),
+        (tables.token_type_embeddings, embeddings.segments),
+    ):
+        table.weight.copy_(rows.double() @ down @ spread.T)
+    norm, projection = embeddings.norm, embeddings.projection
+    length = (width * (1 - kept.error) / size) ** 0.5
+    up = norm.weight.double()[:, None] * (down @ spread.T) * length  # [E, size]
+    bias = norm.bias.double()
+    if projection is not None:
+        up = projection.weight.double() @ up
+        bias = projection.weight.double() @ bias + projection.bias.double()
+    widen = student.albert.encoder.embedding_hidden_mapping_in
+    widen.weight.copy_(up)
+    widen.bias.copy_(bias)
+    return kept.error

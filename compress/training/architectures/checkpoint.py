@@ -1,0 +1,47 @@
+"""A student that starts from a pretrained checkpoint: a published compact model, or what ``compress pretrain`` made.
+
+Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962), is the case for it: a compact student that was
+pre-trained by itself learns more from a teacher than one that was cut from it. Such as ``google/mobilebert-uncased``
+(Sun et al. 2020), or a TinyBERT or DistilBERT of the general kind. Its classification head starts at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from compress.errors import CompressError
+from compress.models.model_dir import ModelDir
+from compress.models.modeling import is_tagger
+from compress.models.pretrained import check_vocabulary, load_classifier
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from compress.data import Example
+
+
+def build(
+    teacher: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    examples: Iterable[Example],
+    *,
+    model: str,
+) -> PreTrainedModel:
+    """Return the checkpoint with a head of the teacher's labels.
+
+    Args:
+        model: a model directory or a hub name. It must read the token ids of the teacher's tokenizer.
+
+    Raises:
+        CompressError: no such model, an ONNX one, another vocabulary, or weights missing beside the head.
+    """
+    encoder = ModelDir.open(model, classifier=False)
+    if encoder.is_onnx:
+        raise CompressError(f"{model} is an ONNX model, which cannot be trained; give the one it was exported from")
+    check_vocabulary(encoder, tokenizer)
+    config: Any = teacher.config
+    labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
+    regression = config.problem_type == "regression" or len(labels) == 1
+    task = "tagging" if is_tagger(teacher) else "regression" if regression else "classification"
+    return load_classifier(encoder, labels, task)

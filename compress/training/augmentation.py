@@ -1,0 +1,110 @@
+"""Variants of text for the teacher to label; how a text is varied is a plug-in of ``compress/training/augmenters``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from compress import plugins
+from compress.data import Example, TextSource, row_key
+from compress.errors import CompressError
+from compress.recipes import Augmentation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from compress.models.model_dir import ModelDir
+
+
+# An example and a random generator -> a variant of it, or the example itself where there is none.
+Variation = Callable[[Example, random.Random], Example]
+
+# Which texts of a pair are varied.
+_SIDES = ((True, False), (False, True), (True, True))
+
+
+def augmented(
+    source: TextSource,
+    augmentation: Augmentation,
+    teacher: ModelDir,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    seed: int,
+    held_out: frozenset[bytes] = frozenset(),
+    originals: bool = True,
+) -> AugmentedSource:
+    """Return a source with its variants, as a recipe's ``[augmentation]`` describes them.
+
+    Args:
+        teacher: whose embeddings and special tokens an augmenter may use, with its ``tokenizer``.
+        held_out: keys (:func:`compress.data.row_key`) of rows that no variant may be.
+        originals: give the rows of the source too; without, the variants alone.
+    """
+    by = augmentation.by
+    vary: Variation = plugins.find("augmenters", by.name).function(teacher, tokenizer, source, **by.options)
+    return AugmentedSource(source, vary, augmentation.copies, seed, held_out, originals=originals)
+
+
+class AugmentedSource(TextSource):
+    """A source with up to ``copies`` variants after each of its rows; the same seed gives the same variants.
+
+    A variant that equals its row or an earlier variant of it is left out, and so is one that is a held-out row (a short
+    phrase can be).
+    """
+
+    def __init__(
+        self,
+        source: TextSource,
+        vary: Variation,
+        copies: int,
+        seed: int,
+        held_out: frozenset[bytes] = frozenset(),
+        *,
+        originals: bool = True,
+    ) -> None:
+        self.source = source
+        self.vary = vary
+        self.copies = copies
+        self.seed = seed
+        self.held_out = held_out
+        self.originals = originals
+        self.name = source.name
+        self.identity = source.identity
+
+    def __iter__(self) -> Iterator[Example]:
+        for example in self.source:
+            if self.originals:
+                yield example
+            yield from self._variants(example)
+
+    def _variants(self, example: Example) -> Iterator[Example]:
+        # Seeded by the row, not by its place, so that a resumed run draws the same variants.
+        generator = random.Random(row_key(example) + self.seed.to_bytes(8, "big"))
+        met = {(example.text, example.text_pair)}
+        for _ in range(self.copies):
+            variant = self.vary(example, generator)
+            texts = (variant.text, variant.text_pair)
+            if texts not in met and row_key(variant) not in self.held_out:
+                met.add(texts)
+                yield Example(*texts)
+
+
+def vary_sides(example: Example, generator: random.Random, vary: Callable[[str], str]) -> Example:
+    """Return an example with a text varied; of a pair the first, the second, or both, equally often.
+
+    Tang et al. 2019 (arXiv:1903.12136), section 3.3, take these three in turn.
+    """
+    if example.text_pair is None:
+        return Example(vary(example.text))
+    first, second = generator.choice(_SIDES)
+    return Example(
+        vary(example.text) if first else example.text,
+        vary(example.text_pair) if second else example.text_pair,
+    )
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse an option that is no probability."""
+    if not 0 <= value <= 1:
+        raise CompressError(f"augmentation: {name} = {value} is not possible; give at least 0 and at most 1")

@@ -1,0 +1,206 @@
+"""Replace words of a text by like ones: what the augmenters in the manner of TinyBERT share.
+
+Jiao et al. 2020 (arXiv:1909.10351), section 3.2 and Algorithm 1: every word that may be replaced is replaced with a
+fixed probability, by one of its candidates drawn evenly. Here a candidate is never the word itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compress.errors import CompressError
+from compress.training.augmentation import check_share
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+# A text and some of its words -> the candidates of each.
+Proposals = Callable[[str, Sequence["Word"]], Sequence[Sequence[str]]]
+
+# Runs of letters that no letter, digit or underscore touches; not what follows an apostrophe, nor the "don" of "don't".
+_WORD = re.compile(r"(?<![\w'’])[^\W\d_]+(?!\w|['’]t\b)")
+READ_VECTORS = 100_000  # files of word vectors begin with the most frequent words
+_REMEMBERED_WORDS = 100_000
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word and where in its text it stands."""
+
+    text: str
+    start: int
+    end: int
+
+
+def replaceable_words(text: str) -> list[Word]:
+    """Return the words of letters that are no English stop words (scikit-learn's list), in order."""
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    found = (Word(match.group(), *match.span()) for match in _WORD.finditer(text))
+    return [word for word in found if word.text.casefold() not in ENGLISH_STOP_WORDS]
+
+
+def reword(text: str, generator: random.Random, probability: float, propose: Proposals) -> str:
+    """Return the text with each replaceable word replaced with a probability; spacing and punctuation stay.
+
+    A word without candidates stays, and a capitalised word gets a capitalised one.
+    """
+    drawn = [word for word in replaceable_words(text) if generator.random() < probability]
+    if not drawn:
+        return text
+    pieces, end = [], 0
+    for word, candidates in zip(drawn, propose(text, drawn), strict=True):
+        new = generator.choice(candidates) if candidates else word.text
+        pieces += [text[end : word.start], new.title() if word.text.istitle() else new]
+        end = word.end
+    return "".join(pieces) + text[end:]
+
+
+def check_rewording(candidates: int, probability: float) -> None:
+    """Refuse options of a rewording augmenter that make no sense."""
+    if candidates < 1:
+        raise CompressError(f"augmentation: candidates = {candidates} is not possible; give at least 1")
+    check_share("probability", probability)
+
+
+class Neighbours:
+    """The nearest words of a word by the cosine of their vectors.
+
+    ``words`` have the ``vectors`` ``[V, D]``; ``vector_of`` gives a word's own ``[D]``, or None where it has none.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        vectors: np.ndarray,
+        vector_of: Callable[[str], np.ndarray | None],
+        *,
+        count: int,
+    ) -> None:
+        self._words = words
+        self._directions = _directions(vectors)
+        self._vector_of = vector_of
+        self._count = count
+        self._nearest = functools.lru_cache(_REMEMBERED_WORDS)(self._find)
+
+    def __call__(self, word: str) -> tuple[str, ...]:
+        """Return up to ``count`` words, nearest first; none for a word without a vector."""
+        return self._nearest(word)
+
+    def _find(self, word: str) -> tuple[str, ...]:
+        vector = self._vector_of(word)
+        if vector is None:
+            return ()
+        similarity = self._directions @ _directions(vector[None])[0]
+        # A few more than are wanted, because spellings of the word itself in other cases are passed over.
+        wanted = min(self._count + 4, len(self._words))
+        nearest = np.argpartition(-similarity, wanted - 1)[:wanted]
+        nearest = nearest[np.lexsort((nearest, -similarity[nearest]))]
+        others = [self._words[index] for index in nearest if self._words[index].casefold() != word.casefold()]
+        return tuple(others[: self._count])
+
+
+def _directions(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    directions: np.ndarray = (vectors / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
+    return directions
+
+
+def whole_words(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+    """Return the words of letters that are a single piece in the middle of a text, with their token ids."""
+    special = set(tokenizer.all_special_ids)
+    ids = [[index] for index in range(len(tokenizer)) if index not in special]
+    words = sorted({text.strip() for text in tokenizer.batch_decode(ids)})
+    words = [word for word in words if word.isalpha()]
+    if not words:
+        return {}
+    pieces = tokenizer([f" {word}" for word in words], add_special_tokens=False)["input_ids"]
+    return {word: ids[0] for word, ids in zip(words, pieces, strict=True) if len(ids) == 1 and ids[0] not in special}
+
+
+def embedding_neighbours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, count: int) -> Neighbours:
+    """Return neighbours by a model's input embeddings: among words of one piece, for words of any number of pieces.
+
+    The mean of its pieces' embeddings stands for a word of several.
+
+    Raises:
+        CompressError: the tokenizer has no words of one piece, or the embeddings are not those of its pieces.
+    """
+    embeddings = model.get_input_embeddings().weight.detach().float().cpu().numpy()  # type: ignore[operator]
+    if len(embeddings) < len(tokenizer):
+        raise CompressError(
+            f"augmentation: a {model.config.model_type!r} model has {len(embeddings)} embeddings for the "
+            f"{len(tokenizer)} pieces of its tokenizer, so that they give no neighbours; give vectors = 'FILE'"
+        )
+    vocabulary = whole_words(tokenizer)
+    if not vocabulary:
+        raise CompressError(
+            "augmentation: the tokenizer has no piece that is a whole word, so that its embeddings give no neighbours; "
+            "give vectors = 'FILE'"
+        )
+
+    def vector_of(word: str) -> np.ndarray | None:
+        pieces = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+        if not pieces or tokenizer.unk_token_id in pieces:
+            return None
+        mean: np.ndarray = embeddings[pieces].mean(axis=0)
+        return mean
+
+    return Neighbours(list(vocabulary), embeddings[list(vocabulary.values())], vector_of, count=count)
+
+
+def file_neighbours(path: str | Path, *, count: int) -> Neighbours:
+    """Return neighbours by the word vectors of a file in GloVe's text format, among its words of letters.
+
+    A word that is not in the file is looked up in lower case.
+    """
+    words, vectors = read_vectors(path)
+    index = {word: row for row, word in enumerate(words)}
+
+    def vector_of(word: str) -> np.ndarray | None:
+        row = index.get(word, index.get(word.lower()))
+        return None if row is None else vectors[row]
+
+    return Neighbours(words, vectors, vector_of, count=count)
+
+
+def read_vectors(path: str | Path, *, limit: int = READ_VECTORS) -> tuple[list[str], np.ndarray]:
+    """Read the first ``limit`` lines ``word number number ...``: the words of letters and their vectors ``[V, D]``.
+
+    Raises:
+        CompressError: no such file, or a line with other than as many numbers as the first.
+    """
+    words: list[str] = []
+    rows: list[np.ndarray] = []
+    width = 0
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if number > limit:
+                    break
+                width = width or line.rstrip().count(" ")
+                word, *numbers = line.rstrip().rsplit(" ", width) if width else [line]
+                if not width or len(numbers) != width:
+                    raise CompressError(
+                        f"{path}, line {number} is not a word and {width or 'its'} numbers; give word vectors in "
+                        "GloVe's text format, without a first line of counts"
+                    )
+                if word.isalpha():
+                    words.append(word)
+                    rows.append(np.array(numbers, dtype=np.float32))
+    except OSError as error:
+        raise CompressError(f"{path} cannot be read ({error.strerror}); give a file of word vectors") from None
+    except ValueError as error:
+        raise CompressError(f"{path} is no file of word vectors in GloVe's text format: {error}") from None
+    if not words:
+        raise CompressError(f"{path} holds no vector of a word; give a file of word vectors in GloVe's text format")
+    return words, np.stack(rows)

@@ -1,0 +1,212 @@
+"""Replace words by what a masked language model expects in their places.
+
+Jiao et al. 2020, "TinyBERT" (arXiv:1909.10351), section 3.2 and Algorithm 1: a word of one piece is masked, and its
+candidates are the most probable words there; a word of several pieces has its nearest neighbours by word vectors. Each
+word is replaced with ``probability`` by one of its ``candidates``. Stop words and what is not made of letters stay. As
+in the authors' program the whole text follows the masked one as a second segment, and each word is masked by itself.
+Otherwise than there, only words of one piece are candidates, and never the word itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compress.data.tokenization import maximum_length
+from compress.errors import CompressError
+from compress.training.augmentation import Variation, vary_sides
+from compress.training.augmenters._word_replacement import (
+    Neighbours,
+    Word,
+    check_rewording,
+    embedding_neighbours,
+    file_neighbours,
+    replaceable_words,
+    reword,
+    whole_words,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from compress.data import Example
+    from compress.models.model_dir import ModelDir
+
+
+BATCH_ROWS = 64
+BATCH_LOGITS = 2**27  # half a gigabyte: the model gives one for every row, token and piece of the vocabulary
+_REMEMBERED_TEXTS = 8  # the variants of a row are drawn in turn
+
+
+def augmenter(
+    teacher: ModelDir,
+    tokenizer: PreTrainedTokenizerFast,
+    corpus: Iterable[Example],
+    *,
+    model: str,
+    candidates: int = 15,
+    probability: float = 0.4,
+    vectors: str = "",
+    device: str = "auto",
+) -> Variation:
+    """Return the function that varies an example; the corpus is not read, and of the teacher nothing is used.
+
+    Args:
+        model: a directory with a masked language model, its head and its tokenizer.
+        vectors: a file of word vectors in GloVe's text format for words of several pieces; by default the masked
+            language model's own input embeddings.
+        device: where the model runs: ``cpu``, ``cuda``, or ``auto`` for cuda where there is one.
+
+    Raises:
+        CompressError: the directory holds no masked language model, or one without its trained head.
+    """
+    from compress.inference.compute import resolve_device
+
+    check_rewording(candidates, probability)
+    network, own_tokenizer = open_masked_lm(model)
+    if vectors:
+        neighbours = file_neighbours(vectors, count=candidates)
+    else:
+        neighbours = embedding_neighbours(network, own_tokenizer, count=candidates)
+    network.to(resolve_device(device))  # type: ignore[arg-type]
+    expected = ExpectedWords(network, own_tokenizer, neighbours, count=candidates)
+    return lambda example, generator: vary_sides(
+        example, generator, lambda text: reword(text, generator, probability, expected)
+    )
+
+
+def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Open a masked language model and its tokenizer; remote code stays off.
+
+    Raises:
+        CompressError: there is none, its head has no weights, or its tokenizer has no mask token.
+    """
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    from compress.progress import quiet_libraries
+
+    if not (Path(directory) / "config.json").is_file():
+        raise CompressError(
+            f"augmentation: model = {str(directory)!r} is no model directory (no config.json); give a directory with a "
+            "masked language model"
+        )
+    quiet_libraries()
+    try:
+        loaded: Any = AutoModelForMaskedLM.from_pretrained(
+            directory, dtype="float32", output_loading_info=True, local_files_only=True, trust_remote_code=False
+        )
+        tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        raise CompressError(
+            f"augmentation: {directory} does not open as a masked language model: {str(error).splitlines()[0]}"
+        ) from None
+    network, found = loaded
+    if missing := sorted(found["missing_keys"]):  # transformers would go on with random ones
+        raise CompressError(
+            f"augmentation: {directory} has no trained masked-language-model head ({missing[0]} is missing); give the "
+            "model as it was pretrained, not one that was fine-tuned for a task, or use the augmenter neighbours"
+        )
+    if tokenizer.mask_token_id is None:
+        raise CompressError(f"augmentation: the tokenizer of {directory} has no mask token; give another model")
+    return network.eval(), tokenizer
+
+
+class ExpectedWords:
+    """What a masked language model expects in the places of words, and neighbours for words of several pieces."""
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, neighbours: Neighbours, *, count: int
+    ) -> None:
+        import torch
+
+        vocabulary = whole_words(tokenizer)
+        if not vocabulary:
+            raise CompressError(
+                "augmentation: the masked language model's tokenizer has no piece that is a whole word, so that it "
+                "gives no candidates; give another model"
+            )
+        self._model = model
+        self._tokenizer = tokenizer
+        self._neighbours = neighbours
+        self._words = list(vocabulary)
+        self._ids = torch.tensor(list(vocabulary.values()), device=model.device)
+        self._count = count
+        self._limit = maximum_length(tokenizer, model.config.to_dict())
+        self._text = functools.lru_cache(_REMEMBERED_TEXTS)(self._encode)
+
+    def __call__(self, text: str, words: Sequence[Word]) -> list[tuple[str, ...]]:
+        """Return the candidates of each word, most probable or nearest first.
+
+        A word of a text too long to be read twice at once has none where it lies in the part that is cut off.
+        """
+        encoded = self._text(text)
+        unknown = [word for word in words if word not in encoded.candidates]
+        masked = [word for word in unknown if word in encoded.positions]
+        rows = self._rows(len(encoded.inputs["input_ids"]))
+        for start in range(0, len(masked), rows):
+            self._predict(encoded, masked[start : start + rows])
+        for word in unknown:
+            if word not in encoded.candidates:
+                encoded.candidates[word] = () if word in encoded.cut else self._neighbours(word.text)
+        return [encoded.candidates[word] for word in words]
+
+    def _rows(self, tokens: int) -> int:
+        """Return how many rows of a text of so many tokens the model reads at once."""
+        return max(1, min(BATCH_ROWS, BATCH_LOGITS // (tokens * self._model.config.vocab_size)))
+
+    def _encode(self, text: str) -> EncodedText:
+        return EncodedText(text, self._tokenizer, self._limit)
+
+    def _predict(self, encoded: EncodedText, words: Sequence[Word]) -> None:
+        """Run one batch, a row for each word with that word masked, and keep the candidates."""
+        import torch
+
+        device = self._model.device
+        inputs = {
+            name: torch.tensor(values, device=device).expand(len(words), -1) for name, values in encoded.inputs.items()
+        }
+        rows = torch.arange(len(words), device=device)
+        positions = torch.tensor([encoded.positions[word] for word in words], device=device)
+        inputs["input_ids"] = inputs["input_ids"].clone()
+        own = inputs["input_ids"][rows, positions]
+        inputs["input_ids"][rows, positions] = int(self._tokenizer.mask_token_id)
+        with torch.inference_mode():
+            logits = self._model(**inputs).logits[rows, positions][:, self._ids]
+        # A few more than are wanted, because the word itself and other spellings of it are passed over.
+        best = logits.topk(min(self._count + 5, len(self._words)), dim=1).indices.tolist()
+        for word, piece, indices in zip(words, own.tolist(), best, strict=True):
+            others = [index for index in indices if int(self._ids[index]) != piece]
+            found = [self._words[index] for index in others if self._words[index].casefold() != word.text.casefold()]
+            encoded.candidates[word] = tuple(found[: self._count])
+
+
+class EncodedText:
+    """A text followed by itself, as the model reads it.
+
+    ``positions`` has the words of one piece, ``cut`` the words that lie in the part that is cut off, and
+    ``candidates`` what was found so far.
+    """
+
+    def __init__(self, text: str, tokenizer: PreTrainedTokenizerFast, limit: int) -> None:
+        twice = tokenizer(text, text, truncation=True, max_length=limit, return_offsets_mapping=True)
+        sequences = twice.sequence_ids(0)
+        spans = twice.pop("offset_mapping")
+        first = [position for position, sequence in enumerate(sequences) if sequence == 0]
+        end = max((spans[position][1] for position in first), default=0)
+        self.inputs: dict[str, list[int]] = dict(twice)
+        self.candidates: dict[Word, tuple[str, ...]] = {}
+        self.positions: dict[Word, int] = {}
+        words = replaceable_words(text)
+        self.cut = {word for word in words if word.end > end}
+        # A byte-level tokenizer's space belongs to no word; pieces that only touch a word make it one of several.
+        touching: dict[Word, list[int]] = {word: [] for word in words}
+        for position in first:
+            start, stop = spans[position]
+            for word in words:
+                if start < word.end and stop > word.start or start == stop == word.start:
+                    touching[word].append(position)
+        for word, at in touching.items():
+            if len(at) == 1 and spans[at[0]] == (word.start, word.end) and word not in self.cut:
+                self.positions[word] = at[0]

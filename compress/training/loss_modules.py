@@ -1,0 +1,84 @@
+"""What a loss trains beside the student and throws away at the end: projections and vocabulary heads.
+
+Shapes: N tokens, D hidden width, E width of the embeddings, V size of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from compress.models.batch import NO_TARGET, Batch, Outputs
+from compress.models.modeling.families import stock_type
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+GELU_HEADS = frozenset({"electra", "mpnet", "roberta", "xlm-roberta"})  # whatever their layers have
+
+
+def width_projection(student: PreTrainedModel, teacher: PreTrainedModel, *, always: bool) -> nn.Module:
+    """Return a linear map from the student's hidden width to the teacher's; the identity where none is needed."""
+    ours, theirs = student.config.hidden_size, teacher.config.hidden_size
+    return nn.Linear(ours, theirs) if always or ours != theirs else nn.Identity()
+
+
+def input_embeddings(model: PreTrainedModel) -> nn.Embedding:
+    """Return the embeddings ``[V, E]`` that token ids choose from."""
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, nn.Embedding)
+    return embedding
+
+
+def head_activation(model: PreTrainedModel) -> nn.Module:
+    """Return the nonlinearity of a family's head for masked tokens: its layers', where it is not GELU by itself."""
+    from transformers.activations import ACT2FN
+
+    config: Any = model.config
+    if stock_type(config) in GELU_HEADS:
+        return nn.GELU()
+    activation: nn.Module = ACT2FN[getattr(config, "activation", None) or getattr(config, "hidden_act", "gelu")]
+    return activation
+
+
+class VocabularyHead(nn.Module):
+    """From hidden states ``[N, D]`` to logits over the vocabulary ``[N, V]``: BERT's head for masked tokens.
+
+    Dense layer, nonlinearity, layer norm, then the product with the model's own input embeddings and a bias (Devlin et
+    al. 2019, arXiv:1810.04805). The dense layer ends in the width of the embeddings, which a factorised model has
+    smaller. The nonlinearity is the one that the model's family has in its head, so that the head can become that one.
+
+    Args:
+        model: whose embeddings are used. They stay the model's: the head neither saves nor moves them.
+        frozen: the head's losses do not train these embeddings.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, frozen: bool = False) -> None:
+        super().__init__()
+        embedding = input_embeddings(model)
+        self.tied = (embedding,)  # in a tuple, a module is no part of this one
+        self.frozen = frozen
+        self.dense = nn.Linear(model.config.hidden_size, embedding.embedding_dim)
+        if self.dense.in_features == self.dense.out_features:
+            # Layers add to the embeddings that they get, so that hidden states lie near what they are compared with: a
+            # head learns faster from here than from random numbers.
+            nn.init.eye_(self.dense.weight)
+        self.activation = head_activation(model)
+        self.norm = nn.LayerNorm(embedding.embedding_dim, eps=getattr(model.config, "layer_norm_eps", 1e-12))
+        self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        weight = self.tied[0].weight
+        transformed = self.norm(self.activation(self.dense(hidden.float())))
+        return nn.functional.linear(transformed, weight.detach() if self.frozen else weight, self.bias).float()
+
+
+def masked_tokens(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the last hidden states ``[N, D]`` where masking hid or replaced a token, and the true tokens ``[N]``."""
+    if batch.targets is None:
+        raise ValueError("a batch without masked tokens reached a loss that predicts them")
+    chosen = batch.targets != NO_TARGET
+    return outputs.hidden[-1][chosen], batch.targets[chosen]

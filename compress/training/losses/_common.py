@@ -1,0 +1,124 @@
+"""What losses compare inside two models: attention scores, relations between tokens, and means without padding.
+
+Nothing here reads a padded token, and what is left out gets a gradient of zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from compress.errors import CompressError
+from compress.models.batch import Batch, Outputs
+from compress.training.layer_mapping import taught_pairs
+
+
+def sum_over_layers(student: Outputs, teacher: Outputs, layers: str, compare: Callable[[int, int], Tensor]) -> Tensor:
+    """Return the sum of ``compare(student's layer, teacher's layer)`` over the pairs that are taught now; or zero."""
+    total = zero(student)
+    for ours, theirs in taught_pairs(student, teacher, layers):
+        total = total + compare(ours, theirs)
+    return total
+
+
+def zero(student: Outputs) -> Tensor:
+    """Return a zero ``[]`` float32 that still lets a gradient, of zeros, through."""
+    return student.logits.float().sum() * 0
+
+
+def attention_scores(outputs: Outputs, layer: int) -> Tensor:
+    """Return ``q k' / sqrt(d)`` of a layer counted from 1, before the softmax and without a mask: ``[B, H, T, T]``.
+
+    The bias of relative positions that MPNet adds to it is not in it.
+    """
+    return scaled_products(outputs.queries[layer - 1], outputs.keys[layer - 1])
+
+
+def scaled_products(left: Tensor, right: Tensor) -> Tensor:
+    """Return ``left right' / sqrt(d)`` for ``[B, H, T, d]``, in float32: ``[B, H, T, T]``."""
+    left, right = left.float(), right.float()
+    return left @ right.transpose(-1, -2) / math.sqrt(left.shape[-1])
+
+
+def split_heads(vectors: Tensor, heads: int) -> Tensor:
+    """Return ``[B, H, T, d]`` as ``[B, heads, T, H d / heads]``: the same vectors, cut into other heads.
+
+    Raises:
+        CompressError: the width does not divide by the number of heads.
+    """
+    rows, there, tokens, width = vectors.shape
+    if heads < 1 or there * width % heads:
+        raise CompressError(f"a width of {there * width} does not divide into {heads} relation heads; choose another")
+    whole = vectors.transpose(1, 2).reshape(rows, tokens, there * width)
+    return whole.reshape(rows, tokens, heads, there * width // heads).transpose(1, 2)
+
+
+def log_probabilities(scores: Tensor, batch: Batch) -> Tensor:
+    """Return the log softmax ``[B, H, T, T]`` over the keys that are no padding; the others hold a large negative."""
+    closed = batch.attention_mask[:, None, None, :] == 0
+    return torch.log_softmax(scores.masked_fill(closed, torch.finfo(scores.dtype).min), dim=-1)
+
+
+def relation_divergence(student: Tensor, teacher: Tensor, batch: Batch) -> Tensor:
+    """Return ``KL(softmax teacher || softmax student)`` of two scores ``[B, H, T, T]``.
+
+    The mean over heads and the real tokens of an example, then over examples: each example counts the same, whatever
+    its length (Wang et al. 2020, "MiniLM", arXiv:2002.10957, equation 6).
+    """
+    ours, theirs = log_probabilities(student, batch), log_probabilities(teacher, batch)
+    closed = batch.attention_mask[:, None, None, :] == 0
+    terms = (theirs.exp() * (theirs - ours)).masked_fill(closed, 0.0)
+    by_token = _without_padding(terms.sum(dim=-1).mean(dim=1), batch)
+    return (by_token.sum(dim=1) / batch.attention_mask.sum(dim=1).clamp(min=1)).mean()
+
+
+def token_mean(values: Tensor, batch: Batch) -> Tensor:
+    """Return the mean of ``[B, T]`` over all tokens of the batch that are no padding."""
+    return _without_padding(values, batch).sum() / batch.attention_mask.sum()
+
+
+def pair_mean(values: Tensor, batch: Batch) -> Tensor:
+    """Return the mean of ``[B, H, T, T]`` over heads and all pairs of tokens of the batch that are no padding."""
+    mask = batch.attention_mask.bool()
+    pairs = (mask[:, :, None] & mask[:, None, :])[:, None]
+    return values.masked_fill(~pairs, 0.0).sum() / (pairs.sum() * values.shape[1])
+
+
+def _without_padding(values: Tensor, batch: Batch) -> Tensor:
+    return values.masked_fill(batch.attention_mask == 0, 0.0)
+
+
+def first_tokens(outputs: Outputs) -> Tensor:
+    """Return the hidden states of the first token, embeddings first: ``[B, L + 1, D]`` float32."""
+    if outputs.first is not None:
+        return outputs.first.float()
+    return torch.stack([hidden[:, 0] for hidden in outputs.hidden], dim=1).float()
+
+
+def require(what: str, *, loss: str, **sides: Outputs) -> None:
+    """Refuse sides, ``student`` or ``teacher``, that have none of what a loss reads: ``hidden`` or ``queries``."""
+    for side, outputs in sides.items():
+        if not getattr(outputs, what) and not (what == "hidden" and outputs.first is not None):
+            inside = "hidden states" if what == "hidden" else "attention heads that compress knows"
+            raise CompressError(f"the loss {loss} compares {inside}, and this {side} has none; use logit-mse or kl")
+
+
+def require_equal_heads(student: Tensor, teacher: Tensor, *, loss: str) -> None:
+    """Refuse ``[B, H, T, d]`` or ``[B, H, T, T]`` of different numbers of heads."""
+    if student.shape[1] != teacher.shape[1]:
+        raise CompressError(
+            f"the loss {loss} compares head by head, and the student has {student.shape[1]} heads, the teacher "
+            f"{teacher.shape[1]}: give them equal numbers, or use the loss relations with relation_heads"
+        )
+
+
+def require_equal_widths(student: Tensor, teacher: Tensor, *, loss: str) -> None:
+    """Refuse ``[..., D]`` of different widths."""
+    if student.shape[-1] != teacher.shape[-1]:
+        raise CompressError(
+            f"the loss {loss} needs equal widths; the student has {student.shape[-1]} and the teacher "
+            f"{teacher.shape[-1]}: leave hidden_size out of the recipe, or use hidden-mse, which learns a projection"
+        )

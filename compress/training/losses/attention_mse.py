@@ -1,0 +1,33 @@
+"""Mean squared error between attention scores before the softmax, head by head.
+
+Jiao et al. 2020, "TinyBERT" (arXiv:1909.10351), equation 7: ``(1/h) sum_i MSE(A_S_i, A_T_i)`` with
+``A = q k' / sqrt(d)``; the sum over layers. The authors' code sets the scores of padded keys to 0 on both sides, but
+counts padded queries and divides by the padded length; here padding does not count at all: the mean over heads and
+all pairs of real tokens of the batch.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from compress.models.batch import Batch, Outputs
+from compress.training.losses._common import attention_scores, pair_mean, require, require_equal_heads, sum_over_layers
+
+NEEDS = frozenset({"attention"})
+STUDENT_NEEDS = frozenset({"attention"})
+
+
+def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "uniform") -> Tensor:
+    """Return the sum over layers of the mean squared difference of scores.
+
+    Raises:
+        CompressError: a side without attention heads, or with another number of them.
+    """
+    require("queries", loss="attention-mse", student=student, teacher=teacher)
+
+    def difference(ours: int, theirs: int) -> Tensor:
+        learner, model = attention_scores(student, ours), attention_scores(teacher, theirs)
+        require_equal_heads(learner, model, loss="attention-mse")
+        return pair_mean((learner - model).square(), batch)
+
+    return sum_over_layers(student, teacher, layers, difference)

@@ -1,0 +1,41 @@
+"""Mean squared error between embeddings, through a learned projection where the widths differ.
+
+Jiao et al. 2020, "TinyBERT" (arXiv:1909.10351), equation 9: ``MSE(E_S W_e, E_T)``, where E is what enters the first
+layer. ``W_e`` is another matrix than hidden-mse's, as in the paper; the authors' code learns one for both. The mean
+over width and all real tokens of the batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from compress.models.batch import Batch, Outputs
+from compress.training.loss_modules import width_projection
+from compress.training.losses._common import require, token_mean
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+NEEDS = frozenset({"hidden"})
+STUDENT_NEEDS = frozenset({"hidden"})
+
+
+def loss(student: Outputs, teacher: Outputs, batch: Batch, projection: nn.Module, *, projected: bool = False) -> Tensor:
+    """Return the mean squared difference; ``projected`` asks for a projection at equal widths.
+
+    It does not depend on the layers that are taught now: what is frozen takes no gradient.
+
+    Raises:
+        CompressError: a side without hidden states.
+    """
+    require("hidden", loss="embedding-mse", student=student, teacher=teacher)
+    difference = projection(student.hidden[0].float()) - teacher.hidden[0].float()
+    return token_mean(difference.square().mean(dim=-1), batch)
+
+
+def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, projected: bool = False) -> nn.Module:
+    """Return the projection from the student's width to the teacher's: the identity where none is needed."""
+    return width_projection(student, teacher, always=projected)

@@ -1,0 +1,63 @@
+"""Mean squared error between hidden states, through a learned projection where the widths differ.
+
+Jiao et al. 2020, "TinyBERT" (arXiv:1909.10351), equation 8: ``MSE(H_S W_h, H_T)``, one ``W_h`` for all layers, with a
+bias as in the authors' code; the sum over layers of the mean over width and all real tokens of the batch (the
+authors' code counts padding too). ``normalised`` compares after a layer norm without parameters: the feature-map
+transfer of Sun et al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from compress.models.batch import Batch, Outputs
+from compress.training.loss_modules import width_projection
+from compress.training.losses._common import require, sum_over_layers, token_mean
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+NEEDS = frozenset({"hidden"})
+STUDENT_NEEDS = frozenset({"hidden"})
+
+
+def loss(
+    student: Outputs,
+    teacher: Outputs,
+    batch: Batch,
+    projection: nn.Module,
+    *,
+    layers: str = "uniform",
+    projected: bool = False,
+    normalised: bool = False,
+) -> Tensor:
+    """Return the sum over layers of the mean squared difference; ``projected`` asks for a projection at equal widths.
+
+    Raises:
+        CompressError: a side without hidden states.
+    """
+    require("hidden", loss="hidden-mse", student=student, teacher=teacher)
+
+    def difference(ours: int, theirs: int) -> Tensor:
+        learner, model = projection(student.hidden[ours].float()), teacher.hidden[theirs].float()
+        if normalised:
+            learner, model = layer_norm(learner, learner.shape[-1:]), layer_norm(model, model.shape[-1:])
+        return token_mean((learner - model).square().mean(dim=-1), batch)
+
+    return sum_over_layers(student, teacher, layers, difference)
+
+
+def learned(
+    student: PreTrainedModel,
+    teacher: PreTrainedModel,
+    *,
+    layers: str = "uniform",
+    projected: bool = False,
+    normalised: bool = False,
+) -> nn.Module:
+    """Return the projection from the student's width to the teacher's: the identity where none is needed."""
+    return width_projection(student, teacher, always=projected)

@@ -1,0 +1,41 @@
+"""Difference between the mean and the variance of each token's hidden state, over its width.
+
+Sun et al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5 and the authors' code: beside hidden-mse on normalised
+states, what the normalisation took away. Squared difference of means times 5000, absolute difference of variances
+times 5; the mean over all real tokens of the batch, the sum over layers.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from compress.models.batch import Batch, Outputs
+from compress.training.losses._common import require, sum_over_layers, token_mean
+
+NEEDS = frozenset({"hidden"})
+STUDENT_NEEDS = frozenset({"hidden"})
+
+
+def loss(
+    student: Outputs,
+    teacher: Outputs,
+    batch: Batch,
+    *,
+    layers: str = "uniform",
+    mean_factor: float = 5000.0,
+    variance_factor: float = 5.0,
+) -> Tensor:
+    """Return the sum over layers of both differences times their factors; widths may differ.
+
+    Raises:
+        CompressError: a side without hidden states.
+    """
+    require("hidden", loss="hidden-statistics", student=student, teacher=teacher)
+
+    def difference(ours: int, theirs: int) -> Tensor:
+        learner, model = student.hidden[ours].float(), teacher.hidden[theirs].float()
+        means = (learner.mean(dim=-1) - model.mean(dim=-1)).square()
+        variances = (learner.var(dim=-1, correction=0) - model.var(dim=-1, correction=0)).abs()
+        return token_mean(mean_factor * means + variance_factor * variances, batch)
+
+    return sum_over_layers(student, teacher, layers, difference)

@@ -1,0 +1,28 @@
+"""Kullback-Leibler divergence between softened predictions, times the square of the temperature.
+
+Hinton et al. 2015, "Distilling the Knowledge in a Neural Network" (arXiv:1503.02531), section 2: without the factor
+T**2 the gradients shrink as 1/T**2 and the weight of this loss would depend on the temperature.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import kl_div, log_softmax
+
+from compress.errors import CompressError
+from compress.models.batch import Batch, Outputs
+
+NEEDS = frozenset({"logits", "classes"})
+
+
+def loss(student: Outputs, teacher: Outputs, batch: Batch, *, temperature: float = 2.0) -> Tensor:
+    """Return ``T**2 * mean over the batch of KL(p_teacher || p_student)`` with ``p = softmax(z / T)``.
+
+    Raises:
+        CompressError: a regression model has one logit, over which no probability is defined.
+    """
+    if student.logits.shape[-1] < 2:
+        raise CompressError("the kl loss compares classes, and this model is a regression; use the loss logit-mse")
+    log_student = log_softmax(student.logits.float() / temperature, dim=-1)
+    log_teacher = log_softmax(teacher.logits.float() / temperature, dim=-1)
+    return temperature**2 * kl_div(log_student, log_teacher, reduction="batchmean", log_target=True)

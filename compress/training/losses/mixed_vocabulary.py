@@ -1,0 +1,73 @@
+"""Teach small embeddings in a vocabulary of their own by letting the teacher read text that mixes both vocabularies.
+
+Zhao et al. 2019 and 2021 (arXiv:1909.11687, version 1 "dual training", version 2 "Extremely Small BERT Models from
+Mixed-Vocabulary Training"): some words are cut by the student's vocabulary, and their pieces enter the teacher as the
+student's embeddings through a learned affine map to the teacher's width. The authors train by masked language
+modelling, and version 1 the teacher too. Here the teacher is frozen and is to say of the mixed text what it says of the
+whole text: ``T**2 KL(p_whole || p_mixed)`` over the classes, the mean over rows, because a fine-tuned classifier has no
+head for masked tokens. What learns is the student's embeddings and the map.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
+
+from compress.errors import CompressError
+from compress.models.batch import Batch, Outputs
+from compress.training.loss_modules import input_embeddings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+NEEDS = frozenset({"logits", "classes", "mixed"})
+
+
+def loss(student: Outputs, teacher: Outputs, batch: Batch, reader: MixedReader, *, temperature: float = 2.0) -> Tensor:
+    """Return ``T**2`` times the divergence between the teacher's predictions on whole and on mixed text.
+
+    Raises:
+        CompressError: a regression has one logit, over which no probability is defined.
+    """
+    if teacher.logits.shape[-1] < 2:
+        raise CompressError("the loss mixed-vocabulary compares classes, and this model is a regression; leave it out")
+    if batch.mixed_ids is None or batch.mixed_mask is None:
+        raise ValueError("a batch without mixed text reached a loss that reads it")
+    mixed = log_softmax(reader(batch.mixed_ids, batch.mixed_mask) / temperature, dim=-1)
+    whole = log_softmax(teacher.logits.float() / temperature, dim=-1)
+    return temperature**2 * kl_div(mixed, whole, reduction="batchmean", log_target=True)
+
+
+def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, temperature: float = 2.0) -> MixedReader:
+    """Return the teacher as a reader of mixed text. From now on its own weights take no gradient."""
+    return MixedReader(student, teacher)
+
+
+class MixedReader(nn.Module):
+    """The teacher's logits ``[B, C]`` for mixed ids ``[B, M]``.
+
+    Ids below the number of the teacher's embeddings are its own; from there on they are the student's, moved up by it.
+    """
+
+    def __init__(self, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
+        super().__init__()
+        self.models = (student, teacher.eval().requires_grad_(False))  # in a tuple, models are no part of this one
+        ours, theirs = input_embeddings(student), input_embeddings(teacher)
+        self.projection = nn.Linear(ours.embedding_dim, theirs.embedding_dim)
+
+    def forward(self, mixed_ids: Tensor, mixed_mask: Tensor) -> Tensor:
+        student, teacher = self.models
+        ours, theirs = input_embeddings(student), input_embeddings(teacher)
+        offset = theirs.num_embeddings
+        foreign = mixed_ids >= offset
+        embedded = torch.where(
+            foreign[..., None],
+            self.projection(ours((mixed_ids - offset).clamp(min=0))),
+            theirs(mixed_ids.clamp(max=offset - 1)),
+        )
+        logits: Tensor = teacher(inputs_embeds=embedded, attention_mask=mixed_mask).logits
+        return logits.float()

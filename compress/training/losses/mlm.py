@@ -1,0 +1,40 @@
+"""Masked language modelling: cross-entropy with the tokens that masking hid or replaced.
+
+Devlin et al. 2019, "BERT" (arXiv:1810.04805), section 3.1; the second of DistilBERT's three losses (Sanh et al. 2019,
+arXiv:1910.01108). The mean over the masked tokens of the batch. The head is learned here and thrown away at the end;
+its output matrix is the student's own embeddings, which therefore learn too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from compress.models.batch import Batch, Outputs
+from compress.training.loss_modules import VocabularyHead, masked_tokens
+from compress.training.losses._common import require, zero
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+NEEDS = frozenset({"targets"})
+STUDENT_NEEDS = frozenset({"hidden"})
+
+
+def loss(student: Outputs, teacher: Outputs, batch: Batch, head: nn.Module) -> Tensor:
+    """Return the mean cross-entropy over the masked tokens; zero when the batch has none.
+
+    Raises:
+        CompressError: the student has no hidden states.
+    """
+    require("hidden", loss="mlm", student=student)
+    hidden, targets = masked_tokens(student, batch)
+    return cross_entropy(head(hidden), targets) if len(targets) else zero(student)
+
+
+def learned(student: PreTrainedModel, teacher: PreTrainedModel) -> nn.Module:
+    """Return the student's head over its vocabulary."""
+    return VocabularyHead(student)

@@ -1,0 +1,97 @@
+"""Divergence between how tokens relate to each other in student and teacher, in the last layer.
+
+Wang et al. 2021, "MiniLMv2" (arXiv:2012.15828), equations 5 to 8: the queries of all heads are joined and cut again
+into ``relation_heads``, and ``softmax(Q Q' / sqrt(d))`` is compared by ``KL(teacher || student)``; likewise keys and
+values. Widths and numbers of heads may differ. The mean over relation heads and real tokens of an example, then over
+examples; the sum over relations and layers. ``relations = ["attention", "value"]`` with ``relation_heads = 0`` (the
+models' own heads, as many in both) is the first MiniLM (Wang et al. 2020, arXiv:2002.10957, equations 6 to 10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from compress.errors import CompressError
+from compress.models.batch import Batch, Outputs
+from compress.training.losses._common import (
+    relation_divergence,
+    require,
+    require_equal_heads,
+    scaled_products,
+    split_heads,
+    sum_over_layers,
+)
+
+NEEDS = frozenset({"attention"})
+STUDENT_NEEDS = frozenset({"attention"})
+# Relation -> the two kinds of vectors whose products it is.
+RELATIONS = {
+    "query": ("queries", "queries"),
+    "key": ("keys", "keys"),
+    "value": ("values", "values"),
+    "attention": ("queries", "keys"),
+}
+
+
+def loss(
+    student: Outputs,
+    teacher: Outputs,
+    batch: Batch,
+    *,
+    relations: tuple[str, ...] = ("query", "key", "value"),
+    relation_heads: int = 0,
+    layers: str = "final",
+    teacher_layer: int = 0,
+) -> Tensor:
+    """Return the sum over relations and layers of the mean divergence.
+
+    Args:
+        relation_heads: into how many heads both sides are cut; 0 keeps their own. The papers use 48 of a width of 768.
+        teacher_layer: which layer of the teacher, counted from 1, the student's last layer learns from; 0 is the
+            last. MiniLMv2 takes the 21st of BERT-large's 24.
+
+    Raises:
+        CompressError: a side without attention heads, other numbers of them, or an option that cannot be.
+    """
+    require("queries", loss="relations", student=student, teacher=teacher)
+    unknown = sorted(set(relations) - set(RELATIONS))
+    if unknown or not relations:
+        raise CompressError(f"relations = {list(relations)} is not allowed; use some of {', '.join(RELATIONS)}")
+    if teacher_layer:
+        teacher = _up_to(teacher, teacher_layer, layers)
+
+    def vectors(outputs: Outputs, kind: str, layer: int) -> Tensor:
+        own: Tensor = getattr(outputs, kind)[layer - 1]
+        return split_heads(own, relation_heads) if relation_heads else own
+
+    def divergence(ours: int, theirs: int) -> Tensor:
+        terms = []
+        for left, right in (RELATIONS[name] for name in relations):
+            learner = scaled_products(vectors(student, left, ours), vectors(student, right, ours))
+            model = scaled_products(vectors(teacher, left, theirs), vectors(teacher, right, theirs))
+            require_equal_heads(learner, model, loss="relations")
+            terms.append(relation_divergence(learner, model, batch))
+        return torch.stack(terms).sum()
+
+    return sum_over_layers(student, teacher, layers, divergence)
+
+
+def _up_to(teacher: Outputs, layer: int, layers: str) -> Outputs:
+    """Return the teacher's attention up to a layer, which then is the last."""
+    there = len(teacher.queries)
+    if not 0 < layer <= there or layers != "final":
+        raise CompressError(
+            f"teacher_layer = {layer} is not possible with layers = {layers!r}: it goes with layers = 'final' and is "
+            f"one of the teacher's layers 1 to {there}, or 0 for the last"
+        )
+    return replace(
+        teacher,
+        hidden=(),
+        first=None,
+        queries=teacher.queries[:layer],
+        keys=teacher.keys[:layer],
+        values=teacher.values[:layer],
+    )

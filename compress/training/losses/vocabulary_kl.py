@@ -1,0 +1,86 @@
+"""Divergence between what teacher and student expect in the place of a masked token.
+
+General DistilBERT (Sanh et al. 2019, arXiv:1910.01108, section 3): ``T**2 KL(p_teacher || p_student)`` over the
+vocabulary; the mean over the masked tokens of the batch, or over all (``tokens = "all"``, as the authors' code does
+unless told otherwise: the heads then cost about seven times as much).
+
+A classifier or a sentence encoder has lost its head for masked tokens, so that the teacher's head is trained
+meanwhile, on the same text: its cross-entropy with the true tokens is added, which changes the head alone and neither
+the teacher nor its embeddings. In the first steps the teacher's distribution is therefore worth little. ``mlm`` adds
+that multiple of the student's own cross-entropy through the same student head, as DistilBERT's triple loss does (2 of
+mlm to 5 of this: 0.4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div, log_softmax
+
+from compress.errors import CompressError
+from compress.models.batch import Batch, Outputs
+from compress.training.loss_modules import VocabularyHead, input_embeddings, masked_tokens
+from compress.training.losses._common import require, zero
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+NEEDS = frozenset({"hidden", "targets"})
+STUDENT_NEEDS = frozenset({"hidden"})
+
+
+def loss(
+    student: Outputs,
+    teacher: Outputs,
+    batch: Batch,
+    heads: nn.ModuleDict,
+    *,
+    temperature: float = 2.0,
+    tokens: str = "masked",
+    mlm: float = 0.0,
+) -> Tensor:
+    """Return the divergence, plus the cross-entropy of the teacher's head; zero when no token is masked.
+
+    Raises:
+        CompressError: a side has no hidden states, or ``tokens`` is not known.
+    """
+    require("hidden", loss="vocabulary-kl", student=student, teacher=teacher)
+    if tokens not in {"masked", "all"}:
+        raise CompressError(f"vocabulary-kl: tokens = {tokens!r} is not allowed; use 'masked' or 'all'")
+    learner, targets = masked_tokens(student, batch)
+    model, _ = masked_tokens(teacher, batch)
+    if not len(targets):
+        return zero(student)
+    ours, theirs = heads["student"](learner), heads["teacher"](model.detach())
+    total = cross_entropy(theirs, targets)
+    if mlm:
+        total = total + mlm * cross_entropy(ours, targets)
+    if tokens == "all":
+        real = batch.attention_mask.bool()
+        ours, theirs = heads["student"](student.hidden[-1][real]), heads["teacher"](teacher.hidden[-1][real].detach())
+    soft, softer = log_softmax(ours / temperature, dim=-1), log_softmax(theirs.detach() / temperature, dim=-1)
+    return total + temperature**2 * kl_div(soft, softer, reduction="batchmean", log_target=True)
+
+
+def learned(
+    student: PreTrainedModel,
+    teacher: PreTrainedModel,
+    *,
+    temperature: float = 2.0,
+    tokens: str = "masked",
+    mlm: float = 0.0,
+) -> nn.ModuleDict:
+    """Return a head over the vocabulary for each side.
+
+    Raises:
+        CompressError: the two read different vocabularies.
+    """
+    ours, theirs = (input_embeddings(model).num_embeddings for model in (student, teacher))
+    if ours != theirs:
+        raise CompressError(
+            f"the loss vocabulary-kl needs one vocabulary; the student has {ours} pieces and the teacher {theirs}: "
+            "leave [vocabulary] out of the recipe, or use the loss mixed-vocabulary"
+        )
+    return nn.ModuleDict({"student": VocabularyHead(student), "teacher": VocabularyHead(teacher, frozen=True)})

@@ -1,0 +1,77 @@
+"""Train with the rounding of int8: the weights learn to bear it, and the ranges of the activations are learned too.
+
+Zafrir et al. 2019, "Q8BERT: Quantized 8Bit BERT", arXiv:1910.06188. Weights of linear layers and embeddings are
+rounded to symmetric 8-bit numbers by their present largest magnitude, inputs of linear layers by a moving average of
+theirs. Softmax, layer norm, GELU and the products inside attention stay in floating point. Gradients pass the rounding
+unchanged. Afterwards the model has its floating-point weights, and its config names the ranges, which the quantizer
+``onnx-qdq`` reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from compress.errors import CompressError
+from compress.models.attention import has_heads
+from compress.models.quantization_config import ACTIVATION_RANGES, forget_quantization
+from compress.models.rounding import fake_symmetric
+from compress.quantization.fake_quantization import FakeLayers, Rounding, check_shares
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class FakeQuantization:
+    """A student under quantization-aware training."""
+
+    def __init__(self, student: PreTrainedModel, layers: FakeLayers, start: float) -> None:
+        self._student, self._layers, self._start = student, layers, start
+        layers.active, layers.evaluates_rounded = start == 0, True
+
+    def step(self, done: float) -> None:
+        """Round from the share ``start`` of the phase on."""
+        self._layers.active = done >= self._start
+
+    def detach(self) -> None:
+        """Remove rounding and buffers; write the ranges to ``student.config.activation_ranges``."""
+        ranges = self._layers.ranges()
+        self._layers.detach()
+        if ranges:
+            setattr(self._student.config, ACTIVATION_RANGES, ranges)
+
+
+def attach(
+    student: PreTrainedModel,
+    teacher: PreTrainedModel,
+    *,
+    bits: int = 8,
+    decay: float = 0.9999,
+    start: float = 0.0,
+) -> FakeQuantization:
+    """Let a student compute as its quantized version would.
+
+    Args:
+        bits: of weights and activations, 2 to 8; the quantizer ``onnx-qdq`` is for 8.
+        decay: of the moving average of activation ranges. It starts at the first batch, which the paper's .9999 hardly
+            leaves within a few hundred steps.
+        start: share of the phase that passes before training rounds; ranges are observed from its first batch, and
+            evaluations round from the first one on.
+
+    Raises:
+        CompressError: a student without transformer layers, or an option out of its range.
+    """
+    if not has_heads(student):
+        raise CompressError(
+            f"fake-quantization is for transformers, and the student is a {student.config.model_type!r}; "
+            "use --method onnx-dynamic after training instead"
+        )
+    check_shares(bits={"bits": bits}, decay=decay, start=start)
+    forget_quantization(student.config)
+
+    def rounding(_: str, weight: Tensor) -> Rounding:
+        largest = weight.detach().abs().amax()
+        return lambda rows, numbers: fake_symmetric(rows, largest, bits)
+
+    return FakeQuantization(student, FakeLayers(student, rounding, activation_bits=bits, decay=decay), start)

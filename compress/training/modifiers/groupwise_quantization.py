@@ -1,0 +1,171 @@
+"""Train with weights of 2 to 8 bits: each group of output neurons has its own range, sensitive layers get more bits.
+
+Shen et al. 2020, "Q-BERT: Hessian Based Ultra Low Precision Quantization of BERT", arXiv:1909.05840. In the first
+batches of the phase nothing is rounded: on them the sensitivity of each encoder layer is measured
+(:mod:`compress.quantization.hessian_sensitivity`) with the teacher's answers, and the layers get their bits by it.
+Embeddings, and linear layers outside the encoder, have ``embedding_bits``; the last layer, which gives the logits,
+stays in floating point.
+Afterwards the model has its floating-point weights, and its config the bits, which the quantizer ``packed`` reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from compress.errors import CompressError
+from compress.models.attention import has_heads
+from compress.models.modeling.families import layers_of
+from compress.models.quantization_config import ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization
+from compress.models.rounding import grid_of
+from compress.quantization.fake_quantization import FakeLayers, Rounding, check_shares, quantized_modules
+from compress.quantization.hessian_sensitivity import (
+    PART_ROWS,
+    PARTS,
+    Part,
+    answers_of,
+    assign_bits,
+    layer_sensitivities,
+)
+from compress.training.loss_modules import input_embeddings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+LAYER_BITS = "layer_bits"  # a buffer, so that a checkpoint holds what was decided; 0 is undecided
+
+
+class GroupwiseQuantization:
+    """A student under quantization-aware training with groups."""
+
+    def __init__(
+        self,
+        student: PreTrainedModel,
+        teacher: PreTrainedModel,
+        *,
+        bits: list[int],
+        groups: int,
+        embedding_bits: int,
+        activation_bits: int,
+        decay: float,
+    ) -> None:
+        self._student, self._teacher = student, teacher
+        self._bits, self._groups = bits, groups
+        modules = dict(quantized_modules(student))
+        last = [name for name, module in modules.items() if isinstance(module, nn.Linear)][-1]
+        self._layer = {name: _layer_of(student, module) for name, module in modules.items() if name != last}
+        self._embedding_bits = embedding_bits
+        self._parts: list[Part] = []
+        known = bits * len(layers_of(student)) if len(bits) == 1 else [0] * len(layers_of(student))
+        student.register_buffer(LAYER_BITS, torch.tensor(known, device=student.device))
+        self._layers = FakeLayers(
+            student, self._rounding, activation_bits=activation_bits, decay=decay, without=frozenset({last})
+        )
+        self._hook = student.register_forward_pre_hook(self._before, with_kwargs=True)
+
+    @property
+    def layer_bits(self) -> list[int]:
+        """Bits of each encoder layer; zeros until they are decided."""
+        return [int(bits) for bits in self._student.get_buffer(LAYER_BITS)]
+
+    def step(self, done: float) -> None:
+        """Decide on the bits once enough batches were seen."""
+        if not self._layers.active and len(self._parts) >= PARTS and not any(self.layer_bits):
+            self._decide()
+
+    def detach(self) -> None:
+        """Remove rounding and buffers; write bits, groups and ranges of activations to the student's config."""
+        if self._parts and not any(self.layer_bits):
+            self._decide()  # the training was shorter than what is measured on
+        decided, ranges = self._present_bits(), self._layers.ranges()
+        self._layers.detach()
+        self._hook.remove()
+        delattr(self._student, LAYER_BITS)
+        if all(decided.values()):
+            for key, value in ((WEIGHT_BITS, decided), (WEIGHT_GROUPS, self._groups), (ACTIVATION_RANGES, ranges)):
+                if value:
+                    setattr(self._student.config, key, value)
+
+    def _present_bits(self) -> dict[str, int]:
+        by_layer = self.layer_bits
+        return {name: self._embedding_bits if layer is None else by_layer[layer] for name, layer in self._layer.items()}
+
+    def _decide(self) -> None:
+        self._layers.active = False
+        self._teacher.to(self._student.device)  # type: ignore[arg-type]
+        measured = layer_sensitivities(self._student, self._parts)
+        self._student.get_buffer(LAYER_BITS).copy_(torch.tensor(assign_bits(measured, self._bits)))
+        self._parts.clear()
+
+    def _before(self, student: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Round as soon as the bits are known, and until then keep training batches to measure on."""
+        self._weight_bits = self._present_bits()
+        self._layers.active = all(self._weight_bits.values())
+        if student.training and not self._layers.active and len(self._parts) < PARTS:
+            kept = {key: value[:PART_ROWS] for key, value in named.items() if isinstance(value, Tensor)}
+            self._parts.append(Part(kept, answers_of(self._teacher.to(self._student.device), kept)))  # type: ignore[arg-type]
+
+    def _rounding(self, name: str, weight: Tensor) -> Rounding:
+        return grid_of(weight, self._weight_bits[name], self._groups).fake
+
+
+def attach(
+    student: PreTrainedModel,
+    teacher: PreTrainedModel,
+    *,
+    bits: list[int],
+    groups: int = 128,
+    embedding_bits: int = 8,
+    activation_bits: int = 8,
+    decay: float = 0.9999,
+) -> GroupwiseQuantization:
+    """Let a student compute with weights of few bits.
+
+    Args:
+        bits: of encoder layers; one number for all, or several, of which the largest goes to the most sensitive.
+        groups: how many groups of consecutive output neurons a matrix has at most, each with a range of its own.
+        embedding_bits: of embeddings and of linear layers outside the encoder.
+        activation_bits: of the inputs of linear layers, whose ranges are moving averages; 0 leaves them.
+        decay: of these moving averages.
+
+    Raises:
+        CompressError: a student without transformer layers or, for several bits, of another vocabulary than its
+            teacher's; an option out of its range.
+    """
+    if not has_heads(student):
+        raise CompressError(
+            f"groupwise-quantization is for transformers, and the student is a {student.config.model_type!r}; "
+            "use a transformer architecture"
+        )
+    if len(bits) > 1 and input_embeddings(student).num_embeddings != input_embeddings(teacher).num_embeddings:
+        raise CompressError(
+            "groupwise-quantization with several bits measures with the teacher's answers, and with [vocabulary] the "
+            "teacher reads other tokens; give one number of bits"
+        )
+    if not bits or groups < 1:
+        raise CompressError(f"bits = {bits} needs a number and groups = {groups} must be at least 1")
+    named = {f"bits[{index}]": value for index, value in enumerate(bits)}
+    named["embedding_bits"] = embedding_bits
+    if activation_bits:
+        named["activation_bits"] = activation_bits
+    check_shares(bits=named, decay=decay, start=0.0)
+    forget_quantization(student.config)
+    return GroupwiseQuantization(
+        student,
+        teacher,
+        bits=list(bits),
+        groups=groups,
+        embedding_bits=embedding_bits,
+        activation_bits=activation_bits,
+        decay=decay,
+    )
+
+
+def _layer_of(student: PreTrainedModel, module: nn.Module) -> int | None:
+    for number, layer in enumerate(layers_of(student)):
+        if any(module is inner for inner in layer.modules()):
+            return number
+    return None

@@ -1,0 +1,210 @@
+"""What a loss sees of two models: the student's inside, and the teacher's outputs, cached or computed just now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from compress import plugins
+from compress.errors import CompressError
+from compress.inference.compute import autocast
+from compress.models.batch import Batch, Outputs
+from compress.models.modeling import input_names
+from compress.recipes import Choice, needs_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedModel
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+LIVE = frozenset({"hidden", "first", "attention"})
+FIRST_STATES_LIMIT_BYTES = 2 * 1024**3
+
+
+def needs_of_student(losses: Iterable[Choice]) -> frozenset[str]:
+    """Return what the losses read of the inside of the student: ``hidden``, ``attention``."""
+    modules = [plugins.find("losses", choice.name).load() for choice in losses]
+    wanted: frozenset[str] = frozenset()
+    for module in modules:
+        wanted |= (module.NEEDS & LIVE) | getattr(module, "STUDENT_NEEDS", frozenset())
+    return wanted
+
+
+class Watched:
+    """A model whose inside is seen: its hidden states and the projections of its attention, as far as they are wanted.
+
+    Hooks are on the model during a call only: it keeps nothing alive afterwards, and two that watch one model do not
+    see each other's calls. A layer that is used several times (ALBERT) is seen at each use.
+    """
+
+    def __init__(self, model: PreTrainedModel, wants: frozenset[str]) -> None:
+        from compress.models.attention import attention_layers, has_heads
+
+        self.model = model
+        self.names = input_names(model)
+        self.hidden = bool(wants & {"hidden", "first"})
+        self.layers = attention_layers(model) if "attention" in wants and has_heads(model) else []
+
+    def __call__(self, batch: Batch, forward: Any = None) -> tuple[Any, Outputs]:
+        """Return what ``forward`` (the model itself, unless something wraps it) gave, raw and as :class:`Outputs`."""
+        inputs = {name: value for name, value in batch.inputs().items() if name in self.names}
+        wants_hidden = {"output_hidden_states": True} if self.hidden else {}
+        with self._recording() as seen:
+            raw = (forward or self.model)(**inputs, **wants_hidden)
+        queries, keys, values = (tuple(seen[name]) for name in ("queries", "keys", "values"))
+        logits = batch.answers(raw.logits)
+        return raw, Outputs(logits, tuple(getattr(raw, "hidden_states", None) or ()), queries, keys, values)
+
+    @contextmanager
+    def _recording(self) -> Iterator[dict[str, list[Tensor]]]:
+        """Collect what the projections of the attention give within the block, L x ``[B, H, T, d]`` each."""
+        seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}
+        hooks = [
+            projection.register_forward_hook(_recorder(seen[name], layer.head_size))
+            for layer in self.layers
+            for name, projection in (("queries", layer.query), ("keys", layer.key), ("values", layer.value))
+        ]
+        try:
+            yield seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _recorder(into: list[Tensor], head_size: int) -> Callable[[nn.Module, Any, Tensor], None]:
+    def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        rows, tokens, _ = output.shape
+        into.append(output.view(rows, tokens, -1, head_size).transpose(1, 2))
+
+    return hook
+
+
+class CachedTeacher:
+    """The logits of a label directory. The teacher itself is not needed any more."""
+
+    def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
+        if cached_logits is None:
+            raise ValueError("rows without cached logits reached a loss that needs them")
+        return Outputs(cached_logits)
+
+
+class CachedFirstStates:
+    """Cached logits, and the hidden states of the first token ``[N, L + 1, D]`` float16 in a memory-mapped file.
+
+    Patient Knowledge Distillation computes these once (Sun et al. 2019, section 4.3): over several epochs the teacher
+    runs once instead of in every step.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.states = np.load(path, mmap_mode="r")
+
+    def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
+        if batch.rows is None or cached_logits is None:
+            raise ValueError("rows without numbers or cached logits reached a cached teacher")
+        states = torch.from_numpy(self.states[batch.rows.cpu().numpy()].astype(np.float32))
+        return Outputs(cached_logits, first=states.to(batch.input_ids.device))
+
+
+class LiveTeacher:
+    """The teacher run on every batch, once for all losses, for those that compare more than logits.
+
+    Logits still come from the cache where the text is whole, so that a live and a cached run learn from the same
+    numbers.
+    """
+
+    def __init__(
+        self, teacher: PreTrainedModel, wants: frozenset[str] = frozenset({"hidden"}), precision: str = "float32"
+    ) -> None:
+        self.watched = Watched(teacher.eval(), wants)
+        self.precision = precision
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
+        with autocast(batch.input_ids.device.type, self.precision):
+            _, outputs = self.watched(batch)
+        whole = batch.targets is None
+        logits = cached_logits if whole and cached_logits is not None else outputs.logits.float()
+        return replace(outputs, logits=logits)
+
+
+def signal_for(
+    losses: Iterable[Choice],
+    teacher: PreTrainedModel | None,
+    *,
+    masked: bool = False,
+    precision: str = "float32",
+) -> TeacherSignal:
+    """Return the cheapest signal that serves the losses: cached logits, or the teacher run live.
+
+    Args:
+        masked: the text is masked anew in every step, so that the logits of whole text do not belong to it.
+    """
+    wanted = needs_of(losses)
+    if not wanted & LIVE and not (masked and "logits" in wanted):
+        return CachedTeacher()
+    if teacher is None:
+        raise ValueError("a loss compares the inside of two models, so the teacher is needed")
+    return LiveTeacher(teacher, wanted & LIVE, precision)
+
+
+def first_states_fit(rows: int, teacher: PreTrainedModel) -> bool:
+    """Tell whether the cache of :func:`write_first_states` stays small."""
+    config: Any = teacher.config
+    return 2 * rows * (config.num_hidden_layers + 1) * config.hidden_size <= FIRST_STATES_LIMIT_BYTES
+
+
+def write_first_states(
+    path: Path,
+    rows: Dataset,
+    teacher: PreTrainedModel,
+    collate: Callable[[list[Any]], dict[str, Tensor]],
+    *,
+    device: str,
+    precision: str,
+    batch_size: int = 128,
+) -> None:
+    """Run the teacher over all rows, by length, and keep its first hidden states; a file that is there is reused."""
+    if path.is_file():
+        return
+    teacher = teacher.to(device)  # type: ignore[arg-type]
+    signal = LiveTeacher(teacher, frozenset({"first"}), precision)
+    order = np.argsort(np.asarray(rows.with_format("numpy")["length"]), kind="stable")
+    states: np.memmap[Any, Any] | None = None
+    temporary = path.with_suffix(".tmp.npy")
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        arrays = collate([rows[int(row)] for row in chosen])
+        batch = Batch(
+            arrays["input_ids"].to(device),
+            arrays["attention_mask"].to(device),
+            arrays["token_type_ids"].to(device) if "token_type_ids" in arrays else None,
+        )
+        first = torch.stack([hidden[:, 0] for hidden in signal(batch, None).hidden], dim=1).cpu().half().numpy()
+        if not np.isfinite(first).all():
+            temporary.unlink(missing_ok=True)
+            raise CompressError(
+                "the teacher gave first states that are no numbers, or larger than float16 holds, in which they are "
+                "kept; if its weights are sound, use a student without the losses patience and first-cosine"
+            )
+        if states is None:
+            states = np.lib.format.open_memmap(temporary, "w+", np.float16, (len(order), *first.shape[1:]))
+        states[chosen] = first
+    if states is None:
+        raise ValueError("there are no rows to run the teacher over")
+    states.flush()
+    temporary.replace(path)
+
+
+class TeacherSignal(Protocol):
+    """The teacher's outputs for a batch. A loss cannot tell whether they were cached or computed just now."""
+
+    def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs: ...

@@ -1,0 +1,165 @@
+"""Tokenised rows for training, memory-mapped: a pool that does not fit in memory trains all the same."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compress.data.tokenization import TokenLists, encode, pad
+
+if TYPE_CHECKING:
+    import torch
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerFast
+
+    from compress.data import Example
+    from compress.training.learned_vocabulary import Mixer
+
+
+CHUNK_ROWS = 4096
+NO_LABEL = -100
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One row to learn from: its text, the teacher's logits ``[C]`` and the gold label, as far as there are any.
+
+    Of a row to tag the logits are ``[W, C]``, one row a word, and there is a label for each word.
+    """
+
+    example: Example
+    logits: np.ndarray | None = None
+    label: int | float | list[int] | None = None
+
+
+def write_rows(
+    path: Path,
+    rows: Iterable[TrainingRow],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_length: int,
+    task: str,
+    mixer: Mixer | None = None,
+) -> Dataset:
+    """Tokenise rows into an Arrow file and return it memory-mapped; a file that is there already is reused.
+
+    Columns: ``input_ids``, ``token_type_ids`` (where the tokenizer makes them), ``length``, ``row`` (its number),
+    ``labels``, ``teacher_logits``, and with a ``mixer`` ``mixed_ids``. For tagging there is also ``words``, 1 for every
+    token where a word starts, and labels and logits are lists over these words; words that the student does not read or
+    the teacher did not answer are left out, and so are rows without any other.
+    """
+    import pyarrow as pa
+    from datasets import Dataset
+
+    if not path.is_file():
+        temporary = path.with_suffix(".tmp")
+        writer: pa.ipc.RecordBatchStreamWriter | None = None
+        written = 0
+        with pa.OSFile(str(temporary), "wb") as sink:
+            for chunk in _chunks(rows, CHUNK_ROWS):
+                table = _table(chunk, tokenizer, max_length, task, mixer, written)
+                written += table.num_rows
+                writer = writer or pa.ipc.new_stream(sink, table.schema)
+                writer.write_table(table)
+            if writer is None:
+                raise ValueError("no rows to write")
+            writer.close()
+        temporary.replace(path)
+    return Dataset.from_file(str(path))
+
+
+def _table(
+    chunk: Sequence[TrainingRow],
+    tokenizer: PreTrainedTokenizerFast,
+    max_length: int,
+    task: str,
+    mixer: Mixer | None,
+    written: int,
+) -> Any:
+    import pyarrow as pa
+
+    tokens = encode(tokenizer, [row.example for row in chunk], max_length, task=task)
+    has_logits = chunk[0].logits is not None
+    if task == "tagging":
+        chunk, tokens = _readable(chunk, tokens)
+    columns: dict[str, Any] = {key: pa.array(values, pa.list_(pa.int32())) for key, values in tokens.items()}
+    if mixer:
+        columns["mixed_ids"] = pa.array([mixer.ids(row.example, max_length) for row in chunk], pa.list_(pa.int32()))
+    columns["row"] = pa.array(range(written, written + len(chunk)), pa.int64())
+    columns["length"] = pa.array([len(ids) for ids in tokens["input_ids"]], pa.int32())
+    kind, unknown = _label_type(task)
+    columns["labels"] = pa.array([unknown if row.label is None else row.label for row in chunk], kind)
+    if has_logits:
+        logits: list[Any] = [row.logits for row in chunk]
+        kind = pa.list_(pa.float32())
+        if task == "tagging":
+            logits, kind = [list(of_words) for of_words in logits], pa.list_(kind)
+        columns["teacher_logits"] = pa.array(logits, kind)
+    return pa.table(columns)
+
+
+def _label_type(task: str) -> tuple[Any, float | int | None]:
+    """Return how labels are stored, and what stands for none; of words to tag :func:`_readable` has seen to that."""
+    import pyarrow as pa
+
+    kinds = {
+        "regression": (pa.float32(), float("nan")),
+        "tagging": (pa.list_(pa.int32()), None),
+        "classification": (pa.int32(), NO_LABEL),
+    }
+    return kinds[task]
+
+
+def _readable(chunk: Sequence[TrainingRow], tokens: TokenLists) -> tuple[list[TrainingRow], TokenLists]:
+    """Return the rows with the logits and labels of the words that are taught, and their tokens."""
+    rows: list[TrainingRow] = []
+    kept_tokens: TokenLists = {key: [] for key in tokens}
+    for index, row in enumerate(chunk):
+        answered = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
+        starts = [s if s and (answered is None or answered[s - 1]) else 0 for s in tokens["words"][index]]
+        kept = [start - 1 for start in starts if start]
+        if not kept:
+            continue
+        labels = row.label if isinstance(row.label, list) else [NO_LABEL] * len(row.example.words)
+        logits = None if row.logits is None else row.logits[kept]
+        rows.append(TrainingRow(row.example, logits, [labels[word] for word in kept]))
+        for key, values in tokens.items():
+            kept_tokens[key].append(values[index] if key != "words" else [int(start > 0) for start in starts])
+    return rows, kept_tokens
+
+
+def collator(padding_id: int, task: str) -> Callable[[list[Mapping[str, Any]]], dict[str, torch.Tensor]]:
+    """Return a function that pads rows to the longest of their batch."""
+    import torch
+
+    def collate(rows: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        keys = [key for key in ("input_ids", "token_type_ids", "words") if key in rows[0]]
+        arrays = pad([{key: row[key] for key in keys} for row in rows], padding_id)
+        batch = {key: torch.from_numpy(values) for key, values in arrays.items()}
+        taught = {key: [row[key] for row in rows] for key in ("labels", "teacher_logits") if key in rows[0]}
+        if "words" in batch:  # what is taught has one row a word
+            batch["words"] = batch["words"].bool()
+            taught = {key: list(itertools.chain.from_iterable(values)) for key, values in taught.items()}
+        kind = torch.float32 if task == "regression" else torch.long
+        batch["labels"] = torch.tensor(taught["labels"], dtype=kind)
+        batch["rows"] = torch.tensor([row["row"] for row in rows])
+        if "mixed_ids" in rows[0]:
+            mixed = pad([{"input_ids": row["mixed_ids"]} for row in rows], padding_id)
+            batch["mixed_ids"] = torch.from_numpy(mixed["input_ids"])
+            batch["mixed_mask"] = torch.from_numpy(mixed["attention_mask"])
+        if "teacher_logits" in taught:
+            batch["teacher_logits"] = torch.tensor(taught["teacher_logits"], dtype=torch.float32)
+        return batch
+
+    return collate
+
+
+def _chunks(rows: Iterable[TrainingRow], size: int) -> Iterator[list[TrainingRow]]:
+    stream = iter(rows)
+    while chunk := list(itertools.islice(stream, size)):
+        yield chunk

@@ -1,0 +1,137 @@
+"""What a student learns from and is selected by: pool rows with logits, gold rows, and a held-out part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from compress.data import Example, row_key
+from compress.data.word_alignment import NO_ANSWER
+from compress.errors import CompressError
+from compress.evaluation.metrics import predictions
+from compress.labelling.label_dir import LabelDir
+from compress.training.tokenized_dataset import NO_LABEL, TrainingRow
+
+HELD_OUT_ROWS = 2000
+HELD_OUT_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Label directories of one teacher as rows to learn from, without the rows that another role holds."""
+
+    labels: tuple[LabelDir, ...]
+    excluded: frozenset[bytes] = frozenset()
+    identity: frozenset[Any] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return " + ".join(directory.manifest.name for directory in self.labels)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, excluded ones included."""
+        return sum(directory.rows for directory in self.labels)
+
+    def __iter__(self) -> Iterator[Example]:
+        return (example for example, _ in self.labelled())
+
+    def labelled(self) -> Iterator[tuple[Example, np.ndarray]]:
+        labelled = chain.from_iterable(self.labels)
+        if not self.excluded:
+            return labelled
+        return ((example, logits) for example, logits in labelled if row_key(example) not in self.excluded)
+
+    def without(self, keys: frozenset[bytes]) -> Pool:
+        return replace(self, excluded=self.excluded | keys)
+
+    def held_out(self, example: Example) -> bool:
+        """Tell whether a row selects instead of teaching; by its text, so that equal rows stay together."""
+        return held_out(example, self.rows)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Unlabelled text that nobody labels: rows to learn from where no phase reads logits."""
+
+    source: Iterable[Example]
+    rows: int
+
+    def labelled(self) -> Iterator[tuple[Example, None]]:
+        return ((example, None) for example in self.source)
+
+    def held_out(self, example: Example) -> bool:
+        """Tell whether a row measures instead of teaching; by its text, so that equal rows stay together."""
+        return held_out(example, self.rows)
+
+
+def held_out(example: Example, rows: int) -> bool:
+    """Tell whether a row is one of the few among so many that are not taught; it depends on its text alone."""
+    share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(rows, 1))
+    return int.from_bytes(row_key(example), "big") < share * 2**64
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Labelled rows: classes or scores as the teacher counts them, and the teacher's logits ``[N, C]`` if it ran.
+
+    Of rows to tag there is a list of tags and an array of logits ``[W, C]`` for each sentence.
+    """
+
+    examples: Sequence[Example] = ()
+    labels: Sequence[int] | Sequence[float] | Sequence[list[int]] = ()
+    logits: np.ndarray | list[np.ndarray] | None = None
+
+    def rows(self) -> Iterator[TrainingRow]:
+        for index, example in enumerate(self.examples):
+            yield TrainingRow(example, None if self.logits is None else self.logits[index], self.labels[index])
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows by which the best checkpoint is chosen, and what the score is called in the manifest."""
+
+    rows: Sequence[TrainingRow]
+    split: str
+    metric: str | None
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """All rows that a student learns from. ``hold_out`` leaves out of the pool what :func:`agreement_rows` takes."""
+
+    pool: Pool | Text | None
+    gold: Gold
+    hold_out: bool = False
+
+    def rows(self, text: str) -> Iterator[TrainingRow]:
+        """Yield the rows of ``all``, ``pool`` or ``gold`` text: the pool with its logits, then the gold rows."""
+        from_pool = (
+            TrainingRow(example, logits)
+            for example, logits in (self.pool.labelled() if self.pool and text != "gold" else ())
+            if self.pool and not (self.hold_out and self.pool.held_out(example))
+        )
+        return chain(from_pool, self.gold.rows() if text != "pool" else ())
+
+    def has(self, text: str) -> bool:
+        """Tell whether there is any such row."""
+        return next(self.rows(text), None) is not None
+
+
+def agreement_rows(pool: Pool, task: str) -> Selection:
+    """Return held-out pool rows whose labels are what the teacher predicts: selection without gold labels."""
+    held = [(example, logits) for example, logits in pool.labelled() if pool.held_out(example)]
+    if not held:
+        raise CompressError(f"{pool.name} has only {pool.rows} rows, too few to hold some out; give --validation FILE")
+    predicted: list[Any]
+    if task == "tagging":
+        of_words = [predictions(logits, task) for _, logits in held]
+        predicted = [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in of_words]
+    else:
+        predicted = predictions(np.stack([logits for _, logits in held]), task).tolist()
+    rows = [TrainingRow(example, None, label) for (example, _), label in zip(held, predicted, strict=True)]
+    return Selection(rows, "held-out pool (agreement with the teacher)", None)
