@@ -48,7 +48,7 @@ docs-check: $(DEVELOPMENT)
 bench: TEACHER ?= $(STUDY_OUTPUT)/teacher
 bench: UNLABELED ?= $(STUDY_OUTPUT)/corpora/docstrings/unlabeled.txt
 bench: demo
-	$(BIN)/python benchmarks/label_throughput.py --teacher $(TEACHER) --unlabeled $(UNLABELED) $(BENCH_ARGUMENTS)
+	$(BIN)/python benchmarks/speed/label_throughput.py --teacher $(TEACHER) --unlabeled $(UNLABELED) $(BENCH_ARGUMENTS)
 
 venv: $(DEVELOPMENT)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
+
+from compress.labelling import label as label_module
 
 # Tiny models lose more by threads that wait for each other than they win. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -44,7 +45,7 @@ def shared_models() -> Path:
 @pytest.fixture(scope="session")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random BERT classifier on disk. Not to be changed."""
-    from tiny import classifier, write
+    from tests.support.tiny import classifier, write
 
     return write(tmp_path_factory.mktemp("teachers") / "tiny-bert", classifier("bert"))
 
@@ -52,5 +53,4 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Label with torch: exporting a tiny model takes longer than everything else that is tested of it."""
-    stage = importlib.import_module("compress.labelling.label")
-    monkeypatch.setattr(stage, "choose_runtime", lambda model, device: ("torch", "cpu"))
+    monkeypatch.setattr(label_module, "choose_runtime", lambda model, device: ("torch", "cpu"))

@@ -14,7 +14,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, HEADS, classifier, onnx_directory, physical_layers, torch_directory
 
 from compress import plugins, recipes
 from compress.cli import COMMANDS, cli
@@ -22,8 +21,10 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling.families import layers_of
+from tests.support import REPOSITORY
+from tests.support.tiny import FAMILIES, HEADS, classifier, onnx_directory, physical_layers, torch_directory
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = REPOSITORY
 PAGES = sorted(
     path
     for pattern in ("*.md", "docs/*.md", "teachers/*.md", "students/*.md", "benchmarks/*.md", "benchmarks/*/*.md")

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support import REPOSITORY
+
+ROOT = REPOSITORY
 RECIPE_FOLDERS = ("teachers", "students", "benchmarks")
 LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv*", "runs", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".*.partial", "*.previous"
@@ -124,7 +126,7 @@ def test_the_sdist_holds_what_a_packager_needs(built: Built) -> None:
         "constraints.txt",
         "setup.py",
         "pyproject.toml",
-        "tests/tiny.py",
+        "tests/support/tiny.py",
         "docs/design.md",
         "docs/generate.py",
         "students/bilstm.toml",

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import classifier, tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from compress import plugins
@@ -28,6 +27,7 @@ from compress.studies.dataset_files import find_set
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
 from compress.training.distill import distill
 from compress.training.finetune import finetune
+from tests.support.tiny import classifier, tokenizer
 
 pytestmark = pytest.mark.shared
 TRAINING = Training(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,9 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from study_parts import TRAINING
-from tagging import TAGS, bilstm_tagger, conllu, pruned_tagger, sentences, tagger
-from tiny import FAMILIES, PRUNABLE, classifier, tokenizer, write
 from transformers import AutoModel, AutoModelForTokenClassification
 
 from compress import plugins
@@ -35,6 +31,7 @@ from compress.exporting.export import export
 from compress.inference.batching import TorchRun, logits_of
 from compress.inference.predict import predictor
 from compress.inference.token_runner import TokenRunner
+from compress.labelling import label as label_module
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir, load
@@ -50,6 +47,9 @@ from compress.training.distill import distill
 from compress.training.finetune import finetune
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
 from compress.training.training_data import Pool, agreement_rows
+from tests.support.tagging import TAGS, bilstm_tagger, conllu, pruned_tagger, sentences, tagger
+from tests.support.tiny import FAMILIES, PRUNABLE, classifier, tokenizer, write
+from tests.support.training_data import TRAINING
 
 ACCURACY = METRICS["accuracy"]
 MINIBERT = StudentRecipe(
@@ -342,8 +342,7 @@ def test_quality_of_words_by_hand() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Teachers run in torch here: that they also export is shown once."""
     with pytest.MonkeyPatch.context() as patch:
-        module = importlib.import_module("compress.labelling.label")
-        patch.setattr(module, "choose_runtime", lambda model, device: ("torch", "cpu"))
+        patch.setattr(label_module, "choose_runtime", lambda model, device: ("torch", "cpu"))
         yield tmp_path_factory.mktemp("tagging")
 
 

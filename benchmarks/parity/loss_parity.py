@@ -1,0 +1,355 @@
+"""Do the losses give the numbers of the implementations that others maintain?
+
+    python benchmarks/parity/loss_parity.py -o benchmarks/results/loss-parity.jsonl [-- PIP OPTIONS]
+
+The same random outputs of a student and a teacher, three texts of unequal length, go through our losses, through those
+of TextBrewer in an environment of its own ($COMPRESS_PEERS, made here if it is not there) and through transformers' own
+masked language model; where nobody maintains a loss any more, through the authors' formula, written again in numpy.
+Where a peer divides by something else, or gives a cross-entropy for a divergence, its value is converted and the
+conversion is printed. One line of JSON is written for each comparison; the exit status is 1 if one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peer_environments import textbrewer_python
+from torch import Tensor, nn
+from transformers import BertConfig, BertForMaskedLM
+
+from compress import plugins
+from compress.host import typed_command
+from compress.models.batch import NO_TARGET, Batch, Outputs
+from compress.models.output_dir import write_atomically
+from compress.training.loss_modules import VocabularyHead
+from compress.training.losses._common import split_heads
+
+LENGTHS, CLASSES, WIDTH, HEADS, RELATION_HEADS, VOCABULARY = (9, 6, 4), 3, 32, 4, 8, 50
+TEMPERATURE, TOLERANCE, CLOSED = 3.0, 1e-5, -10000.0
+SIDES = ("student", "teacher")
+
+# Runs in the peer's environment, which has none of our modules: arrays in, TextBrewer's losses out.
+CLIENT = """
+import json, sys
+import numpy, torch, textbrewer
+from textbrewer import losses
+arrays = {name: torch.from_numpy(array) for name, array in numpy.load(sys.argv[1]).items()}
+mask, temperature = arrays["mask"], float(sys.argv[2])
+pairs = {name: (arrays["student_" + name], arrays["teacher_" + name])
+         for name in ("logits", "hidden", "attention", "query", "key", "value")}
+
+def entropy_free(loss, student, teacher, *rest):
+    return loss(student, teacher, *rest) - loss(teacher, teacher, *rest)
+
+def by_example(student, teacher):
+    single = zip(*(tensor.split(1) for tensor in (student, teacher, mask)))
+    return sum(entropy_free(losses.att_ce_loss, *example) for example in single) / len(mask)
+
+values = {
+    "kd_ce": entropy_free(losses.kd_ce_loss, *pairs["logits"], temperature),
+    "kd_mse": losses.kd_mse_loss(*pairs["logits"]),
+    "hid_mse": losses.hid_mse_loss(*pairs["hidden"], mask),
+    "cos": losses.cos_loss(*pairs["hidden"], mask),
+    "cos_first": losses.cos_loss(*(states[:, :1] for states in pairs["hidden"]), mask[:, :1]),
+    "pkd": losses.pkd_loss(*pairs["hidden"]),
+    "att_mse": losses.att_mse_loss(*pairs["attention"], mask),
+    **{"att_ce_" + name: by_example(*pairs[name]) for name in ("attention", "query", "key", "value")},
+}
+print(json.dumps({"version": textbrewer.__version__, "torch": torch.__version__,
+                  "values": {name: float(value) for name, value in values.items()}}))
+"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our value of a loss and a peer's, after the conversion that ``by_design`` describes."""
+
+    loss: str
+    options: dict[str, Any]
+    ours: float
+    peer_name: str
+    peer: float
+    by_design: str
+
+    @property
+    def difference(self) -> float:
+        """Relative to the peer's value."""
+        return abs(self.ours - self.peer) / abs(self.peer)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", required=True, help="JSON lines to write")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("pip_options", nargs="*", metavar="PIP OPTIONS")
+    arguments = parser.parse_args()
+    python = textbrewer_python(arguments.pip_options)
+    if python is None:
+        return 1
+    student, teacher, batch = made(arguments.seed)
+    peer = textbrewer(python, student, teacher, batch)
+    found = [
+        *against_textbrewer(student, teacher, batch, peer["values"]),
+        against_transformers(arguments.seed),
+        *against_formulas(student, teacher, batch),
+    ]
+    common = {
+        "tolerance": TOLERANCE,
+        "seed": arguments.seed,
+        "command": typed_command("python"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"torch": torch.__version__, "transformers": version("transformers"), "numpy": np.__version__},
+        "peer_versions": {"textbrewer": peer["version"], "torch": peer["torch"]},
+    }
+    output = Path(arguments.output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    lines = [{**asdict(one), "difference": one.difference, **common} for one in found]
+    write_atomically(output, "".join(json.dumps(line) + "\n" for line in lines))
+    print(table(found))
+    return int(any(one.difference > TOLERANCE for one in found))
+
+
+def table(found: list[Comparison]) -> str:
+    header = ("loss", "ours", "peer", "difference", "compared with", "differs by design")
+    rows = [
+        (one.loss, f"{one.ours:.6f}", f"{one.peer:.6f}", f"{one.difference:.0e}", one.peer_name, one.by_design or "-")
+        for one in found
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, *rows)]
+    return "\n".join(" | ".join(row).rstrip() for row in padded)
+
+
+def made(seed: int) -> tuple[Outputs, Outputs, Batch]:
+    """Return random outputs of one layer of a student and a teacher, for texts of :data:`LENGTHS`."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, tokens = len(LENGTHS), max(LENGTHS)
+
+    def side() -> Outputs:
+        logits = torch.randn(rows, CLASSES, generator=generator)
+        hidden = tuple(torch.randn(rows, tokens, WIDTH, generator=generator) for _ in range(2))
+        queries, keys, values = torch.randn(3, rows, HEADS, tokens, WIDTH // HEADS, generator=generator)
+        return Outputs(logits, hidden, (queries,), (keys,), (values,))
+
+    mask = torch.tensor([[int(token < length) for token in range(tokens)] for length in LENGTHS])
+    targets = torch.randint(VOCABULARY, (rows, tokens), generator=generator)
+    targets = targets.where((torch.arange(tokens) % 3 == 1) & (mask == 1), NO_TARGET)
+    return side(), side(), Batch(torch.ones_like(mask), mask, targets=targets)
+
+
+def loss(name: str, student: Outputs, teacher: Outputs, batch: Batch, *learned: nn.Module, **options: Any) -> float:
+    value: Tensor = plugins.find("losses", name).function(student, teacher, batch, *learned, **options)
+    return float(value)
+
+
+def textbrewer(python: Path, student: Outputs, teacher: Outputs, batch: Batch) -> dict[str, Any]:
+    """Run :data:`CLIENT` on scores as a model has them, with a large negative number where a key is padding."""
+    closed = (batch.attention_mask == 0)[:, None, None, :]
+    arrays: dict[str, np.ndarray] = {"mask": batch.attention_mask.numpy()}
+    for name, outputs in zip(SIDES, (student, teacher), strict=True):
+        own = {"attention": (outputs.queries[0], outputs.keys[0])}
+        for relation, vectors in (("query", outputs.queries), ("key", outputs.keys), ("value", outputs.values)):
+            own[relation] = (split_heads(vectors[0], RELATION_HEADS),) * 2
+        for relation, (left, right) in own.items():
+            scores = torch.einsum("bhqd,bhkd->bhqk", left, right) / left.shape[-1] ** 0.5
+            arrays[f"{name}_{relation}"] = scores.masked_fill(closed, CLOSED).numpy()
+        arrays[f"{name}_logits"], arrays[f"{name}_hidden"] = outputs.logits.numpy(), outputs.hidden[-1].numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "arrays.npz"
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+        command = [str(python), "-c", CLIENT, str(path), str(TEMPERATURE)]
+        run = subprocess.run(command, check=True, capture_output=True, text=True)
+    answer: dict[str, Any] = json.loads(run.stdout)
+    return answer
+
+
+def against_textbrewer(student: Outputs, teacher: Outputs, batch: Batch, values: dict[str, float]) -> list[Comparison]:
+    cross_entropy = "cross-entropy less its value for the teacher itself"
+    relations = sum(values[f"att_ce_{name}"] for name in ("query", "key", "value"))
+    cases: list[tuple[str, dict[str, Any], str, float, str]] = [
+        (
+            "kl",
+            {"temperature": TEMPERATURE},
+            "kd_ce_loss",
+            TEMPERATURE**2 * values["kd_ce"],
+            f"{cross_entropy}; times T**2, which it leaves out",
+        ),
+        ("logit-mse", {}, "kd_mse_loss", values["kd_mse"], ""),
+        ("hidden-mse", {"layers": "final"}, "hid_mse_loss", values["hid_mse"], ""),
+        ("hidden-cosine", {}, "cos_loss", values["cos"], ""),
+        ("first-cosine", {"layers": "final"}, "cos_loss", values["cos_first"], "given the first tokens alone"),
+        ("patience", {"layers": "final"}, "pkd_loss", values["pkd"], ""),
+        ("attention-mse", {"layers": "final"}, "att_mse_loss", values["att_mse"], ""),
+        (
+            "attention-kl",
+            {"layers": "final"},
+            "att_ce_loss",
+            values["att_ce_attention"],
+            f"{cross_entropy}; a mean for each example, where it takes one over all tokens",
+        ),
+        (
+            "relations",
+            {"relation_heads": RELATION_HEADS},
+            "att_ce_loss",
+            relations,
+            f"{cross_entropy}; for each example and relation, given their scores",
+        ),
+    ]
+    learned = {"hidden-mse": (nn.Identity(),)}
+    return [
+        Comparison(
+            name,
+            options,
+            loss(name, student, teacher, batch, *learned.get(name, ()), **options),
+            f"TextBrewer {peer_name}",
+            value,
+            by_design,
+        )
+        for name, options, peer_name, value, by_design in cases
+    ]
+
+
+def against_transformers(seed: int) -> Comparison:
+    """Compare mlm with the loss of a whole BERT, given the weights of its head."""
+    torch.manual_seed(seed)
+    shape: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": WIDTH}
+    config = BertConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, **shape)
+    model = BertForMaskedLM(config).eval()
+    student, _, batch = made(seed)
+    assert batch.targets is not None
+    head, theirs = VocabularyHead(model), model.cls.predictions
+    head.dense.load_state_dict(theirs.transform.dense.state_dict())
+    head.norm.load_state_dict(theirs.transform.LayerNorm.state_dict())
+    head.norm.eps = config.layer_norm_eps
+    with torch.no_grad():
+        outputs = model(**batch.inputs(), labels=batch.targets, output_hidden_states=True)
+        ours = loss("mlm", Outputs(student.logits, outputs.hidden_states), student, batch, head)
+    return Comparison("mlm", {}, ours, "transformers BertForMaskedLM", float(outputs.loss), "")
+
+
+def against_formulas(student: Outputs, teacher: Outputs, batch: Batch) -> list[Comparison]:
+    """Compare with what the authors' code computes, on texts of one length where that code counts padding too."""
+    whole = Batch(batch.input_ids, torch.ones_like(batch.attention_mask))
+    h_s, h_t = (side.hidden[-1].double().numpy() for side in (student, teacher))
+    scores = [
+        np.einsum("bhqd,bhkd->bhqk", side.queries[0].double(), side.keys[0].double()) / np.sqrt(WIDTH // HEADS)
+        for side in (student, teacher)
+    ]
+    first = [h[:, 0] / np.linalg.norm(h[:, 0], axis=-1, keepdims=True) for h in (h_s, h_t)]
+    norm_s, norm_t = ((h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-5) for h in (h_s, h_t))
+    statistics = 5000 * ((h_s.mean(-1) - h_t.mean(-1)) ** 2).mean() + 5 * np.abs(h_s.var(-1) - h_t.var(-1)).mean()
+    same = nn.Identity()
+    final = {"layers": "final"}
+    heads = nn.ModuleDict({"student": same, "teacher": same})
+    padded = "texts of one length: it counts padding"
+    return [
+        Comparison(
+            "patience",
+            final,
+            loss("patience", student, teacher, batch, **final),
+            "authors' code",
+            float(((first[0] - first[1]) ** 2).mean()) * WIDTH,
+            "times the width, over which it takes the mean",
+        ),
+        Comparison(
+            "attention-mse",
+            final,
+            loss("attention-mse", student, teacher, whole, **final),
+            "authors' code",
+            float(((scores[0] - scores[1]) ** 2).mean()),
+            padded,
+        ),
+        Comparison(
+            "attention-kl",
+            final,
+            loss("attention-kl", student, teacher, batch, **final),
+            "paper",
+            mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys]),
+            "",
+        ),
+        Comparison(
+            "relations",
+            {"relations": ["attention", "value"]},
+            loss("relations", student, teacher, batch, relations=["attention", "value"]),
+            "paper (MiniLM)",
+            mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys])
+            + mean_divergence([student.values] * 2, [teacher.values] * 2),
+            "",
+        ),
+        Comparison(
+            "hidden-mse",
+            {**final, "normalised": True},
+            loss("hidden-mse", student, teacher, whole, same, **final, normalised=True),
+            "authors' code (MobileBERT)",
+            float(((norm_s - norm_t) ** 2).mean()),
+            padded,
+        ),
+        Comparison(
+            "hidden-statistics",
+            final,
+            loss("hidden-statistics", student, teacher, whole, **final),
+            "authors' code (MobileBERT)",
+            float(statistics),
+            padded,
+        ),
+        Comparison(
+            "vocabulary-kl",
+            {"temperature": TEMPERATURE, "tokens": "all"},
+            loss(
+                "vocabulary-kl", student, teacher, hidden_as_logits(batch), heads, temperature=TEMPERATURE, tokens="all"
+            ),
+            "authors' code (DistilBERT)",
+            distilbert(h_s, h_t, hidden_as_logits(batch)),
+            "plus the cross-entropy of the teacher's head, which it does not train",
+        ),
+    ]
+
+
+def hidden_as_logits(batch: Batch) -> Batch:
+    """Return a batch whose targets are places of the hidden width, so that heads can be left out."""
+    assert batch.targets is not None
+    return Batch(batch.input_ids, batch.attention_mask, targets=batch.targets.clamp(max=WIDTH - 1))
+
+
+def distilbert(h_s: np.ndarray, h_t: np.ndarray, batch: Batch) -> float:
+    assert batch.targets is not None
+    real, targets = batch.attention_mask.bool().numpy(), batch.targets.numpy()
+    log_s, log_t = (log_softmax(h[real] / TEMPERATURE) for h in (h_s, h_t))
+    divergence = TEMPERATURE**2 * (np.exp(log_t) * (log_t - log_s)).sum(-1).mean()
+    chosen = targets != NO_TARGET
+    return float(divergence - log_softmax(h_t[chosen])[np.arange(chosen.sum()), targets[chosen]].mean())
+
+
+def mean_divergence(student: list[tuple[Tensor, ...]], teacher: list[tuple[Tensor, ...]]) -> float:
+    """Return ``1/(A |x|) sum KL(teacher || student)`` of an example, its padding cut off; the mean over examples."""
+    found = []
+    for row, length in enumerate(LENGTHS):
+        sums = []
+        for head in range(HEADS):
+            logs = []
+            for left, right in (student, teacher):
+                cut = [vectors[0][row, head, :length].double().numpy() for vectors in (left, right)]
+                logs.append(log_softmax(cut[0] @ cut[1].T / np.sqrt(WIDTH // HEADS)))
+            sums.append((np.exp(logs[1]) * (logs[1] - logs[0])).sum())
+        found.append(sum(sums) / (HEADS * length))
+    return float(np.mean(found))
+
+
+def log_softmax(scores: np.ndarray) -> np.ndarray:
+    shifted = scores - scores.max(-1, keepdims=True)
+    normalised: np.ndarray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return normalised
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,388 @@
+"""When to decide which heads and neurons go: once before the recovery, step by step during it, or by learned scores?
+
+    python benchmarks/pruning/pruning_schedules.py --teacher DIR --train FILE --validation FILE --work DIR
+        -o RESULTS.jsonl [--arms once once-in-two gradual movement random]
+        [--shares 0.6 0.8] [--seeds 0] [--steps 400] [--tune]
+
+Every arm starts from the teacher, gives the same share of heads and of neurons away, and is taught the same rows in as
+many steps of the same batch, by the mean squared error to the teacher's logits; each row is read once. ``once`` decides
+by the gradients of 1,024 of these rows, in turns of 10% of the heads and of the neurons, and then recovers at a falling
+rate. The others learn at a constant rate for 60% of the steps and at a falling one in the rest. ``once-in-two`` decides
+as ``once`` does; ``gradual`` decides during the first phase by the intervention ``gradual-pruning``, ``random`` by its
+schedule with random scores, ``movement`` by learned scores (below), and these are sliced between the two.
+
+Differences between arms are paired over the validation rows. ``--tune`` measures on a slice of train instead, which no
+arm reads either: the default settings of ``movement`` were chosen there, with 150 steps. Finished arms are kept in the
+working folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compress.benchmarking.results.files import host_id
+from compress.data import Example, encode_gold, open_source, read_examples
+from compress.data.grouped_split import grouped_split
+from compress.evaluation.metrics import agreement, find_metric, interval, paired_difference, predictions
+from compress.host import describe_host, library_versions, typed_command
+from compress.inference.batching import TorchRun, logits_of
+from compress.inference.compute import resolve_precision
+from compress.labelling.label import teacher_logits
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
+from compress.models.prunable_units import Part, units_of
+from compress.progress import quiet_libraries
+from compress.pruning.criteria.gradient import importance
+from compress.pruning.importance import scoring_batches
+from compress.recipes import Choice, Training
+from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.unit_masks import gated
+from compress.surgery.unit_selection import close_lowest, normalised
+from compress.training.modifiers.gradual_pruning import STATE, attach, closed_share
+from compress.training.teacher_signal import signal_for
+from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
+from compress.training.trainer import Teaching, train
+
+ARMS = ("once", "once-in-two", "gradual", "movement", "random")
+COMPARED = ("once", "once-in-two", "gradual")  # with whom the others are
+PARTS: tuple[Part, ...] = ("heads", "neurons")
+WIDTHS = {"heads": {"keep": 1, "multiple": 1}, "neurons": {"keep": 32, "multiple": 32}}
+LOSSES = (Choice("logit-mse"),)
+TRAINING = Training(batch_size=32, learning_rate=1e-4, evaluations=1, max_length=64)
+FIRST_PHASE = replace(TRAINING, schedule="constant")
+TUNED_ON, SCORED, TURN, FIRST_SHARE = 0.05, 1024, 0.1, 0.6
+Masks = dict[Part, list[Tensor]]
+
+
+class MovementPruning:
+    """Learned scores of units, the lowest of which are closed for now: they may come back.
+
+    Sanh et al. 2020, "Movement Pruning: Adaptive Sparsity by Fine-Tuning" (arXiv:2005.07683), section 3, with a head or
+    a neuron as the block (Lagunas et al. 2021, arXiv:2109.04838). Scores get the gradient of the mask, straight
+    through, and an optimiser of their own; how many are closed follows the cubic schedule. ``penalty`` pulls all scores
+    down, as the regulariser of the soft version does.
+    """
+
+    def __init__(self, student: Any, counts: dict[Part, int], *, until: float, optimiser: str, penalty: float) -> None:
+        self.counts, self.until, self.penalty, self.done = counts, until, penalty, 0.0
+        self.stack = ExitStack()
+        self.gates = {part: self.stack.enter_context(gated(student, part)) for part in counts}
+        self.scores = {
+            part: [torch.zeros(units, requires_grad=True) for units in gates.counts]
+            for part, gates in self.gates.items()
+        }
+        learned = [score for scores in self.scores.values() for score in scores]
+        # Without weight decay the order of the scores does not depend on the rate, with either optimiser.
+        kinds: dict[str, Any] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+        self.optimiser = kinds[optimiser](learned, lr=1e-2)
+        self._close()
+
+    @property
+    def masks(self) -> Masks:
+        share = closed_share(min(1.0, self.done / self.until))
+        return {
+            part: close_lowest(
+                torch.stack([score.detach() for score in scores]),
+                [torch.ones(len(score)) for score in scores],
+                round(share * self.counts[part]),
+                **WIDTHS[part],
+            )
+            for part, scores in self.scores.items()
+        }
+
+    def step(self, done: float) -> None:
+        self.done = done
+        for scores in self.scores.values():
+            for score in scores:
+                if score.grad is not None and self.penalty:
+                    score.grad += self.penalty
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        self._close()
+
+    def detach(self) -> None:
+        self.done = 1.0
+        self.stack.close()
+
+    def _close(self) -> None:
+        for part, masks in self.masks.items():
+            pairs = zip(masks, self.scores[part], strict=True)
+            self.gates[part].masks = [mask + score - score.detach() for mask, score in pairs]
+
+
+class RandomScores:
+    """Gradual pruning that chooses by lot."""
+
+    def __init__(self, student: Any, seed: int, **options: Any) -> None:
+        self.attached = attach(student, None, **options)
+        generator = torch.Generator().manual_seed(seed)
+        named = student.get_submodule(STATE).named_buffers()
+        self.totals = [
+            (totals, torch.rand(totals.shape, generator=generator)) for name, totals in named if name.endswith("totals")
+        ]
+
+    @property
+    def masks(self) -> Masks:
+        return self.attached.masks
+
+    def step(self, done: float) -> None:
+        for totals, lots in self.totals:
+            totals.copy_(lots)
+        self.attached.step(done)
+
+    def detach(self) -> None:
+        self.step(1.0)
+        self.attached.detach()
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all arms of a seed have in common: the teacher, the rows taught with its logits, the rows measured."""
+
+    teacher: ModelDir
+    taught: list[Example]
+    gold: list[int]
+    logits: np.ndarray
+    measured: list[Example]
+    answers: np.ndarray
+    theirs: np.ndarray
+    work: Path
+    seed: int
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, seed: int) -> Study:
+        teacher = ModelDir.open(options.teacher)
+        work = options.work / f"{'tune' if options.tune else 'final'}-{seed}-{options.steps}"
+        everything, measured = (
+            read_examples(open_source(getattr(options, role), role=role, labelled=True))
+            for role in ("train", "validation")
+        )
+        rest, tuning = grouped_split(everything, TUNED_ON, seed=0)
+        measured = tuning if options.tune else measured
+        taught = random.Random(seed).sample(rest, options.steps * TRAINING.batch_size)
+        kept = work / "logits.npz"
+        if not kept.is_file():
+            work.mkdir(parents=True, exist_ok=True)
+            np.savez(
+                kept,
+                **{
+                    name: teacher_logits(teacher, rows, threads=1, device="cpu", max_length=64)
+                    for name, rows in (("taught", taught), ("measured", measured))
+                },
+            )
+        logits = np.load(kept)
+        return cls(
+            teacher,
+            taught,
+            gold_of(taught, teacher),
+            logits["taught"],
+            measured,
+            np.asarray(gold_of(measured, teacher)),
+            predictions(logits["measured"], "classification"),
+            work,
+            seed,
+        )
+
+    def predict(self, model: Any) -> np.ndarray:
+        run = TorchRun(model.eval())
+        logits = logits_of(self.measured, run, self.teacher.load_tokenizer(), max_length=TRAINING.max_length)
+        return predictions(logits, "classification")
+
+    def accuracy(self, predicted: np.ndarray) -> float:
+        return float((predicted == self.answers).mean())
+
+    def train(self, model: Any, rows: slice, training: Training, intervention: Any = None) -> None:
+        """Teach some of the rows, each once."""
+        tokenizer = self.teacher.load_tokenizer()
+        logits, gold = self.logits[rows], self.gold[rows]
+        given = [TrainingRow(*row) for row in zip(self.taught[rows], logits, gold, strict=True)]
+        folder, precision = self.work / "training", resolve_precision(training.precision, "cpu")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        written = write_rows(
+            folder / "rows.arrow", iter(given), tokenizer, max_length=TRAINING.max_length, task="classification"
+        )
+        train(
+            model,
+            written,
+            teaching=Teaching(
+                LOSSES, signal_for(LOSSES, None, masked=False, precision=precision), intervention=intervention
+            ),
+            target=None,
+            training=training,
+            steps=len(given) // training.batch_size,
+            collate=collator(tokenizer.pad_token_id or 0, "classification"),
+            checkpoints=folder / "checkpoints",
+            seed=self.seed,
+            device="cpu",
+            threads=1,
+        )
+        shutil.rmtree(folder)
+
+
+def gold_of(examples: Sequence[Example], teacher: ModelDir) -> list[int]:
+    return [int(label) for label in encode_gold(examples, teacher.labels, task="classification", name="rows")]  # type: ignore[call-overload]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", required=True, type=Path, help="model directory")
+    parser.add_argument("--train", required=True, type=Path, help="labelled file to learn from")
+    parser.add_argument("--validation", required=True, type=Path, help="labelled file to measure on")
+    parser.add_argument("--work", required=True, type=Path, help="folder for what is kept between starts")
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.6, 0.8], help="of heads and neurons that go")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--optimiser", choices=("adam", "sgd"), default="adam", help="of movement's scores")
+    parser.add_argument("--penalty", type=float, default=1e-4, help="of movement's scores")
+    parser.add_argument("--tune", action="store_true", help="measure on another slice of train")
+    parser.add_argument("-o", "--output", required=True, type=Path, help="JSON lines to write")
+    options = parser.parse_args()
+    quiet_libraries()
+    torch.set_num_threads(1)
+    common = {
+        "study": "pruning-schedules",
+        "teacher": options.teacher.name,
+        "data": options.validation.name,
+        "tune": options.tune,
+        "training": asdict(TRAINING),
+        "precision": resolve_precision(TRAINING.precision, "cpu"),
+        "losses": [choice.name for choice in LOSSES],
+        "command": typed_command("python"),
+        "host": describe_host(),
+        "host_id": host_id(describe_host()),
+        "versions": library_versions(),
+    }
+    lines: list[dict[str, Any]] = []
+    for seed in options.seeds:
+        study = Study.of(options, seed)
+        for share in options.shares:
+            for arm in options.arms:
+                line = measured(study, arm, share, options)
+                lines.append({**line, **common})
+                write_atomically(options.output, "".join(json.dumps(one) + "\n" for one in lines))
+                points = {other: round(one["points"], 2) for other, one in line["difference"].items()}
+                print(f"{arm} {share:.0%} seed {seed}: {line['accuracy']:.4f}, points to {points}", flush=True)
+
+
+def measured(study: Study, arm: str, share: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the line of an arm, which is run unless the working folder has it."""
+    settings = f"-{options.optimiser}-{options.penalty:g}" if arm == "movement" else ""
+    kept = study.work / f"{arm}{settings}-{share:g}.json"
+    if not kept.is_file():
+        write_atomically(kept, json.dumps(ran(study, arm, share, options)))
+    line: dict[str, Any] = json.loads(kept.read_text())
+    predicted = np.asarray(line.pop("predicted"))
+    metric: dict[str, Any] = {
+        "metric": find_metric("accuracy", task="classification"),
+        "classes": len(study.teacher.labels),
+    }
+    others = {other: study.work / f"{other}-{share:g}.json" for other in COMPARED if other != arm}
+    return {
+        **line,
+        "rows": len(study.answers),
+        "interval": interval(predicted, study.answers, **metric),
+        "teacher_accuracy": study.accuracy(study.theirs),
+        "difference": {
+            other: asdict(paired_difference(predicted, predicted_in(path), study.answers, **metric))
+            for other, path in others.items()
+            if path.is_file()
+        },
+    }
+
+
+def predicted_in(path: Path) -> np.ndarray:
+    return np.asarray(json.loads(path.read_text())["predicted"])
+
+
+def ran(study: Study, arm: str, share: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Prune and recover a copy of the teacher."""
+    started = time.process_time()
+    model: Any = study.teacher.load()
+    counts = {part: round(share * sum(units.count for units in units_of(model, part))) for part in PARTS}
+    first = 0 if arm == "once" else round(FIRST_SHARE * options.steps)
+    rows = slice(0, first * TRAINING.batch_size)
+    if arm in {"once", "once-in-two"}:
+        masks = decided_once(study, model, counts)
+    else:
+        # A phase of its own: its last tenth learns without what is closed, before the units are really cut off.
+        gradual = {**counts, "until": 0.9, "updates": 10}
+        if arm == "gradual":
+            intervention: Any = attach(model, None, **gradual)
+        elif arm == "random":
+            intervention = RandomScores(model, study.seed, **gradual)
+        else:
+            intervention = MovementPruning(
+                model, counts, until=0.9, optimiser=options.optimiser, penalty=options.penalty
+            )
+        study.train(model, rows, FIRST_PHASE, intervention)
+        intervention.detach()
+        masks = intervention.masks
+    for part, remove in (("heads", remove_heads), ("neurons", remove_neurons)):
+        remove(model, {layer: (mask == 0).nonzero().flatten().tolist() for layer, mask in enumerate(masks[part])})
+    before = study.accuracy(study.predict(model))
+    if arm == "once-in-two":
+        study.train(model, rows, FIRST_PHASE)
+    study.train(model, slice(rows.stop, None), TRAINING)
+    predicted = study.predict(model)
+    return {
+        "arm": arm,
+        "share": share,
+        "seed": study.seed,
+        "steps": options.steps,
+        "first_phase_steps": first,
+        **({"optimiser": options.optimiser, "penalty": options.penalty} if arm == "movement" else {}),
+        **{f"{part}_kept": [int(mask.sum()) for mask in masks[part]] for part in PARTS},
+        "accuracy": study.accuracy(predicted),
+        "accuracy_when_sliced": before,
+        "agreement": agreement(predicted, study.theirs),
+        "processor_seconds": round(time.process_time() - started, 1),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "predicted": predicted.tolist(),
+    }
+
+
+def decided_once(study: Study, model: Any, counts: dict[Part, int]) -> Masks:
+    """Close heads and neurons in turns, scored again before each with all that is closed."""
+    batches = list(
+        scoring_batches(
+            study.taught[:SCORED],
+            study.gold[:SCORED],
+            study.teacher.load_tokenizer(),
+            max_length=TRAINING.max_length,
+            task="classification",
+            device="cpu",
+        )
+    )
+    masks: Masks = {part: [torch.ones(units.count) for units in units_of(model, part)] for part in PARTS}
+    total = {part: sum(map(len, masks[part])) for part in PARTS}
+    turn = 0
+    while turn * TURN < max(counts[part] / total[part] for part in PARTS):
+        turn += 1
+        for part, other in (PARTS, PARTS[::-1]):
+            closed = total[part] - int(sum(mask.sum() for mask in masks[part]))
+            wanted = min(counts[part], round(turn * TURN * total[part]))
+            with gated(model, other) as gates:
+                gates.mask(masks[other])
+                scores = importance(model, batches, masks[part], part=part)
+            masks[part] = close_lowest(normalised(scores), masks[part], max(0, wanted - closed), **WIDTHS[part])
+    return masks
+
+
+if __name__ == "__main__":
+    main()

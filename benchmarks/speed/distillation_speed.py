@@ -1,0 +1,261 @@
+"""How many training steps a second with each loss, beside TextBrewer's on the same student, batches and machine.
+
+    python benchmarks/speed/distillation_speed.py --teacher DIR --unlabeled FILE -o RESULTS.jsonl
+        [--rounds 5] [--steps 8] [--threads 0] [-- PIP OPTIONS]
+
+A step is all of it: fetching and padding a batch, the student forwards, the teacher's signal, the losses, backwards,
+clipping, AdamW. Every round draws new text and lets every contender train on it, in an order drawn anew; ratios are
+medians over rounds with their bootstrap interval. The first two steps of a turn warm up; checkpoints and evaluation
+are left out. The student is three layers of the teacher's own width, in float32, on both sides.
+
+TextBrewer's GeneralDistiller runs the teacher in every step, in a process and an environment of its own
+($COMPRESS_PEERS, made here if it is not there). It gets finished batches, where our steps read and pad theirs, and the
+fused AdamW that is our default. Its attention loss compares the probabilities that transformers returns, for which the
+models must run in "eager" attention; ours compares the scores before the softmax, from queries and keys. Ours with
+cached logits is given without and with the time to label the text once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from distillation_turns import (
+    CACHED,
+    FIRST,
+    LIVE_TEACHER,
+    NO_TEACHER,
+    PASS_FOR_EACH,
+    TRAINING,
+    Contender,
+    Lesson,
+    Ours,
+    Peer,
+)
+from peer_environments import textbrewer_python
+
+from compress import plugins
+from compress.benchmarking.results.files import host_id
+from compress.host import describe_host, library_versions, typed_command
+from compress.inference.cores import available_cores
+from compress.inference.timing import Ratio, speedup
+from compress.models.output_dir import write_atomically
+from compress.progress import quiet_libraries
+from compress.recipes import Choice, needs_of
+from compress.training.layer_mapping import layer_map
+
+LEFT_OUT = {
+    "mixed-vocabulary": "reads text in two vocabularies, which this student has not",
+    "shared-projection": "is for a student of another width",
+}
+TOGETHER = ("kl", "hidden-mse", "attention-mse", "relations")
+LABELLING = "compress label"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", required=True, help="model directory")
+    parser.add_argument("--unlabeled", required=True, help="file of texts")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8, help="that are timed in each turn")
+    parser.add_argument("--threads", type=int, default=0, help="default: all cores")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--output", required=True, type=Path, help="JSON lines to write")
+    parser.add_argument("pip_options", nargs="*", metavar="PIP OPTIONS")
+    options = parser.parse_args()
+    python = textbrewer_python(options.pip_options)
+    if python is None:
+        return 1
+    quiet_libraries()
+    threads = options.threads or len(available_cores())
+    torch.set_num_threads(threads)
+    loads = [os.getloadavg()[0]]
+    with tempfile.TemporaryDirectory() as scratch:
+        ours = Ours.prepare(
+            options.teacher,
+            options.unlabeled,
+            rounds=options.rounds,
+            steps=options.steps,
+            threads=threads,
+            seed=options.seed,
+            scratch=Path(scratch),
+        )
+        with Peer(python, ours.student_folder, ours.model.path, threads, Path(scratch)) as peer:
+            everyone = [*contenders(), *textbrewer_contenders(ours.depths)]
+            step_ms = take_turns(ours, peer, everyone, options.rounds, options.seed)
+            peer_versions = peer.versions
+    loads.append(os.getloadavg()[0])
+    common = {
+        "study": "distillation-speed",
+        "teacher_model": ours.model.name,
+        "data": ours.source_name,
+        "batch_size": TRAINING.batch_size,
+        "steps": options.steps,
+        "rounds": options.rounds,
+        "threads": threads,
+        "tokens_median": ours.tokens_median,
+        "precision": TRAINING.precision,
+        "seed": options.seed,
+        "load_average": loads,
+        "left_out": LEFT_OUT,
+        "command": typed_command("python"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": describe_host(),
+        "host_id": host_id(describe_host()),
+        "versions": library_versions(),
+        "peer_versions": peer_versions,
+    }
+    lines = [{**line, **common} for line in results(everyone, step_ms, options.seed)]
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.output, "".join(json.dumps(line) + "\n" for line in lines))
+    for line in lines:
+        show(line)
+    return 0
+
+
+def contenders() -> list[Contender]:
+    """Return every loss alone, with each way its teacher can come about, and the sets of losses that are compared."""
+    found = []
+    for name in plugins.names("losses"):
+        if name in LEFT_OUT:
+            continue
+        wanted = needs_of([Choice(name)])
+        if wanted & {"hidden", "attention"}:
+            teachers: tuple[str, ...] = (LIVE_TEACHER,)
+        elif "first" in wanted:
+            teachers = (FIRST, LIVE_TEACHER)
+        elif "logits" in wanted:
+            teachers = (CACHED, LIVE_TEACHER) if name == "kl" else (CACHED,)
+        else:
+            teachers = (NO_TEACHER,)
+        found += [Contender((name,), teacher) for teacher in teachers]
+    found += [Contender(TOGETHER, LIVE_TEACHER), Contender(TOGETHER, PASS_FOR_EACH)]
+    return [*found, Contender(("kl", "hidden-mse"), LIVE_TEACHER), Contender(("kl", "attention-mse"), LIVE_TEACHER)]
+
+
+def textbrewer_contenders(depths: tuple[int, int]) -> list[Contender]:
+    """Return TextBrewer's counterparts, given the layers of the student and of the teacher."""
+
+    def matches(feature: str, loss: str, *, first: int) -> list[dict[str, Any]]:
+        """Number layers from ``first``: hidden states begin with the embeddings, attention with the first layer."""
+        return [
+            {"layer_S": ours - 1 + first, "layer_T": theirs - 1 + first, "feature": feature, "loss": loss, "weight": 1}
+            for ours, theirs in layer_map(*depths)
+        ]
+
+    alone = Contender(
+        ("kl",),
+        LIVE_TEACHER,
+        "TextBrewer",
+        {"matches": [], "outputs": {}, "attention": "sdpa"},
+        (f"kl, {CACHED}", f"kl, {LIVE_TEACHER}"),
+    )
+    hidden = Contender(
+        ("kl", "hidden-mse"),
+        LIVE_TEACHER,
+        "TextBrewer",
+        {
+            "matches": matches("hidden", "hidden_mse", first=1),
+            "outputs": {"output_hidden_states": True},
+            "attention": "sdpa",
+        },
+        (f"kl + hidden-mse, {LIVE_TEACHER}",),
+    )
+    attention = Contender(
+        ("kl", "attention-mse"),
+        LIVE_TEACHER,
+        "TextBrewer",
+        {
+            "matches": matches("attention", "attention_mse", first=0),
+            "outputs": {"output_attentions": True},
+            "attention": "eager",
+        },
+        (f"kl + attention-mse, {LIVE_TEACHER}",),
+    )
+    return [alone, hidden, attention]
+
+
+def take_turns(ours: Ours, peer: Peer, everyone: Sequence[Contender], rounds: int, seed: int) -> dict[str, list[float]]:
+    """Return the mean milliseconds of a step of every contender, and of labelling one batch, one value a round."""
+    generator = random.Random(seed)
+    turns: dict[str, Callable[[Lesson], float]] = {LABELLING: ours.label}
+    for contender in everyone:
+        turn = ours.train if contender.library == "compress" else peer.train
+        turns[contender.name] = partial(turn, contender)
+    step_ms: dict[str, list[float]] = {name: [] for name in turns}
+    for number in range(rounds):
+        lesson = ours.lesson(number)
+        for name in generator.sample(sorted(turns), len(turns)):
+            step_ms[name].append(turns[name](lesson))
+            print(f"round {number + 1}: {name}: {step_ms[name][-1]:,.0f} ms a step", flush=True)
+    return step_ms
+
+
+def results(everyone: Sequence[Contender], step_ms: Mapping[str, list[float]], seed: int) -> list[dict[str, Any]]:
+    """Return one line for each contender, of which the speeds are ratios to others of the same rounds.
+
+    ``speed_to_cached_logits`` is against our kl with cached logits, 0.5 is half as fast.
+    ``faster_than_a_pass_for_each`` and ``faster_than_one_by_one`` say what several losses gain from one pass of the
+    teacher: against a pass for each, and against the sum of a step with each alone. ``ours_is_faster_by`` compares
+    TextBrewer with ours, for cached logits also with the time to label the text, for one epoch over it and for two.
+    """
+
+    def faster(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
+        ratio: Ratio = speedup([[one] for one in slow], [[one] for one in fast], seed=seed)
+        return asdict(ratio)
+
+    labelling = np.array(step_ms[LABELLING])
+    lines = []
+    for contender in everyone:
+        own = step_ms[contender.name]
+        line: dict[str, Any] = {
+            "name": contender.name,
+            "library": contender.library,
+            "losses": list(contender.losses),
+            "teacher": contender.teacher,
+            "step_ms": own,
+            "steps_per_second": float(np.median(1000 / np.array(own))),
+            "speed_to_cached_logits": faster(step_ms[f"kl, {CACHED}"], own),
+        }
+        if contender.losses == TOGETHER and contender.teacher == LIVE_TEACHER:
+            alone = np.sum([step_ms[f"{name}, {LIVE_TEACHER}"] for name in TOGETHER], axis=0)
+            line["faster_than_a_pass_for_each"] = faster(step_ms[Contender(TOGETHER, PASS_FOR_EACH).name], own)
+            line["faster_than_one_by_one"] = faster(alone.tolist(), own)
+        for opponent in contender.opponents:
+            compared = line.setdefault("ours_is_faster_by", {})
+            compared[opponent] = faster(own, step_ms[opponent])
+            if opponent.endswith(CACHED):
+                for passes in (1, 2):
+                    labelled = np.array(step_ms[opponent]) + labelling / passes
+                    name = f"{opponent}, labelled for {passes} epoch{'s' * (passes > 1)}"
+                    compared[name] = faster(own, labelled.tolist())
+        lines.append(line)
+    return lines
+
+
+def show(line: Mapping[str, Any]) -> None:
+    share = line["speed_to_cached_logits"]
+    print(
+        f"{line['name']:60} {line['steps_per_second']:6.2f} steps/s, x{share['value']:.2f} of kl with cached logits "
+        f"({share['low']:.2f} to {share['high']:.2f})"
+    )
+    for name in ("faster_than_a_pass_for_each", "faster_than_one_by_one"):
+        if name in line:
+            print(f"    {name}: x{line[name]['value']:.2f} ({line[name]['low']:.2f} to {line[name]['high']:.2f})")
+    for name, ratio in line.get("ours_is_faster_by", {}).items():
+        print(f"    ours ({name}) is x{ratio['value']:.2f} as fast ({ratio['low']:.2f} to {ratio['high']:.2f})")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

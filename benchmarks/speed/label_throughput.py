@@ -1,0 +1,137 @@
+"""How many examples a second `compress label` does, beside transformers' own pipeline, in one interleaved run.
+
+    python benchmarks/speed/label_throughput.py --teacher DIR --unlabeled FILE [--rows 4096] [--rounds 5]
+        [-o results.jsonl]
+
+Every round labels the same rows, drawn anew, with each contender in a random order: the pipeline at its default batch
+size, at each of several larger ones, and the label stage (tokenising, running, and writing the shard). The ratio is the
+median over rounds with its bootstrap interval. Start-up of both (loading, exporting) is left out and shown apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from compress.data import Example, open_source
+from compress.host import describe_host, library_versions
+from compress.inference.batching import logits_of
+from compress.inference.timing import speedup, throughput
+from compress.labelling.label import plan_for, start_runtime
+from compress.labelling.label_dir import read_shard, write_shard
+from compress.models.model_dir import ModelDir
+from compress.progress import quiet_libraries
+
+PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)
+Contender = Callable[[list[Example]], None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", required=True)
+    parser.add_argument("--unlabeled", required=True)
+    parser.add_argument("--rows", type=int, default=2048, help="rows a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--output", help="JSON lines to write")
+    arguments = parser.parse_args()
+    quiet_libraries()
+    model = ModelDir.open(arguments.teacher)
+    source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
+    source = source.sample(arguments.rows * arguments.rounds)
+    pool = list(source)
+    generator = random.Random(arguments.seed)
+    generator.shuffle(pool)
+    with tempfile.TemporaryDirectory() as scratch:
+        contenders, startup_s = _contenders(model, Path(scratch))
+        samples: dict[str, list[list[float]]] = {name: [] for name in contenders}
+        for contender in contenders.values():
+            contender(pool[: arguments.rows])  # warm-up
+        exact, rounded = (read_shard(Path(scratch), number)[1] for number in (0, 1))
+        differs = float(abs(exact - rounded).max())
+        agrees = float((exact.argmax(axis=1) == rounded.argmax(axis=1)).mean())
+        print(f"bfloat16: logits differ by at most {differs:.3f}, the label agrees on {agrees:.2%}", flush=True)
+        for number in range(arguments.rounds):
+            rows = pool[number * arguments.rows : (number + 1) * arguments.rows]
+            for name in generator.sample(sorted(contenders), len(contenders)):
+                started = time.perf_counter()
+                contenders[name](rows)
+                seconds = time.perf_counter() - started
+                samples[name].append([1000 * seconds])
+                print(f"round {number + 1}: {name}: {len(rows) / seconds:,.0f} examples/s", flush=True)
+    lines = []
+    for name, rounds in samples.items():
+        ratio = speedup(rounds, samples["compress label"], seed=arguments.seed)
+        line = {
+            "study": "label-throughput",
+            "model": model.name,
+            "recipe": name,
+            "rows_per_round": arguments.rows,
+            "rounds": arguments.rounds,
+            "examples_per_second": throughput(rounds, arguments.rows),
+            "compress_label_is_faster_by": asdict(ratio),
+            "compress_label_bfloat16_is_faster_by": asdict(
+                speedup(rounds, samples["compress label, bfloat16"], seed=arguments.seed)
+            ),
+            "bfloat16_largest_logit_difference": differs,
+            "bfloat16_agreement": agrees,
+            "startup_s": startup_s.get(name),
+            "data": source.name,
+            "host": describe_host(),
+            "versions": library_versions(),
+            "seed": arguments.seed,
+        }
+        lines.append(line)
+        print(
+            f"{name:28} {line['examples_per_second']:8,.0f} examples/s; compress label is x{ratio.value:.2f} "
+            f"({ratio.low:.2f} to {ratio.high:.2f})"
+        )
+    if arguments.output:
+        Path(arguments.output).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Contender], dict[str, float]]:
+    """Return what labels rows, by name, and how many seconds each took to start."""
+    from transformers import pipeline
+
+    started = time.perf_counter()
+    stock = pipeline("text-classification", model=str(model.path), device="cpu", top_k=None)
+    startup_s = {"pipeline, batch 1 (default)": time.perf_counter() - started}
+    started = time.perf_counter()
+    tokenizer = model.load_tokenizer()
+    plan = plan_for(model, tokenizer, device="cpu", threads=0, max_length=0)
+    run = start_runtime(plan, model, scratch)
+    startup_s["compress label"] = time.perf_counter() - started
+    started = time.perf_counter()
+    in_bf16 = plan_for(model, tokenizer, device="cpu", threads=0, max_length=0, precision="bfloat16")
+    fast = start_runtime(in_bf16, model, scratch)
+    startup_s["compress label, bfloat16"] = time.perf_counter() - started
+
+    def label_stage(rows: list[Example]) -> None:
+        logits = logits_of(rows, run, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows)
+        write_shard(scratch, 0, rows, logits, {})
+
+    def in_bfloat16(rows: list[Example]) -> None:
+        logits = logits_of(rows, fast, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows)
+        write_shard(scratch, 1, rows, logits, {})
+
+    def stock_pipeline(batch_size: int) -> Contender:
+        def label(rows: list[Example]) -> None:
+            stock([row.text for row in rows], batch_size=batch_size, truncation=True)
+
+        return label
+
+    contenders: dict[str, Contender] = {"compress label": label_stage, "compress label, bfloat16": in_bfloat16}
+    for size in PIPELINE_BATCHES:
+        contenders[f"pipeline, batch {size}" + (" (default)" if size == 1 else "")] = stock_pipeline(size)
+    return contenders, startup_s
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What differences, speed-ups and latencies mean for a budget, and whether as many examples as asked for decide."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from compress.benchmarking.results.verdict import (
+    UNDECIDED,
+    WITHIN,
+    WORSE,
+    judge_drop,
+    judge_drop_of,
+    judge_latency_p95,
+    judge_speedup,
+    rows_to_decide,
+)
+from compress.evaluation.metrics import METRICS, paired_difference
+from tests.support.results import line
+
+POWERED = 1.959963984540054 + 0.8416212335729143  # z of 97.5% and of 80%
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "budget", "outcome", "sentence"),
+    [
+        (-0.9, 0.3, 1.0, WITHIN, "within 1 point"),
+        (-1.0, 0.3, 1.0, WITHIN, "within 1 point"),
+        (-3.0, -1.2, 1.0, WORSE, "worse than 1 point"),
+        (-3.0, -0.6, 0.5, WORSE, "worse than 0.5 points"),
+        (0.1, 0.3, 0.0, WITHIN, "within 0 points"),
+    ],
+)
+def test_a_drop_is_decided_by_its_whole_interval(
+    low: float, high: float, budget: float, outcome: str, sentence: str
+) -> None:
+    found = judge_drop((low + high) / 2, low, high, budget, 1000)
+    assert (found.outcome, found.sentence, found.rows_needed) == (outcome, sentence, None)
+
+
+@pytest.mark.parametrize(("points", "low", "high"), [(-0.8, -1.8, 0.2), (-1.2, -2.2, -0.2)])
+def test_needed_rows_of_any_metric_shrink_the_half_width(points: float, low: float, high: float) -> None:
+    # 0.2 from the budget on either side, half a width of 1.0 that crosses it, 1,000 rows.
+    found = judge_drop(points, low, high, 1.0, 1000)
+    expected = 1000 * (1.0 / 1.959963984540054 * POWERED / 0.2) ** 2
+    assert found.outcome == UNDECIDED and found.rows_needed == math.ceil(expected)
+    more = math.ceil((expected - 1000) / 1000) * 1000
+    assert found.sentence == f"undecided: about {more:,} more examples would decide (with a chance of 80%)"
+
+
+def test_only_the_side_that_crosses_the_budget_counts() -> None:
+    expected = math.ceil(1000 * (0.7 / 1.959963984540054 * POWERED / 0.5) ** 2)
+    assert rows_to_decide(-0.5, -1.2, 0.5, 1.0, 1000) == rows_to_decide(-0.5, -1.2, 5.0, 1.0, 1000) == expected
+
+
+def test_needed_rows_of_accuracy_follow_from_the_discordant_rows() -> None:
+    # With many rows the two added ones do not matter: N = (z + z80)**2 * sd**2 / margin**2, Connor (1987) for one arm.
+    won, lost, rows = 200, 400, 10_000
+    variance = 0.02 + 0.04 - 0.02**2
+    needed = rows_to_decide(-2.0, -2.5, -1.5, 1.8, rows, won=won, lost=lost)
+    assert needed == pytest.approx(POWERED**2 * variance / 0.002**2, rel=0.01)
+
+
+def test_two_equal_models_need_rows_too() -> None:
+    # No row differs: the half width is 1.96 * sqrt(2) / (N + 2), which must be 0.01.
+    needed = rows_to_decide(0.0, -2.7, 2.7, 1.0, 100, won=0, lost=0)
+    assert needed == math.ceil(1.959963984540054 * math.sqrt(2) / 0.01 - 2)
+
+
+@pytest.mark.parametrize(("won_rate", "lost_rate", "budget"), [(0.02, 0.025, 1.5), (0.01, 0.03, 1.0)])
+def test_as_many_rows_as_asked_for_decide_four_times_in_five(won_rate: float, lost_rate: float, budget: float) -> None:
+    """One case is within its budget, one is beyond: fresh sets of the needed size, judged by the real interval."""
+    rows = 1000
+    won, lost = round(won_rate * rows), round(lost_rate * rows)
+    points = 100 * (won_rate - lost_rate)
+    low, high = points - 2, points + 2
+    needed = rows_to_decide(points, low, high, budget, rows, won=won, lost=lost)
+    assert needed is not None and rows < needed < 20_000
+
+    def decided(size: int) -> float:
+        generator = np.random.default_rng(0)
+        count = 0
+        for _ in range(300):
+            wins, losses, _ = generator.multinomial(size, [won_rate, lost_rate, 1 - won_rate - lost_rate])
+            gold = np.zeros(size, int)
+            model, reference = gold.copy(), gold.copy()
+            reference[:wins], model[wins : wins + losses] = 1, 1
+            found = paired_difference(model, reference, gold, metric=METRICS["accuracy"], classes=2)
+            count += judge_drop(found.points, found.low, found.high, budget, size).outcome != UNDECIDED
+        return count / 300
+
+    assert decided(needed) == pytest.approx(0.80, abs=0.06)
+    assert decided(needed // 2) < 0.65
+
+
+def test_a_loss_that_is_the_budget_needs_no_number() -> None:
+    found = judge_drop(-1.0, -2.0, 0.0, 1.0, 1000)
+    assert found.outcome == UNDECIDED and found.rows_needed is None
+    assert found.sentence == "undecided: the loss is the budget; more examples will hardly decide"
+    assert rows_to_decide(-0.999, -2.0, 0.0, 1.0, 1000) is None  # more than a million
+
+
+def test_a_line_is_judged_by_its_own_counts() -> None:
+    counted = line(
+        "student",
+        difference_points=-0.5,
+        difference_low=-1.2,
+        difference_high=0.2,
+        metric_rows=2000,
+        flips_won_rows=20,
+        flips_lost_rows=30,
+    )
+    expected = rows_to_decide(-0.5, -1.2, 0.2, 1.0, 2000, won=20, lost=30)
+    assert judge_drop_of(counted, 1.0).rows_needed == expected
+    other = {**counted, "metric_name": "macro-f1"}
+    assert judge_drop_of(other, 1.0).rows_needed == rows_to_decide(-0.5, -1.2, 0.2, 1.0, 2000) != expected
+    with pytest.raises(ValueError, match="body has no metric"):
+        judge_drop_of(line("body", difference_points=None, metric_name=None), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "noisy", "outcome", "words"),
+    [
+        (5.0, 6.0, False, WITHIN, "at least ×5.00"),
+        (4.0, 4.9, False, WORSE, "less than ×5.00"),
+        (4.9, 5.4, False, UNDECIDED, "undecided: ×5.20 may be ×4.90 to ×5.40; more rounds would narrow it"),
+        (9.0, 9.9, True, UNDECIDED, "undecided: the host is too noisy (12%)"),
+        (1.0, 1.1, True, UNDECIDED, "undecided: the host is too noisy (12%)"),
+    ],
+)
+def test_speedups(low: float, high: float, noisy: bool, outcome: str, words: str) -> None:
+    found = judge_speedup(5.2, low, high, 5.0, noisy, 0.12)
+    assert (found.outcome, found.sentence) == (outcome, words)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "noisy", "outcome", "words"),
+    [
+        (8.0, 10.0, False, WITHIN, "within 10.0 ms"),
+        (10.1, 12.0, False, WORSE, "slower than 10.0 ms"),
+        (9.0, 10.5, False, UNDECIDED, "undecided: 9.80 ms may be 9.00 ms to 10.5 ms; more rounds would narrow it"),
+        (1.0, 2.0, True, UNDECIDED, "undecided: the host is too noisy (34%)"),
+    ],
+)
+def test_latencies(low: float, high: float, noisy: bool, outcome: str, words: str) -> None:
+    found = judge_latency_p95(9.8, low, high, 10.0, noisy, 0.34)
+    assert (found.outcome, found.sentence) == (outcome, words)

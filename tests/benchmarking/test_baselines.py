@@ -1,0 +1,224 @@
+"""Floors: one contract for all, and what each must be in closed form."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compress import plugins
+from compress.benchmarking.baselines import _linear_head
+from compress.data.examples import Example
+from compress.errors import CompressError, Unavailable
+from compress.models.model_dir import ModelDir
+from tests.support.tiny import BAD, GOOD, LABELS, examples, torch_directory
+
+FLOORS = [name for name in plugins.names("floors") if "classification" in plugins.find("floors", name).load().TASKS]
+START_ALONE = """
+import sys
+from pathlib import Path
+from compress import plugins
+from compress.data.examples import Example
+runner = plugins.find("floors", sys.argv[1]).load().start(Path(sys.argv[2]), threads=1, device="cpu")
+runner.run(runner.prepare([Example("the film is good")]))
+print("torch" in sys.modules or "transformers" in sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def teacher() -> ModelDir:
+    return torch_directory("bert")
+
+
+def gold(rows: list[Example]) -> np.ndarray:
+    return np.array([LABELS.index(str(row.label)) for row in rows])
+
+
+def pairs(count: int = 40) -> list[Example]:
+    """Return pairs whose label is that of their first text; the other one is of the other class."""
+    rows = examples(count)
+    return [Example(row.text, rows[i ^ 1].text, row.label) for i, row in enumerate(rows)]
+
+
+def fitted(name: str, folder: Path, rows: list[Example], answers: np.ndarray, task: str, classes: int) -> object:
+    module = plugins.find("floors", name).load()
+    module.fit(folder / name, rows, answers, task, classes, torch_directory("bert"))
+    return module.start(folder / name, threads=1, device="cpu")
+
+
+@pytest.mark.parametrize("make", [examples, pairs], ids=["texts", "pairs"])
+@pytest.mark.parametrize("name", FLOORS)
+def test_a_floor_gives_log_probabilities_row_by_row(name: str, make, tmp_path: Path) -> None:
+    rows = make(40)
+    runner = fitted(name, tmp_path, rows, gold(rows), "classification", 2)
+    answers = runner.run(runner.prepare(rows))
+    assert answers.shape == (40, 2) and answers.dtype == np.float32
+    np.testing.assert_allclose(np.exp(answers).sum(axis=1), 1, atol=1e-5)
+    backwards = runner.run(runner.prepare(rows[::-1]))[::-1]
+    np.testing.assert_allclose(backwards, answers, atol=1e-5)
+    alone = np.concatenate([runner.run(runner.prepare([row])) for row in rows[:5]])
+    np.testing.assert_allclose(alone, answers[:5], atol=1e-5)
+    assert plugins.find("floors", name).load().RUNTIME in {"numpy", "scikit-learn"}
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_an_empty_text_and_unknown_words_have_an_answer(name: str, tmp_path: Path) -> None:
+    rows = examples(40)
+    runner = fitted(name, tmp_path, rows, gold(rows), "classification", 2)
+    assert np.isfinite(runner.run(runner.prepare([Example(""), Example("qqq 好 🙂")]))).all()
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_a_class_without_rows_is_possible_and_never_chosen(name: str, tmp_path: Path) -> None:
+    rows = examples(40)
+    runner = fitted(name, tmp_path, rows, gold(rows) * 2, "classification", 4)  # 0 and 2 of four classes
+    answers = runner.run(runner.prepare(rows))
+    assert answers.shape == (40, 4) and np.isfinite(answers).all()
+    assert set(answers.argmax(axis=1)) <= {0, 2}
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_regression_gives_one_score(name: str, tmp_path: Path) -> None:
+    rows = examples(300)
+    scores = gold(rows) * 3.0 + 1
+    runner = fitted(name, tmp_path, rows, scores, "regression", 1)
+    answers = runner.run(runner.prepare(rows))
+    assert answers.shape == (300, 1)
+    if name == "majority":
+        np.testing.assert_allclose(answers, scores.mean(), rtol=1e-6)
+    else:
+        assert np.corrcoef(answers[:, 0], scores)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_a_floor_writes_no_pickle_and_the_same_files_again(name: str, tmp_path: Path) -> None:
+    rows = examples(40)
+    for folder in ("one", "other"):
+        fitted(name, tmp_path / folder, rows, gold(rows), "classification", 2)
+    files = sorted((tmp_path / "one" / name).iterdir())
+    assert {file.suffix for file in files} <= {".json", ".safetensors"}
+    assert all(file.read_bytes() == (tmp_path / "other" / name / file.name).read_bytes() for file in files)
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_a_floor_runs_without_torch(name: str, tmp_path: Path) -> None:
+    rows = examples(40)
+    fitted(name, tmp_path, rows, gold(rows), "classification", 2)
+    command = [sys.executable, "-c", START_ALONE, name, str(tmp_path / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_a_floor_runs_on_the_processor_only(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="'cuda'.*--device cpu"):
+        plugins.find("floors", name).load().start(tmp_path, threads=1, device="cuda")
+
+
+def test_majority_is_the_frequencies_with_one_row_added(tmp_path: Path) -> None:
+    runner = fitted("majority", tmp_path, [], np.array([0, 0, 0, 2, 2]), "classification", 3)
+    found = runner.run(runner.prepare([Example("a"), Example("b")]))
+    np.testing.assert_allclose(np.exp(found), [[4 / 8, 1 / 8, 3 / 8]] * 2, rtol=1e-6)
+    assert runner.parameters == 3
+
+
+@pytest.mark.parametrize("name", ["tfidf", "static-embedding"])
+def test_words_that_decide_are_learnt(name: str, tmp_path: Path) -> None:
+    rows = examples(300)
+    runner = fitted(name, tmp_path, rows, gold(rows), "classification", 2)
+    words = [Example(f"the film is {word}") for word in (*BAD, *GOOD)]
+    found = runner.run(runner.prepare(words)).argmax(axis=1)
+    assert (found == [0] * len(BAD) + [1] * len(GOOD)).mean() > 0.9
+
+
+@pytest.mark.parametrize("name", ["tfidf", "static-embedding"])
+def test_too_few_rows_are_refused(name: str, tmp_path: Path) -> None:
+    rows = examples(2)
+    with pytest.raises(CompressError, match="2 training rows are too few"):
+        fitted(name, tmp_path, rows, gold(rows), "classification", 2)
+
+
+def test_tfidf_of_rows_without_words_is_refused(tmp_path: Path) -> None:
+    rows = [Example(" ", None, LABELS[index % 2]) for index in range(6)]
+    with pytest.raises(CompressError, match="no word"):
+        fitted("tfidf", tmp_path, rows, gold(rows), "classification", 2)
+
+
+def test_tfidf_read_back_counts_as_scikit_learn_does(tmp_path: Path) -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    rows = [*examples(12), Example("not good !", None, LABELS[0])]
+    runner = fitted("tfidf", tmp_path, rows, gold(rows), "classification", 2)
+    reference = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", sublinear_tf=True)
+    expected = reference.fit_transform([row.text for row in rows]).toarray()
+    np.testing.assert_allclose(runner.prepare(rows).toarray(), expected, atol=1e-6)
+    words = json.loads((tmp_path / "tfidf" / "vocabulary.json").read_text(encoding="utf-8"))
+    assert {"not good", "good !", "!"} <= set(words)
+    assert runner.parameters == 2 * len(words) + 2 + len(words)
+
+
+def test_a_static_embedding_is_the_mean_of_the_teachers_pieces(tmp_path: Path, teacher: ModelDir) -> None:
+    from compress.benchmarking.baselines.static_embedding import _open
+
+    rows = pairs(40)
+    fitted("static-embedding", tmp_path, rows, gold(rows), "classification", 2)
+    pooling = _open(tmp_path / "static-embedding")
+    table = teacher.load().get_input_embeddings().weight.detach().numpy()
+    tokenizer = teacher.load_tokenizer()
+    one, other = (
+        table[tokenizer(text, add_special_tokens=False)["input_ids"]].mean(axis=0)
+        for text in (rows[0].text, rows[0].text_pair)
+    )
+    expected = np.concatenate((one, other, np.abs(one - other), one * other))
+    np.testing.assert_allclose(pooling.features(pooling.tokenize(rows[:1]))[0], expected, atol=1e-6)
+
+
+def test_a_long_text_is_cut_as_the_teacher_cuts_it(tmp_path: Path) -> None:
+    rows = examples(40)
+    runner = fitted("static-embedding", tmp_path, rows, gold(rows), "classification", 2)
+    assert [len(ids) for ids in runner.prepare([Example("good " * 500)])[0]] == [64]  # positions of the tiny teacher
+
+
+def test_a_teacher_with_fewer_embeddings_than_pieces_has_no_static_floor(tmp_path: Path) -> None:
+    rows = examples(40)
+    with pytest.raises(Unavailable, match="embeddings for"):
+        plugins.find("floors", "static-embedding").load().fit(
+            tmp_path / "x", rows, gold(rows), "classification", 2, torch_directory("bilstm")
+        )
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_head_gives_the_probabilities_of_scikit_learn(classes: int, tmp_path: Path) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    generator = np.random.default_rng(1)
+    answers = np.arange(90) % classes
+    features = generator.normal(size=(90, 4)) + np.eye(classes, 4)[answers]
+    head = _linear_head.fit(features, answers, "classification", classes)
+    head.save(tmp_path)
+    found = _linear_head.Head.load(tmp_path)(features)
+    candidates = [LogisticRegression(C=c, max_iter=1000).fit(features, answers) for c in _linear_head.STRENGTHS]
+    assert any(np.allclose(np.exp(found), each.predict_proba(features), atol=1e-4) for each in candidates)
+
+
+def test_a_single_class_is_certain() -> None:
+    head = _linear_head.fit(np.ones((5, 2)), np.full(5, 1), "classification", 3)
+    assert (np.exp(head(np.ones((1, 2))))[0] > 0.999).tolist() == [False, True, False]
+
+
+def test_the_search_for_a_strength_draws_the_same_rows_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_linear_head, "SEARCH_ROWS", 30)
+    generator = np.random.default_rng(2)
+    features, answers = generator.normal(size=(200, 3)), np.arange(200) % 2
+    one, other = (_linear_head.fit(features, answers, "classification", 2) for _ in range(2))
+    np.testing.assert_array_equal(one.weights, other.weights)
+
+
+def test_a_head_is_read_back_as_it_was_whatever_the_order_of_its_memory(tmp_path: Path) -> None:
+    weights = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    _linear_head.Head(weights, np.zeros(3, dtype=np.float32)).save(tmp_path)
+    np.testing.assert_array_equal(_linear_head.Head.load(tmp_path).weights, weights)

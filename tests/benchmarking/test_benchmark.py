@@ -1,0 +1,464 @@
+"""The benchmark through its real worker processes, on tiny random models."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compress.benchmarking import benchmark as benchmark_module
+from compress.benchmarking.benchmark import _to_onnx, benchmark
+from compress.benchmarking.candidates import open_contenders, plan_entries
+from compress.benchmarking.lockfile import lock_path, read_lock
+from compress.benchmarking.result_fields import training_fields
+from compress.benchmarking.results.files import is_baseline, read_results, rows_of
+from compress.benchmarking.rounds import groups_of
+from compress.benchmarking.worker import Worker
+from compress.cli import execute
+from compress.data import Example, content_sha256
+from compress.errors import CompressError
+from compress.inference import cores
+from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
+from compress.models.model_dir import ModelDir
+from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
+
+QUICK: dict[str, Any] = {"rounds": 3, "batch_sizes": (1, 8)}
+ROWS = [*examples(38), Example("good", None, "positive"), Example("bad " * 90, None, "negative")]
+
+
+def with_manifest(directory: Path, **fields: Any) -> Path:
+    """Give a directory a manifest of ours."""
+    files = {k: v for k, v in describe_files(directory).items() if k != MANIFEST_NAME}
+    manifest = replace(Manifest(stage="distill", name=directory.name), **{"files": files, **fields})
+    (directory / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A teacher in torch and ONNX Runtime, its own export and a control."""
+    folder = tmp_path_factory.mktemp("models")
+    control = with_manifest(
+        write(folder / "control", bilstm()), recipe={"name": "bilstm"}, notes={"control": True}, seeds={"seed": 7}
+    )
+    output = folder / "results.jsonl"
+    lines = benchmark(
+        torch_directory("bert"),
+        [onnx_directory("bert"), control],
+        ROWS,
+        output=output,
+        study="tiny",
+        command="compress benchmark ...",
+        **QUICK,
+    )
+    return output, lines
+
+
+def find(lines: list[dict[str, Any]], runtime: str, batch_size: int = 1, **fields: Any) -> dict[str, Any]:
+    fields = {"padding": "longest", **fields}
+    (line,) = [
+        x
+        for x in lines
+        if x["runtime"] == runtime and x["batch_size"] == batch_size and all(x[k] == v for k, v in fields.items())
+    ]
+    return line
+
+
+def test_models_may_be_measured_in_groups(tmp_path: Path) -> None:
+    models = [write(tmp_path / name, bilstm(seed=number)) for number, name in enumerate(("a", "b", "c"))]
+    output = tmp_path / "r.jsonl"
+    lines = benchmark(torch_directory("bert"), models, ROWS, output=output, together=2, rounds=3, batch_sizes=(1,))
+    told = [(line["model"], line["padding"]) for line in lines]
+    assert told == [("bert", "longest"), ("bert", "max_length"), ("a", "longest"), ("b", "longest"), ("c", "longest")]
+    assert len({line["created"] for line in lines}) == 1 and all("predictions" in x for x in lines if x["model"] == "c")
+    assert all(line["speedup_low"] <= line["speedup"] <= line["speedup_high"] for line in lines)
+    assert read_lock(lock_path(output)).settings["together"] == 2
+
+
+def test_a_group_has_the_teacher_and_all_runtimes_of_its_models(tmp_path: Path) -> None:
+    models = [write(tmp_path / name, bilstm()) for name in ("a", "b", "c")]
+    contenders = open_contenders(torch_directory("bert"), models, [])
+    entries = plan_entries(contenders, ["torch", "onnxruntime"], lambda model: model)
+    titles = [[entry.title for entry in group] for group in groups_of(entries, 2)]
+    both = ("torch", "onnxruntime")
+    assert titles == [
+        [f"{name} in {runtime}" for name in names for runtime in both] for names in (("bert", "a", "b"), ("bert", "c"))
+    ]
+    assert groups_of(entries, 0) == [entries] and groups_of(entries[:2], 1) == [entries[:2]]
+
+
+def test_one_line_for_each_configuration(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    output, lines = measured
+    assert read_results([output]) == lines
+    # The teacher also runs in its export's runtime, and in torch with all rows padded.
+    assert len(lines) == 2 * (2 + 1 + 1 + 1)
+    assert {(x["kind"], x["runtime"]) for x in lines} == {
+        ("teacher", "torch"),
+        ("teacher", "onnxruntime"),
+        ("model", "onnxruntime"),
+        ("control", "torch"),
+    }
+    assert [(x["batch_size"], x["padding"]) for x in lines if x["kind"] == "teacher" and x["runtime"] == "torch"] == [
+        (1, "longest"),
+        (8, "longest"),
+        (1, "max_length"),
+        (8, "max_length"),
+    ]
+    assert len(rows_of(lines)) == 5 and sum(is_baseline(x) for x in lines) == 2
+
+
+def test_a_lock_lies_beside_the_results(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    lock = read_lock(lock_path(measured[0]))
+    assert [m.kind for m in lock.models] == ["teacher", "model", "control"]
+    assert lock.settings["batch_sizes"] == [1, 8] and lock.settings["padded_teacher"] is True
+    assert len(lock.figures) == len(measured[1])
+
+
+def test_padding_costs_operations_and_changes_no_answer(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    line = find(measured[1], "torch", 8, kind="teacher", padding="max_length")
+    dynamic = find(measured[1], "torch", 8, kind="teacher")
+    assert line["max_length"] == 64  # 128 is more than this model reads
+    assert line["flops_per_row"] > 1.5 * dynamic["flops_per_row"]
+    assert line["speedup_low"] <= line["speedup"] <= line["speedup_high"]
+    assert (dynamic["speedup"], dynamic["speedup_low"]) == (1.0, 1.0)
+    assert line["metric"] == dynamic["metric"] and "predictions" not in line
+
+
+def test_a_line_says_where_a_model_comes_from(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    teacher, export = find(measured[1], "torch", kind="teacher"), find(measured[1], "onnxruntime", kind="model")
+    assert teacher["parents"] == [] and export["parents"] == [teacher["model_sha256"]]
+    assert export["stage"] == "export" and export["model_sha256"] != teacher["model_sha256"]
+    assert len(teacher["tokenizer_sha256"]) == 64 and teacher["training_seed"] is None
+    control = find(measured[1], "torch", kind="control")
+    assert control["training_seed"] == 7 and control["tokenizer_sha256"] == teacher["tokenizer_sha256"]
+
+
+def test_operations_are_counted_where_torch_can(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    small, large = (find(measured[1], "torch", size, kind="teacher")["flops_per_row"] for size in (1, 8))
+    assert 0 < small < large  # a batch pads its rows
+    # The teacher's graph does what the teacher does; of a graph that came as one nobody knows.
+    assert find(measured[1], "onnxruntime", kind="teacher")["flops_per_row"] == small
+    assert find(measured[1], "onnxruntime", kind="model")["flops_per_row"] is None
+    assert find(measured[1], "torch", kind="control")["flops_per_row"] > 0
+    assert {x["matmul_peak_tflops"] for x in measured[1]} == {None}  # measured on a card only
+    assert {x["device_p50_ms"] for x in measured[1]} == {None}
+
+
+def test_a_line_holds_samples_sizes_and_origin(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    line = find(measured[1], "torch", kind="teacher")
+    assert [len(samples) for samples in line["latency_ms"]] == [20] * 3
+    assert 0 < line["latency_p50_ms"] <= line["latency_p90_ms"] <= line["latency_p95_ms"] <= line["latency_p99_ms"]
+    assert line["latency_p95_low_ms"] <= line["latency_p95_ms"] <= line["latency_p95_high_ms"]
+    assert line["throughput_tokens_per_second"] > 3 * line["throughput_rows_per_second"]
+    assert line["tokenizer_inside"] is False and line["labels"] == ["negative", "positive"] and line["left_out"] == []
+    assert line["throughput_rows_per_second"] > line["throughput_with_tokenizer_rows_per_second"] > 0
+    assert (line["speedup"], line["speedup_low"], line["speedup_high"]) == (1.0, 1.0, 1.0)
+    teacher = torch_directory("bert")
+    assert line["parameters"] == teacher.parameters and line["size_bytes"] == teacher.size_bytes
+    assert line["directory_bytes"] > line["size_bytes"]
+    # Some 500 MB of libraries are no part of a model of 0.1 MB.
+    assert line["peak_memory_bytes"] > 10 * line["model_memory_bytes"] > 0
+    assert line["data_rows"] == 40 and line["data_sha256"] == content_sha256(ROWS)
+    assert line["host"]["cores"] == os.cpu_count() and line["versions"]["torch"] and len(line["host_id"]) == 12
+    assert line["study"] == "tiny" and line["threads"] == 1 and line["tokens_max"] >= line["tokens_median"] > 0
+    assert not any(example.text in json.dumps(measured[1]) for example in ROWS)
+
+
+def test_an_export_agrees_with_its_teacher(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    line = find(measured[1], "onnxruntime", kind="model")
+    teacher = find(measured[1], "torch", kind="teacher")
+    assert line["agreement"] == 1.0 and line["predictions"] == teacher["predictions"]
+    assert line["metric"] == teacher["metric"] and line["metric_kept_percent"] == 100.0
+    assert line["difference_points"] == 0 and line["difference_low"] < 0 < line["difference_high"]
+    assert line["mcnemar_p"] == 1.0
+    # One is against the graph of the teacher, the other against torch: two measurements.
+    assert line["speedup_same_runtime"] != line["speedup"]
+    assert line["speedup_same_runtime_low"] < line["speedup_same_runtime_high"]
+
+
+def test_the_metric_is_that_of_the_model(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    gold = np.array([("negative", "positive").index(example.label or "") for example in ROWS])
+    teacher = find(measured[1], "torch", kind="teacher")
+    assert teacher["gold"] == gold.tolist()
+    for line in measured[1]:
+        if "predictions" in line:
+            assert line["metric"] == pytest.approx((np.array(line["predictions"]) == gold).mean())
+            assert line["metric_low"] <= line["metric"] <= line["metric_high"] and line["metric_rows"] == 40
+
+
+def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    teacher = find(measured[1], "torch", kind="teacher")
+    assert teacher["shape"] == {"type": "bert", "layers": 2, "hidden_size": 32, "vocabulary_size": len(tokenizer())}
+    assert teacher["training_steps"] is None and "budget" not in teacher
+    recipe = {"training": {"batch_size": 64}, "phases": [{"training": {}}, {"training": {"learning_rate": 1e-4}}]}
+    trained = with_manifest(write(tmp_path / "s", bilstm()), recipe=recipe, notes={"steps": 500})
+    assert training_fields(ModelDir.open(trained)) == {"training_steps": 500, "training_batch_size": 64}
+    recipe["phases"][1]["training"] = {"batch_size": 32}  # type: ignore[index]
+    uneven = with_manifest(trained, recipe=recipe, notes={"steps": 500})
+    assert training_fields(ModelDir.open(uneven)) == {"training_steps": 500, "training_batch_size": None}
+
+
+def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    line = find(measured[1], "torch", kind="control")
+    assert line["model"] == "control" and line["recipe"] == "bilstm"
+    student = with_manifest(write(tmp_path / "student", bilstm()), recipe={"name": "bilstm"})
+    control = with_manifest(write(tmp_path / "c", bilstm()), recipe={"name": "bilstm"}, notes={"control": True})
+    found = open_contenders(torch_directory("bert"), [control, student], [])
+    assert [(c.kind, c.control_of) for c in found] == [("teacher", ""), ("control", "student"), ("model", "")]
+
+
+def test_a_control_belongs_to_the_student_of_its_seed(tmp_path: Path) -> None:
+    made = {
+        name: with_manifest(
+            write(tmp_path / name, bilstm()),
+            recipe={"name": "bilstm"},
+            notes={"control": "control" in name},
+            seeds={"seed": int(name[-1])},
+        )
+        for name in ("bilstm-0", "bilstm-1", "control-1", "control-0", "control-2")
+    }
+    found = open_contenders(torch_directory("bert"), list(made.values()), [])
+    assert {c.name: c.control_of for c in found if c.kind == "control"} == {
+        "control-0": "bilstm-0",
+        "control-1": "bilstm-1",
+        "control-2": "bilstm-0",
+    }
+
+
+def test_students_that_are_trained_alike_have_one_control(tmp_path: Path) -> None:
+    def made(name: str, recipe: str, hidden: int = 8, **notes: bool) -> Path:
+        architecture = {"name": "bilstm", "options": {"hidden_size": hidden}}
+        return with_manifest(
+            write(tmp_path / name, bilstm(seed=len(list(tmp_path.iterdir())))),
+            notes=notes,
+            seeds={"seed": 3},
+            recipe={"name": recipe, "architecture": architecture, "training": {"max_steps": 5}, "phases": [recipe]},
+        )
+
+    one, two = made("one", "one"), made("two", "two")
+    control, other = made("one-control", "one", control=True), made("wide", "wide", hidden=9)
+    shutil.copytree(onnx_directory("bert").path, tmp_path / "two-int8")
+    parent = {"role": "model", "name": "two", "sha256": ModelDir.open(two).sha256}
+    int8 = with_manifest(tmp_path / "two-int8", stage="quantize", parents=(parent,))
+    found = open_contenders(torch_directory("bert"), [one, control, two, other, int8], [])
+    assert {c.name: c.control for c in found} == {
+        "bert": "",
+        "one": "one-control",
+        "one-control": "",
+        "two": "one-control",
+        "wide": "",
+        "two-int8": "one-control",
+    }
+    assert {c.name: c.control_of for c in found if c.kind == "control"} == {"one-control": "one"}
+    (alone,) = (c for c in open_contenders(torch_directory("bert"), [two, control], []) if c.kind == "control")
+    assert alone.control_of == "two"
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_what_was_made_from_a_student_bears_its_recipe(control: bool, tmp_path: Path) -> None:
+    student = with_manifest(write(tmp_path / "s", bilstm()), recipe={"name": "bilstm"}, notes={"control": control})
+    shutil.copytree(onnx_directory("bert").path, tmp_path / "int8")
+    parent = {"role": "model", "name": "s", "sha256": ModelDir.open(student).sha256}
+    int8 = with_manifest(tmp_path / "int8", stage="quantize", parents=(parent,))
+    found = open_contenders(torch_directory("bert"), [int8, student], [])
+    kind = "control" if control else "model"
+    assert [(c.recipe, c.kind) for c in found[1:]] == [("bilstm", kind)] * 2
+
+
+def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+    model, tokenizer = torch_directory("bert").load(), torch_directory("bert").load_tokenizer()
+    expected = [int(model(**tokenizer(row.text, return_tensors="pt", truncation=True)).logits.argmax()) for row in ROWS]
+    assert find(measured[1], "torch", kind="teacher")["predictions"] == expected
+
+
+def test_torch_models_are_exported_for_a_runtime_that_needs_it(tmp_path: Path) -> None:
+    contenders = open_contenders(torch_directory("bert"), [write(tmp_path / "student", bilstm())], [])
+    entries = plan_entries(contenders, ["torch", "onnxruntime"], lambda model: _to_onnx(model, tmp_path))
+    assert [entry.title for entry in entries] == [
+        "bert in torch",
+        "bert in onnxruntime",
+        "student in torch",
+        "student in onnxruntime",
+    ]
+    assert [entry.directory.is_onnx for entry in entries] == [False, True, False, True]
+    assert [entry.is_baseline for entry in entries] == [True, False, False, False]
+
+
+def test_pairs_and_regression(tmp_path: Path) -> None:
+    teacher = write(tmp_path / "teacher", classifier(labels=("score",)))
+    pairs = zip(examples(12), examples(24)[12:], strict=True)
+    rows = [Example(x.text, y.text, str(i / 4)) for i, (x, y) in enumerate(pairs)]
+    lines = benchmark(teacher, [], rows, rounds=3, batch_sizes=(2,), metric="spearman")
+    assert lines[0]["metric_name"] == "spearman" and -1 <= lines[0]["metric"] <= 1
+    assert len(set(lines[0]["predictions"])) > 2 and lines[0]["mcnemar_p"] is None
+
+
+def test_two_threads_are_compared_with_two_threads() -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    lines = benchmark(
+        torch_directory("bert"), [], examples(), rounds=3, batch_sizes=(1,), threads=(1, 2), padded_teacher=False
+    )
+    assert [(line["threads"], line["speedup"]) for line in lines] == [(1, 1.0), (2, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 2}, "--rounds 2"),
+        ({"threads": 999}, "--threads 999 is not possible here"),
+        ({"batch_sizes": (0,)}, "--batch-size 0"),
+        ({"device": "tpu"}, "--device tpu"),
+        ({"metric": "pearson"}, "does not fit classification"),
+        ({"runtimes": ["torhc"]}, "Did you mean 'torch'"),
+        ({"lengths": (0,)}, "--length 0"),
+        ({"bodies": ["bert-bass"]}, "Did you mean 'bert-base'"),
+        ({"peers": ["torch-dynamic-int4"]}, "Did you mean 'torch-dynamic-int8'"),
+        ({"peers": ["torch-dynamic-int8"], "peer_models": ["bort"]}, "--peer-model bort.*Did you mean 'bert'"),
+        ({"floors": ["tfidf"]}, "the floors tfidf are fitted on training rows; give them with --train"),
+        ({"train": [Example("new", None, "neither")] * 2}, "'neither'.*with --no-floors"),
+        ({"train": examples()}, "also occur in test"),
+    ],
+)
+def test_wrong_settings_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match=message):
+        benchmark(torch_directory("bert"), [], examples(), output=tmp_path / "r.jsonl", **{**QUICK, **options})
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    output.write_text("precious")
+    with pytest.raises(CompressError, match="--force"):
+        benchmark(torch_directory("bert"), [], examples(), output=output, **QUICK)
+    assert output.read_text() == "precious"
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "results.lock.json").write_text("precious")
+    with pytest.raises(CompressError, match="results.lock.json already exists.*--force"):
+        benchmark(torch_directory("bert"), [], examples(), output=tmp_path / "results.jsonl", **QUICK)
+    with pytest.raises(CompressError, match="is a directory; give a file in it"):
+        benchmark(torch_directory("bert"), [], examples(), output=tmp_path, force=True, **QUICK)
+    assert (tmp_path / "results.lock.json").read_text() == "precious"
+
+
+@pytest.mark.parametrize("role", ["train", "validation", "unlabeled"])
+def test_rows_that_a_model_has_seen_are_refused(role: str, tmp_path: Path) -> None:
+    rows = [Example(x.text) for x in examples()] if role == "unlabeled" else examples()
+    entry = {"role": role, "name": "reviews", "rows": 40, "sha256": content_sha256(rows)}
+    student = with_manifest(write(tmp_path / "student", bilstm()), data=(entry,))
+    with pytest.raises(CompressError, match=f"is the {role} data of student"):
+        benchmark(torch_directory("bert"), [student], list(reversed(examples())), **QUICK)
+
+
+def test_models_must_have_the_teachers_labels(tmp_path: Path) -> None:
+    other = write(tmp_path / "other", classifier(labels=("positive", "negative")))
+    with pytest.raises(CompressError, match="positive, negative, the teacher .* has negative, positive"):
+        benchmark(torch_directory("bert"), [other], examples(), **QUICK)
+
+
+def test_the_teacher_must_be_a_torch_model() -> None:
+    with pytest.raises(CompressError, match="is an ONNX model"):
+        benchmark(onnx_directory("bert"), [], examples(), **QUICK)
+
+
+def test_an_onnx_model_does_not_run_in_torch() -> None:
+    contenders = open_contenders(torch_directory("bert"), [onnx_directory("bert")], [])
+    with pytest.raises(CompressError, match="add --runtime onnxruntime"):
+        plan_entries(contenders, ["torch"], lambda model: model)
+
+
+def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        write(tmp_path / folder / "student", bilstm())
+    models = [tmp_path / "a" / "student", tmp_path / "b" / "student"]
+    names = [contender.name for contender in open_contenders(torch_directory("bert"), models, [])]
+    assert names == ["bert", "a/student", "b/student"]
+    with pytest.raises(CompressError, match="is given twice"):
+        open_contenders(torch_directory("bert"), [models[0], models[0]], [])
+
+
+def test_a_crashing_worker_says_its_last_words(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(onnx_directory("bert").path, broken)
+    worker = Worker("broken in onnxruntime", threads=1, scratch=tmp_path)
+    try:
+        with pytest.raises(CompressError, match="its process ended with exit code 1.*AttributeError"):
+            worker.ask("no_such_request")
+    finally:
+        worker.close()
+
+
+def test_a_killed_worker_is_reported_and_does_not_hang(tmp_path: Path) -> None:
+    worker = Worker("student", threads=1, scratch=tmp_path)
+    worker._process.kill()
+    with pytest.raises(CompressError, match="student: its process was killed by signal 9"):
+        worker.ask("memory")
+    worker.close()
+
+
+def test_a_damaged_graph_is_one_sentence(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(onnx_directory("bert").path, broken)
+    (broken / "model.onnx").write_bytes(b"no graph")
+    texts = tmp_path / "texts.json"
+    texts.write_text('[["good", null]]')
+    worker = Worker("broken in onnxruntime", threads=1, scratch=tmp_path)
+    try:
+        with pytest.raises(CompressError, match="broken in onnxruntime: .*cannot open"):
+            worker.ask(
+                "load",
+                folder="runtimes",
+                plugin="onnxruntime",
+                directory=str(broken),
+                device="cpu",
+                threads=1,
+                cores=[],
+                texts=str(texts),
+            )
+    finally:
+        worker.close()
+
+
+def test_no_process_outlives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    original = Worker.ask
+
+    def interrupted(self: Worker, request: str, **arguments: Any) -> dict[str, Any]:
+        started.append(self)
+        if request == "warm_up":
+            raise KeyboardInterrupt
+        return original(self, request, **arguments)
+
+    monkeypatch.setattr(Worker, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        benchmark(torch_directory("bert"), [], examples(), output=tmp_path / "r.jsonl", **QUICK)
+    assert started and all(worker._process.poll() is not None for worker in started)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_directory_that_is_opened_again_is_the_one_given() -> None:
+    teacher = ModelDir.open(torch_directory("bert").path)
+    (contender,) = open_contenders(teacher, [teacher.path], [])
+    assert contender.kind == "teacher"
+
+
+def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(benchmark_module, "benchmark", lambda *given, **named: asked.append(named) or [])
+    monkeypatch.setattr(cores, "available_cores", lambda: [3, 5])
+    monkeypatch.setenv("HOME", "/home/ann")
+    data = tmp_path / "test.csv"
+    data.write_text("text,label\nfine,good\npoor,bad\n")
+    words = ["benchmark", "--teacher", "/home/ann/big", "--model", "small", "--data", str(data), "-o", "x.jsonl", "-q"]
+    monkeypatch.setattr("sys.argv", ["compress", *words])
+    assert execute([*words, "--threads", "0"]) == 0 and execute([*words, "--threads", "1,2"]) == 0
+    assert [one["threads"] for one in asked] == [2, (1, 2)]
+    assert asked[0]["command"].startswith("compress benchmark --teacher ~/big --model small")

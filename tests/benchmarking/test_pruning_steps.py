@@ -1,0 +1,236 @@
+"""Structures: the shapes between the removals of a pruned model, built with random weights and measured beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.candidates import Contender, open_contenders
+from compress.benchmarking.lockfile import lock_path, read_lock
+from compress.benchmarking.pruning_steps import Structure, build_structures, plan_structures
+from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.rounds import Entry, Plan, Run, Setting, groups_of
+from compress.cli import execute
+from compress.data import Example
+from compress.errors import CompressError
+from compress.models.manifest import Manifest
+from compress.models.model_dir import ModelDir
+from compress.models.removal_history import removals_of
+from compress.pruning import targets
+from compress.pruning.prune import prune
+from compress.recipes import Pruning
+from compress.reporting.speedup_breakdown import waterfalls
+from tests.support.tiny import PLAIN, classifier, examples, torch_directory, write
+from tests.support.training_data import train_rows, validation_rows
+
+ROWS = [Example(f"{row.text} {PLAIN[index % 15]} zebra", None, row.label) for index, row in enumerate(examples(20))]
+
+
+def small(teacher: Path, output: Path, pruning: Pruning, **options: Any) -> ModelDir:
+    return prune(
+        teacher,
+        pruning,
+        output,
+        train=train_rows(),
+        validation=validation_rows(),
+        measure=False,
+        device="cpu",
+        threads=1,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def half(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
+    """Word pieces, a layer of two, a head of four and half of the neurons are gone."""
+    pruning = Pruning(heads="1", ffn="50%", layers="1", multiple=8, step=1.0)
+    corpus = [Example(row.text) for row in validation_rows()[:6]]
+    return small(teacher, tmp_path_factory.mktemp("pruned") / "half", pruning, vocabulary=corpus)
+
+
+@pytest.fixture(scope="module")
+def measured(teacher: Path, half: ModelDir, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    output = tmp_path_factory.mktemp("results") / "r.jsonl"
+    lines = benchmark(
+        teacher,
+        [half],
+        ROWS,
+        output=output,
+        structure=True,
+        runtimes=("onnxruntime",),
+        rounds=3,
+        batch_sizes=(1, 4),
+        padded_teacher=False,
+    )
+    return output, lines
+
+
+def test_every_shape_but_the_last_is_measured_wherever_the_model_is(measured: tuple[Path, list[Any]]) -> None:
+    output, lines = measured
+    assert read_results([output]) == lines
+    found = [one for one in lines if one["kind"] == "structure"]
+    names = [
+        "half: fewer word pieces",
+        "half: fewer word pieces and layers",
+        "half: fewer word pieces, layers and heads",
+    ]
+    assert [(x["model"], x["runtime"], x["batch_size"]) for x in found] == [
+        (name, "onnxruntime", size) for name in names for size in (1, 4)
+    ]
+    assert [x["removals"] for x in found[::2]] == [
+        ["vocabulary"],
+        ["vocabulary", "layers"],
+        ["vocabulary", "layers", "heads"],
+    ]
+    pruned = next(x for x in lines if x["model"] == "half")
+    assert pruned["removals"] == ["vocabulary", "layers", "heads", "neurons"] and pruned["metric"] is not None
+    teacher = next(x for x in lines if x["kind"] == "teacher")
+    assert "removals" not in teacher
+    for one in found:
+        assert one["parents"] == [pruned["model_sha256"], teacher["model_sha256"]]
+        assert one["tokenizer_sha256"] == pruned["tokenizer_sha256"] != teacher["tokenizer_sha256"]
+        assert one["metric"] is one["metric_name"] is one["agreement"] is None and "predictions" not in one
+        assert [len(batches) for batches in one["latency_ms"]] == [
+            len(batches) for batches in next(x for x in lines if x["batch_size"] == one["batch_size"])["latency_ms"]
+        ]
+        assert one["speedup"] > 0 and one["speedup_same_runtime"] > 0 and one["stage"] == one["recipe"] == ""
+    whole, shallow, narrow = found[::2]
+    assert (whole["heads_per_layer"], whole["ffn_per_layer"]) == ([4, 4], [64, 64])
+    assert (shallow["heads_per_layer"], shallow["ffn_per_layer"]) == ([4], [64])
+    assert (narrow["heads_per_layer"], narrow["ffn_per_layer"]) == ([3], [64])
+    assert teacher["parameters"] > whole["parameters"] > shallow["parameters"] > narrow["parameters"]
+    assert narrow["parameters"] > pruned["parameters"]
+    assert narrow["flops_per_row"] > pruned["flops_per_row"]
+
+
+def test_the_waterfall_has_a_step_for_every_removal(measured: tuple[Path, list[Any]]) -> None:
+    lines = [{**one, "noisy": False} for one in measured[1]]  # a busy host must not decide what is tested
+    (best,) = [row for row in rows_of(lines) if row.title == "half in onnxruntime"]
+    for found in waterfalls(best, lines):
+        assert [step.name for step in found.steps] == [
+            "runtime: torch → onnxruntime",
+            "smaller vocabulary",
+            "layers removed",
+            "heads removed",
+            "feed-forward neurons removed",
+        ]
+        assert found.steps[-1].after == "half in onnxruntime, 1 thread"
+
+
+def test_the_lock_repeats_it(measured: tuple[Path, list[Any]]) -> None:
+    lock = read_lock(lock_path(measured[0]))
+    assert lock.settings["structure"] is True
+    assert [model.kind for model in lock.models] == ["teacher", "model"]  # structures are made anew
+    assert sum(figure.kind == "structure" for figure in lock.figures) == 6
+
+
+def contenders(model: ModelDir, teacher: Path) -> list[Contender]:
+    return open_contenders(teacher, [model], [])
+
+
+def test_a_shape_is_the_same_every_time_and_no_other_models(half: ModelDir, teacher: Path, tmp_path: Path) -> None:
+    planned = plan_structures(contenders(half, teacher))
+    once, again = (build_structures(planned[2:], tmp_path / folder)[0] for folder in ("a", "b"))
+    assert once.model.sha256 == again.model.sha256
+    assert once.model.labels == half.labels and once.model.config["model_type"] == half.config["model_type"]
+    named = replace(planned[2], of=replace(planned[2].of, name="other"))
+    assert build_structures([named], tmp_path / "c")[0].model.sha256 != once.model.sha256
+
+
+@pytest.mark.parametrize("family", ["distilbert", "modernbert"])
+def test_shapes_have_the_models_own_classes_and_the_size_of_its_cuts(family: str, tmp_path: Path) -> None:
+    teacher = write(tmp_path / "whole", classifier(family), family)
+    pruned = small(teacher, tmp_path / "less", Pruning(heads="3", ffn="50%", hidden="25%", multiple=8, step=1.0))
+    planned = plan_structures(contenders(pruned, teacher))
+    assert [one.removals for one in planned] == [("heads",), ("heads", "neurons")]
+    built = build_structures(planned, tmp_path)
+    cuts = json.loads((pruned.path / "pruning.json").read_text())["cuts"]
+    assert [one.model.parameters for one in built] == [cut["parameters"] for cut in cuts[1:3]]
+    for one, cut in zip(built, cuts[1:], strict=False):
+        assert one.model.manifest is not None and one.model.manifest.architecture == cut["architecture"]
+        assert one.model.load().config.architectures == ModelDir.open(pruned.path).load().config.architectures
+
+
+def test_taggers_stay_taggers(tmp_path: Path) -> None:
+    from transformers import AutoConfig, BertForTokenClassification
+
+    tags = ("NOUN", "VERB", "X")
+    config = torch_directory("bert").load().config.to_diff_dict()
+    config = {key: value for key, value in config.items() if key not in {"id2label", "label2id", "problem_type"}}
+    labelled = AutoConfig.for_model(**config, id2label=dict(enumerate(tags)))
+    tagger = ModelDir.open(write(tmp_path / "tagger", BertForTokenClassification(labelled)))
+    contender = Contender(tagger, "tagger", "model")
+    (built,) = build_structures([Structure(contender, ("layers",), config)], tmp_path)
+    assert built.model.task == "tagging" and built.model.labels == tags and built.name == "tagger: fewer layers"
+
+
+def noted(model: ModelDir, shapes: Any) -> ModelDir:
+    return ModelDir(model.path, Manifest(stage="prune", notes={"shapes": shapes}))
+
+
+def test_recovery_and_the_whole_are_no_removals() -> None:
+    shapes = [{"removal": name, "config": {}} for name in ("nothing", "layers", "heads", "recovery")]
+    assert removals_of(noted(torch_directory("bert"), shapes)) == ("layers", "heads")
+    assert removals_of(torch_directory("bert")) == ()
+
+
+def test_a_target_that_leaves_neurons_alone_does_not_count_them(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = targets.choose_units
+
+    def choose(*arguments: Any, **options: Any) -> Any:
+        chosen = original(*arguments, **options)
+        chosen["masks"]["neurons"] = [[1] * len(row) for row in chosen["masks"]["neurons"]]
+        return chosen
+
+    monkeypatch.setattr(targets, "choose_units", choose)
+    made = small(teacher, tmp_path / "heads", Pruning(heads="3", ffn="50%", multiple=8, step=1.0))
+    assert made.manifest is not None and made.manifest.architecture["ffn_per_layer"] == [64, 64]
+    assert removals_of(made) == ("heads",)
+
+
+def test_without_two_removals_there_is_nothing_to_take_apart(teacher: Path, tmp_path: Path) -> None:
+    output = tmp_path / "r.jsonl"
+    with pytest.raises(CompressError, match="--structure takes two or more removals.*or leave it out"):
+        benchmark(teacher, [], ROWS, output=output, structure=True)
+    data = tmp_path / "data.csv"
+    data.write_text("text,label\n" + "".join(f"{row.text},{row.label}\n" for row in ROWS))
+    given = ["benchmark", "--teacher", str(teacher), "--model", str(teacher), "--data", str(data)]
+    assert execute([*given, "--structure", "-o", str(output)]) == 2 and not output.exists()
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [{"layers": {}}, ["layers"], [{"removal": "roof", "config": {}}], [{"removal": "layers", "config": "bert"}]],
+)
+def test_a_manifest_that_no_prune_wrote_is_refused_before_anything_is_measured(shapes: Any) -> None:
+    with pytest.raises(CompressError, match="notes shapes that no 'compress prune' writes"):
+        open_contenders(torch_directory("bert"), [noted(torch_directory("pruned-bert"), shapes)], [])
+
+
+@pytest.mark.parametrize("config", [{}, {"model_type": "no-such-model"}, {"model_type": "bert", "hidden_size": "x"}])
+def test_a_shape_that_cannot_be_built_is_the_manifests_fault(config: dict[str, Any], tmp_path: Path) -> None:
+    shapes = [{"removal": name, "config": config} for name in ("layers", "heads")]
+    opened = open_contenders(torch_directory("bert"), [noted(torch_directory("pruned-bert"), shapes)], [])
+    with pytest.raises(CompressError, match="fewer layers cannot be built from the manifest.*leave --structure out"):
+        build_structures(plan_structures(opened), tmp_path)
+
+
+def test_structures_are_in_their_models_group_and_at_the_datas_own_lengths() -> None:
+    model = torch_directory("bert")
+    teacher, one, other = (
+        Contender(model, name, kind) for name, kind in (("t", "teacher"), ("a", "model"), ("b", "model"))
+    )
+    shape = replace(one, name="a: fewer layers", kind="structure", structure_of="a")
+    entries = [Entry(contender, "torch", model, "torch", "cpu") for contender in (teacher, one, other, shape)]
+    groups = [[entry.contender.name for entry in group] for group in groups_of(entries, 1)]
+    assert groups == [["t", "a", "a: fewer layers"], ["t", "b"]]
+    plan = Plan("cpu", (1,), (1, 4), (16,), 3, 0, 0, False)
+    at = [plan.settings(Run(entry, 1, None)) for entry in (entries[3], entries[1])]  # type: ignore[arg-type]
+    assert at == [[Setting(1), Setting(4)], [Setting(1), Setting(4), Setting(1, 16), Setting(4, 16)]]

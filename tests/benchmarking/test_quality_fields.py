@@ -1,0 +1,220 @@
+"""The quality fields of a result line, each against a value worked out by hand, and the calibration interval."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compress.benchmarking.quality_fields import quality_fields
+from compress.benchmarking.results.schema import QUALITY, faults
+from compress.errors import CompressError
+from compress.evaluation.calibration_error import calibration_error, calibration_interval
+from compress.evaluation.metrics import METRICS, mcnemar_p, paired_difference
+from tests.support.results import line
+
+LABELS = ("negative", "positive")
+
+
+def logits_of(probability: list[float]) -> np.ndarray:
+    """Return the log-probabilities ``[N, 2]`` of models that give class 1 these probabilities."""
+    second = np.array(probability)
+    return np.log(np.stack([1 - second, second], axis=1))
+
+
+def fields(
+    logits: dict[str, np.ndarray | None],
+    gold: list[Any] | np.ndarray,
+    metric: str = "accuracy",
+    labels: tuple[str, ...] = LABELS,
+) -> dict[str, dict[str, Any]]:
+    chosen = METRICS[metric]
+    return quality_fields(logits, np.asarray(gold), baseline="teacher", metric=chosen, task=chosen.task, labels=labels)
+
+
+GOLD = [1, 1, 1, 0, 0, 0, 1, 0]
+TEACHER = logits_of([0.9, 0.8, 0.7, 0.2, 0.1, 0.6, 0.4, 0.3])  # wrong on rows 5 and 6
+MODEL = logits_of([0.8, 0.3, 0.1, 0.1, 0.7, 0.4, 0.4, 0.2])  # wrong on rows 1, 2, 4 and 6
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, dict[str, Any]]:
+    return fields({"teacher": TEACHER, "model": MODEL, "body": None}, GOLD)
+
+
+def test_every_field_of_the_schema_is_there_and_of_its_type(found: dict[str, dict[str, Any]]) -> None:
+    names = {field.name for field in QUALITY} - {"predictions", "gold"}
+    for one in found.values():
+        assert set(one) == names
+        assert faults(line("model", **one)) == []
+        json.dumps(one, allow_nan=False)
+
+
+def test_the_metric_and_its_difference(found: dict[str, dict[str, Any]]) -> None:
+    model, teacher = found["model"], found["teacher"]
+    assert (teacher["metric"], model["metric"], model["metric_rows"]) == (0.75, 0.5, 8)
+    assert model["metric_kept_percent"] == pytest.approx(100 * 0.5 / 0.75)
+    assert model["difference_points"] == -25.0
+    assert model["difference_low"] < -25.0 < model["difference_high"]
+    assert model["mcnemar_p"] == mcnemar_p(1, 3) == pytest.approx(2 * (1 + 4) / 2**4)
+    assert model["agreement"] == 0.5  # all but rows 1, 2, 4 and 5
+
+
+def test_the_teacher_differs_from_itself_by_nothing(found: dict[str, dict[str, Any]]) -> None:
+    teacher = found["teacher"]
+    assert (teacher["difference_points"], teacher["difference_low"], teacher["difference_high"]) == (0.0, 0.0, 0.0)
+    assert teacher["mcnemar_p"] is None and teacher["agreement"] == 1.0 and teacher["metric_kept_percent"] == 100.0
+    assert teacher["flips_lost"] == teacher["flips_won"] == [] and teacher["flips_lost_rows"] == 0
+    assert [one["difference_points"] for one in teacher["classes"]] == [0.0, 0.0]
+    assert [(one["low"], one["high"]) for one in teacher["classes"]] == [(0.0, 0.0), (0.0, 0.0)]
+
+
+def test_a_body_has_no_quality(found: dict[str, dict[str, Any]]) -> None:
+    body = found["body"]
+    assert body["metric_rows"] == 0 and body["classes"] == body["flips_lost"] == body["flips_won"] == []
+    counted = {"metric_rows", "classes", "flips_lost", "flips_won"}
+    assert {value for name, value in body.items() if name not in counted} == {None}
+
+
+def test_flips_are_listed_worst_first(found: dict[str, dict[str, Any]]) -> None:
+    model = found["model"]
+    assert model["flips_lost"] == [
+        {"row": 2, "gold": 1, "predicted": 0, "change": -60.0},
+        {"row": 4, "gold": 0, "predicted": 1, "change": -60.0},
+        {"row": 1, "gold": 1, "predicted": 0, "change": -50.0},
+    ]
+    assert model["flips_won"] == [{"row": 5, "gold": 0, "predicted": 0, "change": 20.0}]
+    assert (model["flips_lost_rows"], model["flips_won_rows"]) == (3, 1)
+
+
+def test_only_the_first_hundred_flips_are_kept_but_all_are_counted() -> None:
+    teacher, model = logits_of([0.9] * 150), logits_of([0.1 + 0.001 * row for row in range(150)])
+    found = fields({"teacher": teacher, "model": model}, [1] * 150)["model"]
+    assert found["flips_lost_rows"] == 150
+    assert [flip["row"] for flip in found["flips_lost"]] == list(range(100))
+
+
+def test_recall_is_compared_class_by_class(found: dict[str, dict[str, Any]]) -> None:
+    negative, positive = found["model"]["classes"]
+    assert (negative["label"], negative["rows"], negative["recall"], negative["teacher_recall"]) == (
+        "negative",
+        4,
+        0.75,
+        0.75,
+    )
+    assert (positive["recall"], positive["teacher_recall"], positive["difference_points"]) == (0.25, 0.75, -50.0)
+    held = np.array(GOLD) == 1
+    expected = paired_difference(
+        MODEL.argmax(1)[held], TEACHER.argmax(1)[held], np.ones(4, int), metric=METRICS["accuracy"], classes=2
+    )
+    assert (positive["low"], positive["high"]) == (expected.low, expected.high)
+
+
+def test_classes_with_one_row_or_none_have_nulls() -> None:
+    generator = np.random.default_rng(0)
+    labels = tuple(f"class {index}" for index in range(150))
+    logits = {"teacher": generator.normal(size=(9, 150)), "model": generator.normal(size=(9, 150))}
+    classes = fields(logits, [0] * 8 + [1], labels=labels)["model"]["classes"]
+    assert len(classes) == 150
+    assert classes[0]["rows"] == 8 and classes[0]["low"] is not None
+    one, none = classes[1], classes[2]
+    assert one["rows"] == 1 and one["recall"] in {0.0, 1.0} and one["low"] is one["high"] is None
+    assert none == {
+        "label": "class 2",
+        "rows": 0,
+        "recall": None,
+        "teacher_recall": None,
+        "difference_points": None,
+        "low": None,
+        "high": None,
+    }
+
+
+def test_a_regression_flips_where_its_error_grows() -> None:
+    gold = [0.0, 1.0, 2.0, 3.0, 4.0]
+    teacher = np.array([[0.0], [1.5], [2.0], [3.5], [4.0]])
+    model = np.array([[0.25], [1.0], [4.0], [2.5], [4.00001]])
+    found = fields({"teacher": teacher, "model": model}, gold, "pearson", ("score",))["model"]
+    assert found["flips_lost"] == [
+        {"row": 2, "gold": 2.0, "predicted": 4.0, "change": -2.0},
+        {"row": 0, "gold": 0.0, "predicted": 0.25, "change": -0.25},
+    ]
+    assert found["flips_won"] == [{"row": 1, "gold": 1.0, "predicted": 1.0, "change": 0.5}]
+    assert found["calibration_error"] is found["calibration_error_low"] is found["mcnemar_p"] is None
+    assert found["classes"] == [] and faults(line("model", **found)) == []
+    assert found["agreement"] == pytest.approx(np.corrcoef(teacher[:, 0], model[:, 0])[0, 1])
+
+
+def test_a_share_of_nothing_is_null() -> None:
+    wrong = logits_of([0.1, 0.1, 0.1])
+    assert fields({"teacher": wrong, "model": logits_of([0.9] * 3)}, [1, 1, 1])["model"]["metric_kept_percent"] is None
+
+
+def test_certain_answers_are_fine_and_broken_ones_are_named() -> None:
+    with np.errstate(divide="ignore"):
+        certain = logits_of([1.0, 0.0, 1.0])  # log-probabilities of minus infinity
+    found = fields({"teacher": certain}, [1, 0, 0])["teacher"]
+    assert found["calibration_error"] == pytest.approx(1 / 3)
+    broken = certain.copy()
+    broken[1] = np.nan
+    with pytest.raises(CompressError, match="model answers row 1 and 0 others"):
+        fields({"teacher": certain, "model": broken}, [1, 0, 0])
+    with pytest.raises(CompressError, match="have 1 row"):
+        fields({"teacher": certain[:1]}, [1])
+    with pytest.raises(ValueError, match="baseline teacher has no logits"):
+        fields({"teacher": None}, [1, 0])
+    with pytest.raises(ValueError, match=r"shape \(3, 2\), not \(4, 2\)"):
+        fields({"teacher": certain}, [1, 0, 0, 1])
+
+
+def test_calibration_error_by_hand() -> None:
+    # Two bins of two rows: means 0.65 and 0.9 against 0.5 and 0.5 right.
+    confidence, correct = np.array([0.9, 0.6, 0.9, 0.7]), np.array([1, 0, 0, 1])
+    assert calibration_error(confidence, correct, bins=2) == pytest.approx((0.15 + 0.4) / 2)
+    # One bin: 0.775 against 0.5. Four bins: the mean of the single distances, ties taken together.
+    assert calibration_error(confidence, correct, bins=1) == pytest.approx(0.275)
+    assert calibration_error(confidence, correct, bins=4) == pytest.approx((0.6 + 0.3 + 2 * 0.4) / 4)
+
+
+def test_a_row_on_a_border_counts_in_both_bins() -> None:
+    # Three rows in two bins: the middle one is half in each. Gaps 0.6, -0.3, 0.9 in rising order of confidence.
+    confidence, correct = np.array([0.6, 0.7, 0.9]), np.array([0, 1, 0])
+    assert calibration_error(confidence, correct, bins=2) == pytest.approx((abs(0.6 - 0.15) + abs(0.9 - 0.15)) / 3)
+
+
+def test_the_order_of_rows_does_not_matter_to_calibration() -> None:
+    generator = np.random.default_rng(3)
+    confidence, correct = np.round(generator.uniform(0.5, 1, 200), 1), generator.random(200) < 0.7
+    shuffled = generator.permutation(200)
+    assert calibration_error(confidence, correct) == pytest.approx(
+        calibration_error(confidence[shuffled], correct[shuffled])
+    )
+
+
+def world(rows: int, sharpness: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return the confidence and correctness of a model whose logits are ``sharpness`` times what they should be."""
+    logit = np.abs(generator.normal(0, 3, rows))
+    return 1 / (1 + np.exp(-sharpness * logit)), generator.random(rows) < 1 / (1 + np.exp(-logit))
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 1.7, 0.6])
+def test_the_calibration_interval_covers_the_truth(sharpness: float) -> None:
+    """Of a perfectly calibrated model, an overconfident one and a timid one; plain percentiles fail for the first."""
+    generator = np.random.default_rng(7)
+    truth = 0.0 if sharpness == 1.0 else calibration_error(*world(1_000_000, sharpness, generator))
+    held = 0
+    for seed in range(60):
+        confidence, correct = world(400, sharpness, generator)
+        low, high = calibration_interval(confidence, correct, seed=seed, resamples=300)
+        assert low <= calibration_error(confidence, correct) <= high
+        held += low <= truth <= high
+    assert held >= 51  # 95% of 60 is 57; fewer than 51 has a chance of 1%
+
+
+def test_the_calibration_interval_repeats() -> None:
+    confidence, correct = world(300, 1.7, np.random.default_rng(1))
+    first = calibration_interval(confidence, correct, seed=4, resamples=200)
+    assert first == calibration_interval(confidence, correct, seed=4, resamples=200)
+    assert first != calibration_interval(confidence, correct, seed=5, resamples=200)

@@ -1,0 +1,436 @@
+"""The command line: what users see when they are right, wrong, impatient, or out of disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compress.cli import COMMANDS, execute
+from compress.data import Example
+from compress.models.manifest import Manifest
+from compress.models.output_dir import finish
+from compress.recipes import catalogue
+from tests.support.tiny import classifier, write
+from tests.support.training_data import TINY_STUDENT, labelled_file, pool_file, pool_rows, train_rows, validation_rows
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+
+class Desk:
+    """A folder with everything a command needs, and the words to say it."""
+
+    def __init__(self, folder: Path, teacher: Path) -> None:
+        self.folder = folder
+        self.teacher = teacher
+        self.train = labelled_file(folder / "train.csv", train_rows())
+        self.validation = labelled_file(folder / "validation.csv", validation_rows())
+        pool_file(folder / "pool.txt")
+        self.pool = folder / "pool.txt"
+        self.student = folder / "tiny.toml"
+        self.student.write_text(TINY_STUDENT)
+        self.out = folder / "made" / "out"
+        self.out.parent.mkdir()
+
+    def command(self, name: str, **changed: Any) -> list[str]:
+        options: dict[str, dict[str, Any]] = {
+            "label": {"teacher": self.teacher, "unlabeled": self.pool},
+            "finetune": {"teacher": self.teacher, "train": self.train, "validation": self.validation},
+            "distill": {
+                "teacher": self.teacher,
+                "student": self.student,
+                "unlabeled": self.pool,
+                "train": self.train,
+                "validation": self.validation,
+            },
+            "prune": {"model": self.teacher, "heads": "2", "train": self.train, "validation": self.validation},
+            "quantize": {"model": self.teacher, "validation": self.validation},
+            "export": {"model": self.teacher},
+            "predict": {"model": self.teacher, "data": self.pool},
+            "benchmark": {"teacher": self.teacher, "model": self.teacher, "data": self.validation},
+        }
+        given = options[name] | ({} if name == "predict" else {"output": self.out}) | changed
+        words = [name]
+        for option, value in given.items():
+            if value is not None:
+                words += [f"--{option.replace('_', '-')}", str(value)]
+        return words
+
+    def file(self, name: str, content: str | bytes) -> Path:
+        path = self.folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def damaged(self, damage: Callable[[Path], Any], *, manifest: bool = False) -> Path:
+        path = self.folder / "damaged"
+        shutil.copytree(self.teacher, path)
+        if manifest:
+            finish(path, Manifest(stage="finetune", labels=("negative", "positive")))
+        damage(path)
+        return path
+
+
+@pytest.fixture
+def desk(tmp_path: Path, teacher: Path) -> Desk:
+    return Desk(tmp_path, teacher)
+
+
+def cut(path: Path) -> None:
+    data = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(data[: len(data) // 2])
+
+
+def flip(path: Path) -> None:
+    data = bytearray((path / "model.safetensors").read_bytes())
+    data[-1] ^= 255
+    (path / "model.safetensors").write_bytes(data)
+
+
+def to_pickle(path: Path) -> None:
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
+
+
+def no_head(path: Path) -> None:
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
+
+
+def rows(desk: Desk, name: str, label: str | None = None, repeat: list[Example] | None = None) -> Path:
+    made = repeat or [Example(f"x {index}", None, label or "positive") for index in range(6)]
+    return labelled_file(desk.folder / name, made)
+
+
+BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
+    "missing file": (lambda d: d.command("distill", train="gone.csv"), "gone.csv"),
+    "missing pool": (lambda d: d.command("label", unlabeled="gone.txt"), "gone.txt"),
+    "missing model": (lambda d: d.command("prune", model="./gone"), "./gone does not exist"),
+    "empty file": (lambda d: d.command("label", unlabeled=d.file("e.txt", "")), "e.txt is empty"),
+    "empty train": (lambda d: d.command("finetune", train=d.file("e.csv", "")), "e.csv is empty"),
+    "blank lines only": (lambda d: d.command("label", unlabeled=d.file("e.txt", "\n\n \n")), "e.txt is empty"),
+    "a header alone": (lambda d: d.command("finetune", train=d.file("e.csv", "text,label\n")), "a header but no rows"),
+    "no text at all": (lambda d: d.command("label", unlabeled=d.file("e.csv", 'text,n\n"",1\n')), "no text"),
+    "binary as text": (lambda d: d.command("label", unlabeled=d.file("b.txt", bytes(range(256)) * 9)), "b.txt"),
+    "weights as text": (lambda d: d.command("label", unlabeled=d.teacher / "model.safetensors"), "model.safetensors"),
+    "a directory as text": (lambda d: d.command("label", unlabeled=d.folder), "director"),
+    "wrong column": (lambda d: d.command("finetune", text_column="txt"), "Did you mean 'text'"),
+    "wrong label column": (lambda d: d.command("prune", label_column="labl"), "Did you mean 'label'"),
+    "unknown format": (lambda d: d.command("label", format="docx"), "no format 'docx'"),
+    "label not in the set": (
+        lambda d: d.command("prune", train=d.file("t.csv", "text,label\na,good\nb,bad\n")),
+        "which the model does not know: allowed are negative, positive",
+    ),
+    "unknown validation label": (
+        lambda d: d.command("quantize", validation=d.file("v.csv", "text,label\na,x\nb,y\n")),
+        "which the model does not know",
+    ),
+    "one class only": (lambda d: d.command("finetune", train=rows(d, "one.csv")), "has only one class, 'positive'"),
+    "validation = train": (
+        lambda d: d.command("distill", validation=d.train),
+        "40 of the 40 rows of train also occur in validation",
+    ),
+    "overlapping rows": (
+        lambda d: d.command("finetune", validation=rows(d, "v.csv", repeat=train_rows()[:8])),
+        "--drop-overlap",
+    ),
+    "pool overlaps validation": (
+        lambda d: d.command("distill", unlabeled=d.file("p.txt", "\n".join(e.text for e in validation_rows()))),
+        "--drop-overlap",
+    ),
+    "not a classifier": (lambda d: d.command("label", teacher=d.damaged(no_head)), "is not a sequence classifier"),
+    "truncated weights": (lambda d: d.command("label", teacher=d.damaged(cut)), "is corrupt or cut short"),
+    "corrupt weights": (lambda d: d.command("prune", model=d.damaged(flip, manifest=True)), "its hash differs"),
+    "a pickle": (lambda d: d.command("export", model=d.damaged(to_pickle)), "holds pickled weights"),
+    "another hash": (lambda d: d.command("predict", model=d.damaged(flip, manifest=True)), "its hash differs"),
+    "heads 0%": (lambda d: d.command("prune", heads="0%"), "--heads 0% is not between 0% and 100%"),
+    "heads 100%": (lambda d: d.command("prune", heads="100%"), "--heads 100% is not between 0% and 100%"),
+    "heads 160%": (lambda d: d.command("prune", heads="160%"), "--heads 160% is not between 0% and 100%"),
+    "heads abc": (lambda d: d.command("prune", heads="abc"), "--heads abc is neither a share nor a count"),
+    "unknown student": (lambda d: d.command("distill", student="bilsm"), "Did you mean 'bilstm'?"),
+    "unknown teacher": (lambda d: d.command("finetune", teacher="minilm-l7"), "Did you mean 'minilm-l6'?"),
+    "unknown recipe keys": (
+        lambda d: d.command("distill", student=d.file("s.toml", TINY_STUDENT + 'epoch = 1\n[trainin]\nx = "y"\n')),
+        "2 faults: unknown key trainin. Did you mean 'training'?; unknown key training.epoch. Did you mean 'epochs'?",
+    ),
+    "unknown study": (lambda d: ["run", "sst3", "-o", str(d.out)], "Did you mean 'sst2'?"),
+    "unknown criterion": (lambda d: d.command("prune", criterion="fisher"), "unknown criterion 'fisher'"),
+    "unknown method": (lambda d: d.command("quantize", method="onnx-dinamic"), "Did you mean 'onnx-dynamic'?"),
+    "unknown metric": (lambda d: d.command("distill", metric="acc"), "acc"),
+    "an unreachable hub model": (lambda d: d.command("label", teacher="some/one"), "neither a directory here nor"),
+    "data nowhere": (lambda d: ["run", "sst2", "-o", str(d.out)], "give --data-root or set COMPRESS_DATA"),
+    "a parent that is a file": (lambda d: d.command("label", output=d.file("f", "x") / "out"), "out"),
+    "no option": (lambda d: ["label", "--teacher", str(d.teacher), "-o", str(d.out)], "Missing option '--unlabeled'"),
+    "an unknown option": (lambda d: [*d.command("label"), "--batchsize", "3"], "No such option"),
+    "a number that is none": (lambda d: [*d.command("label"), "--threads", "two"], "'two' is not a valid integer"),
+    "an unknown command": (lambda d: ["distil"], "unknown command 'distil'; see 'compress --help'. Did you mean 'dist"),
+    "an unknown list": (lambda d: ["list", "student"], "Did you mean 'students'?"),
+    "nothing of that name": (lambda d: ["show", "bilstn"], "Did you mean 'bilstm'?"),
+    "predict what": (lambda d: ["predict", "--model", str(d.teacher)], "predict needs either TEXT"),
+}
+
+
+@pytest.mark.parametrize("mistake", BAD_INPUT)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(
+    mistake: str, desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COMPRESS_DATA", raising=False)
+    make, sentence = BAD_INPUT[mistake]
+    arguments = make(desk)
+    before = {path for path in desk.folder.rglob("*")}
+    code = execute(arguments)
+    said = capsys.readouterr().err
+    errors = [line for line in said.splitlines() if line.startswith("Error: ")]
+    assert code == 2, said
+    assert len(errors) == 1 and said.splitlines()[-1] == errors[0] and "Traceback" not in said
+    assert sentence in errors[0]
+    assert {path for path in desk.folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("command", ["label", "finetune", "distill", "prune", "quantize", "export", "benchmark"])
+def test_an_output_that_exists_is_refused(command: str, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.out.mkdir()
+    (desk.out / "mine.txt").write_text("mine")
+    assert execute(desk.command(command)) == 2
+    assert str(desk.out) in capsys.readouterr().err
+    assert [path.name for path in desk.out.parent.iterdir()] == ["out"]
+    assert [path.name for path in desk.out.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk(
+    number: int, desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow.parquet as pq
+
+    def full(*given: Any, **named: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "write_table", full)
+        assert execute(desk.command("label")) == 2
+    said = capsys.readouterr().err
+    assert "full" in said or "quota" in said
+    assert "The same command goes on from what is finished" in said and "Traceback" not in said
+    assert not desk.out.exists()
+    assert execute(desk.command("label")) == 0
+    assert [path.name for path in desk.out.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("error", ["safetensors", "torch"])
+def test_a_full_disk_as_the_libraries_tell_it(
+    error: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither raises an OSError. The messages are those that a full tmpfs gave."""
+    from safetensors import SafetensorError
+
+    import compress.models.saving
+
+    def full(*given: Any, **named: Any) -> None:
+        if error == "torch":
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(compress.models.saving, "save_model", full)
+    assert execute(desk.command("prune")) == 2
+    said = capsys.readouterr().err
+    assert "disk is full" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM])
+def test_no_permission_to_write(
+    number: int, desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Simulated, because the administrator, as whom tests often run, may write everywhere."""
+    original = Path.mkdir
+
+    def forbidden(self: Path, *given: Any, **named: Any) -> None:
+        if desk.out.parent in self.parents:
+            raise OSError(number, os.strerror(number), str(self))
+        original(self, *given, **named)
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    assert execute(desk.command("label")) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("Error: ") and str(desk.out.parent) in said and "Nothing was written." in said
+
+
+INTERRUPTED = """
+import os, sys, time
+from dataclasses import replace
+from compress.labelling import label as stage
+plan, write = stage.plan_for, stage.write_shard
+stage.choose_runtime = lambda model, device: ("torch", "cpu")
+stage.plan_for = lambda *given, **named: replace(plan(*given, **named), shard_rows=30)
+
+def slow(directory, number, *rest):
+    write(directory, number, *rest)
+    if os.environ.get("SLOW"):
+        print("shard", number, flush=True)
+        time.sleep(60)
+
+stage.write_shard = slow
+from compress.cli import main
+main()
+"""
+
+
+def test_ctrl_c_exits_130_and_says_what_can_be_resumed(desk: Desk) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, *desk.command("label")]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"SLOW": "1"},
+        # A shell that runs the tests in the background has its children ignore SIGINT, and they inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None and process.stdout.readline() == "shard 0\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == f"Interrupted. The same command goes on from what is finished of {desk.out}."
+    assert "Traceback" not in said and not desk.out.exists()
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith(f"{desk.out}: 90 rows")
+    assert sorted(path.name for path in desk.out.glob("*.parquet")) == [f"shard-0000{n}.parquet" for n in range(3)]
+
+
+def test_ctrl_c_before_anything_was_written(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import compress.data.sources
+
+    def interrupted(*given: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compress.data, "open_source", interrupted)
+    assert execute(desk.command("label")) == 130
+    assert capsys.readouterr().err.strip() == "Interrupted. Nothing was written."
+
+
+def test_a_bug_of_ours_keeps_its_traceback(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    import compress.data.sources
+
+    monkeypatch.setattr(compress.data, "open_source", lambda *given, **named: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        execute(desk.command("label"))
+
+
+# When all is well
+
+
+def test_from_text_to_a_pruned_student_in_four_commands(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = desk.out.parent
+    assert execute([*desk.command("label", output=folder / "labels"), "--rows", "60"]) == 0
+    assert "60 rows labelled on torch (cpu," in capsys.readouterr().out
+    assert execute(desk.command("distill", unlabeled=None, labels=folder / "labels", output=folder / "student")) == 0
+    assert "parameters" in capsys.readouterr().out
+    recover = {"recover": 1, "labels": folder / "labels"}
+    assert execute(desk.command("prune", heads="60%", output=folder / "small", **recover)) == 0
+    assert "Removed: 5 of 8 heads. Page: " in capsys.readouterr().out
+    for model in ("student", "small"):
+        assert execute(["predict", "--model", str(folder / model), "the film is good", "dull"]) == 0
+        answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [answer["text"] for answer in answers] == ["the film is good", "dull"]
+        assert all(answer["label"] in {"negative", "positive"} for answer in answers)
+        assert all(0.5 <= answer["probability"] <= 1 for answer in answers)
+    assert sorted(path.name for path in folder.iterdir()) == ["labels", "small", "student"]
+
+
+def test_predict_reads_files_and_pairs(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(desk.command("predict")) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(pool_rows())
+    pairs = desk.file("pairs.tsv", "sentence1\tsentence2\nthe film\tthe plot\n")
+    assert execute(desk.command("predict", data=pairs)) == 0
+    assert json.loads(capsys.readouterr().out)["text_pair"] == "the plot"
+
+
+def test_predict_gives_scores_of_a_regression(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write(desk.folder / "regression", classifier("bert", labels=("score",)))
+    assert execute(["predict", "--model", str(model), "the film"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"score", "text"}
+
+
+def test_quiet_says_nothing(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*desk.command("label"), "-q"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == ""
+
+
+def test_columns_are_shown_to_the_user(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(desk.command("prune")) == 0
+    said = capsys.readouterr().err
+    assert "train: train.csv: CSV, text = text, label = label" in said and "removing 2 of 8 heads, 6 stay" in said
+
+
+@pytest.mark.parametrize("kind", catalogue.KINDS)
+def test_every_list_names_everything_of_its_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["list", kind]) == 0
+    lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    if kind == "students":
+        assert lines.pop(0).split() == "student published measured here its control command".split()
+    assert [line.split()[0] for line in lines] == [name for name, _ in catalogue.entries(kind)]
+    assert lines and all(len(line.split(maxsplit=1)[1]) > 10 for line in lines)
+
+
+def test_the_list_of_students_has_what_was_published_and_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["list", "students"]) == 0
+    said = capsys.readouterr().out
+    (theseus,) = (line for line in said.splitlines() if line.startswith("theseus "))
+    assert "÷1.6, 98%" in theseus and theseus.endswith("compress distill --student theseus")
+    assert "'compress show STUDENT' explains one." in said
+
+
+@pytest.mark.parametrize("name", sorted({name for kind in catalogue.KINDS for name, _ in catalogue.entries(kind)}))
+def test_everything_that_is_listed_can_be_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["show", name]) == 0
+    assert capsys.readouterr().out.startswith(f"{name} (")
+
+
+def test_show_says_what_a_recipe_does_not_do_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["show", "tinybert-4"]) == 0
+    said = capsys.readouterr().out
+    assert "Of the paper's method it does not do yet:\n  - " in said
+    assert "What it learns, in this order\n" in said and "learns by attention-mse: " in said
+    assert "arXiv:1909.10351" in said and "a label, not a threshold" in said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: compress {command}")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_of_the_whole(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    execute(arguments)
+    captured = capsys.readouterr()
+    said = captured.out + captured.err
+    assert said.startswith("Usage: compress") and "Error" not in said
+    assert len(said.splitlines()) > 15  # not squeezed into one line
+    assert all(f"  {command} " in said for command in COMMANDS)
+
+
+def test_an_output_never_replaces_what_the_command_reads(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text("keep me", encoding="utf-8")
+    other = str(tmp_path / "." / "mine.jsonl")
+    for arguments in (
+        ["benchmark", "--teacher", "t", "--model", "m", "--data", str(mine), "--force", "-o", other],
+        ["check", str(mine), "--max-accuracy-drop", "1", "--json", other],
+        ["check", "results.jsonl", "--budgets", str(mine), "--junit", other],
+        ["replay", str(mine), "--data", "test.csv", "-o", other, "--force"],
+    ):
+        result = subprocess.run([sys.executable, "-m", "compress", *arguments], capture_output=True, text=True)
+        assert result.returncode == 2 and "would replace a file that this command reads" in result.stderr, result.stderr
+        assert mine.read_text(encoding="utf-8") == "keep me"

@@ -1,0 +1,361 @@
+"""Limits: what holds, what is broken, what cannot be decided, and what is the user's mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compress.errors import CompressError
+from compress.gating import check as check_module
+from tests.support.gating import Results, check, predicted, results, student
+from tests.support.results import line, write_lines
+
+__all__ = ["results"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "budget", "code"),
+    [(-0.9, 0.3, 1.0, 0), (-3.0, -1.2, 1.0, 1), (-2.0, 0.4, 1.0, 3), (-1.0, 0.0, 1.0, 0), (0.5, 2.0, 0.0, 0)],
+)
+def test_the_drop_is_judged_by_its_interval(
+    results: Results, low: float, high: float, budget: float, code: int
+) -> None:
+    path = results(student(difference_points=(low + high) / 2, difference_low=low, difference_high=high))
+    verdict = check([path], max_accuracy_drop=budget)
+    assert verdict.exit_code == code and len(verdict.sentences) == 1
+    assert f"{budget:g} point{'' if budget == 1 else 's'} of accuracy" in verdict.sentences[0]
+
+
+def test_a_judgement_names_who_what_and_how_sure(results: Results) -> None:
+    path = results(student(difference_points=-0.5, difference_low=-0.9, difference_high=-0.1, metric_rows=1234))
+    (judgement,) = check([path], max_accuracy_drop=1.0).judgements
+    assert judgement.sentence == (
+        "student in onnxruntime: the loss of at most 1 point of accuracy holds: "
+        "0.50 lost on 1,234 examples (95% interval 0.10 lost to 0.90 lost)."
+    )
+    assert (judgement.limit, judgement.value, judgement.low, judgement.high) == (1.0, 0.5, 0.1, 0.9)
+    assert (judgement.count, judgement.of) == (1234, "examples")
+
+
+LIMITS = {
+    "max_accuracy_drop": (1.0, "1 point", "0.50 lost", "0.10 lost to 0.90 lost", "2,000 examples"),
+    "min_metric": (0.87, "87.00%", "89.50%", "88.00% to 91.50%", "2,000 examples"),
+    "max_calibration_error": (0.06, "0.06", "0.030", "0.020 to 0.050", "2,000 examples"),
+    "min_speedup": (5, "×5.00", "×5.50", "×5.20 to ×5.80", "3 rounds"),
+    "min_speedup_with_tokenizer": (4, "×4.00", "×5.00", "×4.70 to ×5.30", "3 rounds"),
+    "max_p95_ms": (1.2, "1.20 ms", "1.10 ms", "1.08 ms to 1.12 ms", "3 rounds"),
+    "max_size": ("90MB", "90 MB", "88 MB", "n = 1, no interval", "88,000,000 bytes"),
+    "max_memory": ("201MB", "201 MB", "200 MB", "n = 1, no interval", "200,000,000 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_every_limit_says_model_runtime_budget_value_interval_and_n(results: Results, name: str) -> None:
+    limit, *said = LIMITS[name]
+    verdict = check([results(student())], **{name: limit})
+    assert verdict.exit_code == 0 and [j.gate for j in verdict.judgements] == [name]
+    assert all(part in verdict.sentences[0] for part in ("student in onnxruntime", *said)), verdict.sentences[0]
+
+
+def test_every_limit_has_such_a_case() -> None:
+    from compress.gating.budgets import LIMITS as known
+
+    assert set(LIMITS) == set(known)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "code"),
+    [
+        ("min_metric", 0.90, 3),
+        ("min_metric", 0.92, 1),
+        ("min_metric", 0.88, 0),
+        ("max_calibration_error", 0.04, 3),
+        ("max_calibration_error", 0.01, 1),
+        ("max_calibration_error", 0.05, 0),
+        ("min_speedup", 5.5, 3),
+        ("min_speedup", 6, 1),
+        ("min_speedup", 5.2, 0),
+        ("min_speedup_with_tokenizer", 5.2, 3),
+        ("min_speedup_with_tokenizer", 5.4, 1),
+        ("max_p95_ms", 1.1, 3),
+        ("max_p95_ms", 1.0, 1),
+        ("max_p95_ms", 1.12, 0),
+        ("max_size", 88_000_000, 0),
+        ("max_size", 87_999_999, 1),
+        ("max_memory", "200MB", 0),
+        ("max_memory", "0.19 GB", 1),
+    ],
+)
+def test_limits_are_judged_by_the_whole_interval(results: Results, name: str, limit: Any, code: int) -> None:
+    assert check([results(student())], **{name: limit}).exit_code == code
+
+
+def test_an_undecided_drop_names_the_examples_it_needs(results: Results) -> None:
+    """For a metric without counts, 0.2 from the limit with a half width of 1.0 on 1,000 rows.
+
+    (1.96 + 0.84) / 1.96 * 1.0 / 0.2 is 7.15; its square is 51.1 times as many rows, 50,100 more.
+    """
+    path = results(
+        student(
+            difference_points=-0.8, difference_low=-1.8, difference_high=0.2, metric_rows=1000, metric_name="macro-f1"
+        )
+    )
+    (sentence,) = check([path], max_accuracy_drop=1.0).sentences
+    assert "about 51,000 more examples would decide" in sentence
+    assert "0.80 lost on 1,000 examples (95% interval 0.20 won to 1.80 lost)" in sentence
+
+
+def test_a_drop_that_is_the_budget_needs_no_number(results: Results) -> None:
+    path = results(student(difference_points=-1.0, difference_low=-2.0, difference_high=0.0, metric_name="macro-f1"))
+    assert "hardly decide" in check([path], max_accuracy_drop=1.0).sentences[0]
+
+
+@pytest.mark.parametrize(
+    "limit", [{"min_speedup": 1}, {"min_speedup_with_tokenizer": 1}, {"max_p95_ms": 1000}, {"min_speedup": 1000}]
+)
+def test_a_noisy_line_decides_no_speed(results: Results, limit: dict[str, float]) -> None:
+    path = results(student(noisy=True, noise=0.173))
+    verdict = check([path], **limit)
+    assert verdict.exit_code == 3 and "too noisy (17%)" in verdict.sentences[0]
+    assert check([path], max_size=10**9).exit_code == 0 and check([path], max_accuracy_drop=2).exit_code == 0
+
+
+def test_the_noise_that_is_named_is_that_of_the_noisier_side(tmp_path: Path) -> None:
+    teacher = line("teacher", kind="teacher", noise=0.19, noisy=True)
+    elsewhere = line("teacher", kind="teacher", noise=0.66, threads=2)
+    path = write_lines(tmp_path / "results.jsonl", [teacher, elsewhere, student(noise=0.02, noisy=True)])
+    assert "too noisy (19%)" in check([path], min_speedup=1).sentences[0]
+    quiet = write_lines(tmp_path / "quiet.jsonl", [teacher, student(noise=0.02)])
+    assert check([quiet], min_speedup=1).exit_code == 0
+    assert "too noisy (19%)" in check_module.check([path], baseline=quiet).sentences[1]
+
+
+@pytest.mark.parametrize("name", ["max_accuracy_drop", "min_metric", "max_calibration_error"])
+def test_what_was_not_measured_is_undecided_and_never_passed(results: Results, name: str) -> None:
+    for missing in (
+        ("metric", "difference_points", "calibration_error"),
+        ("metric_low", "difference_high", "calibration_error_low"),
+    ):
+        verdict = check([results(student(**dict.fromkeys(missing)))], **{name: 0.5})
+        assert verdict.exit_code == 3 and "the model has no" in verdict.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "fields"),
+    [
+        ({"max_accuracy_drop": 1}, ("difference_low", "difference_high")),
+        ({"min_speedup": 1}, ("speedup_low", "speedup_high")),
+        ({"max_p95_ms": 2}, ("latency_p95_low_ms", "latency_p95_high_ms")),
+        ({"min_metric": 0.1}, ("metric_low", "metric_high")),
+    ],
+)
+def test_bounds_that_are_not_numbers_decide_nothing(
+    tmp_path: Path, limit: dict[str, float], fields: tuple[str, ...]
+) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(student(**dict.fromkeys(fields, float("nan")))))
+    assert check([path], **limit).exit_code == 3
+
+
+def test_broken_wins_over_undecided(results: Results) -> None:
+    path = results(student(speedup_low=4.0, speedup_high=6.0, difference_low=-9.0, difference_high=-5.0))
+    verdict = check([path], min_speedup=5, max_accuracy_drop=1)
+    assert [j.outcome for j in verdict.judgements] == ["broken", "undecided"] and verdict.exit_code == 1
+
+
+@pytest.mark.parametrize("kind", ["control", "floor", "peer", "body", "teacher"])
+def test_only_models_are_judged_unless_something_else_is_named(results: Results, kind: str) -> None:
+    other = line("other", kind=kind, runtime="onnxruntime", speedup_low=0.1, speedup_high=0.2)
+    path = results(student(speedup_low=9.0, speedup_high=10.0), other)
+    assert check([path], min_speedup=5).exit_code == 0
+    assert check([path], min_speedup=5, model="other").exit_code == 1
+    with pytest.raises(CompressError, match=rf"there is teacher \(teacher\), student, other \({kind}\)"):
+        check([path], min_speedup=5, model="oth*")
+
+
+def test_the_teacher_in_torch_is_judged_by_absolute_limits_only(results: Results) -> None:
+    path = results(student())
+    assert check([path], max_size="80MB", model="teacher").exit_code == 1
+    with pytest.raises(CompressError, match="min_speedup is relative to the teacher in torch"):
+        check([path], min_speedup=2, model="teacher")
+
+
+def test_selectors_are_glob_patterns(results: Results) -> None:
+    path = results(
+        student(model="small-int8"),
+        student(model="small"),
+        student(model="large-int8", speedup_low=1.0),
+        line("small", runtime="torch", speedup_low=0.5, speedup_high=0.6),
+    )
+    assert len(check([path], min_speedup=5, model="*-int8").judgements) == 2
+    assert check([path], min_speedup=5, model="small*", runtime="onnx*").exit_code == 0
+    assert check([path], min_speedup=5, model="small*").exit_code == 1
+
+
+def test_a_name_that_looks_like_a_pattern_is_found_by_itself(results: Results) -> None:
+    path = results(student(model="model[1]"), student(model="model1", speedup_high=1.0, speedup_low=0.9))
+    assert check([path], min_speedup=5, model="model[1]").exit_code == 1  # both: as a name and as a pattern
+    assert check([path], min_speedup=5, model="model[[]1]").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        ({"model": "studnet"}, r"no line with model 'studnet' .*there is .*Did you mean 'student'"),
+        ({"model": "student", "runtime": "torch"}, r"no line with runtime 'torch'.*there is onnxruntime\."),
+        ({"device": "cuda"}, r"no line with device 'cuda'.*there is cpu\."),
+        ({"data": "mnli*"}, r"no line with data 'mnli\*'.*there is dev.tsv\."),
+        ({"threads": 8}, r"no line with threads 8.*there is 1\."),
+        ({"batch_size": 8}, r"no line with batch_size 8.*there is 1, 32\."),
+        ({"length": 128}, r"no line with length 128.*there is the data's own rows\."),
+    ],
+)
+def test_a_selector_that_finds_nothing_is_the_users_mistake(
+    results: Results, selector: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CompressError, match=message):
+        check([results(student(), student(batch_size=32))], min_speedup=5, **selector)
+
+
+def test_the_batch_size_is_the_smallest_unless_given(results: Results) -> None:
+    path = results(student(), student(batch_size=32, speedup_low=2.0, speedup_high=3.0))
+    assert check([path], min_speedup=5).exit_code == 0
+    assert check([path], min_speedup=5, batch_size=32).exit_code == 1
+    assert "at batch 32" in check([path], min_speedup=5, batch_size=32).sentences[0]
+
+
+def test_fixed_lengths_are_judged_where_they_are_named(results: Results) -> None:
+    path = results(student(), student(length=128, speedup_low=2.0, speedup_high=3.0))
+    assert check([path], min_speedup=5).exit_code == 0 and check([path], min_speedup=5, length=128).exit_code == 1
+
+
+def test_thread_counts_are_judged_each_and_named(results: Results) -> None:
+    path = results(student(), student(threads=2, speedup_low=2.0, speedup_high=3.0))
+    verdict = check([path], min_speedup=5)
+    assert [j.subject for j in verdict.judgements] == [
+        "student in onnxruntime, threads 1",
+        "student in onnxruntime, threads 2",
+    ]
+    assert verdict.exit_code == 1 and check([path], min_speedup=5, threads=1).exit_code == 0
+
+
+def test_quality_is_judged_once_a_model_however_often_it_was_timed(results: Results) -> None:
+    path = results(student(), student(threads=2))
+    assert len(check([path], max_accuracy_drop=1, min_metric=0.5, max_size=10**9).judgements) == 3
+
+
+def test_the_same_name_from_two_seeds_is_judged_twice(results: Results) -> None:
+    one = student(training_seed=1, model_sha256="1" * 64)
+    two = student(training_seed=2, model_sha256="2" * 64, difference_low=-9.0, difference_high=-8.0)
+    verdict = check([results(one, two)], max_accuracy_drop=1)
+    assert [(j.subject[-6:], j.outcome) for j in verdict.judgements] == [("seed 1", "holds"), ("seed 2", "broken")]
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ({}, "no limit is given"),
+        ({"max_accuracy_drop": -1}, "max_accuracy_drop = -1 is not a number of percentage points"),
+        ({"min_speedup": 0}, "min_speedup = 0 is not a ratio"),
+        ({"min_speedup": float("nan")}, "min_speedup = nan"),
+        ({"min_speedup": float("inf")}, "min_speedup = inf"),
+        ({"max_size": 0}, "max_size = 0 is not a size"),
+        ({"max_size": "30 parsecs"}, "max_size = '30 parsecs' is not a size"),
+        ({"max_size": "9" * 400 + "MB"}, "is not a size"),
+        ({"max_memory": "-3MB"}, "max_memory = '-3MB'"),
+        ({"min_metric": 88}, "min_metric = 88 is not a metric as a fraction, such as 0.88"),
+        ({"max_p95_ms": 1, "over_seeds": True}, "over_seeds is for max_accuracy_drop, not for max_p95_ms"),
+    ],
+)
+def test_wrong_budgets_are_the_users_mistake(results: Results, budget: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompressError, match=message):
+        check([results(student())], **budget)
+
+
+def test_nothing_to_judge_is_the_users_mistake(results: Results) -> None:
+    with pytest.raises(CompressError, match=r"no line to judge by model.*there is teacher \(teacher\)"):
+        check([results()], min_speedup=5)
+    with pytest.raises(CompressError, match="no budget to check"):
+        check_module.check([results(student())])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no results"),
+        ("{not json", "line 1 is not valid JSON"),
+        ('{"a": 1}', "is not a result of compress benchmark"),
+        (json.dumps({**line("x"), "schema": 99}), "schema 99"),
+    ],
+)
+def test_files_that_are_no_results(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(text)
+    with pytest.raises(CompressError, match=message):
+        check([path], min_speedup=5)
+    with pytest.raises(CompressError, match="does not exist"):
+        check([tmp_path / "none.jsonl"], min_speedup=5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"), [(-0.9, 0.1, "is within"), (-1.6, 0.6, "may be within"), (-3.0, -1.5, None)]
+)
+def test_a_floor_within_the_budget_is_said_first(results: Results, low: float, high: float, said: str | None) -> None:
+    floor = line(
+        "majority",
+        kind="floor",
+        runtime="sklearn",
+        difference_points=(low + high) / 2,
+        difference_low=low,
+        difference_high=high,
+    )
+    verdict = check([results(student(), floor)], max_accuracy_drop=1)
+    assert verdict.exit_code == 0 and len(verdict.judgements) == 1
+    assert [note[: len(f"A floor {said}")] for note in verdict.notes] == ([f"A floor {said}"] if said else [])
+    assert all("majority" in note and "on 2,000 examples (95% interval" in note for note in verdict.notes)
+
+
+def test_a_model_that_never_differs_holds_one_point_but_not_a_tenth() -> None:
+    """872 rows of SST-2, no row different: about 0.3 points cannot be excluded, so a budget of 0.1 is undecided."""
+    from compress.benchmarking.results import verdict
+    from compress.evaluation.metrics import METRICS, paired_difference
+
+    same = np.ones(872, int)
+    found = paired_difference(same, same, same, metric=METRICS["accuracy"], classes=2)
+    judged = [verdict.judge_drop(found.points, found.low, found.high, budget, 872) for budget in (1.0, 0.1)]
+    assert [one.outcome for one in judged] == ["within", "undecided"]
+
+
+def test_seeds_are_judged_by_their_mean(tmp_path: Path) -> None:
+    """Losses of 0, 1 and 2 points: the mean of 1 is within 3 and beyond none; a single seed is never enough."""
+    gold = [1] * 2000
+    lines = [line("teacher", kind="teacher", gold=gold, predictions=predicted(1800), metric=0.9)]
+    for seed, right in enumerate((1800, 1780, 1760)):
+        lines.append(
+            student(
+                model=f"student-{seed}",
+                recipe="student",
+                training_seed=seed,
+                model_sha256=str(seed) * 64,
+                predictions=predicted(right),
+                metric=right / 2000,
+                difference_points=(right - 1800) / 20,
+                difference_low=(right - 1800) / 20 - 0.5,
+                difference_high=(right - 1800) / 20 + 0.5,
+            )
+        )
+    path = write_lines(tmp_path / "seeds.jsonl", lines)
+    verdict = check([path], max_accuracy_drop=5, over_seeds=True)
+    assert [j.outcome for j in verdict.judgements] == ["holds"] and "1.00 lost on 3 seeds" in verdict.sentences[0]
+    assert check([path], max_accuracy_drop=1, over_seeds=True).exit_code == 3
+    nothing = student(model="unmeasured", metric=None, difference_points=None)
+    verdict = check([write_lines(tmp_path / "none.jsonl", [*lines, nothing])], max_accuracy_drop=5, over_seeds=True)
+    assert [j.outcome for j in verdict.judgements] == ["holds", "undecided"] and "no metric" in verdict.sentences[1]
+    with pytest.raises(CompressError, match="relative to the teacher in torch"):
+        check([path], max_accuracy_drop=5, over_seeds=True, model="teacher")
+    alone = write_lines(tmp_path / "one.jsonl", lines[:2])
+    assert check([alone], max_accuracy_drop=50, over_seeds=True).exit_code == 3

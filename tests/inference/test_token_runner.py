@@ -1,0 +1,145 @@
+"""Rows of fixed lengths, padding to a width, and a runtime as a runner of texts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compress.benchmarking import worker_main
+from compress.data.examples import Example
+from compress.errors import CompressError, Unavailable
+from compress.inference.token_runner import TokenRunner, stretch, widen
+from tests.support.tiny import POSITIONS, tokenizer, torch_directory
+
+ROWS = [Example("the film is good"), Example("bad " * 40), Example("!")]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "special", "length", "expected"),
+    [
+        ([2, 7, 8, 3], [1, 0, 0, 1], 8, [2, 7, 8, 7, 8, 7, 8, 3]),
+        ([2, 7, 8, 3], [1, 0, 0, 1], 3, [2, 7, 3]),
+        ([2, 7, 3, 8, 3], [1, 0, 1, 0, 1], 8, [2, 7, 3, 8, 7, 3, 8, 3]),  # the mark within a pair is repeated too
+        ([7, 8], [0, 0], 5, [7, 8, 7, 8, 7]),
+        ([2, 3], [1, 1], 4, [2, 3, 9, 9]),  # a text without tokens
+        ([2, 7, 3], [1, 0, 1], 1, [2]),
+    ],
+)
+def test_a_row_is_stretched_between_its_special_tokens(
+    tokens: list[int], special: list[int], length: int, expected: list[int]
+) -> None:
+    assert stretch(tokens, special, length, 9) == expected
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("length", [1, 2, 5, 30])
+def test_every_row_gets_exactly_that_many_tokens(family: str, length: int) -> None:
+    tokens = tokenizer(family)
+    pairs = [Example(row.text, "warm and funny") for row in ROWS]
+    for rows in (ROWS, pairs):
+        arrays = TokenRunner(tokens, POSITIONS).prepare(rows, length=length)
+        assert {values.shape for values in arrays.values()} == {(3, length)}
+        assert arrays["attention_mask"].all()
+        if length > 1:
+            natural = TokenRunner(tokens, POSITIONS).prepare(rows)["input_ids"]
+            assert (arrays["input_ids"][:, 0] == natural[:, 0]).all()  # the mark at the start stays where it is
+
+
+def test_padding_to_a_width() -> None:
+    runner = TokenRunner(tokenizer(), POSITIONS)
+    plain, padded = runner.prepare(ROWS[:1]), runner.prepare(ROWS[:1], width=20)
+    width = plain["input_ids"].shape[1]
+    assert padded["input_ids"].shape == (1, 20) and padded["attention_mask"].sum() == width
+    assert (padded["input_ids"][:, width:] == tokenizer().pad_token_id).all()
+    arrays = {"input_ids": np.ones((2, 5)), "attention_mask": np.ones((2, 5))}
+    assert widen(arrays, 3, 0)["input_ids"].shape == (2, 5)
+
+
+def test_what_a_model_can_read_is_the_limit() -> None:
+    place = torch_directory("bert").path
+    assert TokenRunner.open(place, 0, (POSITIONS,)).max_length == POSITIONS
+    assert TokenRunner.open(place, 10, ()).lengths(ROWS)[1] == 10
+    with pytest.raises(CompressError, match=f"--length 65 is more than the {POSITIONS} tokens"):
+        TokenRunner.open(place, 0, (8, 65))
+
+
+def test_a_runtime_may_prepare_for_shapes_and_take_its_own_time() -> None:
+    class Run:
+        device_ms = 1.5
+        shapes: list[tuple[int, int]] = []
+
+        def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+            return np.zeros((len(arrays["input_ids"]), 2))
+
+        def prepare_shapes(self, rows: int, length: int) -> None:
+            self.shapes.append((rows, length))
+
+    run = Run()
+    runner = TokenRunner(tokenizer(), POSITIONS, run)
+    child = worker_main.Subject()
+    child.runner, child.examples, child.sizes = runner, ROWS, runner.lengths(ROWS)
+    assert child.warm_up(probe=[0, 1], shape={})["stable"] is True
+    child.warm_up(probe=[0], shape={"length": 12})
+    child.warm_up(probe=[0], shape={"width": 50})
+    assert run.shapes == [(2, 42), (1, 12), (1, 50)]
+    turn = child.measure(probe=[0], batches=[[0, 1], [1, 2]], shape={})
+    assert turn["device_ms"] == [1.5, 1.5] and turn["runs"] == 3 + 2
+    del Run.device_ms
+    assert child.measure(probe=[0], batches=[[0]], shape={})["device_ms"] is None
+
+
+class Clock:
+    """Time that passes only where it is said to, and a little with every look at it."""
+
+    now_ns = 0
+
+    def perf_counter_ns(self) -> int:
+        self.now_ns += 1000
+        return self.now_ns
+
+
+def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(worker_main, "time", clock)
+
+    class Slow:
+        parameters, tokenizer_inside = 0, True
+
+        def prepare(self, examples: list[Example]) -> list[Example]:
+            return examples
+
+        def run(self, inputs: list[Example]) -> None:
+            clock.now_ns += 4_000_000
+
+    child = worker_main.Subject()
+    child.runner, child.examples, child.sizes = Slow(), ROWS, [1, 2, 3]  # type: ignore[assignment]
+    plain = child.measure(probe=[0], batches=[[0]] * 5, shape={})
+    child.handicap = 0.5
+    slower = child.measure(probe=[0], batches=[[0]] * 5, shape={})
+    assert slower["latency_ms"] == pytest.approx([1.5 * one for one in plain["latency_ms"]], rel=0.01)
+
+
+def test_blank_rows_have_the_lengths_that_were_asked_for() -> None:
+    arrays = worker_main.blank_arrays([2, 4])
+    assert arrays["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    assert worker_main.blank_arrays([2, 4], 6)["input_ids"].shape == (2, 6)
+
+
+def test_what_a_plug_in_requires_is_imported_first() -> None:
+    class Module:
+        REQUIRES = {"json": "nothing", "no_such_library": "no-such-library>=2"}
+
+    with pytest.raises(Unavailable, match="no_such_library cannot be imported.*pip install 'no-such-library>=2'"):
+        worker_main.import_required(Module)
+    assert worker_main.import_required(object()) == {}
+
+
+def test_a_peer_that_reads_texts_whole_cannot_be_cut() -> None:
+    class Runner:
+        max_length = 64
+
+    runner = Runner()
+    worker_main._cut_to(runner, 16)
+    assert runner.max_length == 16
+    with pytest.raises(Unavailable, match="leave out --max-length"):
+        worker_main._cut_to(object(), 16)

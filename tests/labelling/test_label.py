@@ -1,0 +1,409 @@
+"""Labels: the teacher's logits row by row, and the same bytes whatever happened in between."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import compress
+from compress.data import TextSource, content_sha256, open_source
+from compress.errors import CompressError
+from compress.labelling import label as label_module
+from compress.labelling.label import choose_runtime, label, plan_for, teacher_logits
+from compress.labelling.label_dir import SHARD_ROWS, LabelDir
+from compress.models.model_dir import ModelDir
+from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
+
+ROWS, SHARD = 40, 8
+
+
+def text_file(path: Path, rows: int = ROWS) -> Path:
+    path.write_text("".join(f"{row.text}\n" for row in examples(rows)))
+    return path
+
+
+def pool(path: Path) -> TextSource:
+    return open_source(path, role="unlabeled", labelled=False)
+
+
+def reference(directory: Path, texts: list[Any], family: str = "bert") -> np.ndarray:
+    """One text at a time, without any padding, through the stock model."""
+    model, tokens = ModelDir.open(directory).load(), tokenizer(family)
+    with torch.no_grad():
+        rows = [model(**tokens(*text, return_tensors="pt")).logits[0] for text in texts]
+    return torch.stack(rows).numpy()
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {p.relative_to(directory).as_posix(): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def small_shards(on_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for
+    monkeypatch.setattr(
+        label_module, "plan_for", lambda *given, **named: replace(plan(*given, **named), shard_rows=SHARD)
+    )
+
+
+@pytest.fixture
+def shards_written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the shards that were computed, as they are written."""
+    written: list[int] = []
+    original = label_module.write_shard
+
+    def counted(directory: Path, number: int, *rest: Any) -> None:
+        written.append(number)
+        original(directory, number, *rest)
+
+    monkeypatch.setattr(label_module, "write_shard", counted)
+    return written
+
+
+def test_rows_keep_their_order_and_get_the_teachers_logits(teacher: Path, tmp_path: Path, small_shards: None) -> None:
+    made = label(teacher, pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels")
+    rows = list(made)
+    assert [example.text for example, _ in rows] == [row.text for row in examples(ROWS)]
+    logits = np.stack([logits for _, logits in rows])
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, reference(teacher, [(e.text,) for e, _ in rows]), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "bilstm"])
+def test_the_fastest_runtime_agrees_with_torch(kind: str, tmp_path: Path) -> None:
+    directory = torch_directory(kind)
+    assert choose_runtime(directory, "cpu") == ("onnxruntime", "cpu")
+    made = label(onnx_directory(kind), pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels", threads=1)
+    assert made.manifest.notes["runtime"] == "onnxruntime"
+    rows = list(made)
+    expected = reference(directory.path, [(e.text,) for e, _ in rows])
+    np.testing.assert_allclose(np.stack([logits for _, logits in rows]), expected, atol=1e-4)
+
+
+def test_a_torch_teacher_is_exported_for_labelling_and_the_export_is_not_kept(teacher: Path, tmp_path: Path) -> None:
+    made = label(teacher, pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels", device="cpu", threads=1)
+    assert made.manifest.notes["runtime"] == "onnxruntime"
+    assert sorted(tree(made.path)) == ["compress.json", "shard-00000.json", "shard-00000.parquet"]
+    assert not (tmp_path / ".labels.partial").exists()
+
+
+def test_the_manifest_says_how_and_from_what(teacher: Path, tmp_path: Path, small_shards: None) -> None:
+    source = pool(text_file(tmp_path / "pool.txt"))
+    made = LabelDir.open(label(teacher, source, tmp_path / "labels", threads=1, max_length=16).path)
+    opened = ModelDir.open(teacher)
+    assert made.rows == ROWS and made.teacher_sha256 == opened.sha256
+    assert made.manifest.labels == opened.labels
+    assert made.manifest.notes == {
+        "runtime": "torch",
+        "device": "cpu",
+        "threads": 1,
+        "max_length": 16,
+        "precision": "float32",
+        "batch_rows": 64,
+        "shard_rows": SHARD,
+    }
+    (data,) = made.manifest.data
+    assert data == {"role": "unlabeled", "name": "pool.txt", "rows": ROWS, "sha256": content_sha256(source)}
+
+
+def test_every_shard_has_a_manifest_of_its_own(teacher: Path, tmp_path: Path, small_shards: None) -> None:
+    made = label(teacher, pool(text_file(tmp_path / "pool.txt", 20)), tmp_path / "labels")
+    assert [pq.read_metadata(file).num_rows for file in sorted(made.path.glob("*.parquet"))] == [8, 8, 4]
+    record = json.loads((made.path / "shard-00002.json").read_text())
+    assert (record["shard"], record["rows"]) == (2, 4)
+    assert record["teacher_sha256"] == made.teacher_sha256 and record["plan"]["runtime"] == "torch"
+    assert {"sha256", "tokenizer_sha256"} <= set(record)
+
+
+def test_a_shard_holds_at_most_2048_rows() -> None:
+    assert label_module.Plan("torch", "cpu", 1, 64).shard_rows == SHARD_ROWS == 2048
+
+
+def test_pairs_are_read_as_pairs(tmp_path: Path, small_shards: None) -> None:
+    teacher = write(tmp_path / "teacher", classifier("bert"))
+    pairs = [(row.text, other.text) for row, other in zip(examples(12), examples(13)[1:], strict=True)]
+    lines = "".join(f"{one}\t{two}\n" for one, two in pairs)
+    (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\n" + lines)
+    rows = list(label(teacher, pool(tmp_path / "pairs.tsv"), tmp_path / "labels"))
+    assert [(e.text, e.text_pair) for e, _ in rows] == pairs
+    expected = reference(teacher, pairs)
+    np.testing.assert_allclose(np.stack([logits for _, logits in rows]), expected, atol=1e-5)
+    assert np.abs(expected - reference(teacher, [(one,) for one, _ in pairs])).max() > 1e-3
+
+
+def test_a_regression_has_one_logit(tmp_path: Path, small_shards: None) -> None:
+    teacher = write(tmp_path / "teacher", classifier("bert", labels=("score",)))
+    made = label(teacher, pool(text_file(tmp_path / "pool.txt", 10)), tmp_path / "labels")
+    assert made.manifest.task == "regression" and [logits.shape for _, logits in made] == [(1,)] * 10
+
+
+def test_bfloat16_on_request_is_close_and_recorded(teacher: Path, tmp_path: Path, small_shards: None) -> None:
+    source = pool(text_file(tmp_path / "pool.txt", 20))
+    made = label(teacher, source, tmp_path / "half", precision="bfloat16", threads=1)
+    assert made.manifest.notes["precision"] == "bfloat16" and made.manifest.notes["runtime"] == "torch"
+    logits = np.stack([logits for _, logits in made])
+    difference = np.abs(logits - reference(teacher, [(e.text,) for e in made.examples()]))
+    assert 0 < difference.max() < 0.1 * np.abs(logits).max()
+    with pytest.raises(CompressError, match="needs a torch teacher, and .* is ONNX"):
+        label(onnx_directory("bert"), source, tmp_path / "onnx", precision="bfloat16")
+
+
+@pytest.mark.parametrize(("given", "used"), [(0, 64), (16, 16), (500, 64)])
+def test_texts_are_cut_to_what_the_teacher_can_read(given: int, used: int, teacher: Path, tmp_path: Path) -> None:
+    opened = ModelDir.open(teacher)
+    plan = plan_for(opened, opened.load_tokenizer(), device="cpu", threads=1, max_length=given)
+    assert plan.max_length == used
+
+
+def test_a_text_longer_than_the_teacher_can_read_is_cut(teacher: Path, tmp_path: Path, small_shards: None) -> None:
+    (tmp_path / "pool.txt").write_text("film " * 500 + "\nplot\n")
+    rows = list(label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "labels"))
+    expected = reference(teacher, [("film " * 62,)])
+    np.testing.assert_allclose(rows[0][1], expected[0], atol=1e-5)
+
+
+def test_logits_of_rows_in_memory(teacher: Path, on_torch: None) -> None:
+    rows = examples(10)
+    np.testing.assert_allclose(
+        teacher_logits(ModelDir.open(teacher), rows), reference(teacher, [(r.text,) for r in rows]), atol=1e-5
+    )
+
+
+# Interrupted
+
+
+def stop_after(shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = label_module.write_shard
+
+    def stopping(directory: Path, number: int, *rest: Any) -> None:
+        if number == shards:
+            raise KeyboardInterrupt
+        original(directory, number, *rest)
+
+    monkeypatch.setattr(label_module, "write_shard", stopping)
+
+
+@pytest.fixture
+def half_done(teacher: Path, tmp_path: Path, small_shards: None) -> Iterator[Path]:
+    """``labels`` stopped after two of five shards; the unfinished directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(KeyboardInterrupt):
+            label(teacher, pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels")
+    assert not (tmp_path / "labels").exists()
+    yield tmp_path / ".labels.partial"
+
+
+def test_a_second_start_computes_only_what_is_missing(
+    half_done: Path, teacher: Path, tmp_path: Path, shards_written: list[int]
+) -> None:
+    resumed = label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "labels")
+    assert shards_written == [2, 3, 4]
+    label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "whole" / "labels")
+    assert tree(resumed.path) == tree(tmp_path / "whole" / "labels")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda shard: shard.write_bytes(shard.read_bytes()[:-20]),
+        lambda shard: shard.write_bytes(shard.read_bytes()[:-1] + b"?"),
+        lambda shard: shard.unlink(),
+        lambda shard: shard.with_suffix(".json").unlink(),
+        lambda shard: shard.with_suffix(".json").write_text('{"sha'),
+    ],
+)
+def test_a_damaged_shard_is_made_again(
+    damage: Callable[[Path], Any], half_done: Path, teacher: Path, tmp_path: Path, shards_written: list[int]
+) -> None:
+    damage(half_done / "shard-00000.parquet")
+    resumed = label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "labels")
+    assert shards_written == [0, 2, 3, 4]
+    np.testing.assert_allclose(
+        np.stack([logits for _, logits in resumed]), reference(teacher, [(r.text,) for r in examples(ROWS)]), atol=1e-5
+    )
+
+
+def test_text_that_changed_in_between_is_labelled_again(
+    half_done: Path, teacher: Path, tmp_path: Path, shards_written: list[int]
+) -> None:
+    lines = (tmp_path / "pool.txt").read_text().splitlines()
+    (tmp_path / "pool.txt").write_text("\n".join(["the very first film", *lines]) + "\n")
+    resumed = label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "labels")
+    assert [e.text for e in resumed.examples()] == ["the very first film", *lines]
+    assert shards_written == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("change", ["teacher", "file", "length"])
+def test_another_request_is_refused(change: str, half_done: Path, teacher: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"teacher": teacher, "unlabeled": pool(tmp_path / "pool.txt")}
+    given["output"] = tmp_path / "labels"
+    if change == "teacher":
+        given["teacher"] = write(tmp_path / "other", classifier("bert", seed=1))
+    elif change == "file":
+        given["unlabeled"] = pool(text_file(tmp_path / "other.txt", 9))
+    else:
+        given["max_length"] = 12
+    with pytest.raises(CompressError, match="holds unfinished work of another command"):
+        label(**given)
+    assert label(**given, force=True).rows == (9 if change == "file" else ROWS)
+
+
+def test_a_resumed_run_keeps_the_plan_of_the_first(
+    half_done: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a host where the rule now gives something else, half of the rows must not come from another runtime."""
+    monkeypatch.setattr(
+        label_module, "plan_for", lambda *given, **named: label_module.Plan("onnxruntime", "cpu", 7, 64)
+    )
+    assert label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "labels").manifest.notes["runtime"] == "torch"
+
+
+KILLED = """
+import functools, os, random, signal, sys, traceback
+from dataclasses import replace
+from pathlib import Path
+import torch, transformers, pyarrow.parquet, compress.models.saving, compress.inference.runtimes.torch
+from compress.data import open_source
+
+teacher, text, folder, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+from compress.labelling import label as label_module
+plan = label_module.plan_for
+label_module.plan_for = lambda *given, **named: replace(plan(*given, **named), shard_rows=8)
+label_module.choose_runtime = lambda model, device: ("torch", "cpu")
+log = folder / "shards.log"
+
+def counted(write, directory, number, *rest):
+    with log.open("a") as handle:
+        handle.write(f"{number}\\n")
+    write(directory, number, *rest)
+
+label_module.write_shard = functools.partial(counted, label_module.write_shard)
+
+def kill_after(operations):
+    # SIGKILL before the n-th change of a directory, or half way through the n-th file that is written.
+    left = [operations]
+    def armed(original, half):
+        def method(*given, **named):
+            left[0] -= 1
+            if left[0] == 0:
+                if half and len(given) > 1 and isinstance(given[1], (str, bytes)):
+                    original(given[0], given[1][: len(given[1]) // 2], **named)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*given, **named)
+        return method
+    for name in ("replace", "rename", "unlink", "mkdir", "write_text", "rmdir"):
+        setattr(Path, name, armed(getattr(Path, name), name == "write_text"))
+    for name in ("rmdir", "unlink"):
+        setattr(os, name, armed(getattr(os, name), False))
+
+def start(output, operations=0):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            if operations:
+                kill_after(operations)
+            label_module.label(teacher, open_source(text, role="unlabeled", labelled=False), output, threads=1)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+assert start(folder / "whole" / "labels") == 0
+log.unlink()
+draw, kills = random.Random(seed), 0
+while not (folder / "labels").exists():
+    code = start(folder / "labels", draw.randint(2, 14))
+    assert code in (0, -signal.SIGKILL), code
+    kills += code != 0
+    assert kills < 100
+print(kills)
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_again_and_again_it_ends_with_the_same_bytes(seed: int, teacher: Path, tmp_path: Path) -> None:
+    text_file(tmp_path / "pool.txt")
+    run = subprocess.run(
+        [sys.executable, "-c", KILLED, str(teacher), str(tmp_path / "pool.txt"), str(tmp_path), str(seed)],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    kills = int(run.stdout)
+    assert kills >= 3
+    left = {name: data for name, data in tree(tmp_path / "labels").items() if not name.startswith((".work/", ".lock"))}
+    assert left == tree(tmp_path / "whole" / "labels")
+    assert len((tmp_path / "shards.log").read_text().split()) <= ROWS // SHARD + kills  # at most one shard a kill
+    LabelDir.open(tmp_path / "labels")
+
+
+# Errors
+
+
+def test_text_without_any_row_leaves_nothing_behind(teacher: Path, tmp_path: Path, small_shards: None) -> None:
+    (tmp_path / "pool.csv").write_text('text,n\n" ",1\n"",2\n')
+    with pytest.raises(CompressError, match="pool.csv holds no text"):
+        label(teacher, pool(tmp_path / "pool.csv"), tmp_path / "labels")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pool.csv"]
+
+
+def test_a_finished_directory_is_refused(teacher: Path, tmp_path: Path, small_shards: None) -> None:
+    source = pool(text_file(tmp_path / "pool.txt", 5))
+    label(teacher, source, tmp_path / "labels")
+    with pytest.raises(CompressError, match="already exists"):
+        label(teacher, source, tmp_path / "labels")
+
+
+def test_damaged_weights_are_noticed(teacher: Path, tmp_path: Path, small_shards: None) -> None:
+    broken = classifier("bert")
+    with torch.no_grad():
+        broken.classifier.weight[0, 0] = float("nan")
+    path = write(tmp_path / "broken", broken)
+    with pytest.raises(CompressError, match="not finite numbers; its weights are damaged"):
+        label(path, pool(text_file(tmp_path / "pool.txt", 5)), tmp_path / "labels")
+    assert not (tmp_path / "labels").exists()
+
+
+@pytest.mark.parametrize(("device", "message"), [("tpu", "use auto, cpu or cuda"), ("cuda", "no usable GPU")])
+def test_devices_that_are_not_there(device: str, message: str, teacher: Path) -> None:
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("this host has a GPU")
+    with pytest.raises(CompressError, match=message):
+        choose_runtime(ModelDir.open(teacher), device)
+
+
+@pytest.mark.parametrize("path", ["missing", "teacher"])
+def test_what_is_not_a_label_directory(path: str, teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="is not a finished label directory"):
+        LabelDir.open(teacher if path == "teacher" else tmp_path / path)
+
+
+def test_a_model_is_not_a_label_directory(tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="is a directory of kind 'model', not of labels"):
+        LabelDir.open(onnx_directory("bert").path)
+
+
+def test_the_package_offers_it() -> None:
+    assert compress.label is label
+
+
+def test_a_bilstm_can_be_a_teacher_too(tmp_path: Path, small_shards: None) -> None:
+    path = write(tmp_path / "bilstm", bilstm())
+    rows = list(label(path, pool(text_file(tmp_path / "pool.txt", 10)), tmp_path / "labels"))
+    np.testing.assert_allclose(
+        np.stack([logits for _, logits in rows]), reference(path, [(e.text,) for e, _ in rows]), atol=1e-5
+    )

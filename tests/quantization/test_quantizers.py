@@ -1,0 +1,311 @@
+"""Static int8 with learned or observed ranges, packed weights, and layers that stay in fp32."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from compress import plugins
+from compress.errors import CompressError
+from compress.exporting.export import export, padded_example
+from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
+from compress.inference.batching import logits_of
+from compress.inference.timing import Ratio
+from compress.models.model_dir import ModelDir, load
+from compress.models.rounding import grid_of
+from compress.quantization.acceptance import Judge, start
+from compress.quantization.calibration import observed_ranges
+from compress.quantization.quantize import default_method, needs_training_rows, quantize
+from compress.training.modifiers import fake_quantization, groupwise_quantization
+from tests.support.tagging import sentences, tagger
+from tests.support.tiny import LABELS, classifier, examples, onnx_directory, pruned, tokenizer, torch_directory, write
+from tests.support.training_data import train_rows, validation_rows
+
+
+@pytest.fixture
+def faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the stopwatch away: what these models take is noise."""
+    monkeypatch.setattr(Judge, "time", lambda self, rows, size: Ratio(2.0, 1.9, 2.1))
+
+
+def made_for_int8(family: str = "bert", prune: bool = False) -> tuple[PreTrainedModel, Any]:
+    """Return a model under quantization-aware training that has seen the examples, and its intervention."""
+    model = pruned(family) if prune else classifier(family)
+    attached = fake_quantization.attach(model, model, decay=0.5)
+    encoded = tokenizer(family)([row.text for row in examples()], padding=True, return_tensors="pt")
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.train()
+    with torch.no_grad():
+        model(**encoded)
+    return model.eval(), attached
+
+
+def made_for_few_bits(bits: list[int]) -> tuple[PreTrainedModel, torch.Tensor]:
+    """Return a model that was trained for few bits and the logits it gave then for :func:`padded_example`."""
+    model = classifier("bert")
+    attached = groupwise_quantization.attach(model, classifier("bert"), bits=bits, groups=8, activation_bits=0)
+    with torch.no_grad():
+        model.train()
+        for seed in range(4):
+            torch.manual_seed(seed)
+            model(**padded_example(model, 4, 9))
+        attached.step(0.5)
+        model.eval()
+        logits = model(**padded_example(model, 3, 11)).logits
+    attached.detach()
+    return model, logits
+
+
+def optimised(path: Path, folder: Path) -> Counter[str]:
+    """Return the operators that ONNX Runtime really runs."""
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    settings.optimized_model_filepath = str(folder / "optimised.onnx")
+    onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    return Counter(node.op_type for node in onnx.load(str(folder / "optimised.onnx")).graph.node)
+
+
+def text_logits(directory: Path, family: str = "bert") -> np.ndarray:
+    return logits_of(examples(), start(directory, 1), tokenizer(family), max_length=64, batch_rows=40)
+
+
+# Static int8
+
+
+@pytest.mark.parametrize(
+    "kind", ["albert", "bert", "distilbert", "mobilebert", "mpnet", "pruned-electra", "pruned-xlm-roberta"]
+)
+def test_learned_ranges_run_as_int8_and_give_what_training_saw(kind: str, tmp_path: Path) -> None:
+    family = kind.removeprefix("pruned-")
+    model, attached = made_for_int8(family, prune=kind != family)
+    encoded = tokenizer(family)([row.text for row in examples()], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = model(**encoded).logits.numpy()
+        attached.detach()
+        exact = model(**encoded).logits.numpy()
+    exported = export(write(tmp_path / "model", model, family), tmp_path / "onnx")
+    made = quantize(exported, tmp_path / "int8")
+    assert made.manifest is not None
+    assert made.manifest.recipe["method"] == "onnx-qdq"
+    assert made.manifest.notes["method"] == "onnx-qdq, because the model was trained with ranges of activations"
+    assert made.manifest.notes["ranges"] == "learned in training"
+    counts = optimised(made.path / "model.onnx", tmp_path)
+    plain = operator_counts(exported.path / "model.onnx")
+    assert counts["MatMulIntegerToFloat"] == plain["MatMul"] + plain["Gemm"]
+    assert counts["MatMul"] == counts["Gemm"] == 0 and counts["MultiHeadAttention"] == 2
+    found = text_logits(made.path, family)
+    # Numbers that lie between two steps may be rounded otherwise; what is left is far below what int8 costs.
+    assert np.sqrt(((found - expected) ** 2).mean()) < 0.25 * np.sqrt(((exact - expected) ** 2).mean())
+    tables = {t.name: t for t in onnx.load(str(made.path / "model.onnx")).graph.initializer}
+    (words,) = [name for name in tables if name.endswith("word_embeddings.weight.int8")]
+    assert tables[words].data_type == onnx.TensorProto.INT8 and words.removesuffix(".int8") not in tables
+
+
+def test_weights_are_symmetric_with_one_scale_a_matrix_or_a_channel(tmp_path: Path) -> None:
+    model, attached = made_for_int8()
+    attached.detach()
+    exported = export(ModelDir.open(write(tmp_path / "model", model)), tmp_path / "onnx")
+    ranges = exported.config["activation_ranges"]
+    weight = model.bert.encoder.layer[0].intermediate.dense.weight.detach().numpy().T
+    for per_channel in (False, True):
+        target = tmp_path / f"{per_channel}.onnx"
+        quantizer = plugins.find("quantizers", "onnx-qdq").function
+        quantizer(exported.path / "model.onnx", target, ranges=ranges, per_channel=per_channel)
+        graph = onnx.load(str(target)).graph
+        constants = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
+        (node,) = [n for n in graph.node if n.op_type == "MatMul" and "layer.0.intermediate" in n.name]
+        (names,) = [n.input for n in graph.node if n.output[0] == node.input[1]]
+        integers, scale = (constants[name] for name in names[:2])
+        assert scale.shape == ((64,) if per_channel else ())
+        assert np.allclose(scale, np.abs(weight).max(axis=0 if per_channel else None) / 127)
+        assert np.abs(integers).max() == 127 and np.abs(integers * scale - weight).max() <= scale.max() / 2 + 1e-7
+        # Query, key and value read one rounded input.
+        inputs = [n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"]
+        assert len(inputs) == len(set(inputs)) == 2 * 4 + 2
+
+
+def test_a_model_without_ranges_is_calibrated_on_training_rows(tmp_path: Path, faster: None) -> None:
+    source = torch_directory("bert")
+    assert default_method(source) == "onnx-dynamic"
+    assert needs_training_rows(source, "onnx-qdq") and not needs_training_rows(source, None)
+    made = quantize(source, tmp_path / "int8", method="onnx-qdq", train=train_rows())
+    assert made.manifest is not None
+    assert made.manifest.notes["ranges"] == "observed on training rows"
+    assert [entry["role"] for entry in made.manifest.data] == ["train"]
+    found, exact = text_logits(made.path), text_logits(source_onnx := onnx_directory("bert").path)
+    assert source_onnx and np.sqrt(((found - exact) ** 2).mean()) < 0.2 * exact.std()
+
+
+def test_observed_ranges_are_those_of_evaluation() -> None:
+    source = torch_directory("bert")
+    rows, model = train_rows()[:20], source.load()
+    seen: list[float] = []
+    model.classifier.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].abs().max().item()))
+    with torch.no_grad():
+        model(**tokenizer()([row.text for row in rows], padding=True, return_tensors="pt"))
+    assert observed_ranges(source, rows)["classifier"] == pytest.approx(seen[0], rel=1e-5)
+
+
+def test_ranges_that_do_not_fit_the_graph(tmp_path: Path) -> None:
+    source = onnx_directory("bert").path / "model.onnx"
+    with pytest.raises(CompressError, match="there is none for 'bert.encoder.layer.0.attention.self.query'"):
+        plugins.find("quantizers", "onnx-qdq").function(source, tmp_path / "x.onnx", ranges={"classifier": 1.0})
+    bilstm = onnx_directory("bilstm").path / "model.onnx"
+    with pytest.raises(CompressError, match="this one is of a BiLSTM.*--method onnx-dynamic"):
+        plugins.find("quantizers", "onnx-qdq").function(bilstm, tmp_path / "x.onnx", ranges={"classifier": 1.0})
+
+
+# Layers in fp32
+
+
+def test_nodes_are_named_after_modules() -> None:
+    nodes = onnx.load(str(onnx_directory("distilbert").path / "model.onnx")).graph.node
+    products = [(module_of(node), layer_of(node)) for node in nodes if node.op_type in {"MatMul", "Gemm"}]
+    assert products[0] == ("distilbert.transformer.layer.0.attention.q_lin", 0)
+    assert products[-1] == ("classifier", None)
+    nodes = onnx.load(str(onnx_directory("modernbert").path / "model.onnx")).graph.node
+    products = [(module_of(node), layer_of(node)) for node in nodes if node.op_type in {"MatMul", "Gemm"}]
+    assert products[0] == ("model.layers.0.attn.Wqkv", 0) and products[-1] == ("classifier", None)
+    assert module_of(onnx.helper.make_node("MatMul", ["a", "b"], ["c"], name="plain")) == ""
+
+
+@pytest.mark.parametrize(("method", "product"), [("onnx-dynamic", "MatMulInteger"), ("onnx-qdq", "DequantizeLinear")])
+def test_the_most_sensitive_layer_stays_in_fp32(
+    method: str, product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compress.quantization import hessian_sensitivity
+
+    monkeypatch.setattr(hessian_sensitivity, "most_sensitive", lambda found: [1, 0])
+    source = torch_directory("bert")
+    made = quantize(source, tmp_path / "int8", method=method, train=train_rows(), keep_fp32=1)
+    assert made.manifest is not None
+    assert made.manifest.notes["layers in fp32"] == [1]
+    assert len(made.manifest.notes["sensitivity by layer"]) == 2
+    nodes = onnx.load(str(made.path / "model.onnx")).graph.node
+    assert [layer_of(node) for node in nodes if node.op_type == "MatMul" and layer_of(node) == 1] == [1] * 6
+    assert not any(layer_of(node) == 1 and node.op_type == product for node in nodes)
+    assert any(layer_of(node) == 0 and node.op_type == product for node in nodes)
+
+
+# Packed weights
+
+
+@pytest.mark.parametrize("bits", [[2], [3], [4], [8], [2, 3], [4, 8]])
+def test_packed_weights_give_the_logits_of_training(bits: list[int], tmp_path: Path) -> None:
+    model, expected = made_for_few_bits(bits)
+    made = quantize(write(tmp_path / "model", model), tmp_path / "packed")
+    assert made.manifest is not None and made.manifest.recipe["method"] == "packed"
+    assert made.manifest.notes["precision"] == "packed"
+    opened, tokens = load(made.path)
+    with torch.no_grad():
+        assert torch.equal(opened(**padded_example(model, 3, 11)).logits, expected)
+    assert opened.config.id2label == dict(enumerate(LABELS)) and len(tokens) == len(tokenizer())
+    assert made.parameters == sum(weight.numel() for weight in model.parameters())
+    assert "weight_bits" not in made.config and not (made.path / "model.safetensors").exists()
+    with pytest.raises(OSError, match="no file named"):
+        AutoModelForSequenceClassification.from_pretrained(made.path)
+
+
+def test_the_file_holds_what_the_bits_say(tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    model, _ = made_for_few_bits([2])
+    made = quantize(write(tmp_path / "model", model), tmp_path / "packed")
+    with safe_open(made.path / "packed.safetensors", framework="pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}
+        layout = json.loads(file.metadata()["layout"])
+    name = "bert.encoder.layer.1.intermediate.dense.weight"
+    assert layout[name] == {"bits": 2, "shape": [64, 32], "rows_per_group": 8}
+    assert shapes[f"{name}.codes"] == [64 * 32 * 2 // 8] and shapes[f"{name}.low"] == [8, 1]
+    assert shapes["classifier.weight"] == [2, 32]
+    assert made.size_bytes == (made.path / "packed.safetensors").stat().st_size
+
+
+def test_bits_for_a_model_that_was_trained_for_none(tmp_path: Path) -> None:
+    source = torch_directory("pruned-bert")
+    made = quantize(source, tmp_path / "packed", method="packed", options={"bits": 4, "groups": 16})
+    opened, original = made.load(), source.load()
+    weight = original.bert.encoder.layer[0].attention.self.query.weight
+    assert torch.equal(
+        opened.bert.encoder.layer[0].attention.self.query.weight, grid_of(weight, 4, 16).fake(weight).detach()
+    )
+    assert torch.equal(opened.classifier.weight, original.classifier.weight)
+
+
+def test_packed_weights_are_kept_and_the_check_is_told(tmp_path: Path) -> None:
+    model, _ = made_for_few_bits([2])
+    source = write(tmp_path / "model", model)
+    made = quantize(source, tmp_path / "packed", validation=validation_rows(), max_accuracy_drop=0, min_agreement=1)
+    assert made.manifest is not None
+    notes = made.manifest.notes
+    assert notes["precision"] == "packed" and made.is_packed and notes["check"]["speedup"] == {}
+    assert "packed, it is not as good as what it was made from" in notes["warning"]
+    assert made.manifest.metrics[0]["value"] == notes["check"]["packed"]
+
+
+def test_a_damaged_packed_file(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    model, _ = made_for_few_bits([3])
+    made = quantize(write(tmp_path / "model", model), tmp_path / "packed")
+    path = made.path / "packed.safetensors"
+    tensors = load_file(path)
+    save_file(tensors, path)
+    with pytest.raises(CompressError, match="does not say how its weights are packed"):
+        ModelDir.open(made.path, verify=False).load()
+
+
+# Errors
+
+
+def test_requests_that_do_not_fit(tmp_path: Path) -> None:
+    trained, _ = made_for_few_bits([2])
+    few_bits = write(tmp_path / "few-bits", trained)
+    packed = quantize(few_bits, tmp_path / "packed")
+    bert, graph, bilstm = torch_directory("bert"), onnx_directory("bert"), torch_directory("bilstm")
+    rows = train_rows()
+    for source, options, message in [
+        (bert, {"method": "onnx-qdq"}, "was not trained with ranges.*--train FILE"),
+        (graph, {"method": "onnx-qdq", "train": rows}, "is an ONNX model, on which neither.*torch directory"),
+        (bert, {"keep_fp32": 1}, "which layers are sensitive.*--train FILE"),
+        (bert, {"keep_fp32": -1}, "--keep-fp32 -1 is below 0"),
+        (bert, {"keep_fp32": 2, "train": rows}, "--keep-fp32 2 would leave nothing to quantize"),
+        (bert, {"train": rows}, "--train would not be read: onnx-dynamic"),
+        (few_bits, {"keep_fp32": 1, "train": rows}, "--keep-fp32 does not fit: packed"),
+        (bert, {"method": "packed"}, "was not trained for few bits"),
+        (bert, {"method": "packed", "options": {"bits": 9}}, "bits = 9 must be 2 to 8"),
+        (few_bits, {"options": {"bits": 4}}, "the model was trained for others"),
+        (packed, {}, "is packed already"),
+        (graph, {"method": "packed", "options": {"bits": 4}}, "packed needs the torch directory"),
+        (bilstm, {"keep_fp32": 1, "train": rows}, "'compress-bilstm' model has none"),
+        (bert, {"keep_fp32": 1, "train": rows, "validation": rows}, "of train also occur in validation"),
+    ]:
+        with pytest.raises(CompressError, match=message):
+            quantize(source, tmp_path / "made", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "made").exists()
+
+
+# Taggers
+
+
+def test_a_tagger_is_packed_or_keeps_layers_in_fp32(tmp_path: Path) -> None:
+    source = ModelDir.open(write(tmp_path / "tagger", tagger()))
+    packed = quantize(source, tmp_path / "packed", method="packed", options={"bits": 8})
+    inputs = padded_example(source.load(), 2, 7)
+    with torch.no_grad():
+        found, exact = packed.load()(**inputs).logits, source.load()(**inputs).logits
+    assert found.shape == exact.shape == (2, 7, exact.shape[2])
+    assert 0 < (found - exact).abs().max() < 0.1 * exact.abs().max()
+    made = quantize(source, tmp_path / "int8", keep_fp32=1, train=sentences())
+    assert made.manifest is not None and len(made.manifest.notes["layers in fp32"]) == 1

@@ -1,0 +1,94 @@
+"""What predictions cost: from a typed price to a table, and never without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compress.benchmarking.results.files import rows_of
+from compress.errors import CompressError
+from compress.reporting.tables.cost import Costs, costs_of, parse_prices
+from tests.support.results import line
+
+RATE = "throughput_with_tokenizer_rows_per_second"
+TEACHER = line("teacher", kind="teacher", **{RATE: 100.0})
+STUDENT = line("student", runtime="onnxruntime", model_sha256="5" * 64, **{RATE: 5000.0})
+
+
+def costs(*prices: str, lines: Any = (TEACHER, STUDENT), best: Any = (STUDENT,)) -> Costs:
+    found = costs_of(rows_of(lines), rows_of(best), parse_prices(prices), "EUR")
+    assert found is not None
+    return found
+
+
+def test_prices_are_read() -> None:
+    assert parse_prices(["cpu=0.34", "cpu:8=1.20", "cuda=2.5"]) == {
+        ("cpu", None): 0.34,
+        ("cpu", 8): 1.2,
+        ("cuda", None): 2.5,
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["0.34", "tpu=1", "cpu=", "cpu=free", "cpu=-1", "cpu=0", "cpu=inf", "cpu:=1", "cpu:x=1", "cpu:0=1"]
+)
+def test_what_is_no_price_is_refused(text: str) -> None:
+    with pytest.raises(CompressError, match=r"is not a price an hour; type .*--price cpu=0.34"):
+        parse_prices([text])
+
+
+def test_a_price_twice_or_for_what_was_not_measured_is_refused() -> None:
+    with pytest.raises(CompressError, match="prices cpu a second time"):
+        parse_prices(["cpu=1", "cpu=2"])
+    with pytest.raises(CompressError, match="--price cuda is for a machine that was not measured; there is cpu:1"):
+        costs("cuda=1")
+    with pytest.raises(CompressError, match="--price cpu:8"):
+        costs("cpu:8=1")
+
+
+def test_a_price_over_predictions_an_hour() -> None:
+    found = costs("cpu=0.36")
+    teacher, student = found.rows
+    assert teacher.predictions_per_hour == 360_000 and teacher.cost_per_million == pytest.approx(1.0)
+    assert student.cost_per_thousand == pytest.approx(0.36 / 18_000) and student.batch_size == 1
+    assert found.cells(teacher) == ["0.36 EUR", "360,000", "0.0010 EUR", "1.00 EUR"]
+
+
+def test_without_a_price_there_is_no_cost() -> None:
+    found = costs()
+    assert [row.cost_per_million for row in found.rows] == [None, None]
+    assert found.cells(found.rows[0]) == ["–", "360,000", "–", "–"] and found.offers[0].price_per_hour is None
+
+
+def test_thread_counts_and_devices_are_machines_of_their_own() -> None:
+    more = [{**one, "threads": 8, RATE: 4 * one[RATE]} for one in (TEACHER, STUDENT)]
+    gpu = [{**one, "device": "cuda", "host_id": "g", "host": {"gpu": ["Card"]}} for one in (TEACHER, STUDENT)]
+    found = costs("cpu=0.3", "cpu:8=0.9", lines=[TEACHER, STUDENT, *more, *gpu])
+    assert [(offer.title, offer.price_per_hour) for offer in found.offers] == [
+        ("Test CPU, 1 thread", 0.3),
+        ("Test CPU, 8 threads", 0.9),
+        ("Card", None),
+    ]
+    assert len(found.rows) == 6
+
+
+def test_largest_batch_counts_and_others_stay_away() -> None:
+    large = {**STUDENT, "batch_size": 32, RATE: 9000.0}
+    other = line("other", model_sha256="6" * 64)
+    padded = {**TEACHER, "padding": "max_length"}
+    found = costs("cpu=1", lines=[TEACHER, padded, STUDENT, large, other])
+    assert [(row.model, row.batch_size) for row in found.rows] == [("teacher", 1), ("student", 32)]
+    assert found.rows[1].predictions_per_hour == 3600 * 9000
+
+
+def test_noisy_lines_cost_nothing_and_say_so() -> None:
+    found = costs("cpu=1", lines=[TEACHER, {**STUDENT, "noisy": True}])
+    assert [row.model for row in found.rows] == ["teacher"]
+    assert found.left_out == ["student in onnxruntime on Test CPU, 1 thread"]
+
+
+def test_energy_is_shown_where_it_was_measured() -> None:
+    found = costs("cpu=1", lines=[TEACHER, {**STUDENT, "energy_joules_per_row": 0.0123}])
+    assert found.has_energy and [found.cells(row)[-1] for row in found.rows] == ["–", "0.0123 J"]
+    assert not costs("cpu=1").has_energy

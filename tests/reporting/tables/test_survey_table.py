@@ -1,0 +1,266 @@
+"""The survey's table: published figures, ours, the control's, and how recipes without either are shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compress import recipes
+from compress.benchmarking.results.files import Measurement
+from compress.recipes import Choice, Phase, StudentRecipe, Survey, explain
+from compress.reporting.report import report
+from compress.reporting.sections import gather
+from compress.reporting.tables import survey_table
+from tests.support.results import line, write_lines
+
+GOLD = [0, 1] * 100
+TINYBERT = Survey("distillation", "TinyBERT (Jiao 2019)", 7.5, 96, 9.4, "BERT_4, narrow", "all GLUE")
+Q8BERT = Survey("quantization", "Q8BERT (Zafrir 2019)", 4, 99, 0, "BERT_12", "all GLUE", baseline="BERT-large")
+BODY = replace(TINYBERT, system="TinyBERT, wide", body="bert-large")
+PHASES = (Phase((Choice("kl"),)),)
+ROUNDED = (*PHASES, Phase((Choice("kl"),), intervention=Choice("fake-quantization")))
+KNOWN = {
+    "narrow": StudentRecipe(
+        "n",
+        Choice("transformer"),
+        PHASES,
+        survey=(TINYBERT,),
+        name="narrow",
+        missing=("general distillation: no pretrained checkpoint",),
+    ),
+    "rounded": StudentRecipe("r", Choice("transformer"), ROUNDED, survey=(Q8BERT,), name="rounded"),
+    "other": StudentRecipe("o", Choice("bilstm"), PHASES, paper="Somebody 2020", name="other"),
+    "shared": StudentRecipe("s", Choice("albert"), PHASES, survey=(TINYBERT, BODY), name="shared"),
+    "unmeasured": StudentRecipe("u", Choice("bilstm"), PHASES, survey=(TINYBERT,), name="unmeasured"),
+}
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipes, "names", lambda kind: tuple(KNOWN))
+    monkeypatch.setattr(recipes, "load", lambda kind, name: KNOWN[name])
+
+
+def wrong(count: int) -> list[int]:
+    """Return predictions that are wrong in the first rows."""
+    return [1 - gold if row < count else gold for row, gold in enumerate(GOLD)]
+
+
+def model(name: str, mistakes: int, **fields: Any) -> Measurement:
+    """Return a line of a model that answers so many of the 200 rows wrongly; the teacher 10."""
+    metric = 1 - mistakes / 200
+    base: dict[str, Any] = {
+        "metric": metric,
+        "metric_low": metric - 0.04,
+        "metric_high": metric + 0.04,
+        "metric_rows": 200,
+        "difference_points": 100 * (metric - 0.95),
+        "difference_low": -9.0,
+        "difference_high": 1.0,
+        "predictions": wrong(mistakes),
+        "stage": "distill",
+        "recipe": "narrow",
+        "training_seed": 0,
+        "parameters": 5_500_000,
+        "parameters_ratio": 4.0,
+        "size_ratio": 4.5,
+        "training_steps": 500,
+        "training_batch_size": 64,
+        "shape": {"type": "bert", "layers": 4, "hidden_size": 312, "vocabulary_size": 30522},
+        "budget": "small",
+    }
+    return line(name, **(base | fields))
+
+
+TEACHER = model(
+    "teacher", 10, kind="teacher", recipe="", stage="finetune", gold=GOLD, difference_points=0.0, speedup=1.0
+)
+STUDENT = model("narrow", 20, control="narrow-control")
+CONTROL = model("narrow-control", 30, kind="control", control_of="narrow")
+
+
+def made(*lines: Measurement, more: tuple[str, ...] = ()) -> dict[str, dict[str, survey_table.Cell]]:
+    """Return the cells by recipe and key."""
+    (part,) = gather([TEACHER, *lines])
+    found = survey_table.survey(part.rows, part.lines, [KNOWN[name] for name in more])
+    assert found is not None and all(len(row) == len(found.headings) == len(survey_table.KEYS) for row in found.rows)
+    rows = [dict(zip(survey_table.KEYS, row, strict=True)) for row in found.rows]
+    return {row["recipe"].text: row for row in rows}
+
+
+def test_a_row_holds_what_was_published_and_what_was_measured() -> None:
+    row = made(STUDENT, CONTROL)["narrow"]
+    assert row["system"].text == "TinyBERT (Jiao 2019)" and row["system"].small == "BERT_4, narrow; all GLUE"
+    assert (row["published"].text, row["published"].small) == ("÷7.5, 96%, ×9.4", "")
+    assert row["shape"].text == "4 x 312, 30,522 pieces"
+    assert row["metric"].text == "90.00%" and row["kept"].text == "94.7%"  # 0.90 of 0.95
+    assert row["difference"].text == "−5.00" and row["parameters"].small == "÷4.0"
+    assert row["command"].text == "compress distill --student narrow"
+
+
+def test_the_worth_of_distillation_is_against_the_control_and_paired() -> None:
+    row = made(STUDENT, CONTROL)["narrow"]
+    assert row["control"].text == "85.00%" and row["worth"].text == "+5.00"
+    # The student is never wrong where the control is right: no resample has a negative difference.
+    assert row["worth"].low is not None and 0 < row["worth"].low < 5 < (row["worth"].high or 0)
+    alone = made(STUDENT | {"control": ""})["narrow"]
+    assert alone["control"].text == alone["worth"].text == "–"
+
+
+def test_the_steps_are_stated() -> None:
+    steps = made(STUDENT)["narrow"]["steps"]
+    assert (steps.text, steps.small) == ("500", "of 64 rows")
+    assert made(STUDENT | {"training_batch_size": None})["narrow"]["steps"].small == "of different sizes"
+    assert made(STUDENT | {"training_steps": None})["narrow"]["steps"].text == "–"
+
+
+def test_a_row_is_about_all_seeds() -> None:
+    second = model("narrow-seed-5", 24, training_seed=5, control="narrow-seed-5-control")
+    row = made(STUDENT, second)["narrow"]
+    assert row["metric"].text == "89.00%" and row["seeds"].text == "2"
+    assert row["metric"].small == "± 1.41 over seeds"  # 90 and 88
+    assert row["difference"].text == "−6.00"
+
+
+def test_both_speed_ups_are_of_one_seed_whose_speed_is_known() -> None:
+    first = STUDENT | {"noisy": True}
+    loud = model("narrow", 20, runtime="onnxruntime", speedup=30.0, control="narrow-control")
+    second = model("narrow-seed-5", 24, training_seed=5, speedup=5.25)
+    row = made(first, loud, second, model("narrow-seed-5", 24, training_seed=5, runtime="onnxruntime", speedup=20.0))
+    assert row["narrow"]["speedup_torch"].text == "×5.25" and row["narrow"]["speedup_best"].text == "×20.0"
+    unknown = made(first, second | {"noisy": True})["narrow"]
+    assert unknown["speedup_torch"].text.startswith("too noisy") and unknown["speedup_best"].text == "too noisy"
+
+
+def test_the_best_speed_up_says_where_and_leaves_noise_out() -> None:
+    int8 = model("narrow-int8", 22, stage="quantize", runtime="onnxruntime", speedup=20.0)
+    onnx = model("narrow", 20, runtime="onnxruntime", speedup=11.0)
+    noisy = model("narrow", 20, runtime="openvino", speedup=99.0, noisy=True)
+    row = made(STUDENT, int8, onnx, noisy)["narrow"]
+    assert row["speedup_torch"].text == "×5.50"
+    assert (row["speedup_best"].text, row["speedup_best"].small) == ("×11.0", "onnxruntime")
+    assert row["metric"].text == "90.00%"  # all of one model: the int8 one has other figures
+
+
+def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
+    """As a row of its own, which does not take the place of what the recipe reached."""
+    student = model("shared", 20, recipe="shared")
+    body = line(
+        "bert-large",
+        kind="body",
+        metric=None,
+        metric_name=None,
+        difference_points=None,
+        speedup=0.05,
+        parameters=335_000_000,
+        parameters_ratio=0.07,
+    )
+    (part,) = gather([TEACHER, student, body])
+    found = survey_table.survey(part.rows, part.lines)
+    assert found is not None
+    small, large = (dict(zip(survey_table.KEYS, row, strict=True)) for row in found.rows)
+    assert (small["system"].text, small["metric"].text) == ("TinyBERT (Jiao 2019)", "90.00%")
+    assert (large["system"].text, large["metric"].text) == ("TinyBERT, wide", "–")
+    assert large["shape"].small == "bert-large with random weights: speed only"
+    assert large["parameters"].text == "335.0 M" and large["speedup_torch"].text == "×0.050"
+    assert survey_table.in_short(found, TEACHER)["shared"]["metric"].startswith("90.00%")
+    (part,) = gather([TEACHER, student])
+    alone = survey_table.survey(part.rows, part.lines)
+    assert alone is not None and alone.rows[1][3] == survey_table.NOT_MEASURED
+
+
+def test_a_quantized_system_is_judged_quantized() -> None:
+    trained = model("rounded", 10, recipe="rounded", control="rounded-control")
+    control = model("rounded-control", 12, recipe="rounded", kind="control", control_of="rounded")
+    int8 = model("rounded-int8", 14, recipe="rounded", stage="quantize", runtime="onnxruntime", size_ratio=3.9)
+    row = made(trained, control, int8)["rounded"]
+    assert (row["control"].text, row["control"].small) == ("94.00%", "against 95.00% before rounding")
+    assert row["worth"].text == "+1.00" and row["speedup_torch"].text == "–"
+    assert row["metric"].text == "93.00%" and row["disk"].small == "÷3.9"
+    assert row["shape"].small == "judged: rounded-int8 in onnxruntime"
+    assert (row["published"].text, row["published"].small) == ("÷4, 99%", "against BERT-large")
+
+
+def test_recipes_that_the_survey_or_the_study_does_not_have() -> None:
+    rows = made(STUDENT, model("other", 30, recipe="other"), more=("narrow", "unmeasured"))
+    assert list(rows) == ["narrow", "unmeasured", "other"]
+    assert rows["unmeasured"]["shape"].text == "not measured" and rows["unmeasured"]["metric"].text == "–"
+    assert rows["other"]["system"].small == "Somebody 2020" and rows["other"]["published"].text == "–"
+    assert rows["narrow"]["recipe"].small == "no pretrained checkpoint" and rows["other"]["recipe"].small == ""
+
+
+def test_without_a_recipe_of_the_survey_there_is_no_table() -> None:
+    (part,) = gather([TEACHER, model("other", 30, recipe="other")])
+    assert survey_table.survey(part.rows, part.lines) is None
+    (part,) = gather([TEACHER, model("mine", 30, recipe="mine")])
+    assert survey_table.survey(part.rows, part.lines) is None
+
+
+def test_older_results_without_a_shape_are_shown() -> None:
+    old = {key: value for key, value in STUDENT.items() if key not in {"shape", "training_steps", "budget", "control"}}
+    assert made(old | {"heads_per_layer": [12, 12, 12]})["narrow"]["shape"].text == "3 layers"
+    assert made(old)["narrow"]["shape"].text == "–"
+    bilstm = old | {"shape": {"type": "compress_bilstm", "hidden_size": 150, "vocabulary_size": 9000}}
+    assert made(bilstm)["narrow"]["shape"].text == "compress_bilstm 150, 9,000 pieces"
+
+
+def test_the_report_has_the_table(tmp_path: Path) -> None:
+    results = write_lines(tmp_path / "r.jsonl", [TEACHER, STUDENT, CONTROL])
+    page = report([results], tmp_path / "report")
+    html, text = page.read_text(encoding="utf-8"), (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert '<td class="text published" data-value="96">÷7.5, 96%, ×9.4</td>' in html
+    assert "Published systems and what their recipes reach here" in text and "TinyBERT (Jiao 2019)" in text
+    assert "at the budget small" in text
+    told = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert told["sections"][0]["survey"]["rows"][0][4]["value"] == pytest.approx(90)
+
+
+def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = KNOWN["narrow"]
+    monkeypatch.setattr(explain, "figures", dict)
+    assert explain.in_short(recipe) == (
+        "÷7.5, 96%, ×9.4",
+        "not measured yet",
+        "–",
+        "compress distill --student narrow",
+    )
+    (part,) = gather([TEACHER, STUDENT, CONTROL])
+    table = survey_table.survey(part.rows, part.lines, [KNOWN["unmeasured"]])
+    assert table is not None
+    short = survey_table.in_short(table, TEACHER)
+    assert list(short) == ["narrow"]
+    monkeypatch.setattr(explain, "figures", lambda: {name: [one] for name, one in short.items()})
+    _, measured, control, _ = explain.in_short(recipe)
+    assert measured == "90.00% on dev.tsv: ÷4.5, 94.7%, ×5.50" and control == "85.00% (+5.00)"
+    said = "\n".join(explain.explain(recipe))
+    assert "Measured here on dev.tsv, seeds: 1, steps: 500 (of 64 rows)" in said
+    assert "its control, on gold labels alone: 85.00%; distillation is worth +5.00 (" in said
+    assert "7.5 times smaller than BERT-base, 96% of its performance kept, 9.4 times as fast" in said
+
+
+def test_an_explanation_says_what_is_learned_from_what_in_which_order() -> None:
+    recipe = replace(
+        KNOWN["narrow"],
+        phases=(
+            Phase((Choice("mlm"),), name="words", text="pool", share=3.0, teacher="encoder", masking=0.15),
+            Phase((Choice("hidden-mse", 2.0), Choice("kl")), by_layer="stacked", training={"learning_rate": 1e-4}),
+            Phase(
+                (Choice("hard-label"),),
+                text="gold",
+                frozen=("embeddings", "head"),
+                intervention=Choice("module-replacing"),
+            ),
+        ),
+    )
+    said = "\n".join(explain.explain(recipe))
+    assert "1. words, 60% of the steps\n     reads the unlabelled text, 15% of the tokens masked\n" in said
+    assert "taught by the text itself" in said
+    assert "2. 20% of the steps" in said and "the layers below go on learning" in said
+    assert "learns by hidden-mse: " in said and ", weight 2" in said and "with learning_rate = 0.0001" in said
+    assert "taught by gold labels alone" in said and "at rest: embeddings, head" in said
+    assert "meanwhile module-replacing" in said
+    assert said.index("mlm") < said.index("hidden-mse") < said.index("hard-label") < said.index("Training: ")

@@ -1,0 +1,348 @@
+"""The page and its Markdown twin: what they say, that they stand alone, and that nothing in them is code."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.results.formatting import (
+    megabytes,
+    milliseconds,
+    money,
+    plural,
+    points,
+    probability,
+    rate,
+    times,
+)
+from compress.errors import CompressError
+from compress.reporting.json_report import shape
+from compress.reporting.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
+from compress.reporting.summary import results_table
+from tests.support.report_study import study
+from tests.support.results import line, write_lines
+
+CURVE = """heads_removed,heads_kept,share_removed,metric,value,split,rows,recovered
+0,72,0.0,accuracy,0.89,validation,800,False
+43,29,0.5972,accuracy,0.80,validation,800,False
+43,29,0.5972,accuracy,0.88,validation,800,True
+"""
+
+
+def usual() -> list[dict[str, Any]]:
+    student = {"recipe": "bilstm", "runtime": "onnxruntime", "size_ratio": 20.7}
+    return [
+        line("teacher", kind="teacher"),
+        line("teacher", kind="teacher", runtime="onnxruntime", speedup=1.8, speedup_low=1.7, speedup_high=1.9),
+        line("bilstm", **student, speedup=46.2, speedup_low=44, speedup_high=48),
+        line("bilstm", **student, speedup=46.2, batch_size=32, throughput_rows_per_second=5078.0),
+        line("bilstm-control", kind="control", control_of="bilstm", recipe="bilstm", metric=0.85, speedup=46.0),
+        line(
+            "fast-but-wrong",
+            runtime="onnxruntime",
+            speedup=90.0,
+            metric=0.7,
+            metric_kept_percent=77.8,
+            difference_points=-20.0,
+            difference_low=-22.0,
+            difference_high=-18.0,
+        ),
+    ]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+    def make(lines: list[dict[str, Any]], **options: Any) -> tuple[str, str]:
+        path = write_lines(tmp_path / "results.jsonl", lines)
+        report([path], tmp_path / "out", force=True, **options)
+        return tuple((tmp_path / "out" / name).read_text("utf-8") for name in (HTML_NAME, MARKDOWN_NAME))  # type: ignore[return-value]
+
+    return make
+
+
+class Page(HTMLParser):
+    """Checks that tags match, and gathers what a browser would fetch or show."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in {"src", "href", "action"}]
+        if tag not in {"meta", "input", "link", "br"} | {"rect", "line", "circle", "polyline", "path"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+        else:
+            assert tag in {"rect", "line", "circle", "polyline", "path"}, f"</{tag}> closes {self.open[-1:]}"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in {"style", "script"}:
+            self.text += data
+
+
+def test_the_verdict_comes_first(made: Any) -> None:
+    html, markdown = made(usual())
+    sentence = (
+        "bilstm in onnxruntime is within 1 point of the teacher: it runs at ×46.2 the speed of the teacher in torch "
+        "(×3.00 that of the teacher in onnxruntime), is ×20.7 smaller on"
+    )
+    assert sentence in html and sentence in markdown
+    assert html.index(sentence) < html.index("<table") and html.index(sentence) < html.index("<svg")
+    assert "distillation is worth +4.50 points" in html and "−0.50 points" in html
+
+
+def test_the_budget_is_the_callers(made: Any) -> None:
+    html, _ = made(usual(), max_accuracy_drop=0.2)
+    assert "whether that is within 0.2 points is undecided" in html and "Within 0.2?" in html
+
+
+def test_the_page_stands_alone_and_is_well_formed(made: Any, tmp_path: Path) -> None:
+    curve = tmp_path / "pruning_curve.csv"
+    curve.write_text(CURVE)
+    html, _ = made(usual(), curves=[curve])
+    page = Page(html)
+    assert all(link.startswith("#") for link in page.links)
+    assert "http" not in html.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
+    assert {"img", "link", "iframe"}.isdisjoint(page.tags)
+    for svg in re.findall(r"<svg.*?</svg>", html, re.S):
+        ElementTree.fromstring(svg)
+    assert "compress benchmark" in page.text and "torch 2.13.0" in page.text and "Test CPU" in page.text
+    assert "after recovery" in page.text
+
+
+def test_every_name_is_escaped(made: Any, tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\"'|`x`"
+    folder = tmp_path / "<img src=x>"
+    folder.mkdir()
+    (folder / "pruning_curve.csv").write_text(CURVE)
+    lines = [usual()[0], line(evil, runtime=evil, recipe=evil, command=evil, study=evil, data=evil)]
+    html, markdown = made(lines, curves=[folder])
+    assert html.count("<script>") == 1 and "<img" not in html
+    Page(html)
+    table = [row for row in markdown.splitlines() if row.startswith("| ")]
+    assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table[:3]}) == 1
+    assert "<script" not in markdown
+
+
+def test_a_second_command_in_markdown_is_no_part_of_the_list_before_it(made: Any) -> None:
+    later = line("s", created="2026-11-21T12:00:00+00:00", command="compress benchmark <b>@someone</b>")
+    _, markdown = made([*usual(), later])
+    assert "\n<pre>compress benchmark &lt;b&gt;@someone&lt;/b&gt;</pre>\n" in markdown
+
+
+def test_hosts_are_never_compared(made: Any) -> None:
+    other = [{**x, "host_id": "other", "host": {"cpu": "Other CPU"}} for x in usual()]
+    html, markdown = made(usual() + other)
+    assert "2 different machines" in html and "2 different machines" in markdown
+    assert html.count('<section id="section-') == 2 and "Other CPU" in html
+
+
+def test_the_newest_run_of_a_configuration_counts() -> None:
+    old = line("student", speedup=3.0, created="2026-01-01T00:00:00+00:00")
+    new = line("student", speedup=4.0, created="2026-02-01T00:00:00+00:00")
+    stale = line("student", batch_size=32, created="2026-01-01T00:00:00+00:00")
+    for order in ([old, stale, new], [new, stale, old]):
+        (row,) = rows_of(order)
+        assert [x["speedup"] for x in row.lines] == [4.0]
+
+
+def test_the_step_summary_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    report([write_lines(tmp_path / "r.jsonl", usual())], tmp_path / "out")
+    assert summary.read_text().startswith("before\n## made-up") and "×46.2" in summary.read_text()
+
+
+def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
+    results = write_lines(tmp_path / "r.jsonl", usual())
+    bad = tmp_path / "bad.csv"
+    bad.write_text("a,b\n1,2\n")
+    with pytest.raises(CompressError, match="is not a pruning curve"):
+        report([results], tmp_path / "out", curves=[bad])
+    with pytest.raises(CompressError, match=r"there is no .*pruning_curve.csv: 'compress prune' writes it where"):
+        report([results], tmp_path / "out", curves=[tmp_path])
+    bad.write_text(CURVE.replace("0.80", "nan"))
+    with pytest.raises(CompressError, match="not both finite"):
+        report([results], tmp_path / "out", curves=[bad])
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(CompressError, match="is a file"):
+        report([results], bad)
+    report([results], tmp_path / "out")
+    with pytest.raises(CompressError, match="--force"):
+        report([results], tmp_path / "out")
+
+
+def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    with pytest.raises(ValueError):
+        write_lines(path, [line("a"), line("b", speedup=float("nan"))])
+    assert list(tmp_path.iterdir()) == []
+    write_lines(path, usual())
+    assert read_results([path, path]) == usual() * 2
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert [times(x) for x in (0.0526, 0.974, 4.24, 46.23, 140.3)] == ["×0.053", "×0.97", "×4.24", "×46.2", "×140"]
+    assert [points(x) for x in (-0.567, 1.2, 0.001, -0.001)] == ["−0.57", "+1.20", "0.00", "0.00"]
+    assert [megabytes(x) for x in (1200, 4.4e6, 91e6, 8e5)] == ["1.2 kB", "4.4 MB", "91 MB", "0.80 MB"]
+    assert [milliseconds(x) for x in (0.00083, 0.1849, 9.018, 237.3)] == ["0.00083 ms", "0.185 ms", "9.02 ms", "237 ms"]
+    assert [money(x) for x in (0.000123, 0.34, 2.5, 1250.4)] == ["0.00012", "0.34", "2.50", "1,250"]
+    assert [rate(x) for x in (4.214, 42.14, 7572.4)] == ["4.21", "42.1", "7,572"]
+    assert [probability(x) for x in (0.0000004, 0.0321, 0.414)] == ["< 0.001", "0.032", "0.41"]
+    assert [plural(x, "row") for x in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
+
+
+def test_the_table_on_the_screen(made: Any) -> None:
+    from rich.console import Console
+
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))
+    console.print(results_table(usual()))
+    text = console.export_text()
+    assert "bilstm-control (control)" in text and "×46.2 [×44.0, ×48.0]" in text and "5,078" in text
+
+
+def test_the_terminal_shows_lines_without_a_metric_or_a_speed(made: Any) -> None:
+    from rich.console import Console
+
+    console = Console(width=250, record=True, file=open("/dev/null", "w"))
+    console.print(results_table(study()))
+    text = console.export_text()
+    assert "bert-base (body)" in text and "too noisy (17%)" in text and "max_length" in text
+
+
+def test_the_table_holds_every_kind_and_no_digits_of_noisy_speeds(made: Any) -> None:
+    html, markdown = made(study())
+    page = Page(html)
+    for name in ("majority class", "torchao-int8", "bert-base", "bilstm-control", "padded to 128"):
+        assert name in page.text and name in markdown
+    (row,) = re.findall(r'<tr class="peer">\s*<th[^>]*data-value="torchao-int8".*?</tr>', html, re.S)
+    assert row.count("too noisy (17%)") == 3 and row.count("too noisy<") == 6 and row.count(" ms<") == 1  # to load
+    assert 'aria-label="torchao-int8 (' not in html  # no mark in the plot
+    assert "The host was too noisy to tell 1 speed of 27" in markdown
+
+
+def test_the_twins_say_the_same(made: Any, tmp_path: Path) -> None:
+    html, markdown = made(study(), prices=["cpu=0.5"])
+    data = json.loads((tmp_path / "out" / JSON_NAME).read_text("utf-8"))
+    first = data["sections"][0]
+    assert first["verdict"][0] in html and first["verdict"][0] in markdown
+    rows = {(row["model"], row["runtime"]): row["cells"] for row in first["table"]["rows"]}
+    assert rows["bilstm", "onnxruntime"]["metric"]["value"] == pytest.approx(89.45)
+    assert rows["torchao-int8", "torchao-int8"]["speedup"] == {
+        "text": "too noisy (17%)",
+        "small": "",
+        "value": None,
+        "low": None,
+        "high": None,
+    }
+    assert [step["name"] for step in first["waterfalls"][0]["steps"]][:2] == [
+        "dynamic padding",
+        "runtime: torch → onnxruntime",
+    ]
+    assert len(data["sections"]) == 2 and "svg" not in json.dumps(data)
+
+
+def test_the_machine_file_is_as_its_schema_says(made: Any, tmp_path: Path) -> None:
+    curve = tmp_path / "pruning_curve.csv"
+    curve.write_text(CURVE)
+    made(study(), curves=[curve], prices=["cpu=0.5"])
+    data = json.loads((tmp_path / "out" / JSON_NAME).read_text("utf-8"))
+    assert list(faults(data, shape(), "report")) == []
+    data["sections"][0]["table"]["rows"][0]["kind"] = 3
+    data["costs"]["surprise"] = True
+    assert len(list(faults(data, shape(), "report"))) == 2
+
+
+def faults(value: Any, schema: dict[str, Any], where: str) -> Any:
+    """Yield what is not as a JSON schema says; of its words only those that ours uses."""
+    kinds = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
+    kinds |= {"array": list, "object": dict}
+    if "anyOf" in schema:
+        if not any(not list(faults(value, one, where)) for one in schema["anyOf"]):
+            yield f"{where} fits none"
+        return
+    if "const" in schema:
+        if value != schema["const"]:
+            yield where
+        return
+    if not isinstance(value, kinds[schema["type"]]):
+        yield f"{where} is no {schema['type']}"
+    elif schema["type"] == "array":
+        items = schema.get("prefixItems") or [schema["items"]] * len(value)
+        for index, (one, item) in enumerate(zip(value, items, strict=True)):
+            yield from faults(one, item, f"{where}[{index}]")
+    elif schema["type"] == "object":
+        extra = schema["additionalProperties"]
+        properties = schema.get("properties", {})
+        yield from (f"{where} has no {name}" for name in schema.get("required", ()) if name not in value)
+        for name, one in value.items():
+            if name in properties or extra:
+                yield from faults(one, properties.get(name, extra), f"{where}.{name}")
+            else:
+                yield f"{where}.{name} is unknown"
+
+
+def test_locks_and_what_was_left_out_are_shown(made: Any, tmp_path: Path) -> None:
+    (tmp_path / "results.lock.json").write_text('{"format_version": 1, "odd": "<b>"}')
+    html, markdown = made(study())
+    assert "compress replay results.lock.json" in html and "compress replay results.lock.json" in markdown
+    assert "{&#34;format_version&#34;: 1, &#34;odd&#34;: &#34;&lt;b&gt;&#34;}" in html
+    assert "no wheel for this Python; &lt;pip&gt; says so" in html and "ctranslate2-int8" in markdown
+
+
+def test_several_seeds_are_taken_together(made: Any) -> None:
+    lines = [line("teacher", kind="teacher")]
+    lines += [line(f"s{seed}", recipe="bilstm", training_seed=seed, model_sha256=f"{seed}" * 64) for seed in (0, 1, 2)]
+    int8 = [{**one, "model": f"{one['model']}-int8", "stage": "quantize"} for one in lines[1:]]
+    html, markdown = made([*lines, *int8])
+    assert "Over seeds and data sets" in html and "Over seeds and data sets" in markdown
+    assert "| bilstm (torch) |" in markdown and "| bilstm (quantize, torch) |" in markdown
+    assert "Over seeds and data sets" not in made(lines[:2])[0]
+
+
+def test_a_kind_from_the_future_is_refused(tmp_path: Path) -> None:
+    results = write_lines(tmp_path / "r.jsonl", [usual()[0], line("odd", kind="oracle")])
+    with pytest.raises(CompressError, match="odd is a 'oracle' on 'cpu', which this compress does not know"):
+        report([results], tmp_path / "out")
+
+
+def test_reading_results_needs_no_torch() -> None:
+    code = (
+        "import sys, compress.reporting.report, compress.gating.check, compress.benchmarking.benchmark\n"
+        "import compress.evaluation.metrics, compress.reporting.charts.svg\n"
+        "print({'torch', 'transformers', 'scipy', 'sklearn', 'onnxruntime'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
+
+
+def test_columns_without_texts_are_refused(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from compress.cli.report import command
+
+    results = write_lines(tmp_path / "r.jsonl", usual())
+    found = CliRunner().invoke(command, [str(results), "-o", str(tmp_path / "out"), "--text-column", "sentence"])
+    assert isinstance(found.exception, CompressError) and "--texts" in str(found.exception)
+    assert not (tmp_path / "out").exists()

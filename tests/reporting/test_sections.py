@@ -1,0 +1,120 @@
+"""What a section gathers: which rows are compared, and how speeds change with threads and with the length of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compress.benchmarking.results.files import read_results
+from compress.errors import CompressError
+from compress.reporting.charts.sweeps import length_sweep, thread_sweep
+from compress.reporting.page import view
+from compress.reporting.sections import gather, section
+from compress.reporting.tables.seeds_table import repeats
+from tests.support.report_study import study
+from tests.support.results import line
+
+TEACHER = line("teacher", kind="teacher")
+
+
+def student(**fields: Any) -> dict[str, Any]:
+    return line("s", runtime="onnxruntime", model_sha256="5" * 64, **fields)
+
+
+def test_rows_are_those_of_the_fewest_threads_and_of_the_datas_own_length() -> None:
+    lines = [
+        {**one, **more}
+        for one in (TEACHER, student())
+        for more in ({"threads": 4}, {"threads": 2}, {"threads": 2, "length": 16})
+    ]
+    (found,) = gather(lines)
+    assert {(row.head["threads"], row.head["length"]) for row in found.rows} == {(2, None)}
+    assert len(found.rows) == 2 and len(found.swept) == 4
+    assert [row.head["length"] for row in found.fixed] == [16, 16]
+
+
+def test_only_fixed_lengths_begin_with_the_shortest() -> None:
+    (found,) = gather([{**one, "length": length} for one in (TEACHER, student()) for length in (128, 16)])
+    assert {row.head["length"] for row in found.rows} == {16}
+    shown = section(found, 1.0, {})
+    assert shown.title.endswith("every row 16 tokens long") and [part.length for part in shown.at_lengths] == [128]
+
+
+def test_that_the_first_was_chosen_among_several_is_said() -> None:
+    (one,), (two,) = gather([TEACHER, student()]), gather([TEACHER, student(), line("other")])
+    assert not any("chosen among" in note for note in section(one, 1.0, {}).notes)
+    assert any("chosen among 2 rows" in note for note in section(two, 1.0, {}).notes)
+
+
+def test_data_hosts_and_devices_are_apart() -> None:
+    changes: list[dict[str, Any]] = [{}, {"device": "cuda"}, {"host_id": "other"}, {"data_sha256": "1" * 64}]
+    assert [len(part.rows) for part in gather([{**TEACHER, **change} for change in changes])] == [1] * 4
+    with pytest.raises(CompressError, match="'tpu', which this compress does not know"):
+        gather([{**TEACHER, "device": "tpu"}])
+
+
+def test_threads_are_a_chart_of_the_most_telling_and_a_table_of_all() -> None:
+    (cpu, gpu) = gather(study())
+    best = next(row for row in cpu.rows if row.head["model"] == "bilstm-int8")
+    found = thread_sweep(cpu.swept, best)
+    assert found is not None and [row[0].text for row in found.rows[:4]] == ["teacher"] * 2 + ["bilstm-int8"] * 2
+    assert [row[1].value for row in found.rows[:4]] == [1, 2, 1, 2] and len(found.rows) == 2 * 27
+    noisy = [row for row in found.rows if row[0].text == "torchao-int8"]
+    assert {cell.text for row in noisy for cell in row[2:]} == {"too noisy (17%)"}
+    assert "bert-large" not in found.pictures[0].wide and "bilstm-int8 in onnxruntime" in found.pictures[0].wide
+    assert thread_sweep(gpu.swept, None) is None
+
+
+def test_lengths_are_a_chart_where_there_are_several() -> None:
+    (cpu, gpu) = gather(study())
+    found = length_sweep(cpu.fixed, None)
+    assert found is not None and [row[1].value for row in found.rows[:3]] == [16, 64, 128]
+    assert length_sweep(gpu.fixed, None) is None
+    assert length_sweep([row for row in cpu.fixed if row.head["length"] == 16], None) is None
+
+
+def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
+    page = view([line("m")])
+    assert page.title == "made-up" and page.costs is not None and page.sections[0].waterfalls == []
+    assert "teacher in torch was not measured" in page.sections[0].verdict[0]
+    body = view(
+        [
+            line(
+                "bert",
+                kind="body",
+                metric=None,
+                metric_name=None,
+                difference_points=None,
+                metric_kept_percent=None,
+                flips_lost_rows=None,
+                calibration_error=None,
+            )
+        ]
+    )
+    assert body.sections[0].picture is None and body.sections[0].flips == []
+    with pytest.raises(CompressError, match="does not exist"):
+        read_results([tmp_path / "nothing.jsonl"])
+
+
+def test_what_distillation_is_worth_is_read_from_afar_with_its_doubt() -> None:
+    gold = [0, 1] * 50
+    teacher = {**TEACHER, "gold": gold, "predictions": gold}
+    made = student(predictions=[1, *gold[1:]], metric=0.99)
+    fields = {"kind": "control", "control_of": "s", "runtime": "onnxruntime", "metric": 0.98}
+    control = line("c", predictions=[1, 0, *gold[2:]], **fields)
+    (found,) = gather([teacher, made, control])
+    (tile,) = [meaning for value, meaning in section(found, 1.0, {}).tiles if value == "+1.00"]
+    assert tile.startswith("points over the same student undistilled, −") and " to +" in tile
+    (found,) = gather([TEACHER, made, control])
+    assert section(found, 1.0, {}).tiles[-1][1].endswith("without an interval")
+
+
+@pytest.mark.parametrize(("name", "mean", "spread"), [("accuracy", "80.00%", "1.41"), ("pearson", "0.8000", "0.0141")])
+def test_means_over_seeds_have_the_digits_of_their_metric(name: str, mean: str, spread: str) -> None:
+    seeds = [
+        line(f"m-{seed}", recipe="m", training_seed=seed, metric=0.79 + 0.02 * seed, metric_name=name)
+        for seed in (0, 1)
+    ]
+    (row,) = repeats(seeds)
+    assert (row[3].text, row[4].text) == (mean, spread)

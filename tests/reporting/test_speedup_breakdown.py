@@ -1,0 +1,233 @@
+"""Where a speed-up comes from: every step by its own measured factor, nothing guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compress.benchmarking.results.files import Row, rows_of
+from compress.errors import CompressError
+from compress.gating.check import Budget, check
+from compress.reporting.page import view
+from compress.reporting.sections import gather
+from compress.reporting.speedup_breakdown import Waterfall, waterfalls
+from compress.reporting.summary import results_table
+from tests.support.report_study import sha256
+from tests.support.results import line, write_lines
+
+ROUNDS = 5
+
+
+def made(name: str, runtime: str, milliseconds: float, *, stage: str = "", parent: str = "", **fields: Any) -> Any:
+    """Return a line that takes the same time in every round; the teacher has no parent."""
+    return line(
+        name,
+        kind=fields.pop("kind", "model" if parent else "teacher"),
+        runtime=runtime,
+        stage=stage,
+        model_sha256=sha256(name),
+        parents=[sha256(parent)] if parent else [],
+        latency_ms=[[milliseconds] * 3] * ROUNDS,
+        latency_p50_ms=milliseconds,
+        **fields,
+    )
+
+
+STOCK = made("t", "torch", 40.0, padding="max_length")
+BASE = made("t", "torch", 10.0)
+FAST = made("t", "onnxruntime", 5.0)
+STUDENT = made("s", "onnxruntime", 1.0, stage="distill", parent="t")
+INT8 = made("s-int8", "onnxruntime", 0.4, stage="quantize", parent="s")
+THREADS = made("s-int8", "onnxruntime", 0.25, stage="quantize", parent="s", threads=4)
+
+
+def fall(*lines: dict[str, Any], best: dict[str, Any] = INT8) -> Waterfall:
+    (found,) = waterfalls(Row((best,)), lines)
+    return found
+
+
+def factors(found: Waterfall) -> list[tuple[str, float]]:
+    return [(step.name, round(step.value, 6)) for step in found.steps]
+
+
+def test_every_step_is_its_own_factor_and_the_product_is_the_whole() -> None:
+    found = fall(STOCK, BASE, FAST, STUDENT, INT8, THREADS)
+    assert factors(found) == [
+        ("dynamic padding", 4.0),
+        ("runtime: torch → onnxruntime", 2.0),
+        ("distillation", 5.0),
+        ("int8", 2.5),
+        ("threads: 1 → 4", 1.6),
+    ]
+    assert found.product == pytest.approx(160) and found.total.value == pytest.approx(160) and found.missing == []
+    assert "from t in torch, padded to 128, 1 thread to s-int8 in onnxruntime, 4 threads, it is ×160" in found.sentence
+    assert "a difference of 0.0%" in found.sentence and found.total.low < 160 < found.total.high
+
+
+def test_more_threads_that_are_slower_are_no_step() -> None:
+    found = fall(BASE, FAST, STUDENT, INT8, {**THREADS, "latency_p50_ms": 0.5})
+    assert factors(found)[-1][0] == "int8" and "threads" not in found.missing
+    assert found.total.value == pytest.approx(25)
+
+
+def test_what_was_not_measured_is_left_out_and_named() -> None:
+    found = fall(BASE, FAST, STUDENT, INT8)
+    assert [name for name, _ in factors(found)] == ["runtime: torch → onnxruntime", "distillation", "int8"]
+    assert found.missing == ["dynamic padding", "threads"] and found.total.value == pytest.approx(25)
+
+
+def test_a_runtime_that_the_teacher_was_not_measured_in() -> None:
+    student_in_torch = made("s", "torch", 2.0, stage="distill", parent="t")
+    found = fall(BASE, student_in_torch, STUDENT, INT8)
+    assert factors(found) == [("distillation", 5.0), ("runtime: torch → onnxruntime", 2.0), ("int8", 2.5)]
+    found = fall(BASE, STUDENT, INT8)
+    assert factors(found) == [("int8", 2.5)]
+    assert found.missing == ["dynamic padding", "runtime: torch → onnxruntime", "distillation", "threads"]
+    assert found.total.value == pytest.approx(25) and "the rest lies in steps" in found.sentence
+
+
+def test_a_parent_that_was_not_measured_is_said_to_be_inside() -> None:
+    line_of_two = {**INT8, "parents": [sha256("s"), sha256("t")]}
+    found = fall(BASE, FAST, line_of_two, best=line_of_two)
+    assert factors(found)[1:] == [("int8 and what came before", 12.5)]
+    stranger = made("x", "onnxruntime", 1.0, kind="model")
+    assert factors(fall(BASE, FAST, stranger, best=stranger))[1:] == [("another model", 5.0)]
+
+
+def test_pruning_and_int8_of_it() -> None:
+    pruned = made("p", "torch", 8.0, stage="prune", parent="t")
+    best = made("p-int8", "torch", 4.0, stage="quantize", parent="p")
+    assert factors(fall(BASE, pruned, best, best=best)) == [("pruning", 1.25), ("int8", 2.0)]
+
+
+def of(parent: str, removals: list[str], milliseconds: float, **fields: Any) -> Any:
+    """Return the line of a structure of a pruned model."""
+    no_quality = dict.fromkeys(("metric_name", "metric", "metric_low", "metric_high", "difference_points"))
+    name = f"{parent}: {'+'.join(removals)}"
+    return made(name, "torch", milliseconds, kind="structure", parent=parent, removals=removals, **no_quality, **fields)
+
+
+ALL = ["vocabulary", "layers", "heads", "neurons", "hidden"]
+PRUNED = made("p", "torch", 1.0, stage="prune", parent="t", removals=ALL)
+BETWEEN = [of("p", ALL[:count], took) for count, took in ((1, 8.0), (2, 4.0), (3, 2.0), (4, 1.25))]
+
+
+def test_every_removal_is_a_step_and_the_last_ends_at_the_pruned_model() -> None:
+    best = made("p-int8", "torch", 0.5, stage="quantize", parent="p")
+    stranger = of("q", ["layers"], 7.0)  # of another model
+    found = fall(BASE, PRUNED, best, *reversed(BETWEEN), stranger, best=best)
+    assert factors(found) == [
+        ("smaller vocabulary", 1.25),
+        ("layers removed", 2.0),
+        ("heads removed", 2.0),
+        ("feed-forward neurons removed", 1.6),
+        ("narrower", 1.25),
+        ("int8", 2.0),
+    ]
+    assert found.product == pytest.approx(20) and found.total.value == pytest.approx(20)
+    assert found.steps[4].after == "p in torch, 1 thread" and found.total.before == "t in torch, 1 thread"
+    assert "a difference of 0.0%. Shapes between removals were measured with random weights" in found.sentence
+    assert "--structure" not in found.sentence
+
+
+def test_removals_that_were_not_taken_apart_are_one_step_that_says_how() -> None:
+    found = fall(BASE, PRUNED, best=PRUNED)
+    assert factors(found) == [("pruning", 10.0)] and found.missing == ["dynamic padding", "threads"]
+    assert "smaller vocabulary, layers removed" in found.note and "'compress benchmark --structure'" in found.sentence
+    assert "random weights" not in found.sentence
+    incomplete = fall(BASE, PRUNED, *BETWEEN[:2], best=PRUNED)  # a shape is not there
+    assert factors(incomplete) == [("pruning", 10.0)]
+
+
+def test_one_removal_is_called_by_its_name_and_needs_no_structure() -> None:
+    shallow = made("p", "torch", 5.0, stage="prune", parent="t", removals=["layers"])
+    found = fall(BASE, shallow, best=shallow)
+    assert factors(found) == [("layers removed", 2.0)] and found.note == ""
+    assert fall({**BASE, "removals": ALL}, shallow, best=shallow).note == ""  # the teacher is where it begins
+
+
+def test_removals_keep_their_steps_behind_a_change_of_runtime_and_a_parent_that_is_missing() -> None:
+    best = {**PRUNED, "runtime": "onnxruntime", "parents": [sha256("s"), sha256("t")], "removals": ["layers", "heads"]}
+    between = {**of("p", ["layers"], 2.5), "runtime": "onnxruntime"}
+    assert factors(fall(BASE, FAST, best, between, best=best)) == [
+        ("runtime: torch → onnxruntime", 2.0),
+        ("layers removed and what came before", 2.0),
+        ("heads removed", 2.5),
+    ]
+
+
+def test_a_noisy_removal_is_left_out_with_its_neighbour() -> None:
+    found = fall(BASE, PRUNED, *BETWEEN[:3], {**BETWEEN[3], "noisy": True}, best=PRUNED)
+    assert [name for name, _ in factors(found)] == ["smaller vocabulary", "layers removed", "heads removed"]
+    assert "narrower (the host was too noisy)" in found.missing
+
+
+def test_structures_are_in_nothing_but_the_waterfall(tmp_path: Path) -> None:
+    between = [{**one, "speedup": 99.0, "speedup_low": 98.0, "speedup_high": 100.0} for one in BETWEEN]
+    lines = [BASE, PRUNED, *between]
+    assert [row.head["model"] for row in rows_of(lines)] == ["t", "p"]
+    (part,) = gather(lines)
+    names = [row.head["model"] for rows in (part.rows, part.swept, part.fixed) for row in rows]
+    assert set(names) == {"t", "p"}
+    page = view(lines)
+    (shown,) = page.sections
+    assert [row.model for row in shown.table.rows] == ["t", "p"] and "structure" not in shown.kinds
+    assert shown.picture is not None and "p: vocabulary" not in shown.picture.wide + " ".join(shown.verdict)
+    assert [known.model for known in page.models] == ["t", "p"] and len(shown.waterfalls[0].steps) == 5
+    path = write_lines(tmp_path / "r.jsonl", lines)
+    assert {one.subject for one in check([path], [Budget(min_speedup=2.0)]).judgements} == {"p in torch"}
+    with pytest.raises(CompressError, match="no line with model 'p: vocabulary'"):
+        check([path], [Budget(model="p: vocabulary", min_speedup=2.0)])
+    assert results_table(lines).row_count == 2
+
+
+def test_every_pruned_model_that_was_taken_apart_has_its_steps() -> None:
+    quality = {"metric": 0.5, "metric_low": 0.4, "metric_high": 0.6, "difference_points": -40.0}  # no leader
+    other = made("q", "torch", 2.0, stage="prune", parent="t", removals=["layers", "heads"], **quality)
+    int8 = made("q-int8", "torch", 1.6, stage="quantize", parent="q", **quality)
+    whole = made("r", "torch", 2.0, stage="prune", parent="t", removals=["layers", "heads"], **quality)
+    lines = [BASE, PRUNED, *BETWEEN, other, int8, of("q", ["layers"], 4.0), whole]
+    lines = [{**line, "speedup": 10.0 / line["latency_ms"][0][0]} for line in lines]
+    large = [{**line, "batch_size": 32, "noisy": False} for line in lines]
+    small = [{**line, "noisy": line["model"] == "q-int8"} for line in lines]  # too short to be told at batch 1
+    (shown,) = view([*small, *large]).sections
+    told = [(found.model, found.batch_size) for found in shown.waterfalls]
+    assert told == [("p", 1), ("p", 32), ("q", 1), ("q-int8", 32)]
+    steps = [("layers removed", 2.5), ("heads removed", 2.0)]
+    assert factors(shown.waterfalls[2]) == steps and factors(shown.waterfalls[3]) == [*steps, ("int8", 1.25)]
+
+
+def test_lines_of_another_run_length_or_device_do_not_count() -> None:
+    for change in ({"created": "2026-01-01T00:00:00+00:00"}, {"length": 16}, {"device": "cuda"}):
+        found = fall({**STOCK, **change}, BASE, {**FAST, **change}, {**THREADS, **change}, STUDENT, INT8)
+        assert "dynamic padding" in found.missing and "threads" in found.missing
+
+
+def test_a_model_that_was_not_measured_where_its_neighbours_were_is_stepped_over() -> None:
+    student_in_torch = made("s", "torch", 2.0, stage="distill", parent="t")
+    found = fall(BASE, FAST, student_in_torch, INT8)
+    assert [name for name, _ in factors(found)] == ["runtime: torch → onnxruntime", "distillation and int8"]
+    assert found.product == pytest.approx(found.total.value) and "difference of 0.0%" in found.sentence
+    assert "not measured" in fall(BASE, STUDENT, INT8).sentence
+
+
+def test_a_noisy_step_is_left_out_with_its_reason() -> None:
+    found = fall(BASE, FAST, {**STUDENT, "noisy": True}, INT8)
+    assert [name for name, _ in factors(found)] == ["runtime: torch → onnxruntime"]
+    assert "distillation (the host was too noisy)" in found.missing
+    assert waterfalls(Row((INT8,)), [{**BASE, "noisy": True}, FAST, STUDENT, INT8]) == []
+
+
+def test_one_for_each_end_of_the_batch_sizes() -> None:
+    lines = [BASE, FAST, STUDENT, INT8]
+    lines += [{**one, "batch_size": 32, "latency_ms": [[9.0] * 3] * ROUNDS} for one in lines]
+    (best,) = [row for row in rows_of(lines) if row.head["model"] == "s-int8"]
+    assert [found.batch_size for found in waterfalls(best, lines)] == [1, 32]
+
+
+def test_a_circle_of_parents_ends() -> None:
+    one, other = made("a", "torch", 4.0, stage="prune", parent="b"), made("b", "torch", 5.0, stage="prune", parent="a")
+    found = fall(BASE, one, other, best=one)
+    assert found.total.value == pytest.approx(2.5)

@@ -1,0 +1,161 @@
+"""What a report says first: floors, the best model, a faster one that is not certain, controls, peers, noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compress.benchmarking.results.files import rows_of
+from compress.reporting.leaders import best_row, control_pair, faster_row, judge
+from compress.reporting.summary import verdict
+from tests.support.results import line
+
+TEACHER = line("teacher", kind="teacher")
+
+
+def model(name: str, speedup: float, low: float = -0.9, high: float = -0.1, **fields: Any) -> dict[str, Any]:
+    """Return a line whose loss lies between two points."""
+    middle = (low + high) / 2
+    fields = {"speedup_low": 0.98 * speedup, "speedup_high": 1.02 * speedup, "metric": 0.9 + middle / 100} | fields
+    return line(name, speedup=speedup, difference_points=middle, difference_low=low, difference_high=high, **fields)
+
+
+def said(*lines: dict[str, Any], budget: float = 1.0) -> list[str]:
+    return verdict(rows_of([TEACHER, *lines]), budget)
+
+
+def test_a_model_that_is_surely_within_comes_before_a_faster_one_that_may_be() -> None:
+    rows = rows_of([TEACHER, model("sure", 5), model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7)])
+    best = best_row(rows)
+    assert best is not None and best.head["model"] == "sure"
+    faster = faster_row(best, rows)
+    assert faster is not None and faster.head["model"] == "open"
+    assert faster_row(best, rows_of([TEACHER, model("open", 5.1, -1.6, 2.0)])) is None  # not surely faster
+    first, _, second = said(*(row.head for row in rows[1:]))[:3]
+    assert first.startswith("sure in torch is within 1 point of the teacher: it runs at ×5.00 the speed of")
+    assert second.startswith("open in torch is faster still, ×40.0") and "more examples would decide" in second
+
+
+def test_without_a_sure_one_the_doubt_is_in_the_first_sentence() -> None:
+    sentences = said(model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7))
+    assert sentences[0].startswith("open in torch runs at ×40.0 the speed of the teacher in torch")
+    assert sentences[0].endswith("whether that is within 1 point is undecided.")
+    assert "more examples would decide" in sentences[1]
+
+
+def test_no_model_within_the_budget_is_said() -> None:
+    first = said(model("bad", 90, -9, -7))[0]
+    assert first.startswith("No model is within 1 point of the teacher; the closest, bad in torch,")
+    assert said(model("bad", 90, -9, -7), budget=10.0)[0].startswith("bad in torch is within 10 points")
+
+
+def test_noise_in_speed_does_not_hide_that_a_model_is_within_the_budget() -> None:
+    first = said(model("loud", 5, noisy=True), model("bad", 90, -9, -7))[0]
+    assert first.startswith("loud in torch is within 1 point of the teacher: it was measured on too noisy a host")
+
+
+def test_a_model_that_may_be_within_comes_before_a_better_one_that_is_not() -> None:
+    first = said(model("worse", 5, -1.9, -1.1), model("wide", 4, -3.0, -0.2))[0]
+    assert first.startswith("wide in torch") and first.endswith("whether that is within 1 point is undecided.")
+
+
+def test_a_model_is_held_against_the_teacher_of_its_own_run() -> None:
+    other = line("other teacher", kind="teacher", metric=0.5, created="2026-01-01T00:00:00+00:00")
+    sentences = verdict(rows_of([other, TEACHER, model("m", 5)]))
+    assert "against 90.00%" in sentences[1]
+
+
+def test_only_the_teacher_or_none_at_all() -> None:
+    assert said() == ["No compressed model was measured here, so there is none to judge."]
+    assert "teacher in torch was not measured" in verdict(rows_of([model("a", 5)]))[0]
+
+
+def test_a_floor_within_the_budget_comes_first() -> None:
+    floor = model("tf-idf + logistic regression", 300, -0.8, 0.2, kind="floor")
+    sentences = said(model("student", 40), floor)
+    assert sentences[0].startswith("tf-idf + logistic regression alone is within 1 point of the teacher: 89.70%")
+    assert sentences[1].startswith("student in torch is within 1 point")
+    assert said(floor)[0] == sentences[0] and "No compressed model" in said(floor)[1]
+
+
+def test_other_floors_are_told_after_the_model() -> None:
+    open_floor = model("static", 300, -1.4, 0.8, kind="floor")
+    assert any(s.startswith("static alone may be enough") and "undecided" in s for s in said(model("m", 4), open_floor))
+    wide = (model("narrow", 300, -1.8, -1.1, kind="floor"), model("wide", 300, -3.2, -0.1, kind="floor"))
+    assert any(s.startswith("wide alone may be enough") for s in said(model("m", 4), *wide))
+    bad_floors = (model("majority", 9e3, -40, -38, kind="floor"), model("static", 300, -8, -6, kind="floor"))
+    assert "No floor is within 1 point: the best, static, is at −7.00 points (−8.00 to −6.00)." in said(
+        model("m", 4), *bad_floors
+    )
+
+
+def test_a_faster_peer_is_named() -> None:
+    peer = model("int8-elsewhere", 60, kind="peer", runtime="elsewhere")
+    assert (
+        "A peer is faster: int8-elsewhere in elsewhere at ×60.0, at −0.50 points (−0.90 to −0.10): within 1 point."
+        in said(model("m", 40), peer)
+    )
+    wide = model("wide", 60, -1.6, 1.0, kind="peer")
+    assert any("A peer is faster" in s and s.endswith("is undecided.") for s in said(model("m", 40), wide))
+    assert not any("peer" in s for s in said(model("m", 59.9), peer))  # not surely
+    assert not any("peer" in s for s in said(model("m", 40), {**peer, "noisy": True}))
+
+
+def test_a_peer_that_tokenises_inside_is_held_against_speed_with_the_tokenizer() -> None:
+    peer = model("pipeline", 50, kind="peer", tokenizer_inside=True, speedup_with_tokenizer_low=49.0)
+    slow = model("m", 60, speedup_with_tokenizer_high=20.0)
+    assert any("A peer is faster: pipeline in torch at ×50.0, tokenisation included" in s for s in said(slow, peer))
+    fast = model("m", 40, speedup_with_tokenizer_high=49.5)
+    assert not any("peer" in s for s in said(fast, peer))
+
+
+def test_a_noisy_speed_is_not_written_and_does_not_win() -> None:
+    sentences = said(model("quiet", 5), model("loud", 40, noisy=True, noise=0.31))
+    assert sentences[0].startswith("quiet in torch") and "varied by up to 31% (loud in torch)" in sentences[-1]
+    assert not any("×40" in s for s in sentences)
+    (first, *_) = said(model("loud", 40, noisy=True, noise=0.31))
+    assert "was measured on too noisy a host to say how fast it is (31%)" in first and "×40" not in first
+
+
+def test_what_distillation_is_worth_leaves_int8_out() -> None:
+    student = model("bilstm", 20, recipe="bilstm", metric=0.91)
+    int8 = model("bilstm-int8", 40, recipe="bilstm", metric=0.90)
+    control = model("bilstm-control", 20, kind="control", recipe="bilstm", control_of="bilstm", metric=0.85)
+    rows = rows_of([TEACHER, student, int8, control])
+    pair = control_pair(rows[2], rows)
+    assert pair is not None and [row.head["model"] for row in pair] == ["bilstm", "bilstm-control"]
+    assert any("worth +6.00 points; without predictions" in s for s in said(student, int8, control))
+    rows = rows_of([TEACHER, {**int8, "stage": "quantize"}, control])
+    assert control_pair(rows[1], rows) is None
+
+
+def test_a_control_that_several_students_share_is_each_ones() -> None:
+    fields = {"control": "one-control", "stage": "distill"}
+    one = model("one", 20, recipe="one", metric=0.91, **fields)
+    two = model("two", 30, recipe="two", metric=0.89, model_sha256="2" * 64, **fields)
+    int8 = model("two-int8", 50, recipe="two", metric=0.88, parents=["2" * 64], **fields | {"stage": "quantize"})
+    control = model("one-control", 20, kind="control", recipe="one", control_of="one", metric=0.85)
+    rows = rows_of([TEACHER, one, two, int8, control])
+    for name, student in (("one", "one"), ("two", "two"), ("two-int8", "two")):
+        (row,) = (row for row in rows if row.head["model"] == name)
+        pair = control_pair(row, rows)
+        assert pair is not None and [one.head["model"] for one in pair] == [student, "one-control"]
+    rows = rows_of([TEACHER, one, int8, control])
+    assert control_pair(rows[2], rows) is None  # the student before int8 was not measured
+
+
+def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
+    gold = [0, 1] * 50
+    teacher = {**TEACHER, "gold": gold, "predictions": gold}
+    student = model("s", 20, predictions=[1, *gold[1:]], metric=0.99)
+    control = model("c", 20, kind="control", control_of="s", predictions=[1, 0, *gold[2:]], metric=0.98)
+    sentences = verdict(rows_of([teacher, student, control]))
+    assert any("worth +1.00 points" in s and "do not show that it helped" in s for s in sentences)
+
+
+@pytest.mark.parametrize(("low", "high", "outcome"), [(-1, 1, "within"), (-3, -1.01, "worse"), (-3, 1, "undecided")])
+def test_the_words_of_a_cell(low: float, high: float, outcome: str) -> None:
+    judged = judge(model("m", 5, low, high), 1.0)
+    assert judged is not None and judged.outcome == outcome
+    assert judge(line("b", kind="body", difference_points=None), 1.0) is None

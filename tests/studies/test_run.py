@@ -1,0 +1,400 @@
+"""A whole study: every stage from its own room, once, in one directory."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compress import recipes
+from compress.benchmarking.lockfile import read_lock
+from compress.benchmarking.results.files import read_results
+from compress.errors import CompressError
+from compress.labelling import label as label_module
+from compress.labelling.label_dir import LabelDir
+from compress.models.manifest import Manifest
+from compress.models.model_dir import ModelDir
+from compress.progress import silent
+from compress.studies import run as run_module
+from compress.studies.data import open_rows
+from compress.studies.journal import Stages
+from compress.studies.plan import control_names, student_plans
+from compress.studies.run import run
+from tests.support.training_data import (
+    STUDY_HEAD,
+    TINY_STUDENT,
+    write_study_data,
+)
+
+STUDY = (
+    """
+title = "A tiny study"
+description = "of nothing"
+seed = 1
+"""
+    + STUDY_HEAD
+    + """
+[[students]]
+recipe = "FOLDER/small.toml"
+quantize = false
+training = { epochs = 2.0 }
+seeds = [1, 5]
+[[prune]]
+heads = "50%"
+recover = 1.0
+quantize = false
+training = { max_steps = 2, batch_size = 32, precision = "float32" }
+[benchmark]
+batch_sizes = [1]
+rounds = 3
+runtimes = ["torch"]
+"""
+)
+
+
+class Case:
+    """A folder with data, a teacher and a study about them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data, self.models, self.out = folder, folder / "data", folder / "models", folder / "study"
+        write_study_data(self.data, self.models)
+        (folder / "small.toml").write_text(TINY_STUDENT)
+        self.recipe = folder / "tiny.toml"
+        self.recipe.write_text(STUDY.replace("FOLDER", str(folder)))
+
+    def run(self, **options: object) -> Path:
+        given = {"data_root": self.data, "model_root": self.models, "device": "cpu", "threads": 1, **options}
+        return run(str(self.recipe), self.out, **given)  # type: ignore[arg-type]
+
+    def rewrite(self, old: str, new: str) -> None:
+        text = self.recipe.read_text()
+        assert old in text
+        self.recipe.write_text(text.replace(old, new))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    case = Case(tmp_path_factory.mktemp("case"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            label_module,
+            "choose_runtime",
+            lambda model, device: ("torch", "cpu"),
+        )
+        assert case.run() == case.out
+    return case
+
+
+@pytest.fixture
+def case(tmp_path: Path, on_torch: None) -> Case:
+    return Case(tmp_path)
+
+
+def stamps(directory: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
+def test_every_stage_has_its_directory_and_nothing_else_is_left(finished: Case) -> None:
+    assert {path.name for path in finished.out.iterdir()} == {
+        "study.json",
+        "labels",
+        "train-labels",
+        "small",
+        "small-control",
+        "small-seed-5",
+        "small-seed-5-control",
+        "pruned-50",
+        "results.jsonl",
+        "results.lock.json",
+        "report",
+    }
+    journal = json.loads((finished.out / "study.json").read_text())
+    assert set(journal) == {path.name for path in finished.out.iterdir()} - {"study.json", "results.lock.json"}
+
+
+def test_the_stages_are_made_from_each_other(finished: Case) -> None:
+    teacher = ModelDir.open(finished.models / "tiny-bert")
+    for name in ("small", "small-control", "pruned-50"):
+        manifest = ModelDir.open(finished.out / name).manifest
+        assert manifest is not None and manifest.parents[0]["sha256"] == teacher.sha256
+        assert manifest.seeds == {"seed": 1}
+    assert LabelDir.open(finished.out / "labels").rows == 60
+    assert LabelDir.open(finished.out / "train-labels").rows == 40
+
+
+def test_student_and_control_took_the_same_steps(finished: Case) -> None:
+    student, control = (ModelDir.open(finished.out / name).manifest for name in ("small", "small-control"))
+    assert student is not None and control is not None
+    assert student.notes["planned_steps"] == control.notes["planned_steps"] == 7  # 2 * 100 / 32
+    assert (student.notes["control"], control.notes["control"]) == (False, True)
+
+
+def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
+    names = {"small": 1, "small-control": 1, "small-seed-5": 5, "small-seed-5-control": 5}
+    manifests = {name: ModelDir.open(finished.out / name).manifest for name in names}
+    assert {name: m.seeds["seed"] for name, m in manifests.items() if m} == names
+    assert ModelDir.open(finished.out / "small").sha256 != ModelDir.open(finished.out / "small-seed-5").sha256
+    lines = read_results([finished.out / "results.jsonl"])
+    fields = ("training_seed", "control_of", "control")
+    assert {line["model"]: tuple(map(line.get, fields)) for line in lines if line["model"] in names} == {
+        "small": (1, "", "small-control"),
+        "small-control": (1, "small", ""),
+        "small-seed-5": (5, "", "small-seed-5-control"),
+        "small-seed-5-control": (5, "small-seed-5", ""),
+    }
+    assert {line["training_steps"] for line in lines if line["model"] in names} == {7}
+
+
+def test_a_study_measures_floors_fitted_on_its_training_rows(finished: Case) -> None:
+    lines = read_results([finished.out / "results.jsonl"])
+    floors = {line["model"] for line in lines if line["kind"] == "floor"}
+    assert {"majority", "tfidf"} <= floors
+    lock = read_lock(finished.out / "results.lock.json")
+    assert lock.train is not None and lock.train.rows == 40 and lock.settings["floors"] is None
+
+
+def test_the_study_replaces_values_of_the_recipes(finished: Case) -> None:
+    manifest = ModelDir.open(finished.out / "small").manifest
+    assert manifest is not None and manifest.recipe["training"]["epochs"] == 2.0
+    pruned = ModelDir.open(finished.out / "pruned-50").manifest
+    assert pruned is not None and pruned.notes["recovery"]["planned_steps"] == 2
+    assert pruned.notes["removed"].startswith("4 of 8 heads")
+
+
+def test_every_model_is_measured_on_the_test_set(finished: Case) -> None:
+    lines = [json.loads(line) for line in (finished.out / "results.jsonl").read_text().splitlines()]
+    assert {"tiny-bert", "small", "small-control", "pruned-50"} <= {line["model"] for line in lines if "model" in line}
+    assert {line["metric_rows"] for line in lines if "metric_rows" in line} == {24}
+    assert not any(str(finished.folder) in line for line in map(json.dumps, lines))  # no paths of this host
+
+
+def test_the_report_is_there(finished: Case) -> None:
+    page = (finished.out / "report" / "report.html").read_text(encoding="utf-8")
+    assert "<h1>A tiny study</h1>" in page
+    assert "small-control" in page and "pruned-50" in page
+    with (finished.out / "pruned-50" / "pruning_curve.csv").open() as handle:
+        assert [row["recovered"] for row in csv.DictReader(handle)][-1] == "True"
+
+
+def test_a_second_call_does_nothing(finished: Case, on_torch: None) -> None:
+    before = stamps(finished.out)
+    finished.run()
+    assert stamps(finished.out) == before
+
+
+def test_a_changed_recipe_is_refused_and_changes_nothing(finished: Case, on_torch: None) -> None:
+    before, recipe = stamps(finished.out), finished.recipe.read_text()
+    try:
+        finished.rewrite("epochs = 2.0", "epochs = 3.0")
+        with pytest.raises(CompressError, match="small was made from other data or settings.*--force"):
+            finished.run()
+    finally:
+        finished.recipe.write_text(recipe)
+    assert stamps(finished.out) == before
+
+
+def test_changed_data_is_refused(finished: Case, on_torch: None) -> None:
+    file = finished.data / "tiny" / "train.csv"
+    text = file.read_text()
+    try:
+        file.write_text(text + "one more row,positive\n")
+        with pytest.raises(CompressError, match="was made from other data or settings"):
+            finished.run()
+    finally:
+        file.write_text(text)
+
+
+def test_a_stage_that_was_removed_is_made_again(finished: Case, on_torch: None) -> None:
+    file = finished.out / "report" / "report.html"
+    before = stamps(finished.out / "small")
+    for path in sorted((finished.out / "report").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    (finished.out / "report").rmdir()
+    finished.run()
+    assert file.is_file() and stamps(finished.out / "small") == before
+
+
+@pytest.mark.parametrize("stage", ["label", "distill", "prune", "benchmark"])
+def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stages themselves are stubs: what counts is which of them are called the second time."""
+    called: list[str] = []
+    stops = {stage}
+
+    def stub(name: str) -> Callable[..., object]:
+        original = getattr(run_module, name)
+
+        def replacement(*given: object, **named: object) -> object:
+            called.append(name)
+            if name in stops:
+                raise KeyboardInterrupt
+            return original(*given, **named)
+
+        return replacement
+
+    for name in ("label", "distill", "prune"):
+        monkeypatch.setattr(run_module, name, stub(name))
+    monkeypatch.setattr(run_module, "report", lambda results, path, **named: Path(path).mkdir())
+
+    def benchmark(*given: object, output: Path, **named: object) -> None:
+        called.append("benchmark")
+        if "benchmark" in stops:
+            raise KeyboardInterrupt
+        output.write_text("{}\n")
+
+    monkeypatch.setattr(run_module, "benchmark", benchmark)
+    with pytest.raises(KeyboardInterrupt):
+        case.run()
+    first, done = list(called), {path.name for path in case.out.iterdir()}
+    stops.clear()
+    called.clear()
+    case.run()
+    order = ["label", "label", "distill", "distill", "distill", "distill", "prune", "benchmark"]
+    assert first[-1] == stage and called == order[len(first) - 1 :]
+    assert done < {path.name for path in case.out.iterdir()}
+
+
+def test_what_only_people_read_makes_nothing_anew(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.run()
+    before = stamps(case.out)
+    text = (case.folder / "small.toml").read_text()
+    (case.folder / "small.toml").write_text(
+        text.replace('"tiny"', '"as small as can be"').replace(
+            "[architecture]", 'missing = ["nearly everything"]\n[architecture]', 1
+        )
+    )
+    case.run()
+    assert stamps(case.out) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"{student}"', '"bilsm"', "Did you mean 'bilstm'"),
+        ("epochs = 2.0", "epoch = 2.0", "unknown key epoch. Did you mean 'epochs'"),
+        ("max_steps = 2", "max_step = 2", "unknown key max_step. Did you mean 'max_steps'"),
+        ('"50%"', '"160%"', "--heads 160% is not between 0% and 100%"),
+        ('["torch"]', '["toch"]', "unknown runtime 'toch'.*Did you mean 'torch'"),
+        (
+            'set = "tiny", split = "test"',
+            'set = "tinny", split = "test"',
+            "There is no set 'tinny'.*Did you mean 'tiny'",
+        ),
+        ('split = "test"', 'split = "train"', "All 40 rows of train also occur in test"),
+        ("seeds = [1, 5]", "seeds = [1, 1]", "seeds names one twice"),
+        ("seeds = [1, 5]", 'phases = [{ losses = [{ name = "kl" }] }]', "another student: give it a name"),
+        ("seeds = [1, 5]", 'name = "../other"', "'../other' is no name of a folder"),
+    ],
+)
+def test_a_fault_shows_before_anything_is_made(old: str, new: str, message: str, case: Case) -> None:
+    case.rewrite(
+        str(case.folder / "small.toml") if old == '"{student}"' else old, new.strip('"') if "stud" in old else new
+    )
+    with pytest.raises(CompressError, match=message):
+        case.run()
+    assert not case.out.exists() or {path.name for path in case.out.iterdir()} <= {"study.json"}
+
+
+def test_a_teacher_whose_place_is_not_known(case: Case) -> None:
+    with pytest.raises(CompressError, match="give --model-root or set COMPRESS_MODELS"):
+        case.run(model_root=None)
+
+
+def test_a_directory_that_is_not_a_study_is_left_alone(case: Case) -> None:
+    case.out.mkdir()
+    (case.out / "thesis.tex").write_text("years of work")
+    with pytest.raises(CompressError, match="is not empty and is not a study"):
+        case.run(force=True)
+    assert [path.name for path in case.out.iterdir()] == ["thesis.tex"]
+
+
+def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.rewrite("rounds = 3", 'rounds = 3\nthreads = [2, 1]\nlengths = [16]\nfloors = false\nbodies = ["bert-base"]')
+    recipe = recipes.load("benchmarks", str(case.recipe))
+    assert recipe.benchmark.thread_counts == (2, 1)
+    given: dict[str, object] = {}
+
+    def benchmark(teacher: object, models: object, data: object, *, output: Path, **settings: object) -> None:
+        given.update(settings)
+        output.write_text("{}\n")
+
+    monkeypatch.setattr(run_module, "benchmark", benchmark)
+    stages = Stages.open(case.out, force=False)
+    rows = open_rows(recipe, stages, case.data)
+    study = run_module.Study(recipe, stages, rows, {"device": "cpu", "threads": 1}, True, silent)
+    study.measured(ModelDir.open(case.models / "tiny-bert"), [])
+    assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["bodies"] == ("bert-base",)
+    assert given["floors"] == () and given["train"] is rows.train and given["structure"] is False
+
+
+def test_a_study_takes_removals_apart_where_a_model_had_several(
+    case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    case.rewrite("rounds = 3", "rounds = 3\nstructure = true")
+    with pytest.raises(CompressError, match="no prune has two kinds of them"):
+        recipes.load("benchmarks", str(case.recipe))
+    case.rewrite('heads = "50%"', 'heads = "50%"\nlayers = "1"')
+    recipe = recipes.load("benchmarks", str(case.recipe))
+    asked: list[bool] = []
+
+    def benchmark(*given: object, output: Path, structure: bool, **settings: object) -> None:
+        asked.append(structure)
+        output.write_text("{}\n")
+
+    monkeypatch.setattr(run_module, "benchmark", benchmark)
+    stages = Stages.open(case.out, force=False)
+    study = run_module.Study(
+        recipe, stages, open_rows(recipe, stages, case.data), {"device": "cpu", "threads": 1}, True, silent
+    )
+    teacher = ModelDir.open(case.models / "tiny-bert")
+    shapes = [{"removal": name, "config": {}} for name in ("nothing", "layers", "heads")]
+    study.measured(teacher, [ModelDir(teacher.path, Manifest(stage="prune", notes={"shapes": shapes}))])
+    assert asked == [True] and "none of these models had two" not in caplog.text
+    other = Manifest(stage="prune", notes={"shapes": shapes[:2]}, files={"other": {}})
+    study.measured(teacher, [ModelDir(teacher.path, other)])
+    assert asked == [True, False] and "none of these models had two" in caplog.text
+
+
+def add_student(case: Case, more: str) -> None:
+    case.rewrite("[[prune]]", f'[[students]]\nrecipe = "{case.folder / "small.toml"}"\n{more}\n[[prune]]')
+
+
+def test_a_student_may_learn_in_phases_of_the_study(case: Case) -> None:
+    """It is another student than the recipe's, of nothing that was published, with the same control."""
+    phases = 'phases = [{ losses = [{ name = "kl", temperature = 4.0 }] }]'
+    add_student(case, f'name = "softened"\nseeds = [1, 5]\ntraining = {{ epochs = 2.0 }}\n{phases}')
+    recipe = recipes.load("benchmarks", str(case.recipe))
+    (_, first), (_, second) = plans = student_plans(recipe)
+    assert (first.name, second.name) == ("small", "softened")
+    (loss,) = second.losses
+    assert (loss.name, loss.options) == ("kl", {"temperature": 4.0})
+    assert second.architecture == first.architecture and second.training == first.training
+    assert set(control_names(recipe, plans).values()) == {"small-control", "small-seed-5-control"}
+
+
+def test_what_is_pruned_recovers_on_train_where_there_is_no_other_text(case: Case) -> None:
+    case.rewrite('unlabeled = [{ set = "tiny", split = "unlabeled", rows = 60 }]\n', "")
+    student = case.recipe.read_text().partition("[[students]]")[2].partition("[[prune]]")[0]
+    case.rewrite(f"[[students]]{student}", "")
+    (case.data / "tiny" / "unlabeled.txt").unlink()
+    case.run()
+    assert {path.name for path in case.out.iterdir() if path.is_dir()} == {"train-labels", "pruned-50", "report"}
+    manifest = ModelDir.open(case.out / "pruned-50").manifest
+    assert manifest is not None and manifest.notes["removed"].startswith("4 of 8 heads")
+    assert [data["name"] for data in manifest.data if data["role"] == "unlabeled"] == ["train"]
+
+
+def test_two_students_of_one_name_are_refused(case: Case) -> None:
+    add_student(case, "seeds = [7]")
+    with pytest.raises(CompressError, match="names the student 'small' twice; give the other a name"):
+        case.run()
+
+
+def test_validation_may_be_a_slice_of_train_in_whole_groups(case: Case) -> None:
+    case.rewrite('validation = { set = "tiny", split = "validation" }', "validation_slice = { share_of_train = 0.2 }")
+    recipe = recipes.load("benchmarks", str(case.recipe))
+    rows = open_rows(recipe, None, case.data)
+    assert len(rows.train) + len(rows.validation) == 40 and len(rows.validation) > 0
+    assert not {row.text for row in rows.train} & {row.text for row in rows.validation}

@@ -1,0 +1,73 @@
+"""Sentences with tags and tiny taggers of words, made on the spot."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from transformers import AutoModelForTokenClassification, PreTrainedModel
+
+from compress.data.examples import Example, sentence
+from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForTokenClassification
+from compress.models.modeling.pruned import to_pruned
+from compress.surgery.remove_units import remove_heads
+from tests.support.tiny import BAD, GOOD, PLAIN, classifier, tokenizer, uneven
+
+TAGS = ("BAD", "GOOD", "PLAIN")
+
+
+def tag_of(word: str) -> str:
+    return "GOOD" if word in GOOD else "BAD" if word in BAD else "PLAIN"
+
+
+def sentences(count: int = 60, *, seed: int = 0) -> list[Example]:
+    """Return sentences of one to nine words; a word's tag follows from the word, and some are of several pieces."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        words = [draw.choice([*GOOD, *BAD, *PLAIN, *PLAIN, "plotless", "filmic"]) for _ in range(draw.randint(2, 9))]
+        found.append(Example(sentence(words), tags=tuple(map(tag_of, words))))
+    return found
+
+
+def tagger(family: str = "bert", *, seed: int = 0) -> PreTrainedModel:
+    """Return a random tagger whose logits differ visibly from token to token."""
+    config = classifier(family, labels=TAGS).config
+    config.problem_type = None
+    torch.manual_seed(seed)
+    model: PreTrainedModel = AutoModelForTokenClassification.from_config(config)
+    return model.eval()
+
+
+def pruned_tagger(family: str = "bert") -> PreTrainedModel:
+    """Return a tagger with fewer heads, as one of our own types."""
+    model = tagger(family)
+    remove_heads(model, uneven(family))
+    return to_pruned(model).eval()
+
+
+def bilstm_tagger(*, seed: int = 0) -> BiLSTMForTokenClassification:
+    """Return a random BiLSTM tagger over the BERT tokenizer."""
+    size = len(tokenizer("bert"))
+    torch.manual_seed(seed)
+    config = BiLSTMConfig(
+        tokenizer_size=size,
+        vocab_size=size // 2,
+        embedding_size=48,
+        hidden_size=32,
+        dense_size=24,
+        id2label=dict(enumerate(TAGS)),
+        label2id={label: index for index, label in enumerate(TAGS)},
+    )
+    return BiLSTMForTokenClassification(config).eval()
+
+
+def conllu(examples: list[Example]) -> str:
+    """Return sentences as a treebank."""
+    lines = []
+    for number, example in enumerate(examples):
+        lines.append(f"# sent_id = {number}")
+        for place, (word, tag) in enumerate(zip(example.words, example.tags or (), strict=True), start=1):
+            lines.append("\t".join([str(place), word, "_", tag, *"______"]))
+        lines.append("")
+    return "\n".join(lines) + "\n"

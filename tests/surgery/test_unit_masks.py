@@ -1,0 +1,204 @@
+"""Heads and neurons: where they are, gates on them, and their removal, for every family."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from compress.errors import CompressError
+from compress.exporting.export import padded_example
+from compress.models.attention import attention_layers
+from compress.models.dummy_inputs import example_inputs
+from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads, units_of
+from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.unit_masks import gated, gates_work
+from tests.support.tiny import (
+    FAMILIES,
+    HEADS,
+    PRUNABLE,
+    UNEVEN,
+    bilstm,
+    classifier,
+    heads_after_pruning,
+    physical_layers,
+    uneven,
+)
+
+MASKS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize("family", PRUNABLE)
+def test_shapes_are_found(family: str) -> None:
+    model = classifier(family)
+    layers = physical_layers(family)
+    assert heads_per_layer(model) == [HEADS] * layers
+    assert ffn_widths(model) == [64] * layers
+    # MobileBERT attends inside its bottleneck, which is half as wide here.
+    assert {units.size for units in units_of(model)} == {4 if family == "mobilebert" else 8}
+    assert gates_work(model) and (family == "mobilebert" or gates_work(model, "neurons"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_four_projections_of_attention_are_found(family: str) -> None:
+    for layer, units in zip(attention_layers(classifier(family)), units_of(classifier(family)), strict=True):
+        assert layer.heads == HEADS and layer.head_size == units.size
+        assert layer.output.in_features == layer.value.out_features == units.columns.in_features
+
+
+@pytest.mark.parametrize("family", PRUNABLE)
+def test_sliced_equals_masked_and_pruning_composes(family: str) -> None:
+    model = classifier(family).train()
+    model.requires_grad_(False)
+    inputs = padded_example(model, 3, 11)
+    model.eval()
+    layers = physical_layers(family)
+    with torch.no_grad(), gated(model) as gates:
+        whole = model(**inputs).logits
+        gates.mask(MASKS[:layers])
+        masked = model(**inputs).logits
+        gates.mask([[1, 0, 0, 0], [0, 1, 0, 1]][:layers])
+        masked_further = model(**inputs).logits
+    remove_heads(model, uneven(family))
+    assert heads_per_layer(model) == heads_after_pruning(family) == [2, 3][:layers]
+    assert kept_heads(model) == [[0, 3], [1, 2, 3]][:layers]
+    with torch.no_grad():
+        assert (model(**inputs).logits - masked).abs().max() <= 1e-5
+        assert (whole - masked).abs().max() > 1e-3
+        remove_heads(model, {layer: [1] for layer in range(layers)})  # positions among the heads that are left
+        assert kept_heads(model) == [[0], [1, 3]][:layers]
+        assert (model(**inputs).logits - masked_further).abs().max() <= 1e-5
+    assert not any(parameter.requires_grad for name, parameter in model.named_parameters() if "LayerNorm" in name)
+
+
+@pytest.mark.parametrize("family", [family for family in PRUNABLE if family != "mobilebert"])
+def test_a_model_without_neurons_equals_one_with_them_masked(family: str) -> None:
+    model, layers = classifier(family), physical_layers(family)
+    inputs = padded_example(model, 3, 11)
+    masks = torch.ones(layers, 64)
+    masks[0, [0, 7, 40]] = 0.0
+    masks[-1, 10:] = 0.0
+    with torch.no_grad(), gated(model, "neurons") as gates:
+        whole = model(**inputs).logits
+        gates.mask(list(masks))
+        masked = model(**inputs).logits
+    remove_neurons(model, {layer: (1 - row).nonzero().flatten().tolist() for layer, row in enumerate(masks)})
+    assert ffn_widths(model) == masks.sum(dim=1).int().tolist() == model.config.ffn_per_layer
+    with torch.no_grad():
+        assert (model(**inputs).logits - masked).abs().max() <= 1e-5
+        assert (whole - masked).abs().max() > 1e-3
+
+
+def test_a_family_with_several_feed_forward_networks_keeps_its_neurons() -> None:
+    with pytest.raises(CompressError, match="mobilebert has several feed-forward networks"):
+        remove_neurons(classifier("mobilebert"), {0: [1]})
+
+
+def test_position_projections_of_their_own_lose_their_heads_too() -> None:
+    torch.manual_seed(0)
+    config = classifier("deberta-v2").config
+    config.share_att_key = False
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    assert len(units_of(model)[0].rows) == 5
+    inputs = padded_example(model, 2, 12)
+    with torch.no_grad(), gated(model) as gates:
+        gates.mask(MASKS)
+        masked = model(**inputs).logits
+    remove_heads(model, UNEVEN)
+    with torch.no_grad():
+        assert (model(**inputs).logits - masked).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "mobilebert", "mpnet"])
+def test_removal_keeps_the_training_mode(family: str) -> None:
+    model = classifier(family).train()
+    remove_heads(model, UNEVEN)
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("family", PRUNABLE)
+def test_one_backward_gives_the_gradient_of_every_example(family: str) -> None:
+    model = classifier(family)
+    model.requires_grad_(False)
+    inputs = padded_example(model, 3, 9)
+    with gated(model) as gates:
+        together = gates.per_example(3)
+        model(**inputs).logits[:, 0].sum().backward()
+        for row in range(3):
+            alone = gates.per_example(1)
+            model(**{name: tensor[row : row + 1] for name, tensor in inputs.items()}).logits[:, 0].sum().backward()
+            for batch_gate, gate in zip(together, alone, strict=True):
+                torch.testing.assert_close(batch_gate.grad[row], gate.grad[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["albert", "bert"])
+def test_gradient_agrees_with_finite_differences(family: str) -> None:
+    """ALBERT's gates act at every use of its one layer, and their gradient is the sum over the uses."""
+    layers = physical_layers(family)
+    model = classifier(family).double()
+    inputs = example_inputs(model, 1, 6)
+    step = 1e-3  # the gates are float32 numbers
+    with gated(model) as gates:
+        exact = gates.per_example(1)
+        model(**inputs).logits[0, 0].backward()
+        gates.examples = []
+        for layer in range(layers):
+            for head in range(HEADS):
+                values = []
+                for factor in (1 + step, 1 - step):
+                    masks = torch.ones(layers, HEADS)
+                    masks[layer, head] = factor
+                    gates.mask(list(masks))
+                    with torch.no_grad():
+                        values.append(model(**inputs).logits[0, 0].item())
+                slope = (values[0] - values[1]) / (2 * step)
+                assert slope == pytest.approx(exact[layer].grad[0, head].item(), rel=1e-2, abs=1e-4)
+
+
+def test_gates_are_gone_after_the_block() -> None:
+    model = classifier("bert")
+    inputs = example_inputs(model)
+    with torch.no_grad():
+        before = model(**inputs).logits
+        with pytest.raises(RuntimeError), gated(model) as gates:
+            gates.mask([[0.0] * HEADS] * 2)
+            assert not torch.equal(model(**inputs).logits, before)
+            raise RuntimeError
+        assert torch.equal(model(**inputs).logits, before)
+
+
+def test_masks_of_another_model_are_refused() -> None:
+    with gated(classifier("bert")) as gates, pytest.raises(ValueError, match=r"\[4, 3\]"):
+        gates.mask([[1.0] * 4, [1.0] * 3])
+
+
+@pytest.mark.parametrize(
+    ("remove", "message"),
+    [
+        ({0: [0, 1, 2, 3]}, "all 4 heads of layer 0 would go; each layer keeps at least one head"),
+        ({1: [4]}, "layer 1 has no head at"),
+        ({0: [-1]}, "layer 0 has no head at"),
+        ({2: [0]}, "there is no layer 2; the model has layers 0 to 1"),
+    ],
+)
+def test_impossible_removals_change_nothing(remove: dict[int, list[int]], message: str) -> None:
+    model = classifier("bert")
+    with pytest.raises(CompressError, match=message):
+        remove_heads(model, remove)
+    assert heads_per_layer(model) == [HEADS, HEADS]
+
+
+@pytest.mark.parametrize("shape", [{"num_hidden_groups": 2}, {"inner_group_num": 2}])
+def test_an_albert_that_shares_several_layers_is_refused(shape: dict[str, int]) -> None:
+    config = AutoConfig.for_model("albert", hidden_size=32, num_attention_heads=4, embedding_size=8, **shape)
+    model = AutoModelForSequenceClassification.from_config(config)
+    assert heads_per_layer(model) == [] and ffn_widths(model) == []
+    with pytest.raises(CompressError, match=r"shares \d groups of \d layers; compress knows the heads of one that"):
+        units_of(model)
+
+
+def test_a_model_without_known_heads_is_refused() -> None:
+    model = bilstm()
+    assert heads_per_layer(model) == [] and ffn_widths(model) == []
+    with pytest.raises(CompressError, match="'compress-bilstm'.*albert, bert, deberta-v2"):
+        attention_layers(model)

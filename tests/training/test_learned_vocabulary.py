@@ -1,0 +1,72 @@
+"""A vocabulary learned from a corpus, a teacher that reads it, and text in both."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compress.data.examples import Example
+from compress.errors import CompressError
+from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
+from tests.support.tiny import BAD, GOOD, PLAIN, classifier, examples, tokenizer
+
+TEXTS = [Example(f"{word} zebra {' '.join(PLAIN)}") for word in (*GOOD, *BAD)]
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+def test_special_tokens_keep_their_order(family: str) -> None:
+    theirs, learned = tokenizer(family), learn_vocabulary(tokenizer(family), TEXTS, 100)
+    assert len(learned) <= 100 and "zebra" in learned.get_vocab() and "zebra" not in theirs.get_vocab()
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    assert [getattr(learned, name) for name in names] == [getattr(theirs, name) for name in names]
+    order = sorted(names, key=lambda name: theirs.convert_tokens_to_ids(getattr(theirs, name)))
+    assert sorted(names, key=lambda name: learned.convert_tokens_to_ids(getattr(learned, name))) == order
+    assert learned.pad_token_id == theirs.pad_token_id  # MPNet's embeddings have it for padding, and no other
+    text = "film zebra"
+    pieces = [learned.cls_token, "film", "zebra", learned.sep_token]
+    assert learned.convert_ids_to_tokens(learned(text)["input_ids"]) == pieces
+
+
+def test_the_same_text_gives_the_same_vocabulary_whatever_its_order() -> None:
+    """A run that goes on learns it again, and the weights that it kept belong to these numbers."""
+    learned = learn_vocabulary(tokenizer(), TEXTS, 100).get_vocab()
+    assert learn_vocabulary(tokenizer(), TEXTS[::-1], 100).get_vocab() == learned
+    inner = sorted((index, piece) for piece, index in learned.items() if piece.startswith("##") and len(piece) == 3)
+    assert len(inner) > 10 and [piece for _, piece in inner] == sorted(piece for _, piece in inner)
+
+
+def test_a_tokenizer_of_another_kind_is_refused() -> None:
+    with pytest.raises(CompressError, match="use a BERT-like teacher"):
+        learn_vocabulary(tokenizer("roberta"), TEXTS, 100)
+
+
+def test_a_piece_that_both_have_keeps_its_vector_and_another_gets_the_mean_of_its_letters() -> None:
+    teacher, theirs = classifier(), tokenizer()
+    learned = learn_vocabulary(theirs, TEXTS, 100)
+    before, old = teacher.get_input_embeddings().weight, theirs.get_vocab()
+    copied = re_embed(teacher, theirs, learned)
+    after, new = copied.get_input_embeddings().weight, learned.get_vocab()
+    assert copied.config.vocab_size == len(learned) == len(after)
+    torch.testing.assert_close(after[new["film"]], before[old["film"]])
+    letters = [old[piece] for piece in ("z", "##e", "##b", "##r", "##a")]
+    torch.testing.assert_close(after[new["zebra"]], before[letters].mean(dim=0))
+    assert teacher.config.vocab_size == len(theirs) == len(before)  # the teacher is left as it was
+
+
+def test_words_are_written_in_either_vocabulary_equally_often_and_always_alike() -> None:
+    theirs, learned = tokenizer(), learn_vocabulary(tokenizer(), TEXTS, 100)
+    mixer = Mixer(theirs, learned, 1000, seed=3)
+    rows = [Example(f"film is {index}") for index in range(400)]
+    firsts = [mixer.ids(row, 32)[1] for row in rows]
+    ours, other = 1000 + learned.get_vocab()["film"], theirs.get_vocab()["film"]
+    assert set(firsts) == {ours, other} and abs(firsts.count(ours) - 200) < 4 * 10
+    mixed = mixer.ids(rows[0], 32)
+    assert mixed == Mixer(theirs, learned, 1000, seed=3).ids(rows[0], 32)
+    assert mixed[0] == theirs.cls_token_id and mixed[-1] == theirs.sep_token_id
+    assert len(mixer.ids(Example("film " * 50), 16)) == 16
+
+
+def test_a_pair_is_not_mixed() -> None:
+    mixer = Mixer(tokenizer(), tokenizer(), 1000, seed=0)
+    with pytest.raises(CompressError, match="reads single texts"):
+        mixer.ids(Example(examples()[0].text, "pair"), 32)

@@ -1,0 +1,533 @@
+"""Phases: how steps are divided, what rests, who teaches, and that a stopped run goes on in the stretch it was in."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compress.data import Example
+from compress.errors import CompressError
+from compress.labelling.label import label
+from compress.labelling.label_dir import LabelDir
+from compress.models.attention import attention_layers
+from compress.models.batch import NO_TARGET, Batch
+from compress.models.modeling.families import layers_of
+from compress.recipes import Choice, Phase, StudentRecipe
+from compress.training import teacher_signal
+from compress.training import trainer as training_module
+from compress.training.distill import distill, possible_phases, summary
+from compress.training.layer_mapping import layer_map
+from compress.training.modifiers.module_replacing import attach
+from compress.training.phases import frozen, parts
+from compress.training.schedule import divide, stretches
+from compress.training.teacher_signal import LiveTeacher, Watched
+from compress.training.token_masking import Masker
+from compress.training.trainer import Outcome
+from compress.training.training_data import held_out
+from tests.support.tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
+from tests.support.training_data import BILSTM, TRAINING, TRANSFORMER, pool_file, state, train_rows, validation_rows
+
+GOLD, KL, MSE, HIDDEN = Choice("hard-label"), Choice("kl"), Choice("logit-mse"), Choice("hidden-cosine")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("teachers") / "tiny-bert", classifier("bert"))
+
+
+@pytest.fixture(scope="module")
+def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
+    folder = tmp_path_factory.mktemp("labels")
+    return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", threads=1)
+
+
+def in_phases(*phases: Phase, recipe: StudentRecipe = TRANSFORMER, **training: Any) -> StudentRecipe:
+    return replace(recipe, phases=phases, training=replace(TRAINING, **training))
+
+
+def taught(teacher: Path, output: Path, recipe: StudentRecipe, labels: LabelDir, **options: Any) -> Any:
+    options = {"train": train_rows(), "validation": validation_rows(), "threads": 1, **options}
+    return distill(teacher, recipe, output, labels=[labels], **options)
+
+
+# Steps
+
+
+@given(st.integers(1, 5000), st.lists(st.floats(0.01, 10), min_size=1, max_size=8))
+def test_steps_are_divided_in_proportion(steps: int, shares: list[float]) -> None:
+    parts_of = divide(steps, shares)
+    assert min(parts_of) >= 1 and sum(parts_of) >= steps
+    if steps >= 100 * len(shares) * max(shares) / min(shares):
+        assert sum(parts_of) == steps
+        assert all(abs(n - steps * share / sum(shares)) <= 1 for n, share in zip(parts_of, shares, strict=True))
+
+
+def test_a_phase_by_layer_becomes_a_stretch_a_layer() -> None:
+    phases = (Phase((HIDDEN,), name="inside", by_layer="progressive", share=3.0), Phase((KL,)))
+    planned = stretches(phases, 3, 40)
+    assert [(s.name, s.steps, s.taught, s.resting) for s in planned] == [
+        ("phase-1-inside-layer-1", 10, (1,), 0),
+        ("phase-1-inside-layer-2", 10, (2,), 1),
+        ("phase-1-inside-layer-3", 10, (3,), 2),
+        ("phase-2", 10, None, 0),
+    ]
+    stacked = stretches((Phase((HIDDEN,), by_layer="stacked"),), 2, 4)
+    assert [(s.taught, s.resting) for s in stacked] == [((1,), 0), ((1, 2), 0)]
+    with pytest.raises(CompressError, match="no layers"):
+        stretches(phases, 0, 40)
+
+
+# Layer maps, as the papers print them
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher_layers", "name", "pairs"),
+    [
+        (4, 12, "uniform", [(1, 3), (2, 6), (3, 9), (4, 12)]),  # TinyBERT
+        (6, 12, "skip", [(1, 2), (2, 4), (3, 6), (4, 8), (5, 10)]),  # PKD-Skip
+        (6, 12, "last", [(1, 7), (2, 8), (3, 9), (4, 10), (5, 11)]),  # PKD-Last
+        (3, 12, "last", [(1, 10), (2, 11)]),
+        (3, 6, "final", [(3, 6)]),  # MiniLM
+        (1, 6, "skip", []),
+    ],
+)
+def test_layer_maps(student: int, teacher_layers: int, name: str, pairs: list[tuple[int, int]]) -> None:
+    assert layer_map(student, teacher_layers, name) == pairs
+
+
+def test_unknown_maps_and_deeper_students_are_refused() -> None:
+    with pytest.raises(CompressError, match="layers = 'even' is not known; use uniform, skip, last, final"):
+        layer_map(3, 6, "even")
+    with pytest.raises(CompressError, match="has 8 layers and the teacher 6: use layers = 'final'"):
+        layer_map(8, 6, "uniform")
+
+
+# What rests
+
+
+def test_the_parts_of_a_student_are_all_of_it_once() -> None:
+    for model in (classifier("bert"), classifier("electra"), bilstm()):
+        found = parts(model)
+        ids = [id(parameter) for part in found.values() for parameter in part]
+        assert sorted(ids) == sorted(id(parameter) for parameter in model.parameters())
+        assert found["embeddings"] and found["layers"]
+    electra = classifier("electra")
+    widened = dict(electra.named_parameters())["electra.embeddings_project.weight"]
+    assert any(parameter is widened for parameter in parts(electra)["embeddings"])
+    assert len(parts(classifier("bert"))["head"]) == 4  # the classifier's and the pooler's
+    with pytest.raises(CompressError, match="frozen names 'head'"), frozen(bilstm(), ("head",)):
+        pass
+
+
+def test_a_progressive_phase_changes_its_layer_only(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    changed: list[set[str]] = []
+    watched = Watch(changed)
+    deep = replace(TRANSFORMER, architecture=Choice("transformer", options={"depth": 2}))
+    recipe = in_phases(Phase((HIDDEN,), by_layer="progressive", frozen=("head",)), Phase((KL,)), recipe=deep)
+    with watched:
+        made = taught(teacher, tmp_path / "student", recipe, labels)
+    # hidden-cosine teaches the last layer only: nothing is taught while the first one is.
+    assert changed[0] == set()
+    assert changed[1] and all(".layer.1." in name for name in changed[1])
+    assert any("classifier" in name for name in changed[2]) and any(".layer.0." in name for name in changed[2])
+    notes = made.manifest.notes
+    assert [stretch["steps"] for stretch in notes["stretches"]] == [4, 4, 9]
+    assert notes["steps"] == notes["planned_steps"] == 17 and notes["best_step"] > 8
+    assert [stretch["best_score"] is None for stretch in notes["stretches"]] == [True, True, False]
+
+
+class Watch:
+    """Notes which weights each stretch of training changed."""
+
+    def __init__(self, changed: list[set[str]]) -> None:
+        self.changed = changed
+
+    def __enter__(self) -> None:
+        import compress.training.phases as phases
+
+        self.original = phases.train
+
+        def train(model: Any, *inputs: Any, **named: Any) -> Any:
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            outcome = self.original(model, *inputs, **named)
+            after = model.state_dict()
+            self.changed.append({name for name in before if not torch.equal(before[name], after[name])})
+            return outcome
+
+        phases.train = train  # type: ignore[assignment]
+
+    def __exit__(self, *_: object) -> None:
+        import compress.training.phases as phases
+
+        phases.train = self.original
+
+
+# Text
+
+
+def test_a_phase_reads_the_text_it_names(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    import compress.training.phases as phases
+
+    read: list[int] = []
+    original = phases.train
+
+    def train(model: Any, rows: Any, **named: Any) -> Any:
+        read.append(len(rows))
+        return original(model, rows, **named)
+
+    recipe = in_phases(Phase((MSE,), text="pool"), Phase((GOLD,), text="gold"), Phase((KL,)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phases, "train", train)
+        taught(teacher, tmp_path / "student", recipe, labels)
+    gold = len(train_rows())
+    assert read == [read[2] - gold, gold, read[2]] and read[0] > 0
+
+
+def test_two_phases_of_one_text_read_it_in_orders_of_their_own(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[int]] = []
+    original = training_module.DistillationTrainer.training_step
+
+    def step(self: Any, model: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
+        read.append(inputs["input_ids"].flatten().tolist())
+        return original(self, model, inputs, *rest, **named)
+
+    monkeypatch.setattr(training_module.DistillationTrainer, "training_step", step)
+    taught(teacher, tmp_path / "student", in_phases(Phase((MSE,)), Phase((MSE,)), max_steps=4, batch_size=8), labels)
+    assert len(read) == 4 and read[:2] != read[2:] and read[0] not in read[2:]
+
+
+def test_a_phase_for_gold_rows_is_left_out_where_there_are_none(
+    teacher: Path, labels: LabelDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = in_phases(Phase((MSE,)), Phase((GOLD,), name="fine-tuning", text="gold"))
+    made = taught(teacher, tmp_path / "student", recipe, labels, train=())
+    assert "stretches" not in made.manifest.notes  # one was left
+    assert "the phase fine-tuning" in caplog.text and "left out" in caplog.text
+
+
+def test_a_loss_on_gold_labels_without_gold_rows_is_said_to_add_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    mixed, alone = Phase((GOLD, KL)), Phase((GOLD,), name="hard")
+    assert possible_phases(in_phases(mixed, alone), ()) == (mixed,)
+    assert "so that hard-label adds nothing" in caplog.text
+    assert "the phase hard of" in caplog.text and "left out" in caplog.text
+    assert possible_phases(in_phases(mixed, alone), train_rows()) == (mixed, alone)
+
+
+def test_the_control_learns_from_gold_in_one_phase(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    recipe = in_phases(Phase((HIDDEN,), text="pool"), Phase((KL,)))
+    made = taught(teacher, tmp_path / "student", recipe, labels)
+    control = taught(teacher, tmp_path / "control", recipe, labels, control=True)
+    assert "stretches" not in control.manifest.notes
+    assert control.manifest.notes["planned_steps"] == made.manifest.notes["planned_steps"]
+
+
+# Who teaches
+
+
+def test_a_general_phase_needs_the_encoder_to_be_named(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    recipe = in_phases(Phase((HIDDEN,), teacher="encoder", text="pool"), Phase((KL,)))
+    with pytest.raises(CompressError, match="name it with --encoder"):
+        taught(teacher, tmp_path / "student", recipe, labels)
+    encoder = write(tmp_path / "encoder", classifier("bert", seed=3))
+    made = taught(teacher, tmp_path / "student", recipe, labels, encoder=encoder)
+    assert [parent["name"] for parent in made.manifest.parents] == ["tiny-bert", "encoder"]
+    own = taught(teacher, tmp_path / "other", recipe, labels, encoder=teacher)
+    assert any(not torch.equal(a, b) for a, b in zip(state(made.path).values(), state(own.path).values(), strict=True))
+
+
+def test_a_watched_model_shows_its_attention() -> None:
+    model = classifier("bert")
+    layers = attention_layers(model)
+    ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
+    batch = Batch(ids, torch.tensor([[1, 1, 1], [1, 1, 0]]))
+    watched = Watched(model, frozenset({"attention", "hidden"}))
+    with torch.no_grad():
+        _, outputs = watched(batch)
+        expected = layers[0].query(outputs.hidden[0])
+    assert outputs.layers == len(layers) == len(outputs.queries) == len(outputs.values)
+    assert outputs.queries[0].shape == (2, HEADS, 3, layers[0].head_size)
+    torch.testing.assert_close(outputs.queries[0].transpose(1, 2).reshape(2, 3, -1), expected)
+    assert not any(layer.query._forward_hooks for layer in layers)
+
+
+def test_teachers_of_two_phases_do_not_see_each_others_calls() -> None:
+    model = classifier("bert")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    batch = Batch(ids, torch.ones_like(ids))
+    first, second = (LiveTeacher(model, frozenset({"attention"})) for _ in range(2))
+    one = first(batch, None)
+    released = weakref.ref(one.queries[0])
+    assert len(second(batch, None).queries) == len(one.queries) == len(attention_layers(model))
+    del one
+    assert released() is None
+
+
+def test_masked_text_gets_the_teachers_logits_of_masked_text() -> None:
+    model = classifier("bert")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    batch = Batch(ids, torch.ones_like(ids))
+    cached = torch.tensor([[9.0, -9.0]])
+    live = LiveTeacher(model, frozenset())
+    assert torch.equal(live(batch, cached).logits, cached)
+    masked = live(replace(batch, targets=torch.full_like(ids, NO_TARGET)), cached).logits
+    with torch.no_grad():
+        torch.testing.assert_close(masked, model(ids, attention_mask=batch.attention_mask).logits)
+
+
+def test_masking_hides_the_share_it_says_in_the_proportions_of_bert() -> None:
+    torch.manual_seed(0)
+    tokens = tokenizer("bert")
+    ids = torch.full((100, 200), tokens.convert_tokens_to_ids("film"))
+    ids[:, 0], ids[:, -1] = tokens.cls_token_id, tokens.pad_token_id
+    mask = torch.ones_like(ids)
+    mask[:, -1] = 0
+    masked = Masker(tokens, 0.15)(Batch(ids, mask))
+    assert masked.targets is not None
+    chosen = masked.targets != NO_TARGET
+    assert not chosen[:, 0].any() and not chosen[:, -1].any()
+    assert torch.equal(masked.targets[chosen], ids[chosen]) and torch.equal(masked.input_ids[~chosen], ids[~chosen])
+    n = int(chosen.sum())
+    assert abs(n - 0.15 * 100 * 198) < 4 * (100 * 198 * 0.15 * 0.85) ** 0.5
+    hidden = int((masked.input_ids[chosen] == tokens.mask_token_id).sum())
+    same = int((masked.input_ids[chosen] == ids[chosen]).sum())
+    assert abs(hidden - 0.8 * n) < 4 * (n * 0.8 * 0.2) ** 0.5 + n * 0.1 / len(tokens)
+    assert abs(same - 0.1 * n) < 4 * (n * 0.1 * 0.9) ** 0.5 + n * 0.1 / len(tokens) * 2
+
+
+# Module replacing (BERT-of-Theseus)
+
+
+def test_module_replacing_uses_predecessors_as_often_as_it_says() -> None:
+    torch.manual_seed(0)
+    old, student = classifier("bert"), classifier("bert", seed=5)
+    del layers_of(student)[1]
+    student.config.num_hidden_layers = 1
+    ids = torch.tensor([[5, 6, 7]])
+    own = student(ids).logits
+    replacing = attach(student, old, start=0.4, until=0.5)
+    used = []
+    handle = layers_of(old)[1].register_forward_hook(lambda *_: used.append(1))
+    student.train()
+    runs = 600
+    for _ in range(runs):
+        student(ids)
+    assert abs(len(used) - 0.6 * runs) < 4 * (runs * 0.6 * 0.4) ** 0.5
+    replacing.step(0.25)
+    assert replacing.probability == pytest.approx(0.7)
+    replacing.step(0.5)
+    assert replacing.probability == 1.0
+    used.clear()
+    student.eval()
+    replacing.step(0.0)
+    assert torch.equal(student(ids).logits, own) and not used  # selection sees successors only
+    student.train()
+    replacing.detach()
+    student(ids)
+    assert not used and "forward" not in vars(layers_of(student)[0])
+    handle.remove()
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"albert"}))
+def test_a_predecessor_gives_exactly_its_teachers_states(family: str) -> None:
+    old, student = classifier(family), classifier(family, seed=5)
+    student.base_model.embeddings.load_state_dict(old.base_model.embeddings.state_dict())
+    if family == "mpnet":  # the position bias is the encoder's, not a layer's
+        student.base_model.encoder.relative_attention_bias = old.base_model.encoder.relative_attention_bias
+    if family == "electra":
+        student.base_model.embeddings_project = old.base_model.embeddings_project
+    replacing = attach(student, old, schedule="constant", start=1e-9)
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    student.train()
+    for module in student.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    torch.manual_seed(0)
+    with torch.no_grad():
+        ours, theirs = student.base_model(ids), old.eval().base_model(ids)
+    torch.testing.assert_close(ours.last_hidden_state, theirs.last_hidden_state)
+    replacing.step(0.9)
+    assert replacing.probability == 1e-9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": "cosine"}, "schedule = 'cosine' is not known"),
+        ({"start": 0.0}, "must be above 0 and at most 1"),
+        ({"until": 2.0}, "must be above 0 and at most 1"),
+    ],
+)
+def test_module_replacing_refuses(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompressError, match=message):
+        attach(classifier("bert"), classifier("bert"), **options)
+
+
+def test_module_replacing_refuses_models_that_do_not_fit() -> None:
+    with pytest.raises(CompressError, match="of one family and width; these are compress-bilstm and bert"):
+        attach(bilstm(), classifier("bert"))  # type: ignore[arg-type]
+    three = classifier("bert")
+    layers_of(three).append(layers_of(classifier("bert"))[0])
+    with pytest.raises(CompressError, match="divides the teacher's 3 layers, not 2"):
+        attach(classifier("bert"), three)
+
+
+def test_shared_layers_do_not_rest_or_stand_in_for_each_other() -> None:
+    shared = classifier("albert")
+    with pytest.raises(CompressError, match="use by_layer = 'stacked'"), frozen(shared, (), resting=1):
+        pass
+    with pytest.raises(CompressError, match="share their weights"):
+        attach(classifier("albert"), shared)
+
+
+def test_theseus_trains_through_the_pipeline(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    replacing = Phase((GOLD,), text="gold", frozen=("embeddings", "head"), intervention=Choice("module-replacing"))
+    changed: list[set[str]] = []
+    recipe = in_phases(replacing, Phase((GOLD,), text="gold"))
+    with Watch(changed):
+        made = taught(teacher, tmp_path / "student", recipe, labels)
+    assert changed[0] and all(".layer." in name for name in changed[0])
+    assert any("embeddings" in name for name in changed[1])
+    assert state(made.path).keys() == state(taught(teacher, tmp_path / "plain", TRANSFORMER, labels).path).keys()
+
+
+# Stopped
+
+
+def test_a_run_stopped_in_a_later_phase_does_not_train_the_first_again(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compress.training.trainer import DistillationTrainer
+
+    recipe = in_phases(Phase((HIDDEN,), name="inside"), Phase((KL,)), evaluations=4)
+    made = taught(teacher, tmp_path / "whole", recipe, labels)
+    whole = state(made.path)
+    first = made.manifest.notes["stretches"][0]["steps"]
+    original = DistillationTrainer.compute_loss
+    counts = {"steps": 0}
+
+    def stopping(self: Any, *given: Any, **named: Any) -> Any:
+        counts["steps"] += 1
+        if counts["steps"] == first + 6:
+            raise KeyboardInterrupt
+        return original(self, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DistillationTrainer, "compute_loss", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            taught(teacher, tmp_path / "student", recipe, labels)
+    (done,) = (tmp_path / ".student.partial").rglob("phase-1-inside/outcome.json")
+    assert json.loads(done.read_text())["steps"] == first
+    corrected = replace(recipe, description="What only people read.", missing=("nothing",))
+    stretches_begun: list[str] = []
+
+    def beginning(self: Any, *given: Any, **named: Any) -> Any:
+        stretches_begun.append(Path(self.args.output_dir).name)
+        return train(self, *given, **named)
+
+    train = DistillationTrainer.train
+    monkeypatch.setattr(DistillationTrainer, "train", beginning)
+    resumed = taught(teacher, tmp_path / "student", corrected, labels)
+    assert stretches_begun == ["phase-2"]
+    weights = state(resumed.path)
+    for key in whole:
+        torch.testing.assert_close(weights[key], whole[key], atol=1e-6, rtol=1e-5)
+    assert resumed.manifest.notes["steps"] == made.manifest.notes["steps"] > first
+
+
+def test_a_bilstm_can_learn_in_phases_too(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    recipe = in_phases(Phase((MSE,), frozen=("embeddings",)), Phase((MSE,)), recipe=BILSTM)
+    changed: list[set[str]] = []
+    with Watch(changed):
+        taught(teacher, tmp_path / "student", recipe, labels)
+    assert "embedding.weight" not in changed[0] and "embedding.weight" in changed[1]
+
+
+def test_a_phase_in_which_nothing_learns_is_refused(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    recipe = in_phases(Phase((KL,), frozen=("embeddings", "layers", "head")))
+    with pytest.raises(CompressError, match="nothing learns; leave a part out"):
+        taught(teacher, tmp_path / "student", recipe, labels)
+
+
+def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
+    """The rows of a pool with its logits, and what makes a batch of some."""
+    from compress.training.tokenized_dataset import collator, write_rows
+    from compress.training.training_data import Gold, Lessons, Pool
+
+    rows = write_rows(
+        folder / "rows.arrow",
+        Lessons(Pool((labels,)), Gold()).rows("all"),
+        tokenizer("bert"),
+        max_length=32,
+        task="classification",
+    )
+    return rows, collator(0, "classification")
+
+
+def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    from compress.training.phases import Classroom
+    from compress.training.schedule import Stretch
+    from compress.training.teacher_signal import CachedFirstStates
+
+    tokens, model = tokenizer("bert"), classifier("bert")
+    rows, collate = written(labels, tmp_path)
+    room = Classroom(model, tokens, rows, collate, TRAINING, "cpu")
+    phase = Phase((Choice("patience", options={"layers": "skip"}), KL))
+    steps = 2 * len(rows) // TRAINING.batch_size + 1
+    assert isinstance(room.signal(Stretch("few", phase, 3), model, tmp_path), LiveTeacher)
+    signal = room.signal(Stretch("many", phase, steps), model, tmp_path)
+    assert isinstance(signal, CachedFirstStates)
+    arrays = collate([rows[row] for row in (7, 2, 30)])
+    batch = Batch(arrays["input_ids"], arrays["attention_mask"], rows=arrays["rows"])
+    given_first = signal(batch, arrays["teacher_logits"]).first
+    with torch.no_grad():
+        hidden = model(batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True).hidden_states
+    assert given_first is not None
+    expected = torch.stack([states[:, 0] for states in hidden], dim=1)
+    np.testing.assert_allclose(given_first.numpy(), expected.numpy(), atol=5e-3, rtol=2e-3)
+
+
+def test_first_states_are_cached_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = classifier("bert")
+    bytes_of_a_row = 2 * (model.config.num_hidden_layers + 1) * model.config.hidden_size
+    monkeypatch.setattr(teacher_signal, "FIRST_STATES_LIMIT_BYTES", 5 * bytes_of_a_row)
+    assert teacher_signal.first_states_fit(5, model) and not teacher_signal.first_states_fit(6, model)
+
+
+def test_one_row_whose_first_states_are_no_numbers_is_enough(labels: LabelDir, tmp_path: Path) -> None:
+    model = classifier("bert")
+    rows, collate = written(labels, tmp_path)
+    counts = np.unique(np.concatenate(rows["input_ids"]), return_counts=True)
+    rare = int(counts[0][counts[1] == 1][-1])  # in one row, which is not the shortest
+    with torch.no_grad():
+        model.get_input_embeddings().weight[rare] = torch.inf  # type: ignore[operator]
+    with pytest.raises(CompressError, match="larger than float16 holds"):
+        teacher_signal.write_first_states(
+            tmp_path / "first.npy", rows, model, collate, device="cpu", precision="float32"
+        )
+    assert list(tmp_path.glob("first*")) == []
+
+
+def test_the_best_step_counts_the_steps_of_the_stretches_before() -> None:
+    before = Outcome(9, 8, None, None, "", "float32", 1.0)
+    last = Outcome(20, 15, 0.8, 5, "validation", "float32", 2.5)
+    told = summary([before, before, last])
+    assert told["best_step"] == 8 + 8 + 5
+    assert (told["planned_steps"], told["steps"], told["seconds"]) == (38, 31, 4.5)
+
+
+def test_of_a_large_pool_so_many_rows_are_held_out_and_no_more() -> None:
+    rows = [Example(f"row {number}") for number in range(20_000)]
+    few, many = (sum(held_out(row, size) for row in rows) for size in (20_000, 200_000))
+    assert 900 < few < 1100  # 5%
+    assert 150 < many < 250  # 2,000 of 200,000
