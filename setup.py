@@ -58,7 +58,7 @@ setup(
     ],
     extras_require={
         "openvino": ["openvino>=2026.4"],
-        "peers": [
+        "competitors": [
             "openvino>=2026.4",
             "nncf>=3.4",
             "ctranslate2>=4.8",

@@ -14,7 +14,7 @@ class CompressError(Exception):
 
 
 class Unavailable(CompressError):
-    """Something optional that cannot be had here, such as a peer that is not installed; it is left out and named."""
+    """Something optional, such as a competitor, is not available here; it is left out and named."""
 
 
 def did_you_mean(value: str, allowed: Iterable[str]) -> str:

@@ -26,12 +26,23 @@ FOLDERS: Mapping[str, tuple[str, str]] = {
     "augmenters": ("training/augmenters", "augmenter"),
     "criteria": ("pruning/criteria", "importance"),
     "exporters": ("exporting/exporters", "export"),
-    "floors": ("benchmarking/baselines", "fit"),
-    "interventions": ("training/modifiers", "attach"),
+    "baselines": ("benchmarking/baselines", "fit"),
+    "modifiers": ("training/modifiers", "attach"),
     "losses": ("training/losses", "loss"),
-    "peers": ("benchmarking/competitors", "build"),
+    "competitors": ("benchmarking/competitors", "build"),
     "quantizers": ("quantization/quantizers", "quantize"),
     "runtimes": ("inference/runtimes", "start"),
+}
+
+# Names that files of earlier versions use -> today's: keys of recipes and of locks.
+RENAMED: Mapping[str, str] = {
+    "floors": "baselines",
+    "peers": "competitors",
+    "peer_models": "competitor_models",
+    "bodies": "reference_models",
+    "body": "reference_model",
+    "structure": "pruning_steps",
+    "intervention": "modifier",
 }
 
 SINGULAR: Mapping[str, str] = {
@@ -39,10 +50,10 @@ SINGULAR: Mapping[str, str] = {
     "augmenters": "augmenter",
     "criteria": "criterion",
     "exporters": "exporter",
-    "floors": "floor",
-    "interventions": "intervention",
+    "baselines": "baseline",
+    "modifiers": "modifier",
     "losses": "loss",
-    "peers": "peer",
+    "competitors": "competitor",
     "quantizers": "quantizer",
     "runtimes": "runtime",
 }

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from compress import recipes
-from compress.benchmarking.results.files import Measurement, Row, is_baseline, read_results, rows_of
+from compress.benchmarking.results.files import Measurement, Row, is_reference, read_results, rows_of
 from compress.benchmarking.results.formatting import megabytes, noise_note, points, shown, table, times
 from compress.benchmarking.results.schema import GROUPS, json_schema
 from compress.cli import COMMANDS, cli
@@ -147,8 +147,8 @@ def results_table(study: str, runtime: str = "") -> str:
     fastest: dict[tuple[str, str, str], Row] = {}
     for row in sorted(rows, key=lambda row: -row.head["speedup"]):
         line = row.head
-        fastest.setdefault((line["kind"], line["model"], line["runtime"] if line["kind"] == "peer" else ""), row)
-    kinds = ("teacher", "model", "control", "floor", "peer", "body")
+        fastest.setdefault((line["kind"], line["model"], line["runtime"] if line["kind"] == "competitor" else ""), row)
+    kinds = ("teacher", "model", "control", "baseline", "competitor", "reference-model")
     teacher = next(row for row in rows if _is_reference(row.head, runtime))
     chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.head["kind"]), -row.head["speedup"]))
     head = teacher.head
@@ -183,7 +183,7 @@ def _table_line(row: Row, sizes: list[int], runtime: str) -> str:
     if line["metric"] is not None:
         metric = f"{shown(line)} ({shown(line, 'metric_low', digits=1)} to {shown(line, 'metric_high', digits=1)})"
         kept = f"{line['metric_kept_percent']:.1f}%" if line["metric_kept_percent"] is not None else "–"
-    if line["metric"] is not None and not is_baseline(line):
+    if line["metric"] is not None and not is_reference(line):
         low, high = points(line["difference_low"]), points(line["difference_high"])
         difference = f"{points(line['difference_points'])} ({low} to {high})"
         if line["metric_kept_percent"] is not None:
@@ -202,7 +202,7 @@ def _kept(line: Measurement, end: str) -> str:
 
 def _is_reference(line: Measurement, runtime: str) -> bool:
     """Tell whether speed-ups are against this line: the teacher in torch, or in the one runtime of the table."""
-    return line["kind"] == "teacher" and line["runtime"] == runtime if runtime else is_baseline(line)
+    return line["kind"] == "teacher" and line["runtime"] == runtime if runtime else is_reference(line)
 
 
 def _speedup(line: Measurement | None, runtime: str) -> str:
@@ -256,7 +256,7 @@ def repeats_table(study: str) -> str:
     if not path.is_file():
         return "Not measured yet.\n"
     lines = read_results([path])
-    teacher = next(line for line in lines if is_baseline(line))
+    teacher = next(line for line in lines if is_reference(line))
     kept = [index for index, heading in enumerate(seeds_table.HEADINGS) if heading not in {"Data sets", "Notes"}]
     rows = sorted(seeds_table.repeats(lines), key=lambda row: -float(row[METRIC].value or 0))
     text = [[cells.in_one_line(row[index]) for index in kept] for row in rows]
@@ -340,12 +340,12 @@ def speed_tables() -> str:
     found = [json.loads(line) for line in DISTILLATION_SPEED.read_text(encoding="utf-8").splitlines()]
     head = found[0]
     lines = ["| losses | teacher | steps per second | to kl with cached logits |", "|---|---|---:|---:|"]
-    peers = ["| losses | TextBrewer, steps per second | ours | is as fast |", "|---|---:|---|---:|"]
+    competitors = ["| losses | TextBrewer, steps per second | ours | is as fast |", "|---|---:|---|---:|"]
     gains = []
     for line in found:
         losses, rate = " + ".join(line["losses"]), f"{line['steps_per_second']:.1f}"
         for opponent, ratio in line.get("ours_is_faster_by", {}).items():
-            peers.append(f"| {losses} | {rate} | {opponent} | {_times_within(ratio)} |")
+            competitors.append(f"| {losses} | {rate} | {opponent} | {_times_within(ratio)} |")
         if line["library"] == "compress":
             share = _times_within(line["speed_to_cached_logits"])
             lines.append(f"| {losses} | {line['teacher']} | {rate} | {share} |")
@@ -362,7 +362,7 @@ def speed_tables() -> str:
         f"TextBrewer {versions['textbrewer']}, torch {versions['torch']}, transformers {versions['transformers']} on "
         f"both sides. Made by `{head['command']}`."
     )
-    return "\n".join([*lines, "", *gains, "", *peers, "", note]) + "\n"
+    return "\n".join([*lines, "", *gains, "", *competitors, "", note]) + "\n"
 
 
 def _times_within(ratio: dict[str, float]) -> str:
@@ -382,11 +382,13 @@ def importance_table(kind: str) -> str:
     found = [json.loads(line) for line in IMPORTANCE_PARITY.read_text(encoding="utf-8").splitlines()]
     if kind == "command":
         head = found[0]
-        whole, peer = (next(line[key] for line in found if key in line) for key in ("accuracy_whole", "peer_versions"))
+        whole, competitor = (
+            next(line[key] for line in found if key in line) for key in ("accuracy_whole", "peer_versions")
+        )
         return (
             f"{head['model']} on {head['data']}: {head['train_rows']:,} rows of train score, {head['dev_rows']:,} of "
             f"dev judge, on which the whole model has {whole:.3f}; torch {head['versions']['torch']}, transformers "
-            f"{head['versions']['transformers']}, theirs {peer['transformers']}. Made by `{head['command']}`.\n"
+            f"{head['versions']['transformers']}, theirs {competitor['transformers']}. Made by `{head['command']}`.\n"
         )
     columns, row = IMPORTANCE_TABLES[kind]
     rows = [columns, *(row(line) for line in found if _table_of(line) == kind)]

@@ -139,7 +139,7 @@ def example(folder: str, directory: Path, name: str = "") -> tuple[ModuleType, s
     """Import the example of a plug-in folder (of several the one of that name) from a directory that is not the
     package's.
     """
-    start = f"compress/{folder}/{name}"
+    start = f"compress/{plugins.FOLDERS[folder][0]}/{name}"
     ((path, source),) = ((path, text) for path, text in examples().items() if path.startswith(start))
     file = directory / Path(path).name
     file.write_text(source, encoding="utf-8")
@@ -207,7 +207,7 @@ def test_the_example_of_a_loss_with_weights_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_example_of_an_intervention(tmp_path: Path) -> None:
-    module, _ = example("interventions", tmp_path)
+    module, _ = example("modifiers", tmp_path)
     model = classifier("bert")
     inputs = {"input_ids": torch.arange(6).reshape(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
 

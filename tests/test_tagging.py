@@ -577,8 +577,8 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
         train=TRAIN,
         rounds=3,
         batch_sizes=(1,),
-        peers=["transformers-pipeline", "torch-dynamic-int8"],
-        peer_models=["teacher"],
+        competitors=["transformers-pipeline", "torch-dynamic-int8"],
+        competitor_models=["teacher"],
         padded_teacher=False,
     )
     words = sum(len(row.words) for row in rows)
@@ -587,8 +587,8 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
     assert found[exported.name, "onnxruntime"]["metric"] == pytest.approx(accuracy(student, rows))
     assert {line["metric_rows"] for line in lines} == {words}
     assert {line["data_rows"] for line in lines} == {len(rows)}
-    floor = found["word-majority", "numpy"]
-    assert floor["kind"] == "floor" and floor["metric"] > 0.95  # here the tag follows from the word
+    baseline = found["word-majority", "numpy"]
+    assert baseline["kind"] == "baseline" and baseline["metric"] > 0.95  # here the tag follows from the word
     assert not {"majority", "tfidf", "static-embedding"} & {model for model, _ in found}
     assert found["teacher", "torch-dynamic-int8"]["metric"] == pytest.approx(accuracy(teacher, rows), abs=0.1)
     left_out = {one["name"]: one["reason"] for one in lines[0]["left_out"]}
@@ -609,10 +609,10 @@ def test_a_body_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_floor_knows_words_by_hand(tmp_path: Path) -> None:
-    floor = plugins.find("floors", "word-majority").load()
+    baseline = plugins.find("baselines", "word-majority").load()
     train = [Example("The run"), Example("run the END")]
-    floor.fit(tmp_path / "floor", train, np.array([0, 1, 2, 0, 1]), "tagging", 3, None)
-    runner = floor.start(tmp_path / "floor", threads=1, device="cpu")
+    baseline.fit(tmp_path / "baseline", train, np.array([0, 1, 2, 0, 1]), "tagging", 3, None)
+    runner = baseline.start(tmp_path / "baseline", threads=1, device="cpu")
     answers = np.exp(runner.run(runner.prepare([Example("THE run"), Example("unseen")])))
     # Of all words 2, 2, 1 have the tags 0, 1, 2, one more each: 3/8, 3/8, 2/8, added to what the word itself has.
     assert np.allclose(answers[0], np.array([2 + 3 / 8, 3 / 8, 2 / 8]) / 3)
@@ -629,8 +629,8 @@ def test_students_of_other_families_do_not_tag(name: str) -> None:
 
 
 def test_a_floor_of_another_task_is_refused(teacher: ModelDir) -> None:
-    with pytest.raises(CompressError, match="the floor tfidf is for classification and regression, not tagging"):
-        benchmark(teacher, [], TEST, train=TRAIN, floors=["tfidf"], rounds=3)
+    with pytest.raises(CompressError, match="the baseline tfidf is for classification and regression, not tagging"):
+        benchmark(teacher, [], TEST, train=TRAIN, baselines=["tfidf"], rounds=3)
 
 
 def test_a_prediction_is_a_line_of_words_and_tags(teacher: ModelDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -679,7 +679,7 @@ def test_a_study_of_several_treebanks(folder: Path, teacher: ModelDir, tmp_path:
     )
     lines = [json.loads(line) for line in (made / "results.jsonl").read_text().splitlines()]
     assert {line["data"] for line in lines} == {"tiny/one dev + tiny/two dev"}
-    assert {line["kind"] for line in lines} == {"teacher", "model", "control", "floor"}
+    assert {line["kind"] for line in lines} == {"teacher", "model", "control", "baseline"}
     assert {line["metric_rows"] for line in lines} == {sum(len(row.words) for row in TEST)}
 
 

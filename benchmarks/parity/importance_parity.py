@@ -6,9 +6,9 @@ Head importance (Michel et al. 2019, equation 3) of a real SST-2 teacher on rows
 ``compress.head_importance`` and by one backward for each example without our gates, in float32 and float64; of some
 heads by finite differences too. What common implementations make of the same gradients (head_gradients.py names them)
 is ranked against it, and the 60% of heads that each finds lowest are closed in one step and judged on SST-2 dev. Last,
-transformers 4.57, in an environment of its own ($COMPRESS_PEERS, made here if it is not there), removes heads with its
-own ``prune_heads``, and its logits are compared with those of our sliced model. One line of JSON is written for each
-comparison; the exit status is 1 if what shall be equal is not. Data lie below --data-root or COMPRESS_DATA.
+transformers 4.57, in an environment of its own ($COMPRESS_COMPETITORS, made here if it is not there), removes heads
+with its own ``prune_heads``, and its logits are compared with those of our sliced model. One line of JSON is written
+for each comparison; the exit status is 1 if what shall be equal is not. Data lie below --data-root or COMPRESS_DATA.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from competitor_environments import transformers_4_python
 from head_gradients import VARIANTS, HeadGradients, Variant, exact, finite_differences, head_gradients
-from peer_environments import transformers_4_python
 from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
@@ -53,7 +53,7 @@ from compress.training.training_data import Gold
 SET, MAX_LENGTH, REMOVED = "glue/SST-2", 128, "60%"
 ORDERS, JUDGED_ORDERS = 20, 3  # of the rows: for ranks, and for accuracies
 DIFFERENCE_ROWS, LOGIT_ROWS = 128, 16
-# The largest differences allowed: of scores relative to the peer's, of logits in themselves.
+# The largest differences allowed: of scores relative to the competitor's, of logits in themselves.
 TOLERANCES = {"float32": 1e-4, "float64": 1e-5, "finite differences": 1e-5, "logits": 1e-5}
 FAMILIES = ("bert", "roberta", "distilbert", "electra")
 UNEVEN = {0: [0, 3, 7], 1: [2], 2: [0, 1, 2, 4, 5, 6, 7]}  # of four layers of eight heads

@@ -3,10 +3,11 @@
     python benchmarks/parity/loss_parity.py -o benchmarks/results/loss-parity.jsonl [-- PIP OPTIONS]
 
 The same random outputs of a student and a teacher, three texts of unequal length, go through our losses, through those
-of TextBrewer in an environment of its own ($COMPRESS_PEERS, made here if it is not there) and through transformers' own
-masked language model; where nobody maintains a loss any more, through the authors' formula, written again in numpy.
-Where a peer divides by something else, or gives a cross-entropy for a divergence, its value is converted and the
-conversion is printed. One line of JSON is written for each comparison; the exit status is 1 if one differs.
+of TextBrewer in an environment of its own ($COMPRESS_COMPETITORS, made here if it is not there) and through
+transformers' own masked language model; where nobody maintains a loss any more, through the authors' formula, written
+again in numpy. Where a competitor divides by something else, or gives a cross-entropy for a divergence, its value is
+converted and the conversion is printed. One line of JSON is written for each comparison; the exit status is 1 if one
+differs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peer_environments import textbrewer_python
+from competitor_environments import textbrewer_python
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
@@ -38,7 +39,7 @@ LENGTHS, CLASSES, WIDTH, HEADS, RELATION_HEADS, VOCABULARY = (9, 6, 4), 3, 32, 4
 TEMPERATURE, TOLERANCE, CLOSED = 3.0, 1e-5, -10000.0
 SIDES = ("student", "teacher")
 
-# Runs in the peer's environment, which has none of our modules: arrays in, TextBrewer's losses out.
+# Runs in the competitor's environment, which has none of our modules: arrays in, TextBrewer's losses out.
 CLIENT = """
 import json, sys
 import numpy, torch, textbrewer
@@ -72,19 +73,19 @@ print(json.dumps({"version": textbrewer.__version__, "torch": torch.__version__,
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our value of a loss and a peer's, after the conversion that ``by_design`` describes."""
+    """Our value of a loss and a competitor's, after the conversion that ``by_design`` describes."""
 
     loss: str
     options: dict[str, Any]
     ours: float
     peer_name: str
-    peer: float
+    competitor: float
     by_design: str
 
     @property
     def difference(self) -> float:
-        """Relative to the peer's value."""
-        return abs(self.ours - self.peer) / abs(self.peer)
+        """Relative to the competitor's value."""
+        return abs(self.ours - self.competitor) / abs(self.competitor)
 
 
 def main() -> int:
@@ -97,9 +98,9 @@ def main() -> int:
     if python is None:
         return 1
     student, teacher, batch = made(arguments.seed)
-    peer = textbrewer(python, student, teacher, batch)
+    competitor = textbrewer(python, student, teacher, batch)
     found = [
-        *against_textbrewer(student, teacher, batch, peer["values"]),
+        *against_textbrewer(student, teacher, batch, competitor["values"]),
         against_transformers(arguments.seed),
         *against_formulas(student, teacher, batch),
     ]
@@ -109,7 +110,7 @@ def main() -> int:
         "command": typed_command("python"),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"torch": torch.__version__, "transformers": version("transformers"), "numpy": np.__version__},
-        "peer_versions": {"textbrewer": peer["version"], "torch": peer["torch"]},
+        "peer_versions": {"textbrewer": competitor["version"], "torch": competitor["torch"]},
     }
     output = Path(arguments.output)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -120,9 +121,16 @@ def main() -> int:
 
 
 def table(found: list[Comparison]) -> str:
-    header = ("loss", "ours", "peer", "difference", "compared with", "differs by design")
+    header = ("loss", "ours", "competitor", "difference", "compared with", "differs by design")
     rows = [
-        (one.loss, f"{one.ours:.6f}", f"{one.peer:.6f}", f"{one.difference:.0e}", one.peer_name, one.by_design or "-")
+        (
+            one.loss,
+            f"{one.ours:.6f}",
+            f"{one.competitor:.6f}",
+            f"{one.difference:.0e}",
+            one.peer_name,
+            one.by_design or "-",
+        )
         for one in found
     ]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]

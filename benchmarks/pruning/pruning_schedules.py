@@ -8,7 +8,7 @@ Every arm starts from the teacher, gives the same share of heads and of neurons 
 many steps of the same batch, by the mean squared error to the teacher's logits; each row is read once. ``once`` decides
 by the gradients of 1,024 of these rows, in turns of 10% of the heads and of the neurons, and then recovers at a falling
 rate. The others learn at a constant rate for 60% of the steps and at a falling one in the rest. ``once-in-two`` decides
-as ``once`` does; ``gradual`` decides during the first phase by the intervention ``gradual-pruning``, ``random`` by its
+as ``once`` does; ``gradual`` decides during the first phase by the modifier ``gradual-pruning``, ``random`` by its
 schedule with random scores, ``movement`` by learned scores (below), and these are sliced between the two.
 
 Differences between arms are paired over the validation rows. ``--tune`` measures on a slice of train instead, which no
@@ -205,7 +205,7 @@ class Study:
     def accuracy(self, predicted: np.ndarray) -> float:
         return float((predicted == self.answers).mean())
 
-    def train(self, model: Any, rows: slice, training: Training, intervention: Any = None) -> None:
+    def train(self, model: Any, rows: slice, training: Training, modifier: Any = None) -> None:
         """Teach some of the rows, each once."""
         tokenizer = self.teacher.load_tokenizer()
         logits, gold = self.logits[rows], self.gold[rows]
@@ -219,9 +219,7 @@ class Study:
         train(
             model,
             written,
-            teaching=Teaching(
-                LOSSES, signal_for(LOSSES, None, masked=False, precision=precision), intervention=intervention
-            ),
+            teaching=Teaching(LOSSES, signal_for(LOSSES, None, masked=False, precision=precision), modifier=modifier),
             target=None,
             training=training,
             steps=len(given) // training.batch_size,
@@ -323,16 +321,14 @@ def ran(study: Study, arm: str, share: float, options: argparse.Namespace) -> di
         # A phase of its own: its last tenth learns without what is closed, before the units are really cut off.
         gradual = {**counts, "until": 0.9, "updates": 10}
         if arm == "gradual":
-            intervention: Any = attach(model, None, **gradual)
+            modifier: Any = attach(model, None, **gradual)
         elif arm == "random":
-            intervention = RandomScores(model, study.seed, **gradual)
+            modifier = RandomScores(model, study.seed, **gradual)
         else:
-            intervention = MovementPruning(
-                model, counts, until=0.9, optimiser=options.optimiser, penalty=options.penalty
-            )
-        study.train(model, rows, FIRST_PHASE, intervention)
-        intervention.detach()
-        masks = intervention.masks
+            modifier = MovementPruning(model, counts, until=0.9, optimiser=options.optimiser, penalty=options.penalty)
+        study.train(model, rows, FIRST_PHASE, modifier)
+        modifier.detach()
+        masks = modifier.masks
     for part, remove in (("heads", remove_heads), ("neurons", remove_neurons)):
         remove(model, {layer: (mask == 0).nonzero().flatten().tolist() for layer, mask in enumerate(masks[part])})
     before = study.accuracy(study.predict(model))

@@ -4,14 +4,15 @@
         [--rounds 5] [--steps 8] [--threads 0] [-- PIP OPTIONS]
 
 A step is all of it: fetching and padding a batch, the student forwards, the teacher's signal, the losses, backwards,
-clipping, AdamW. Every round draws new text and lets every contender train on it, in an order drawn anew; ratios are
+clipping, AdamW. Every round draws new text and lets every candidate train on it, in an order drawn anew; ratios are
 medians over rounds with their bootstrap interval. The first two steps of a turn warm up; checkpoints and evaluation
 are left out. The student is three layers of the teacher's own width, in float32, on both sides.
 
 TextBrewer's GeneralDistiller runs the teacher in every step, in a process and an environment of its own
-($COMPRESS_PEERS, made here if it is not there). It gets finished batches, where our steps read and pad theirs, and the
-fused AdamW that is our default. Its attention loss compares the probabilities that transformers returns, for which the
-models must run in "eager" attention; ours compares the scores before the softmax, from queries and keys. Ours with
+($COMPRESS_COMPETITORS, made here if it is not there). It gets finished batches, where our steps read and pad theirs,
+and the fused AdamW that is our default. Its attention loss compares the probabilities that transformers returns, for
+which the models must run in "eager" attention;
+ours compares the scores before the softmax, from queries and keys. Ours with
 cached logits is given without and with the time to label the text once.
 """
 
@@ -31,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from competitor_environments import textbrewer_python
 from distillation_turns import (
     CACHED,
     FIRST,
@@ -38,12 +40,11 @@ from distillation_turns import (
     NO_TEACHER,
     PASS_FOR_EACH,
     TRAINING,
-    Contender,
-    Lesson,
+    Candidate,
+    Competitor,
     Ours,
-    Peer,
+    TrainingPlan,
 )
-from peer_environments import textbrewer_python
 
 from compress import plugins
 from compress.benchmarking.results.files import host_id
@@ -91,10 +92,10 @@ def main() -> int:
             seed=options.seed,
             scratch=Path(scratch),
         )
-        with Peer(python, ours.student_folder, ours.model.path, threads, Path(scratch)) as peer:
-            everyone = [*contenders(), *textbrewer_contenders(ours.depths)]
-            step_ms = take_turns(ours, peer, everyone, options.rounds, options.seed)
-            peer_versions = peer.versions
+        with Competitor(python, ours.student_folder, ours.model.path, threads, Path(scratch)) as competitor:
+            everyone = [*candidates(), *textbrewer_candidates(ours.depths)]
+            step_ms = take_turns(ours, competitor, everyone, options.rounds, options.seed)
+            peer_versions = competitor.versions
     loads.append(os.getloadavg()[0])
     common = {
         "study": "distillation-speed",
@@ -124,7 +125,7 @@ def main() -> int:
     return 0
 
 
-def contenders() -> list[Contender]:
+def candidates() -> list[Candidate]:
     """Return every loss alone, with each way its teacher can come about, and the sets of losses that are compared."""
     found = []
     for name in plugins.names("losses"):
@@ -139,12 +140,12 @@ def contenders() -> list[Contender]:
             teachers = (CACHED, LIVE_TEACHER) if name == "kl" else (CACHED,)
         else:
             teachers = (NO_TEACHER,)
-        found += [Contender((name,), teacher) for teacher in teachers]
-    found += [Contender(TOGETHER, LIVE_TEACHER), Contender(TOGETHER, PASS_FOR_EACH)]
-    return [*found, Contender(("kl", "hidden-mse"), LIVE_TEACHER), Contender(("kl", "attention-mse"), LIVE_TEACHER)]
+        found += [Candidate((name,), teacher) for teacher in teachers]
+    found += [Candidate(TOGETHER, LIVE_TEACHER), Candidate(TOGETHER, PASS_FOR_EACH)]
+    return [*found, Candidate(("kl", "hidden-mse"), LIVE_TEACHER), Candidate(("kl", "attention-mse"), LIVE_TEACHER)]
 
 
-def textbrewer_contenders(depths: tuple[int, int]) -> list[Contender]:
+def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
     """Return TextBrewer's counterparts, given the layers of the student and of the teacher."""
 
     def matches(feature: str, loss: str, *, first: int) -> list[dict[str, Any]]:
@@ -154,14 +155,14 @@ def textbrewer_contenders(depths: tuple[int, int]) -> list[Contender]:
             for ours, theirs in layer_map(*depths)
         ]
 
-    alone = Contender(
+    alone = Candidate(
         ("kl",),
         LIVE_TEACHER,
         "TextBrewer",
         {"matches": [], "outputs": {}, "attention": "sdpa"},
         (f"kl, {CACHED}", f"kl, {LIVE_TEACHER}"),
     )
-    hidden = Contender(
+    hidden = Candidate(
         ("kl", "hidden-mse"),
         LIVE_TEACHER,
         "TextBrewer",
@@ -172,7 +173,7 @@ def textbrewer_contenders(depths: tuple[int, int]) -> list[Contender]:
         },
         (f"kl + hidden-mse, {LIVE_TEACHER}",),
     )
-    attention = Contender(
+    attention = Candidate(
         ("kl", "attention-mse"),
         LIVE_TEACHER,
         "TextBrewer",
@@ -186,24 +187,26 @@ def textbrewer_contenders(depths: tuple[int, int]) -> list[Contender]:
     return [alone, hidden, attention]
 
 
-def take_turns(ours: Ours, peer: Peer, everyone: Sequence[Contender], rounds: int, seed: int) -> dict[str, list[float]]:
-    """Return the mean milliseconds of a step of every contender, and of labelling one batch, one value a round."""
+def take_turns(
+    ours: Ours, competitor: Competitor, everyone: Sequence[Candidate], rounds: int, seed: int
+) -> dict[str, list[float]]:
+    """Return the mean milliseconds of a step of every candidate, and of labelling one batch, one value a round."""
     generator = random.Random(seed)
-    turns: dict[str, Callable[[Lesson], float]] = {LABELLING: ours.label}
-    for contender in everyone:
-        turn = ours.train if contender.library == "compress" else peer.train
-        turns[contender.name] = partial(turn, contender)
+    turns: dict[str, Callable[[TrainingPlan], float]] = {LABELLING: ours.label}
+    for candidate in everyone:
+        turn = ours.train if candidate.library == "compress" else competitor.train
+        turns[candidate.name] = partial(turn, candidate)
     step_ms: dict[str, list[float]] = {name: [] for name in turns}
     for number in range(rounds):
-        lesson = ours.lesson(number)
+        training_plan = ours.training_plan(number)
         for name in generator.sample(sorted(turns), len(turns)):
-            step_ms[name].append(turns[name](lesson))
+            step_ms[name].append(turns[name](training_plan))
             print(f"round {number + 1}: {name}: {step_ms[name][-1]:,.0f} ms a step", flush=True)
     return step_ms
 
 
-def results(everyone: Sequence[Contender], step_ms: Mapping[str, list[float]], seed: int) -> list[dict[str, Any]]:
-    """Return one line for each contender, of which the speeds are ratios to others of the same rounds.
+def results(everyone: Sequence[Candidate], step_ms: Mapping[str, list[float]], seed: int) -> list[dict[str, Any]]:
+    """Return one line for each candidate, of which the speeds are ratios to others of the same rounds.
 
     ``speed_to_cached_logits`` is against our kl with cached logits, 0.5 is half as fast.
     ``faster_than_a_pass_for_each`` and ``faster_than_one_by_one`` say what several losses gain from one pass of the
@@ -217,22 +220,22 @@ def results(everyone: Sequence[Contender], step_ms: Mapping[str, list[float]], s
 
     labelling = np.array(step_ms[LABELLING])
     lines = []
-    for contender in everyone:
-        own = step_ms[contender.name]
+    for candidate in everyone:
+        own = step_ms[candidate.name]
         line: dict[str, Any] = {
-            "name": contender.name,
-            "library": contender.library,
-            "losses": list(contender.losses),
-            "teacher": contender.teacher,
+            "name": candidate.name,
+            "library": candidate.library,
+            "losses": list(candidate.losses),
+            "teacher": candidate.teacher,
             "step_ms": own,
             "steps_per_second": float(np.median(1000 / np.array(own))),
             "speed_to_cached_logits": faster(step_ms[f"kl, {CACHED}"], own),
         }
-        if contender.losses == TOGETHER and contender.teacher == LIVE_TEACHER:
+        if candidate.losses == TOGETHER and candidate.teacher == LIVE_TEACHER:
             alone = np.sum([step_ms[f"{name}, {LIVE_TEACHER}"] for name in TOGETHER], axis=0)
-            line["faster_than_a_pass_for_each"] = faster(step_ms[Contender(TOGETHER, PASS_FOR_EACH).name], own)
+            line["faster_than_a_pass_for_each"] = faster(step_ms[Candidate(TOGETHER, PASS_FOR_EACH).name], own)
             line["faster_than_one_by_one"] = faster(alone.tolist(), own)
-        for opponent in contender.opponents:
+        for opponent in candidate.opponents:
             compared = line.setdefault("ours_is_faster_by", {})
             compared[opponent] = faster(own, step_ms[opponent])
             if opponent.endswith(CACHED):

@@ -52,11 +52,11 @@ CLIENT = Path(__file__).with_name("textbrewer_client.py")
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """A way to learn: the losses, and how the teacher's outputs come about.
 
     ``request`` is for TextBrewer: its matches, what its models return and their attention. ``opponents`` are those of
-    ours that a contender of TextBrewer is compared with.
+    ours that a candidate of TextBrewer is compared with.
     """
 
     losses: tuple[str, ...]
@@ -71,7 +71,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingPlan:
     """What one round trains on: the texts, their rows, these rows as finished batches, and first states."""
 
     examples: list[Example]
@@ -130,7 +130,7 @@ class Ours:
     def depths(self) -> tuple[int, int]:
         return self.student.config.num_hidden_layers, self.teacher.config.num_hidden_layers
 
-    def lesson(self, number: int) -> Lesson:
+    def training_plan(self, number: int) -> TrainingPlan:
         """Return the text of one round, which no other round has."""
         size = TRAINING.batch_size * (WARM_UP + self.steps)
         chosen = slice(number * size, (number + 1) * size)
@@ -149,7 +149,7 @@ class Ours:
         np.savez(batches, **self._batches(rows, lengths.tolist(), number))  # type: ignore[arg-type]
         first_states = self.scratch / f"first-{number}.npy"
         write_first_states(first_states, rows, self.teacher, self.collate, device="cpu", precision=TRAINING.precision)
-        return Lesson(examples, rows, batches, first_states, seed=number)
+        return TrainingPlan(examples, rows, batches, first_states, seed=number)
 
     @property
     def collate(self) -> Callable[..., dict[str, Tensor]]:
@@ -166,20 +166,20 @@ class Ours:
             found.update({f"{index}/{name}": batch[name].numpy() for name in names if name in batch})
         return found
 
-    def train(self, contender: Contender, lesson: Lesson) -> float:
+    def train(self, candidate: Candidate, training_plan: TrainingPlan) -> float:
         """Train for some steps and return their mean milliseconds."""
-        losses = tuple(Choice(name) for name in contender.losses)
+        losses = tuple(Choice(name) for name in candidate.losses)
         masker = Masker(self.tokenizer, MASKING) if "targets" in needs_of(losses) else None
         trainer = trainer_for(
             self.student,
-            lesson.rows,
-            teaching=Teaching(losses, self._signal(contender, losses, lesson), self.teacher, masker),
+            training_plan.rows,
+            teaching=Teaching(losses, self._signal(candidate, losses, training_plan), self.teacher, masker),
             target=None,
             training=TRAINING,
             steps=WARM_UP + self.steps,
             collate=self.collate,
             checkpoints=self.scratch / "checkpoints",
-            seed=lesson.seed,
+            seed=training_plan.seed,
             device="cpu",
         )
         watch = Stopwatch()
@@ -190,28 +190,32 @@ class Ours:
         trainer.release()
         return 1000 * (watch.ends[-1] - watch.ends[WARM_UP - 1]) / self.steps
 
-    def _signal(self, contender: Contender, losses: Sequence[Choice], lesson: Lesson) -> TeacherSignal:
-        if contender.teacher == FIRST:
-            return CachedFirstStates(lesson.first_states)
-        if contender.teacher in {NO_TEACHER, CACHED}:
+    def _signal(self, candidate: Candidate, losses: Sequence[Choice], training_plan: TrainingPlan) -> TeacherSignal:
+        if candidate.teacher == FIRST:
+            return CachedFirstStates(training_plan.first_states)
+        if candidate.teacher in {NO_TEACHER, CACHED}:
             return CachedTeacher()
         live = LiveTeacher(self.teacher, needs_of(losses) & LIVE)
 
         def without_cache(batch: Batch, cached_logits: Tensor | None) -> Outputs:
-            if contender.teacher == PASS_FOR_EACH:
+            if candidate.teacher == PASS_FOR_EACH:
                 for _ in losses[1:]:
                     live(batch, None)
             return live(batch, None)
 
         return without_cache
 
-    def label(self, lesson: Lesson) -> float:
+    def label(self, training_plan: TrainingPlan) -> float:
         """Return the milliseconds that labelling takes for one batch of text."""
         started = time.perf_counter()
         logits_of(
-            lesson.examples, self.run, self.tokenizer, max_length=self.plan.max_length, batch_rows=self.plan.batch_rows
+            training_plan.examples,
+            self.run,
+            self.tokenizer,
+            max_length=self.plan.max_length,
+            batch_rows=self.plan.batch_rows,
         )
-        return 1000 * (time.perf_counter() - started) * TRAINING.batch_size / len(lesson.examples)
+        return 1000 * (time.perf_counter() - started) * TRAINING.batch_size / len(training_plan.examples)
 
 
 class Stopwatch(TrainerCallback):
@@ -225,7 +229,7 @@ class Stopwatch(TrainerCallback):
         control.should_save = False
 
 
-class Peer:
+class Competitor:
     """TextBrewer in a process of its own; see textbrewer_client.py."""
 
     def __init__(self, python: Path, student: Path, teacher: Path, threads: int, scratch: Path) -> None:
@@ -238,17 +242,17 @@ class Peer:
             )
         self.versions = self._answer()
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Competitor:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.process.communicate()
 
-    def train(self, contender: Contender, lesson: Lesson) -> float:
+    def train(self, candidate: Candidate, training_plan: TrainingPlan) -> float:
         """Train for the same steps and return their mean milliseconds."""
         request = {
-            **contender.request,
-            "batches": str(lesson.batches),
+            **candidate.request,
+            "batches": str(training_plan.batches),
             "warm_up": WARM_UP,
             "temperature": TEMPERATURE,
             "learning_rate": TRAINING.learning_rate,

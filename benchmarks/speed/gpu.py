@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from compress import plugins
 from compress.benchmarking.benchmark import benchmark
-from compress.benchmarking.candidates import BASELINE_RUNTIME
+from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.peak_flops import matmul_peak_tflops
 from compress.benchmarking.results.files import Measurement, write_results
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def asked(options: Any) -> tuple[list[str], list[str]]:
     """Return the runtimes that were asked for and run on the device, the baseline first, and those that do not."""
-    names = dict.fromkeys((BASELINE_RUNTIME, *(options.runtimes or RUNTIMES)))
+    names = dict.fromkeys((REFERENCE_RUNTIME, *(options.runtimes or RUNTIMES)))
     here = [name for name in names if options.device in plugins.find("runtimes", name).load().DEVICES]
     return here, [name for name in names if name not in here]
 
@@ -283,8 +283,8 @@ def measure(
     left_out = [{"name": name, "reason": f"it does not run on {options.device}"} for name in elsewhere]
     left_out += [{"name": f"{c.model} in {c.runtime}", "reason": c.problem} for c in checks if c.problem]
     broken = {check.runtime for check in checks if check.problem and not _is_left_out_alone(check)}
-    if BASELINE_RUNTIME in broken:
-        reason = next(check.problem for check in checks if check.problem and check.runtime == BASELINE_RUNTIME)
+    if REFERENCE_RUNTIME in broken:
+        reason = next(check.problem for check in checks if check.problem and check.runtime == REFERENCE_RUNTIME)
         raise CompressError(f"the baseline, torch in float32, does not work here: {reason}")
     runtimes = [name for name in runtimes if name not in broken]
     while True:
@@ -312,7 +312,7 @@ def measure(
             break
         except CompressError as error:
             failed = next((name for name in runtimes if f" in {name}: " in str(error)), None)
-            if failed is None or failed == BASELINE_RUNTIME:
+            if failed is None or failed == REFERENCE_RUNTIME:
                 raise
             print(f"left out: {error}", flush=True)
             left_out.append({"name": failed, "reason": without_home(str(error))})

@@ -3,7 +3,7 @@
     python benchmarks/speed/label_throughput.py --teacher DIR --unlabeled FILE [--rows 4096] [--rounds 5]
         [-o results.jsonl]
 
-Every round labels the same rows, drawn anew, with each contender in a random order: the pipeline at its default batch
+Every round labels the same rows, drawn anew, with each candidate in a random order: the pipeline at its default batch
 size, at each of several larger ones, and the label stage (tokenising, running, and writing the shard). The ratio is the
 median over rounds with its bootstrap interval. Start-up of both (loading, exporting) is left out and shown apart.
 """
@@ -29,7 +29,7 @@ from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 
 PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)
-Contender = Callable[[list[Example]], None]
+Candidate = Callable[[list[Example]], None]
 
 
 def main() -> None:
@@ -49,19 +49,19 @@ def main() -> None:
     generator = random.Random(arguments.seed)
     generator.shuffle(pool)
     with tempfile.TemporaryDirectory() as scratch:
-        contenders, startup_s = _contenders(model, Path(scratch))
-        samples: dict[str, list[list[float]]] = {name: [] for name in contenders}
-        for contender in contenders.values():
-            contender(pool[: arguments.rows])  # warm-up
+        candidates, startup_s = _contenders(model, Path(scratch))
+        samples: dict[str, list[list[float]]] = {name: [] for name in candidates}
+        for candidate in candidates.values():
+            candidate(pool[: arguments.rows])  # warm-up
         exact, rounded = (read_shard(Path(scratch), number)[1] for number in (0, 1))
         differs = float(abs(exact - rounded).max())
         agrees = float((exact.argmax(axis=1) == rounded.argmax(axis=1)).mean())
         print(f"bfloat16: logits differ by at most {differs:.3f}, the label agrees on {agrees:.2%}", flush=True)
         for number in range(arguments.rounds):
             rows = pool[number * arguments.rows : (number + 1) * arguments.rows]
-            for name in generator.sample(sorted(contenders), len(contenders)):
+            for name in generator.sample(sorted(candidates), len(candidates)):
                 started = time.perf_counter()
-                contenders[name](rows)
+                candidates[name](rows)
                 seconds = time.perf_counter() - started
                 samples[name].append([1000 * seconds])
                 print(f"round {number + 1}: {name}: {len(rows) / seconds:,.0f} examples/s", flush=True)
@@ -96,7 +96,7 @@ def main() -> None:
         Path(arguments.output).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Contender], dict[str, float]]:
+def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Candidate], dict[str, float]]:
     """Return what labels rows, by name, and how many seconds each took to start."""
     from transformers import pipeline
 
@@ -121,16 +121,16 @@ def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Contender], d
         logits = logits_of(rows, fast, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows)
         write_shard(scratch, 1, rows, logits, {})
 
-    def stock_pipeline(batch_size: int) -> Contender:
+    def stock_pipeline(batch_size: int) -> Candidate:
         def label(rows: list[Example]) -> None:
             stock([row.text for row in rows], batch_size=batch_size, truncation=True)
 
         return label
 
-    contenders: dict[str, Contender] = {"compress label": label_stage, "compress label, bfloat16": in_bfloat16}
+    candidates: dict[str, Candidate] = {"compress label": label_stage, "compress label, bfloat16": in_bfloat16}
     for size in PIPELINE_BATCHES:
-        contenders[f"pipeline, batch {size}" + (" (default)" if size == 1 else "")] = stock_pipeline(size)
-    return contenders, startup_s
+        candidates[f"pipeline, batch {size}" + (" (default)" if size == 1 else "")] = stock_pipeline(size)
+    return candidates, startup_s
 
 
 if __name__ == "__main__":

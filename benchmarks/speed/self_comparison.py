@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.candidates import Contender, Entry
+from compress.benchmarking.candidates import Candidate, Entry
 from compress.benchmarking.results.files import host_id
 from compress.benchmarking.rounds import Run, Setting, load, take_turns
 from compress.benchmarking.worker import Worker
@@ -185,7 +185,7 @@ def repeat(
         for name, handicap in (("model", 0.0), ("itself", condition.handicap)):
             worker = Worker(name, threads=1, scratch=Path(folder))
             stack.callback(worker.close)
-            entry = Entry(Contender(model, name, "model"), runtime, model, runtime, "cpu")
+            entry = Entry(Candidate(model, name, "model"), runtime, model, runtime, "cpu")
             runs.append(Run(entry, 1, worker))
             runs[-1].loaded = load(runs[-1], texts, cores=core, handicap=handicap)
         if condition.disturbed:

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from compress.benchmarking import extra_candidates
-from compress.benchmarking.candidates import Contender, Entry, Model, check_split_roles, open_contenders, plan_entries
+from compress.benchmarking.candidates import Candidate, Entry, Model, check_split_roles, open_candidates, plan_entries
 from compress.benchmarking.competitors import interpreter
 from compress.benchmarking.lockfile import lock_path, write_lock
-from compress.benchmarking.pruning_steps import build_structures, plan_structures
+from compress.benchmarking.pruning_steps import build_pruning_steps, plan_pruning_steps
 from compress.benchmarking.quality_fields import quality_fields
 from compress.benchmarking.result_fields import (
     Rows,
@@ -59,11 +59,11 @@ def benchmark(
     output: str | Path | None = None,
     controls: Sequence[Model] = (),
     train: Data | None = None,
-    floors: Sequence[str] | None = None,
-    peers: Sequence[str] = (),
-    peer_models: Sequence[str] = (),
-    bodies: Sequence[str] = (),
-    structure: bool = False,
+    baselines: Sequence[str] | None = None,
+    competitors: Sequence[str] = (),
+    competitor_models: Sequence[str] = (),
+    reference_models: Sequence[str] = (),
+    pruning_steps: bool = False,
     runtimes: Sequence[str] | None = None,
     device: str = "cpu",
     threads: int | Sequence[int] = 1,
@@ -90,18 +90,18 @@ def benchmark(
         data: labelled rows that no model has seen; latencies are taken on random rows of it.
         output: a ``.jsonl`` to write, whole or not at all, and its lock beside it.
         controls: models that only show what distillation added; those whose manifest says so need not be listed.
-        train: labelled rows that floors are fitted on, and that peers may calibrate with.
-        floors: cheap classifiers fitted on gold labels only; default all of them where there is ``train``.
-        peers: other tools that run the torch models too, ``"all"`` for every one; what cannot be had here is left
+        train: labelled rows that baselines are fitted on, and that competitors may calibrate with.
+        baselines: cheap classifiers fitted on gold labels only; default all of them where there is ``train``.
+        competitors: other tools that run the torch models too, ``"all"`` for every one; what cannot be had here is left
             out, and lines say so.
-        peer_models: names of the models that peers run; default all but controls.
-        bodies: published architectures with random weights, for scale: see
+        competitor_models: names of the models that competitors run; default all but controls.
+        reference models: published architectures with random weights, for scale: see
         :mod:`compress.benchmarking.reference_models`.
-        structure: measure also what each removal of pruned torch models was worth, in their runtimes: see
+        pruning step: measure also what each removal of pruned torch models was worth, in their runtimes: see
             :mod:`compress.benchmarking.pruning_steps`.
         runtimes: where to run; torch models are exported where needed. Default: where each opens natively.
         threads: threads, and cores that a process is pinned to; several make a sweep.
-        batch_sizes: 1 measures latency, larger ones throughput; bodies are measured at the smallest only.
+        batch_sizes: 1 measures latency, larger ones throughput; reference models are measured at the smallest only.
         lengths: numbers of tokens to measure runtimes at, beside the data's own lengths.
         padded_teacher: measure the teacher in torch also with every row padded to ``max_length``, or 128 tokens.
         rounds: how often every configuration is timed; at least 3.
@@ -130,22 +130,22 @@ def benchmark(
     target = Path(output) if output is not None else None
     if target is not None:
         _check_target(target, force)
-    contenders = open_contenders(teacher, models, controls)
-    structures = plan_structures(contenders) if structure else []
-    first = contenders[0].model
+    candidates = open_candidates(teacher, models, controls)
+    steps = plan_pruning_steps(candidates) if pruning_steps else []
+    first = candidates[0].model
     rows = _read_rows(data, data_name, "test", first)
-    _check_unseen(rows, contenders)
+    _check_unseen(rows, candidates)
     fitted = _read_fitted(train, rows, first)
     chosen = metrics.find_metric(metric, task=first.task, classes=len(first.labels))
     with tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
         scratch = Path(folder)
-        measured = [*contenders, *build_structures(structures, scratch)]
+        measured = [*candidates, *build_pruning_steps(steps, scratch)]
         entries = plan_entries(measured, runtimes, lambda model: _to_onnx(model, scratch), device)
-        entries += extra_candidates.plan_bodies(bodies, contenders, scratch, device)
-        entries += _floors(floors, fitted, contenders, scratch)
-        added, left_out = extra_candidates.plan_peers(
-            peers,
-            extra_candidates.peer_models(contenders, peer_models),
+        entries += extra_candidates.plan_reference_models(reference_models, candidates, scratch, device)
+        entries += _baselines(baselines, fitted, candidates, scratch)
+        added, left_out = extra_candidates.plan_competitors(
+            competitors,
+            extra_candidates.competitor_models(candidates, competitor_models),
             scratch,
             device=device,
             has_train=fitted is not None,
@@ -185,15 +185,15 @@ def benchmark(
     if target is not None:
         write_results(target, lines)
         arguments = {
-            "teacher": contenders[0].model,
+            "teacher": candidates[0].model,
             "models": list(models),
             "controls": list(controls),
             "train": fitted.examples if fitted else None,
-            "floors": None if floors is None else list(floors),
-            "peers": list(peers),
-            "peer_models": list(peer_models),
-            "bodies": list(bodies),
-            "structure": structure,
+            "baselines": None if baselines is None else list(baselines),
+            "competitors": list(competitors),
+            "competitor_models": list(competitor_models),
+            "reference_models": list(reference_models),
+            "pruning_steps": pruning_steps,
             "runtimes": None if runtimes is None else list(runtimes),
             "device": device,
             "threads": list(counts),
@@ -225,7 +225,7 @@ def _measure(
     for run in runs:
         run.memory = run.worker.ask("memory")
     arithmetic = count_arithmetic(runs, plan.device, progress)
-    baseline = next(run.entry.title for run in runs if run.is_baseline)
+    baseline = next(run.entry.title for run in runs if run.is_reference)
     quality = quality_fields(
         logits,
         rows.gold,
@@ -305,32 +305,36 @@ def _sentences(rows: Rows, task: str) -> np.ndarray | None:
     return np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples)) if task == "tagging" else None
 
 
-def _check_unseen(rows: Rows, contenders: Sequence[Contender]) -> None:
+def _check_unseen(rows: Rows, candidates: Sequence[Candidate]) -> None:
     # A pool is fingerprinted without labels.
     bare = content_sha256(Example(example.text, example.text_pair) for example in rows.examples)
-    check_split_roles(contenders, (rows.sha256, bare), rows.name)
+    check_split_roles(candidates, (rows.sha256, bare), rows.name)
 
 
 def _read_fitted(train: Data | None, rows: Rows, teacher: ModelDir) -> Rows | None:
-    """Read the rows that floors and peers are fitted on; none of them may be a test row."""
+    """Read the rows that baselines and competitors are fitted on; none of them may be a test row."""
     if train is None:
         return None
     try:
         fitted = _read_rows(train, "", "train", teacher)
     except CompressError as error:
-        hint = "floors and peers learn from --train: with --no-floors and no --peer it may have any labels"
+        hint = (
+            "baselines and competitors learn from --train: any labels will do with --no-baselines and no --competitor"
+        )
         raise CompressError(f"{error} ({hint})") from None
     check_roles({"train": fitted.examples, "test": rows.examples}, drop_overlap=False)
     return fitted
 
 
-def _floors(
-    names: Sequence[str] | None, fitted: Rows | None, contenders: Sequence[Contender], scratch: Path
+def _baselines(
+    names: Sequence[str] | None, fitted: Rows | None, candidates: Sequence[Candidate], scratch: Path
 ) -> list[Entry]:
     if fitted is not None:
-        return extra_candidates.plan_floors(names, contenders, scratch)
+        return extra_candidates.plan_baselines(names, candidates, scratch)
     if names:
-        raise CompressError(f"the floors {', '.join(names)} are fitted on training rows; give them with --train FILE")
+        raise CompressError(
+            f"the baselines {', '.join(names)} are fitted on training rows; give them with --train FILE"
+        )
     if names is None:
-        logger.info("no floors: they are fitted on labelled training rows, which --train FILE gives")
+        logger.info("no baselines: they are fitted on labelled training rows, which --train FILE gives")
     return []

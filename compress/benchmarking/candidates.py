@@ -21,18 +21,18 @@ logger = logging.getLogger("compress")
 
 Model = ModelDir | str | Path
 
-BASELINE_RUNTIME = "torch"  # what a user of the teacher runs today
+REFERENCE_RUNTIME = "torch"  # what a user of the teacher runs today
 TRAINING_ROLES = ("train", "validation", "unlabeled")
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """What is measured; ``recipe`` trained it.
 
-    ``kind`` is ``teacher``, ``model``, ``control``, ``floor``, ``body`` or ``structure``. ``model`` is its directory;
-    that of a floor or a body is empty until it is built. ``control_of`` names the first model that a control belongs
-    to, ``control`` the control that belongs to a model. ``removals`` are what compress prune took, in turn;
-    ``structure_of`` names the pruned model that a structure became.
+    ``kind`` is ``teacher``, ``model``, ``control``, ``baseline``, ``reference model`` or ``pruning step``. ``model`` is
+    its directory; that of a baseline or a reference model is empty until it is built. ``control_of`` names the first
+    model that a control belongs to, ``control`` the control that belongs to a model. ``removals`` are what compress
+    prune took, in turn; ``step_of`` names the pruned model that a pruning step became.
     """
 
     model: ModelDir
@@ -42,12 +42,14 @@ class Contender:
     recipe: str = ""
     control: str = ""
     removals: tuple[str, ...] = ()
-    structure_of: str = ""
+    step_of: str = ""
 
 
 @dataclass(frozen=True)
 class Build:
-    """How a directory comes to be: by a plug-in of ``floors`` or ``peers``, or a name of ``bodies``, from a model."""
+    """How a directory comes to be: by a plug-in of ``baselines`` or ``competitors``, or a name of ``reference models``,
+    from a model.
+    """
 
     folder: str
     plugin: str
@@ -56,14 +58,14 @@ class Build:
 
 @dataclass(frozen=True)
 class Entry:
-    """A contender and what runs it.
+    """A candidate and what runs it.
 
     ``runtime`` is what lines call it, ``plugin`` of ``folder`` is what starts ``directory``: the model's own, an ONNX
-    export of it, or what ``build`` makes. ``python`` is the interpreter of a peer that lives in an environment of its
-    own.
+    export of it, or what ``build`` makes. ``python`` is the interpreter of a competitor that lives in an environment of
+    its own.
     """
 
-    contender: Contender
+    candidate: Candidate
     runtime: str
     directory: ModelDir
     plugin: str
@@ -74,23 +76,23 @@ class Entry:
 
     @property
     def title(self) -> str:
-        return f"{self.contender.name} in {self.runtime}"
+        return f"{self.candidate.name} in {self.runtime}"
 
     @property
     def kind(self) -> str:
-        return "peer" if self.folder == "peers" else self.contender.kind
+        return "competitor" if self.folder == "competitors" else self.candidate.kind
 
     @property
     def has_random_weights(self) -> bool:
         """Whether it is there for its speed and has no quality."""
-        return self.kind in {"body", "structure"}
+        return self.kind in {"reference-model", "pruning-step"}
 
     @property
-    def is_baseline(self) -> bool:
-        return self.kind == "teacher" and self.runtime == BASELINE_RUNTIME
+    def is_reference(self) -> bool:
+        return self.kind == "teacher" and self.runtime == REFERENCE_RUNTIME
 
 
-def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[Model]) -> list[Contender]:
+def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[Model]) -> list[Candidate]:
     """Open the teacher, the models and the controls, in this order, each under a name of its own.
 
     Raises:
@@ -102,7 +104,7 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
             f"the teacher {first.path} is an ONNX model, but speed-ups are against the teacher in torch; "
             "give the directory it was exported from as --teacher and this one as --model"
         )
-    found = [Contender(first, first.name, "teacher", recipe=_recipe(first), removals=removals_of(first))]
+    found = [Candidate(first, first.name, "teacher", recipe=_recipe(first), removals=removals_of(first))]
     for path, flagged in [(m, False) for m in models] + [(m, True) for m in controls]:
         model = _open(path)
         if model.task != first.task or not same_labels(model.labels, first.labels):
@@ -116,10 +118,10 @@ def open_contenders(teacher: Model, models: Sequence[Model], controls: Sequence[
         control_of = str(notes.get("control_of") or "")
         is_control = flagged or bool(control_of) or notes.get("control") is True
         kind = "control" if is_control else "model"
-        found.append(Contender(model, model.name, kind, control_of, _recipe(model), removals=removals_of(model)))
-    found = [_like_its_source(contender, found) for contender in _with_own_names(found)]
-    found = [_with_student(contender, found) for contender in found]
-    return [_with_control(contender, found) for contender in found]
+        found.append(Candidate(model, model.name, kind, control_of, _recipe(model), removals=removals_of(model)))
+    found = [_like_its_source(candidate, found) for candidate in _with_own_names(found)]
+    found = [_with_student(candidate, found) for candidate in found]
+    return [_with_control(candidate, found) for candidate in found]
 
 
 def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -153,25 +155,25 @@ def precision_of(entry: Entry) -> str | None:
     return getattr(module, "PRECISION", "float32" if module.OPENS == "torch" else None)
 
 
-def check_split_roles(contenders: Sequence[Contender], fingerprints: Sequence[str], data_name: str) -> None:
+def check_split_roles(candidates: Sequence[Candidate], fingerprints: Sequence[str], data_name: str) -> None:
     """Refuse to report on rows that a model was trained, tuned or distilled on (DESIGN, decision 8)."""
-    for contender in contenders:
-        manifest = contender.model.manifest
+    for candidate in candidates:
+        manifest = candidate.model.manifest
         for entry in manifest.data if manifest else ():
             if entry.get("role") in TRAINING_ROLES and entry.get("sha256") in fingerprints:
                 raise CompressError(
-                    f"{data_name} is the {entry['role']} data of {contender.name}, so its result would say nothing; "
+                    f"{data_name} is the {entry['role']} data of {candidate.name}, so its result would say nothing; "
                     "give rows that no model has seen with --data"
                 )
 
 
 def plan_entries(
-    contenders: Sequence[Contender],
+    candidates: Sequence[Candidate],
     runtimes: Sequence[str] | None,
     to_onnx: Callable[[ModelDir], ModelDir],
     device: str = "cpu",
 ) -> list[Entry]:
-    """Give every contender its runtimes; a torch model goes through ``to_onnx`` where a runtime opens ONNX only.
+    """Give every candidate its runtimes; a torch model goes through ``to_onnx`` where a runtime opens ONNX only.
 
     Without ``runtimes`` each model runs where it opens natively. The teacher always runs in torch, and in every other
     runtime that is used, so that each model can be compared with it in its own runtime too.
@@ -181,19 +183,19 @@ def plan_entries(
     """
     opens = {name: str(plugins.find("runtimes", name).load().OPENS) for name in runtimes or ("torch", "onnxruntime")}
     entries: list[Entry] = []
-    for contender in contenders[1:]:
-        model = contender.model
+    for candidate in candidates[1:]:
+        model = candidate.model
         kind = "onnx" if model.is_onnx else "torch"
         wanted = [name for name in opens if opens[name] == kind or (runtimes and kind == "torch")]
         if not wanted:
             raise CompressError(
-                f"{contender.name} is an ONNX model and does not open in {', '.join(opens)}; add --runtime onnxruntime"
+                f"{candidate.name} is an ONNX model and does not open in {', '.join(opens)}; add --runtime onnxruntime"
             )
         for name in wanted:
             directory = to_onnx(model) if opens[name] == "onnx" and kind == "torch" else model
-            entries.append(Entry(contender, name, directory, name, device))
-    teacher = contenders[0]
-    used = dict.fromkeys([BASELINE_RUNTIME, *(entry.runtime for entry in entries), *(runtimes or ())])
+            entries.append(Entry(candidate, name, directory, name, device))
+    teacher = candidates[0]
+    used = dict.fromkeys([REFERENCE_RUNTIME, *(entry.runtime for entry in entries), *(runtimes or ())])
     own: list[Entry] = []
     for name in used:
         try:
@@ -220,65 +222,65 @@ def _recipe(model: ModelDir) -> str:
     return str(manifest.recipe.get("name") or manifest.stage) if manifest else ""
 
 
-def _like_its_source(contender: Contender, contenders: Sequence[Contender]) -> Contender:
+def _like_its_source(candidate: Candidate, candidates: Sequence[Candidate]) -> Candidate:
     """Give an export or int8 model the recipe of what it was made from, and a control's the mark of a control."""
-    manifest = contender.model.manifest
-    if contender.kind == "teacher" or manifest is None or manifest.stage not in {"export", "quantize"}:
-        return contender
-    source = _source(contender, contenders)
+    manifest = candidate.model.manifest
+    if candidate.kind == "teacher" or manifest is None or manifest.stage not in {"export", "quantize"}:
+        return candidate
+    source = _source(candidate, candidates)
     if source is None:
-        return contender
-    kind = "control" if "control" in (source.kind, contender.kind) else "model"
-    return replace(contender, kind=kind, recipe=source.recipe, control_of=contender.control_of or source.control_of)
+        return candidate
+    kind = "control" if "control" in (source.kind, candidate.kind) else "model"
+    return replace(candidate, kind=kind, recipe=source.recipe, control_of=candidate.control_of or source.control_of)
 
 
-def _source(contender: Contender, contenders: Sequence[Contender]) -> Contender | None:
-    """Return what an export or int8 model was made from, where it is among the contenders and not the teacher."""
-    manifest = contender.model.manifest
+def _source(candidate: Candidate, candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return what an export or int8 model was made from, where it is among the candidates and not the teacher."""
+    manifest = candidate.model.manifest
     parents = {parent.get("sha256") for parent in manifest.parents} if manifest else set()
-    return next((c for c in contenders if c.kind != "teacher" and c.model.sha256 in parents), None)
+    return next((c for c in candidates if c.kind != "teacher" and c.model.sha256 in parents), None)
 
 
-def _with_student(control: Contender, contenders: Sequence[Contender]) -> Contender:
+def _with_student(control: Candidate, candidates: Sequence[Candidate]) -> Candidate:
     """Name the student that a control belongs to, where its manifest does not: the first of the same recipe."""
     if control.kind != "control" or control.control_of:
         return control
-    same = [c for c in contenders if c.kind == "model" and c.recipe == control.recipe and c.recipe]
-    same = same or [c for c in contenders if c.kind == "model" and _key(c) and _key(c) == _key(control)]
+    same = [c for c in candidates if c.kind == "model" and c.recipe == control.recipe and c.recipe]
+    same = same or [c for c in candidates if c.kind == "model" and _key(c) and _key(c) == _key(control)]
     seed, is_onnx = training_seed(control.model), control.model.is_onnx
     same.sort(key=lambda c: (training_seed(c.model) != seed, c.model.is_onnx != is_onnx))
     return replace(control, control_of=same[0].name) if same else control
 
 
-def _with_control(contender: Contender, contenders: Sequence[Contender]) -> Contender:
+def _with_control(candidate: Candidate, candidates: Sequence[Candidate]) -> Candidate:
     """Name the control that belongs to a model: trained alike, or said to be its own; of int8 that of its source."""
-    if contender.kind != "model":
-        return contender
-    manifest = contender.model.manifest
+    if candidate.kind != "model":
+        return candidate
+    manifest = candidate.model.manifest
     derived = manifest is not None and manifest.stage in {"export", "quantize"}
-    student = (_source(contender, contenders) if derived else None) or contender
-    controls = [c for c in contenders if c.kind == "control"]
+    student = (_source(candidate, candidates) if derived else None) or candidate
+    controls = [c for c in candidates if c.kind == "control"]
     own = [c for c in controls if c.control_of == student.name]
     own = own or [c for c in controls if _key(c) and _key(c) == _key(student)]
-    own.sort(key=lambda c: c.model.is_onnx != contender.model.is_onnx)
-    return replace(contender, control=own[0].name) if own else contender
+    own.sort(key=lambda c: c.model.is_onnx != candidate.model.is_onnx)
+    return replace(candidate, control=own[0].name) if own else candidate
 
 
-def _key(contender: Contender) -> str:
-    manifest = contender.model.manifest
-    return control_key(manifest.recipe, training_seed(contender.model)) if manifest else ""
+def _key(candidate: Candidate) -> str:
+    manifest = candidate.model.manifest
+    return control_key(manifest.recipe, training_seed(candidate.model)) if manifest else ""
 
 
-def _with_own_names(contenders: list[Contender]) -> list[Contender]:
+def _with_own_names(candidates: list[Candidate]) -> list[Candidate]:
     """Tell apart models that bear the same name by their directory, then by the one above it."""
     for parts in (1, 2, 3):
-        counts = Counter(contender.name for contender in contenders)
-        contenders = [
+        counts = Counter(candidate.name for candidate in candidates)
+        candidates = [
             replace(c, name="/".join(c.model.path.resolve().parts[-parts:])) if counts[c.name] > 1 else c
-            for c in contenders
+            for c in candidates
         ]
-    counts = Counter(contender.name for contender in contenders)
-    twice = next((c for c in contenders if counts[c.name] > 1), None)
+    counts = Counter(candidate.name for candidate in candidates)
+    twice = next((c for c in candidates if counts[c.name] > 1), None)
     if twice is not None:
         raise CompressError(f"{twice.model.path} is given twice; give each model once")
-    return contenders
+    return candidates

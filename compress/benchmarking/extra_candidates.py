@@ -1,4 +1,4 @@
-"""Floors, peers and bodies: what is measured beside the models, in the same rounds.
+"""Baselines, competitors and reference models: what is measured beside the models, in the same rounds.
 
 They are planned here and built in a process of their own, each in a folder of the benchmark's scratch.
 """
@@ -11,89 +11,96 @@ from pathlib import Path
 from types import ModuleType
 
 from compress import plugins
-from compress.benchmarking.candidates import BASELINE_RUNTIME, Build, Contender, Entry
+from compress.benchmarking.candidates import REFERENCE_RUNTIME, Build, Candidate, Entry
 from compress.errors import CompressError, Unavailable, did_you_mean
 from compress.host import without_home
 from compress.models.model_dir import ModelDir
-from compress.recipes.reference_shapes import check_body
+from compress.recipes.reference_shapes import check_reference_model
 
 logger = logging.getLogger("compress")
 
 ALL = "all"
 
 
-def plan_floors(names: Sequence[str] | None, contenders: Sequence[Contender], scratch: Path) -> list[Entry]:
-    """Give each floor (without ``names`` all of the teacher's task) a place; on the processor, where they live.
+def plan_baselines(names: Sequence[str] | None, candidates: Sequence[Candidate], scratch: Path) -> list[Entry]:
+    """Give each baseline (without ``names`` all of the teacher's task) a place; on the processor, where they live.
 
     Raises:
-        CompressError: an unknown floor, or one of another task.
+        CompressError: an unknown baseline, or one of another task.
     """
     entries = []
-    task = contenders[0].model.task
-    for name in plugins.names("floors") if names is None else _distinct(names):
-        plugin = plugins.find("floors", name)
+    task = candidates[0].model.task
+    for name in plugins.names("baselines") if names is None else _distinct(names):
+        plugin = plugins.find("baselines", name)
         module, name = plugin.load(), plugin.name
         if task not in module.TASKS:
             if names is None:
                 continue
-            raise CompressError(f"the floor {name} is for {' and '.join(module.TASKS)}, not {task}; leave it out")
-        place = ModelDir(scratch / f"floor-{name}", None)
-        contender = Contender(place, _free(name, "floor", contenders), "floor")
-        build = Build("floors", name, contenders[0].model)
-        entries.append(Entry(contender, str(module.RUNTIME), place, name, "cpu", "floors", build))
+            raise CompressError(f"the baseline {name} is for {' and '.join(module.TASKS)}, not {task}; leave it out")
+        place = ModelDir(scratch / f"baseline-{name}", None)
+        candidate = Candidate(place, _free(name, "baseline", candidates), "baseline")
+        build = Build("baselines", name, candidates[0].model)
+        entries.append(Entry(candidate, str(module.RUNTIME), place, name, "cpu", "baselines", build))
     return entries
 
 
-def plan_bodies(names: Sequence[str], contenders: Sequence[Contender], scratch: Path, device: str) -> list[Entry]:
-    """Give each body a place, in torch.
+def plan_reference_models(
+    names: Sequence[str], candidates: Sequence[Candidate], scratch: Path, device: str
+) -> list[Entry]:
+    """Give each reference model a place, in torch.
 
     Raises:
-        CompressError: an unknown body.
+        CompressError: an unknown reference model.
     """
     entries = []
-    for name in _distinct(map(check_body, names)):
-        place = ModelDir(scratch / f"body-{name}", None)
-        contender = Contender(place, _free(name, "body", contenders), "body")
-        build = Build("bodies", name, contenders[0].model)
-        entries.append(Entry(contender, BASELINE_RUNTIME, place, BASELINE_RUNTIME, device, build=build))
+    for name in _distinct(map(check_reference_model, names)):
+        place = ModelDir(scratch / f"reference-model-{name}", None)
+        candidate = Candidate(place, _free(name, "reference-model", candidates), "reference-model")
+        build = Build("reference_models", name, candidates[0].model)
+        entries.append(Entry(candidate, REFERENCE_RUNTIME, place, REFERENCE_RUNTIME, device, build=build))
     return entries
 
 
-def peer_models(contenders: Sequence[Contender], names: Sequence[str]) -> list[Contender]:
-    """Return the models that peers run: torch models that are no controls, or those of them that were named.
+def competitor_models(candidates: Sequence[Candidate], names: Sequence[str]) -> list[Candidate]:
+    """Return the models that competitors run: torch models that are no controls, or those of them that were named.
 
     Raises:
         CompressError: a name that is none of them.
     """
-    possible = {c.name: c for c in contenders if c.kind in {"teacher", "model"} and not c.model.is_onnx}
+    possible = {c.name: c for c in candidates if c.kind in {"teacher", "model"} and not c.model.is_onnx}
     for name in names:
         if name not in possible:
             raise CompressError(
-                f"--peer-model {name} is no torch model of this benchmark; choose of {', '.join(possible)}."
+                f"--competitor-model {name} is no torch model of this benchmark; choose of {', '.join(possible)}."
                 f"{did_you_mean(name, possible)}"
             )
     return [possible[name] for name in (_distinct(names) or possible)]
 
 
-def plan_peers(
+def plan_competitors(
     names: Sequence[str],
-    models: Sequence[Contender],
+    models: Sequence[Candidate],
     scratch: Path,
     *,
     device: str,
     has_train: bool,
     interpreter: Callable[[ModuleType], str],
 ) -> tuple[list[Entry], list[dict[str, str]]]:
-    """Give each peer (``all``: every one) and model a place, and say which cannot run here: its name and the reason.
+    """Give each competitor (``all``: every one) and model a place, and say which cannot run here: its name and the
+    reason.
 
     Raises:
-        CompressError: an unknown peer.
+        CompressError: an unknown competitor.
     """
-    wanted = plugins.names("peers") if ALL in names else _distinct(plugins.find("peers", name).name for name in names)
+    wanted = (
+        plugins.names("competitors")
+        if ALL in names
+        else _distinct(plugins.find("competitors", name).name for name in names)
+    )
     entries: list[Entry] = []
     left_out: list[dict[str, str]] = []
     for name in wanted:
-        module = plugins.find("peers", name).load()
+        module = plugins.find("competitors", name).load()
         try:
             if device not in module.DEVICES:
                 raise Unavailable(f"it does not run on {device}")
@@ -106,9 +113,12 @@ def plan_peers(
             left_out.append(left_out_entry(name, error))
             continue
         isolated = python if getattr(module, "ENVIRONMENT", "") else None
-        for number, contender in enumerate(models):
-            place, build = ModelDir(scratch / f"peer-{name}-{number}", None), Build("peers", name, contender.model)
-            entries.append(Entry(contender, name, place, name, device, "peers", build, isolated))
+        for number, candidate in enumerate(models):
+            place, build = (
+                ModelDir(scratch / f"competitor-{name}-{number}", None),
+                Build("competitors", name, candidate.model),
+            )
+            entries.append(Entry(candidate, name, place, name, device, "competitors", build, isolated))
     return entries, left_out
 
 
@@ -124,9 +134,9 @@ def left_out_entry(name: str, error: CompressError, directory: Path | None = Non
     return {"name": name, "reason": without_home(reason)}
 
 
-def _free(name: str, kind: str, contenders: Sequence[Contender]) -> str:
+def _free(name: str, kind: str, candidates: Sequence[Candidate]) -> str:
     """Return a name that no model of the benchmark has."""
-    return f"{name} ({kind})" if any(c.name == name for c in contenders) else name
+    return f"{name} ({kind})" if any(c.name == name for c in candidates) else name
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

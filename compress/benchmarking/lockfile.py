@@ -18,7 +18,7 @@ from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
-from compress.plugins import fits
+from compress.plugins import RENAMED, fits
 
 SUFFIX = ".lock.json"
 FORMAT_VERSION = 1
@@ -112,10 +112,9 @@ def write_lock(results: Path, lines: Sequence[Measurement], arguments: Mapping[s
     Args:
         results: the result file; see :func:`lock_path`.
         lines: what the benchmark returned; at least one.
-        arguments: what ``compress.benchmarking.benchmark.benchmark`` was called with, by name. ``teacher``, ``models``
-        and
-            ``controls`` say how directories are called, ``train`` are rows and hashed, settings are kept, and what
-            changes no figure (:data:`NOT_KEPT`) is left out.
+        arguments: what ``compress.benchmark`` was called with, by name. ``teacher``, ``models`` and ``controls`` say
+            how directories are called, ``train`` are rows and hashed, settings are kept, and what changes no figure
+            (:data:`NOT_KEPT`) is left out.
 
     Raises:
         ValueError: an argument that this module does not know, which a replay would silently miss.
@@ -192,6 +191,8 @@ def read_lock(path: str | Path) -> Lock:
         raise CompressError(
             f"{path} is a lock of format {content['format_version']!r:.20}; this compress reads {FORMAT_VERSION}"
         )
+    if isinstance(content, dict) and isinstance(content.get("settings"), dict):
+        content["settings"] = {RENAMED.get(name, name): value for name, value in content["settings"].items()}
     try:
         return _lock(content)
     except _Wrong as wrong:
@@ -316,11 +317,11 @@ def _names(value: Any) -> bool:
 # somebody else from asking this machine for the impossible.
 SETTINGS: Mapping[str, Callable[[Any], bool]] = {
     "runtimes": _names,
-    "floors": _names,
-    "peers": _names,
-    "peer_models": _names,
-    "bodies": _names,
-    "structure": lambda value: isinstance(value, bool),
+    "baselines": _names,
+    "competitors": _names,
+    "competitor_models": _names,
+    "reference_models": _names,
+    "pruning_steps": lambda value: isinstance(value, bool),
     "device": lambda value: value in ("cpu", "cuda"),
     "threads": _numbers(1, 4096),
     "batch_sizes": _numbers(1, 65_536),

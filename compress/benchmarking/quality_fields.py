@@ -64,7 +64,7 @@ def quality_fields(
     found: dict[str, Measurement] = {}
     for title, values in logits.items():
         if values is None:
-            found[title] = _of_a_body()
+            found[title] = _of_a_reference_model()
             continue
         model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
         found[title] = {
@@ -104,7 +104,7 @@ def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels
     return Answers(predicted, probabilities)
 
 
-def _of_a_body() -> Measurement:
+def _of_a_reference_model() -> Measurement:
     numbers = (
         "metric_name",
         "metric",

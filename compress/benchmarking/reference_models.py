@@ -1,7 +1,7 @@
-"""Bodies: published architectures with random weights, for scale.
+"""Reference models: published architectures with random weights, for scale.
 
 Published speed-ups are against BERT-base or BERT-large, and a model is as fast with random weights as with trained
-ones. A body has the teacher's vocabulary and labels, so that it reads the same rows; it has no quality.
+ones. A reference model has the teacher's vocabulary and labels, so that it reads the same rows; it has no quality.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compress.recipes.reference_shapes import BODIES
+from compress.recipes.reference_shapes import REFERENCE_MODELS
 
 if TYPE_CHECKING:
     from compress.models.model_dir import ModelDir
@@ -19,8 +19,8 @@ POSITIONS = 512
 SEED = 0
 
 
-def build_body(name: str, directory: Path, teacher: ModelDir) -> None:
-    """Write a body with the tokenizer and labels of a teacher; the same weights every time."""
+def build_reference_model(name: str, directory: Path, teacher: ModelDir) -> None:
+    """Write a reference model with the tokenizer and labels of a teacher; the same weights every time."""
     import torch
     from transformers import AutoConfig
 
@@ -29,7 +29,7 @@ def build_body(name: str, directory: Path, teacher: ModelDir) -> None:
     from compress.models.saving import save_model
 
     tokenizer = teacher.load_tokenizer()
-    model_type, shape = BODIES[name]
+    model_type, shape = REFERENCE_MODELS[name]
     config = AutoConfig.for_model(
         model_type,
         vocab_size=max(len(tokenizer), int(teacher.config.get("vocab_size", 0))),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compress.benchmarking.candidates import Contender, precision_of, training_seed, vocabulary_sha256
-from compress.benchmarking.results.files import Measurement, is_baseline
+from compress.benchmarking.candidates import Candidate, precision_of, training_seed, vocabulary_sha256
+from compress.benchmarking.results.files import Measurement, is_reference
 from compress.benchmarking.rounds import Run, Setting
 from compress.benchmarking.worker import Worker
 from compress.data import Example
@@ -57,32 +57,32 @@ def keep_predictions(lines: Sequence[Measurement], predicted: Mapping[str, np.nd
         title = f"{line['model']} in {line['runtime']}"
         if title not in done and title in predicted:
             line["predictions"] = [round(value, 5) for value in predicted[title].tolist()]
-            if is_baseline(line):
+            if is_reference(line):
                 line["gold"] = gold.tolist()
         done.add(title)
 
 
 def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
     """Return what a run is: names, origin, architecture, sizes, memory."""
-    entry, contender = run.entry, run.entry.contender
-    teacher = next(other.entry.contender for other in runs if other.is_baseline)
-    manifest = contender.model.manifest
+    entry, candidate = run.entry, run.entry.candidate
+    teacher = next(other.entry.candidate for other in runs if other.is_reference)
+    manifest = candidate.model.manifest
     architecture = manifest.architecture if manifest else {}
     size, parameters = _size_bytes(run), _parameters(run)
     return {
-        "model": contender.name,
-        "recipe": contender.recipe,
+        "model": candidate.name,
+        "recipe": candidate.recipe,
         "kind": entry.kind,
-        "control_of": contender.control_of,
-        "control": contender.control,
+        "control_of": candidate.control_of,
+        "control": candidate.control,
         "stage": manifest.stage if manifest else "",
         **({"quantizer": manifest.recipe["method"]} if manifest and manifest.stage == "quantize" else {}),
-        "parents": _parents(contender, runs),
-        **({"removals": list(contender.removals)} if contender.removals else {}),
-        "training_seed": training_seed(contender.model),
-        **training_fields(contender.model),
-        "model_sha256": contender.model.sha256,
-        "tokenizer_sha256": vocabulary_sha256(contender.model),
+        "parents": _parents(candidate, runs),
+        **({"removals": list(candidate.removals)} if candidate.removals else {}),
+        "training_seed": training_seed(candidate.model),
+        **training_fields(candidate.model),
+        "model_sha256": candidate.model.sha256,
+        "tokenizer_sha256": vocabulary_sha256(candidate.model),
         "runtime": entry.runtime,
         "device": entry.device,
         "threads": run.threads,
@@ -92,7 +92,7 @@ def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
         "directory_bytes": sum(f.stat().st_size for f in entry.directory.path.rglob("*") if f.is_file()),
         "parameters_ratio": teacher.model.parameters / parameters if parameters else None,
         "size_ratio": teacher.model.size_bytes / size if size else None,
-        "shape": shape_of(contender.model),
+        "shape": shape_of(candidate.model),
         "heads_per_layer": architecture.get("heads_per_layer"),
         "ffn_per_layer": architecture.get("ffn_per_layer"),
         "peak_memory_bytes": run.memory["peak_memory_bytes"],
@@ -126,7 +126,7 @@ SHAPE = {
 
 def shape_of(model: ModelDir) -> Measurement:
     """Return a model's type, layers, hidden width and vocabulary as its config says; nothing of what it does not."""
-    if not (model.path / "config.json").is_file():  # a floor
+    if not (model.path / "config.json").is_file():  # a baseline
         return {}
     named = {
         key: next((model.config[name] for name in names if name in model.config), None) for key, names in SHAPE.items()
@@ -135,7 +135,7 @@ def shape_of(model: ModelDir) -> Measurement:
 
 
 def setting_fields(run: Run, runs: Sequence[Run], setting: Setting) -> Measurement:
-    """Return what a run was measured at, and how many tokens its rows have: those of floors as the teacher counts."""
+    """Return the setting of a run and the tokens of its rows; rows of baselines are counted as the teacher's."""
     lengths = [setting.length] if setting.length else token_lengths(run, runs)
     return {
         "batch_size": setting.batch_size,
@@ -153,8 +153,8 @@ def speed_fields(run: Run, runs: Sequence[Run], setting: Setting, seed: int) -> 
 
     Both are compared at the same threads, batch size and length; neither teacher is padded more than it must be.
     """
-    teachers = [r for r in runs if r.threads == run.threads and r.entry.contender.kind == "teacher"]
-    baseline = next(r for r in teachers if r.is_baseline)
+    teachers = [r for r in runs if r.threads == run.threads and r.entry.candidate.kind == "teacher"]
+    baseline = next(r for r in teachers if r.is_reference)
     same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and setting.plain in r.turns), None)
     mine, reference = run.latency_ms(setting), baseline.latency_ms(setting.plain)
     spread = percentiles(mine)
@@ -204,13 +204,13 @@ def device_fields(run: Run, setting: Setting, arithmetic: Arithmetic) -> Measure
 
 def token_lengths(run: Run, runs: Sequence[Run]) -> list[int]:
     """Return the tokens of each row: as the run counts them, or as its model does in a runtime, or as the teacher."""
-    mine = [r for r in runs if r.entry.contender is run.entry.contender]
+    mine = [r for r in runs if r.entry.candidate is run.entry.candidate]
     lengths = next(r.loaded["lengths"] for r in [run, *mine, *runs] if r.loaded["lengths"] is not None)
     return list(lengths)
 
 
 def _tokens_per_second(run: Run, runs: Sequence[Run], setting: Setting) -> float | None:
-    if run.entry.kind == "floor":
+    if run.entry.kind == "baseline":
         return None
     if setting.length:
         return throughput(run.latency_ms(setting), setting.batch_size) * setting.length
@@ -236,14 +236,14 @@ def _noise(run: Run, setting: Setting) -> float:
     return noise([turn["probe_ms"] for turn in run.turns[setting]])
 
 
-def _parents(contender: Contender, runs: Sequence[Run]) -> list[str]:
+def _parents(candidate: Candidate, runs: Sequence[Run]) -> list[str]:
     """Follow the manifests from model to model, as far as they are in this benchmark."""
     known: dict[str, ModelDir] = {}
     for run in runs:
-        if run.entry.contender.model.manifest:
-            known[run.entry.contender.model.sha256] = run.entry.contender.model
+        if run.entry.candidate.model.manifest:
+            known[run.entry.candidate.model.sha256] = run.entry.candidate.model
     found: list[str] = []
-    waiting = [contender.model]
+    waiting = [candidate.model]
     while waiting:
         manifest = waiting.pop(0).manifest
         for parent in manifest.parents if manifest else ():
@@ -255,13 +255,13 @@ def _parents(contender: Contender, runs: Sequence[Run]) -> list[str]:
 
 
 def _parameters(run: Run) -> int:
-    """Return the number of weights: floors and peers count theirs themselves."""
+    """Return the number of weights: baselines and competitors count theirs themselves."""
     own = run.entry.folder != "runtimes"
-    return int(run.loaded["parameters"]) if own else run.entry.contender.model.parameters
+    return int(run.loaded["parameters"]) if own else run.entry.candidate.model.parameters
 
 
 def _size_bytes(run: Run) -> int:
-    """Return the bytes of the weights: of floors and peers, all files that are not their tokenizer's."""
+    """Return the bytes of the weights: of baselines and competitors, all files that are not their tokenizer's."""
     directory = run.entry.directory
     if run.entry.folder == "runtimes":
         return directory.size_bytes
@@ -270,7 +270,7 @@ def _size_bytes(run: Run) -> int:
 
 
 def _versions(run: Run) -> dict[str, str]:
-    """Return the libraries of a run's process; the environment of a peer has this package from ours."""
+    """Return the libraries of a run's process; the environment of a competitor has this package from ours."""
     own = {name: version for name, version in library_versions().items() if name == "compress"}
     return {**own, **run.loaded["versions"]}
 
@@ -284,11 +284,11 @@ def count_arithmetic(runs: Sequence[Run], device: str, progress: Progress) -> Ar
     The batches of the first round are counted, by the process of the teacher. What a model does is the same in every
     runtime; a graph of another model, such as int8, has no count.
     """
-    worker = max((run for run in runs if run.is_baseline), key=lambda run: run.threads).worker
+    worker = max((run for run in runs if run.is_reference), key=lambda run: run.threads).worker
     models: dict[str, list[Run]] = {}
     for run in runs:
-        if run.entry.folder == "runtimes" and not run.entry.contender.model.is_onnx:
-            models.setdefault(run.entry.contender.name, []).append(run)
+        if run.entry.folder == "runtimes" and not run.entry.candidate.model.is_onnx:
+            models.setdefault(run.entry.candidate.name, []).append(run)
     flops: dict[tuple[str, Setting], float] = {}
     with progress("Counting operations", len(models)) as advance:
         for mine in models.values():
@@ -307,11 +307,11 @@ def _flops(worker: Worker, mine: Sequence[Run], runs: Sequence[Run]) -> dict[Set
         {"batches": [[setting.length or lengths[row] for row in batch] for batch in drawn], "width": setting.width}
         for setting, drawn in batches.items()
     ]
-    directory = str(mine[0].entry.contender.model.path.resolve())
+    directory = str(mine[0].entry.candidate.model.path.resolve())
     try:
         found = worker.ask("arithmetic", directory=directory, jobs=jobs)["flops"]
     except CompressError as error:  # what was timed is worth more than this
-        logger.warning("the operations of %s are not counted: %s", mine[0].entry.contender.name, error)
+        logger.warning("the operations of %s are not counted: %s", mine[0].entry.candidate.name, error)
         return {}
     return {setting: value for setting, value in zip(batches, found, strict=True) if value is not None}
 

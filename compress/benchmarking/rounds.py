@@ -27,8 +27,8 @@ logger = logging.getLogger("compress")
 
 PADDED_WIDTH = 128  # what people commonly pad to
 ENERGY_READINGS = 5
-# Bodies are there for scale: one of seconds a row would take most of a benchmark's time.
-BODY_BATCHES = 4
+# Reference models are there for scale: one of seconds a row would take most of a benchmark's time.
+REFERENCE_BATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Run:
     turns: dict[Setting, list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
-    def is_baseline(self) -> bool:
-        return self.entry.is_baseline
+    def is_reference(self) -> bool:
+        return self.entry.is_reference
 
     @property
     def is_of_teacher(self) -> bool:
@@ -107,15 +107,15 @@ class Plan:
     def settings(self, run: Run) -> list[Setting]:
         """Return the settings of a loaded run.
 
-        Floors and peers read texts, so that they have the data's own lengths only; structures are for the waterfall,
-        which is of these. Bodies are there for latency: a large batch of BERT-large takes the time of a whole model's
-        benchmark.
+        Baselines and competitors read texts, so that they have the data's own lengths only; pruning steps are for the
+        waterfall, which is of these. Reference models are there for latency: a large batch of BERT-large takes the time
+        of a whole model's benchmark.
         """
-        at_lengths = run.entry.folder == "runtimes" and run.entry.kind != "structure"
+        at_lengths = run.entry.folder == "runtimes" and run.entry.kind != "pruning-step"
         lengths = [None, *self.lengths] if at_lengths else [None]
-        sizes = [min(self.batch_sizes)] if run.entry.kind == "body" else self.batch_sizes
+        sizes = [min(self.batch_sizes)] if run.entry.kind == "reference-model" else self.batch_sizes
         settings = [Setting(size, length) for length in lengths for size in sizes]
-        if run.is_baseline and self.padded_teacher:
+        if run.is_reference and self.padded_teacher:
             settings += [Setting(size, None, self._padded_width(run)) for size in sizes]
         return settings
 
@@ -150,13 +150,13 @@ class Files:
 def groups_of(entries: Sequence[Entry], together: int) -> list[list[Entry]]:
     """Part entries into groups of so many models (0: one group of all), each with the teacher in all its runtimes.
 
-    Structures are in the group of the model that they became, and not counted.
+    Pruning steps are in the group of the model that they became, and not counted.
     """
     teacher = [entry for entry in entries if entry.kind == "teacher"]
     others: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.kind != "teacher":
-            others.setdefault(entry.contender.structure_of or entry.contender.name, []).append(entry)
+            others.setdefault(entry.candidate.step_of or entry.candidate.name, []).append(entry)
     models = list(others.values())
     size = together or max(1, len(models))
     parts = [models[start : start + size] for start in range(0, len(models), size)] or [[]]
@@ -169,8 +169,8 @@ def started(
 ) -> Iterator[tuple[list[Run], dict[str, np.ndarray | None]]]:
     """Give a loaded process for each entry and thread count, and the logits ``[N, C]`` of each entry by its title.
 
-    A floor or peer that cannot be had here is added to ``left_out`` with the reason. All processes are ended on the
-    way out, whatever happens.
+    A baseline or competitor that cannot be had here is added to ``left_out`` with the reason. All processes are ended
+    on the way out, whatever happens.
     """
     with ExitStack() as stack:
         runs: list[Run] = []
@@ -183,8 +183,8 @@ def started(
                         found, answers = _start(entry, plan, files, cores, own)
                         stack.push(own.pop_all())
                 except CompressError as error:
-                    # A peer is somebody else's tool: that it fails on this model is no reason to measure nothing.
-                    if entry.is_baseline or not (entry.kind == "peer" or isinstance(error, Unavailable)):
+                    # A competitor is somebody else's tool: that it fails on this model is no reason to measure nothing.
+                    if entry.is_reference or not (entry.kind == "competitor" or isinstance(error, Unavailable)):
                         raise
                     left_out.append(left_out_entry(entry.title, error, entry.directory.path))
                 else:
@@ -288,7 +288,7 @@ def take_turns(
                 batches = draw_batches(generator, rows, plain.batch_size, batches_per_round(plain.batch_size))
                 for run, setting in generator.sample(groups[plain], len(groups[plain])):
                     meter = meters[run.entry.device]
-                    mine = batches[:BODY_BATCHES] if run.entry.kind == "body" else batches
+                    mine = batches[:REFERENCE_BATCHES] if run.entry.kind == "reference-model" else batches
                     run.turns[setting].append(_turn(run, setting, probes[plain.batch_size], mine, meter))
                     advance(1)
 

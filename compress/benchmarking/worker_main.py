@@ -1,8 +1,8 @@
 """The child process of a benchmark: the model under measurement and the rows it is measured on.
 
 ``python -m compress.benchmarking.worker_main`` answers one JSON line on standard output for each on standard input; see
-:class:`compress.benchmarking.worker.Worker`. At the top it imports NumPy and nothing heavier: a floor needs no torch,
-and the environment of a peer may not have it.
+:class:`compress.benchmarking.worker.Worker`. At the top it imports NumPy and nothing heavier: a baseline needs no
+torch, and the environment of a competitor may not have it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ class Subject:
     def build(
         self, *, folder: str, plugin: str, directory: str, model: str, train: str, gold: str, task: str, classes: int
     ) -> Any:
-        """Fit a floor, convert a model for a peer, or write a body: afterwards ``directory`` can be loaded.
+        """Fit a baseline, convert a model for a competitor, or write a reference model: afterwards ``directory`` can be
+        loaded.
 
         Args:
-            model: the model that a peer runs; for floors and bodies the teacher.
+            model: the model that a competitor runs; for baselines and reference models the teacher.
             train: a file of texts, or empty; ``gold`` the file of their labels.
         """
         target = Path(directory)
@@ -61,14 +62,14 @@ class Subject:
         source = _unchecked(Path(model))
         examples = read_texts(train) if train else []
         labels = np.load(gold) if gold else None
-        if folder == "bodies":
-            from compress.benchmarking.reference_models import build_body
+        if folder == "reference_models":
+            from compress.benchmarking.reference_models import build_reference_model
 
-            build_body(plugin, target, source)
+            build_reference_model(plugin, target, source)
             return {}
         module = plugins.find(folder, plugin).load()
         import_required(module)
-        if folder == "floors":
+        if folder == "baselines":
             module.fit(target, examples, labels, task, classes, source)
         else:
             module.build(target, source, examples, labels)
@@ -91,7 +92,7 @@ class Subject:
         """Load the rows and the model. Pins this process first, so that thread pools obey.
 
         Args:
-            folder, plugin: what starts the directory: a runtime, a floor or a peer.
+            folder, plugin: what starts the directory: a runtime, a baseline or a competitor.
             texts: a file of texts.
             max_length, lengths: see :class:`compress.inference.token_runner.TokenRunner`; runtimes only.
             handicap: make each run so much longer, as a share of its time; to see whether a benchmark notices.
@@ -117,7 +118,7 @@ class Subject:
         opened = module.start(place, threads=threads, device=device)
         if tokens:
             tokens.function, opened = opened, tokens
-        elif max_length and folder == "peers":
+        elif max_length and folder == "competitors":
             _cut_to(opened, max_length)
         self.runner = opened
         shortest = min(range(len(self.sizes)), key=lambda row: self.sizes[row])
@@ -262,7 +263,7 @@ def import_required(module: Any) -> Mapping[str, str]:
 
 
 def _opens_torch_models(module: Any) -> bool:
-    """Tell whether a plug-in opens torch models here: a runtime says so, and a peer that required torch does."""
+    """Tell whether a plug-in opens torch models here: a runtime says so, and a competitor that required torch does."""
     if hasattr(module, "OPENS"):
         return bool(module.OPENS == "torch")
     return "torch" in sys.modules and not getattr(module, "ENVIRONMENT", "")
@@ -281,14 +282,14 @@ def _versions(required: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cut_to(runner: Any, max_length: int) -> None:
-    """Make a peer cut rows as the others do."""
+    """Make a competitor cut rows as the others do."""
     if not hasattr(runner, "max_length"):
         raise Unavailable("it reads texts whole; leave out --max-length to measure it")
     runner.max_length = min(max_length, runner.max_length)
 
 
 def _unchecked(directory: Path) -> ModelDir:
-    """Open a model that the parent has checked; the environment of a peer may lack what checking needs."""
+    """Open a model that the parent has checked; the environment of a competitor may lack what checking needs."""
     manifest = directory / MANIFEST_NAME
     return ModelDir(directory, Manifest.read(manifest) if manifest.is_file() else None)
 

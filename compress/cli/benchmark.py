@@ -36,27 +36,35 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     "fitted",
     multiple=True,
     metavar="FILE",
-    help="Rows that models were fitted on; shared rows are refused, and floors are fitted on the labelled ones.",
+    help="Rows that models were fitted on; shared rows are refused, and baselines are fitted on the labelled ones.",
 )
-@click.option("--no-floors", is_flag=True, help="Do not measure floors, cheap classifiers fitted on gold labels only.")
 @click.option(
-    "--peer",
-    "peers",
+    "--no-baselines", is_flag=True, help="Do not measure baselines, cheap classifiers fitted on gold labels only."
+)
+@click.option(
+    "--competitor",
+    "competitors",
     multiple=True,
     metavar="NAME",
-    help="Run the torch models in another tool too; see 'compress list peers'; 'all' for every one; may be repeated.",
+    help="Run the torch models in another tool too: see 'compress list competitors'; 'all' runs every one; repeatable.",
 )
-@click.option("--peer-model", "peer_models", multiple=True, metavar="NAME", help="A model for peers; default all.")
 @click.option(
-    "--body",
-    "bodies",
+    "--competitor-model",
+    "competitor_models",
+    multiple=True,
+    metavar="NAME",
+    help="A model for competitors; default all.",
+)
+@click.option(
+    "--reference-model",
+    "reference_models",
     multiple=True,
     metavar="NAME",
     help="For scale, measure the speed of bert-base, bert-large, distilbert, albert-base or albert-xxlarge with random "
     "weights; may be repeated.",
 )
 @click.option(
-    "--structure",
+    "--pruning-steps",
     is_flag=True,
     help="Measure each removal of pruned torch models by itself, for the steps of the report's waterfall.",
 )
@@ -122,7 +130,7 @@ def command(
     models: tuple[str, ...],
     data: str,
     fitted: tuple[str, ...],
-    no_floors: bool,
+    no_baselines: bool,
     output: str,
     quiet: bool,
     threads: tuple[int, ...],
@@ -151,11 +159,11 @@ def command(
         pool = options.open_pool(fitted, settings)
         assert pool is not None  # at least one file was given
         check_roles({"train": pool, "test": source}, drop_overlap=False)
-        if settings["peers"] or not no_floors:
+        if settings["competitors"] or not no_baselines:
             train = _labelled_rows(fitted, settings)
     options.forget_columns(settings)
     settings["runtimes"] = settings["runtimes"] or None
-    settings["floors"] = () if no_floors else None
+    settings["baselines"] = () if no_baselines else None
     counts = threads if any(threads) else len(available_cores())
     lines = benchmark(
         teacher,
@@ -180,11 +188,11 @@ def command(
 
 
 def _labelled_rows(paths: Sequence[str], settings: dict[str, Any]) -> list[Example] | None:
-    """Read the rows that floors and peers learn from; a file without labels, such as a pool, gives none."""
+    """Read the rows that baselines and competitors learn from; a file without labels, such as a pool, gives none."""
     rows: list[Example] = []
     for path in paths:
         try:
             rows += options.read_labelled(path, "train", settings)
         except CompressError as error:
-            logger.warning("no floor is fitted on %s: %s", path, error)
+            logger.warning("no baseline is fitted on %s: %s", path, error)
     return rows or None

@@ -52,7 +52,7 @@ def command(
     **options: Any,
 ) -> None:
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
-    from compress.gating.check import HOLDS, Verdict, check, read_budgets, store_baseline
+    from compress.gating.check import HOLDS, Verdict, check, read_budgets, store_reference
 
     keep_inputs({"--junit": junit, "--json": json_file}, [*results, budgets, baseline])
     file = read_budgets(budgets) if budgets else None
@@ -65,7 +65,7 @@ def command(
     _show(verdict)
     _write(junit, json_file, verdict)
     if update_baseline and verdict.outcome == HOLDS:
-        for path in store_baseline(results, update_baseline):
+        for path in store_reference(results, update_baseline):
             click.echo(f"baseline: wrote {path}")
     elif update_baseline:
         click.echo(f"note: {update_baseline} is left as it is, because the verdict is {verdict.outcome}")

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from compress.benchmarking.results.files import Measurement, read_results, rows_of
 from compress.errors import CompressError
-from compress.gating.baseline_comparison import Comparison
-from compress.gating.baseline_files import read_against, read_baseline, update_baseline
 from compress.gating.budgets import Budget, Tolerance, read_budgets
 from compress.gating.limits import (
     OF_THE_MODEL,
+    baselines_within,
     first_of_its_model,
-    floors_within,
     judge,
     judge_over_seeds,
     with_worst_noise,
 )
+from compress.gating.reference_comparison import Comparison
+from compress.gating.reference_files import read_against, read_reference, update_baseline
 from compress.gating.selectors import select
 from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, Judgement, Verdict, printable, subjects
 
@@ -32,7 +32,7 @@ __all__ = [
     "Verdict",
     "check",
     "read_budgets",
-    "store_baseline",
+    "store_reference",
 ]
 
 
@@ -70,7 +70,7 @@ def check(
     _refuse_faults(budgets, tolerances)
     lines = read_results(results)
     judgements: list[Judgement] = []
-    notes = floors_within(lines, budgets)
+    notes = baselines_within(lines, budgets)
     for index, budget in enumerate(budgets):
         judgements += _judge_budget(lines, budget, f"budget[{index}]")
     older = _older(lines, baseline, against)
@@ -87,7 +87,7 @@ def check(
     return _printable(Verdict(every, tuple(notes + older.notes), tuple(older.changes), older.name))
 
 
-def store_baseline(results: Sequence[str | Path], directory: str | Path) -> list[Path]:
+def store_reference(results: Sequence[str | Path], directory: str | Path) -> list[Path]:
     """Make results the baseline of their hosts: ``directory/<host_id>.jsonl``, replaced whole; return the files."""
     return update_baseline(directory, read_results(results))
 
@@ -132,7 +132,7 @@ def _judge_each(
 def _older(lines: Sequence[Measurement], baseline: str | Path | None, against: str | None) -> Comparison | None:
     hosts = [line["host_id"] for line in lines]
     if baseline is not None:
-        return Comparison(lines, read_baseline(baseline, hosts), str(baseline))
+        return Comparison(lines, read_reference(baseline, hosts), str(baseline))
     if against is not None:
         return Comparison(lines, read_against(against, hosts), against)
     return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from compress.benchmarking.results import verdict
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import Measurement, is_baseline, rows_of
+from compress.benchmarking.results.files import Measurement, is_reference, rows_of
 from compress.benchmarking.results.formatting import in_percent, in_points, megabytes, milliseconds, times
 from compress.gating.budgets import Budget
 from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, VERBS, Figures, Judgement, interval, lost, subjects
@@ -30,13 +30,13 @@ def first_of_its_model(line: Measurement, seen: set[tuple[object, ...]]) -> bool
 
 def with_worst_noise(line: Measurement, lines: Sequence[Measurement]) -> Measurement:
     """Return a line that is as noisy as the noisier side of its speed-up: itself or the teacher in the same run."""
-    same = [x for x in lines if is_baseline(x) and all(x[key] == line[key] for key in _ONE_TURN)]
+    same = [x for x in lines if is_reference(x) and all(x[key] == line[key] for key in _ONE_TURN)]
     return {**line, "noise": max(x["noise"] for x in (line, *same))}
 
 
 def judge(name: str, limit: float, line: Measurement, subject: str) -> Judgement | None:
     """Judge a line by the limit of that name; None where the line is what the limit is relative to."""
-    if name in RELATIVE and is_baseline(line):
+    if name in RELATIVE and is_reference(line):
         return None
     return _JUDGES[name](name, limit, line, subject)
 
@@ -151,25 +151,26 @@ _JUDGES: Mapping[str, Callable[[str, float, Measurement, str], Judgement]] = {
 }
 
 
-def floors_within(lines: Sequence[Measurement], budgets: Sequence[Budget]) -> list[str]:
-    """Say which floors are, or may be, within the loosest budget of a loss."""
+def baselines_within(lines: Sequence[Measurement], budgets: Sequence[Budget]) -> list[str]:
+    """Say which baselines are, or may be, within the loosest budget of a loss."""
     drops = [budget.max_accuracy_drop for budget in budgets if budget.max_accuracy_drop is not None]
-    floors = [row.head for row in rows_of(lines) if row.head["kind"] == "floor"]
-    notes = [_note(floor, max(drops)) for floor in floors if drops]
+    baselines = [row.head for row in rows_of(lines) if row.head["kind"] == "baseline"]
+    notes = [_note(baseline, max(drops)) for baseline in baselines if drops]
     return list(dict.fromkeys(note for note in notes if note))
 
 
-def _note(floor: Measurement, budget: float) -> str:
-    difference = figures_of(floor, "difference_points", "difference")
+def _note(baseline: Measurement, budget: float) -> str:
+    difference = figures_of(baseline, "difference_points", "difference")
     if difference is None:
         return ""
-    found = verdict.judge_drop_of(floor, budget)
+    found = verdict.judge_drop_of(baseline, budget)
     if found.outcome == verdict.WORSE or difference[0] < -budget:
         return ""
     return (
-        f"A floor {'is' if found.outcome == verdict.WITHIN else 'may be'} within the budget of {in_points(budget)} of "
-        f"{floor['metric_name']}, fitted on gold labels only: {floor['model']}, {lost(-difference[0])} on "
-        f"{floor['metric_rows']:,} examples ({interval(lost, -difference[2], -difference[1])})."
+        f"A baseline {'is' if found.outcome == verdict.WITHIN else 'may be'} within the budget of "
+        f"{in_points(budget)} of {baseline['metric_name']}, fitted on gold labels only: {baseline['model']}, "
+        f"{lost(-difference[0])} on {baseline['metric_rows']:,} examples "
+        f"({interval(lost, -difference[2], -difference[1])})."
     )
 
 
@@ -181,7 +182,7 @@ def judge_over_seeds(limit: float, chosen: Sequence[Measurement], lines: Sequenc
 
     One seed says nothing about another: a recipe with a single one is undecided.
     """
-    chosen = [line for line in chosen if not is_baseline(line)]
+    chosen = [line for line in chosen if not is_reference(line)]
     sets = {line["data_sha256"] for line in chosen}
     asked = {(line["model"], line["runtime"], line["device"]): line for line in chosen}
     found = []

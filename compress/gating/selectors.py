@@ -17,9 +17,9 @@ _NUMBERS = ("threads", "batch_size", "length")
 class Selector:
     """Which lines are meant: patterns such as ``bilstm*`` on names; a number that is not given is not asked for.
 
-    A pattern for ``model`` finds models only; a teacher, control, floor, peer or body is meant where ``model`` is its
-    whole name. Without ``batch_size`` it is the smallest that was measured, which stands for latency; without
-    ``length`` it is the data's own rows.
+    A pattern for ``model`` finds models only; a teacher, control, baseline, competitor or reference model is meant
+    where ``model`` is its whole name. Without ``batch_size`` it is the smallest that was measured, which stands for
+    latency; without ``length`` it is the data's own rows.
     """
 
     model: str = "*"

@@ -1,7 +1,7 @@
 """What the benchmark runs: anything that takes texts apart into inputs, and turns inputs into logits.
 
 A runtime needs not know this: it opens a model directory and returns a function of token ids, and the benchmark
-tokenises. Floors and peers have inputs of their own, such as words, or do both in one.
+tokenises. Baselines and competitors have inputs of their own, such as words, or do both in one.
 """
 
 from __future__ import annotations

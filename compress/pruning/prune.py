@@ -28,7 +28,7 @@ from compress.pruning.recovery import RECOVERY, Recovery, check_labels, check_no
 from compress.pruning.removal_steps import Removals
 from compress.pruning.step_timing import Stopwatch, TooNoisy
 from compress.recipes import Pruning, Training
-from compress.training.training_data import Gold, Lessons, Pool
+from compress.training.training_data import Gold, Pool, TrainingData
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -185,11 +185,11 @@ def prune(
     return ModelDir.open(output)
 
 
-def _lessons(source: ModelDir, pool: Pool | None, gold: Mapping[str, Gold], device: str, threads: int) -> Lessons:
+def _lessons(source: ModelDir, pool: Pool | None, gold: Mapping[str, Gold], device: str, threads: int) -> TrainingData:
     """Return the rows that are learned from: the pool, and train with the logits of the whole model."""
     own = [directory for directory in pool.labels if directory.teacher_sha256 == source.sha256] if pool else []
     logits = teacher_logits(source, gold["train"].examples, labels=own, device=device, threads=threads)
-    return Lessons(pool, replace(gold["train"], logits=logits), hold_out=not gold["validation"].examples)
+    return TrainingData(pool, replace(gold["train"], logits=logits), hold_out=not gold["validation"].examples)
 
 
 def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:

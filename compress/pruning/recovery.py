@@ -13,7 +13,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import WORK_FOLDER
 from compress.recipes import Choice, Phase, Pruning, Training
 from compress.training.schedule import SEEDS_APART
-from compress.training.training_data import Gold, Lessons, Pool, Selection, agreement_rows
+from compress.training.training_data import Gold, Pool, Selection, TrainingData, agreement_rows
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -82,13 +82,13 @@ def selection_for(pool: Pool | None, validation: Gold, metric: str, task: str) -
 class Recovery:
     """Distillation of a whole model into what is left of it.
 
-    ``lessons`` makes the rows to learn from, which may take a run of the whole model; ``fitting`` is what
+    ``training_data`` makes the rows to learn from, which may take a run of the whole model; ``fitting`` is what
     :func:`compress.training.phases.fit` is told beside them.
     """
 
     pruning: Pruning
     training: Training
-    lessons: Callable[[], Lessons]
+    training_data: Callable[[], TrainingData]
     selection: Selection | None
     fitting: Mapping[str, Any]
 
@@ -146,18 +146,18 @@ class Recovery:
         training: Training,
         seed: int,
         selection: Selection | None,
-        intervention: Choice | None = None,
+        modifier: Choice | None = None,
     ) -> Outcome:
         from compress.training.phases import Teachers, fit
 
         losses = losses_of(self.pruning.recovery, state.model.config, state.layer_map)
-        phase = Phase(losses, intervention=intervention)
+        phase = Phase(losses, modifier=modifier)
         live = phase.needs & {"hidden", "attention"}
         teacher = ModelDir.open(state.whole, verify=False).load() if live else None
         (outcome,) = fit(
             state.model,
             state.tokenizer,
-            self.lessons(),
+            self.training_data(),
             selection,
             phases=(phase,),
             teachers=Teachers(teacher),

@@ -15,15 +15,15 @@ from compress.recipes.pruning import AMOUNTS
 RECIPE_KINDS: Mapping[str, Any] = {"teachers": "teachers", "students": "students", "studies": "benchmarks"}
 PLUGIN_KINDS = (
     "losses",
-    "interventions",
+    "modifiers",
     "augmenters",
     "criteria",
     "quantizers",
     "runtimes",
     "architectures",
     "exporters",
-    "floors",
-    "peers",
+    "baselines",
+    "competitors",
 )
 KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
 STUDENT_HEADINGS = ("student", "published", "measured here", "its control", "command")

@@ -90,8 +90,8 @@ def _phase(phase: Phase, number: int, share: float) -> Iterator[str]:
     for loss in phase.losses:
         weight = f", weight {loss.weight:g}" if loss.weight != 1 else ""
         yield f"     learns by {_choice('losses', loss)}{weight}"
-    if phase.intervention:
-        yield f"     meanwhile {_choice('interventions', phase.intervention)}"
+    if phase.modifier:
+        yield f"     meanwhile {_choice('modifiers', phase.modifier)}"
     if phase.frozen:
         yield f"     at rest: {', '.join(phase.frozen)}"
     if phase.training:

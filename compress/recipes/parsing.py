@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -19,7 +19,7 @@ RecipeType = TypeVar("RecipeType")
 CHOICE_FOLDERS: Mapping[str, str] = {
     "architecture": "architectures",
     "losses": "losses",
-    "intervention": "interventions",
+    "modifier": "modifiers",
     "by": "augmenters",
 }
 
@@ -90,6 +90,7 @@ def _dataclass(kind: type, table: Any, where: str, faults: list[str]) -> Any:
     hints = typing.get_type_hints(kind)
     prefix = f"{where}." if where else ""
     known = {f.name: f for f in dataclasses.fields(kind)}
+    table = {_current(key, known): value for key, value in table.items()}
     for key in table:
         if key not in known:
             faults.append(f"unknown key {prefix}{key!s}.{did_you_mean(key, known)}")
@@ -106,6 +107,11 @@ def _dataclass(kind: type, table: Any, where: str, faults: list[str]) -> Any:
     if hasattr(built, "faults"):
         faults += [f"{where}: {fault}" if where else fault for fault in built.faults()]
     return built
+
+
+def _current(key: str, known: Collection[str]) -> str:
+    """Return a key as it is called today."""
+    return plugins.RENAMED[key] if key not in known and plugins.RENAMED.get(key) in known else key
 
 
 def _choice(table: Any, where: str, faults: list[str]) -> Choice | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Name -> model type and what differs from the defaults of its config.
 # Lan et al. (2020), table 1; Devlin et al. (2019), section 3; Sanh et al. (2019), section 2.
-BODIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+REFERENCE_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "albert-base": (
         "albert",
         {
@@ -47,13 +47,16 @@ BODIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-def check_body(name: str) -> str:
-    """Return a body's name as a line shows it; ``-`` and ``_`` are the same.
+def check_reference_model(name: str) -> str:
+    """Return a reference model's name as a line shows it; ``-`` and ``_`` are the same.
 
     Raises:
         CompressError: there is none of that name.
     """
     key = name.replace("_", "-")
-    if key not in BODIES:
-        raise CompressError(f"unknown body {name!r}; there is {', '.join(BODIES)}.{did_you_mean(key, BODIES)}")
+    if key not in REFERENCE_MODELS:
+        raise CompressError(
+            f"unknown reference model {name!r}; there is {', '.join(REFERENCE_MODELS)}."
+            f"{did_you_mean(key, REFERENCE_MODELS)}"
+        )
     return key

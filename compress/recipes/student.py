@@ -11,12 +11,12 @@ from typing import Any, Literal
 from compress import plugins
 from compress.errors import CompressError
 from compress.recipes.parsing import Choice
-from compress.recipes.reference_shapes import BODIES
+from compress.recipes.reference_shapes import REFERENCE_MODELS
 from compress.recipes.training import Training, replace_training
 
-# Interventions that round weights or activations in the forward pass.
+# Modifiers that round weights or activations in the forward pass.
 ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
-# Interventions that close units, which only the prune stage takes out of the weights.
+# Modifiers that close units, which only the prune stage takes out of the weights.
 PRUNING = frozenset(("gradual-pruning",))
 
 
@@ -41,7 +41,8 @@ class Survey:
     """A row of the survey of Rogers et al. 2020, "A Primer in BERTology", Table 1, as published.
 
     Figures are relative to ``baseline``: how many times smaller, the share of performance kept in percent, how many
-    times faster (0 where none was reported). ``body`` names a published shape that is measured for its speed only.
+    times faster (0 where none was reported). ``reference model`` names a published shape that is measured for its speed
+    only.
     """
 
     family: Literal["distillation", "quantization", "other"]
@@ -52,7 +53,7 @@ class Survey:
     model: str
     evaluated_on: str
     baseline: str = "BERT-base"
-    body: str = ""
+    reference_model: str = ""
 
     @property
     def in_short(self) -> str:
@@ -62,8 +63,12 @@ class Survey:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        known = not self.body or self.body in BODIES
-        return [] if known else [f"unknown body {self.body!r}; there is {', '.join(BODIES)}"]
+        known = not self.reference_model or self.reference_model in REFERENCE_MODELS
+        return (
+            []
+            if known
+            else [f"unknown reference model {self.reference_model!r}; there is {', '.join(REFERENCE_MODELS)}"]
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Phase:
         by_layer: teach one layer after the other, from the lowest, each for an equal part of the phase: ``progressive``
             teaches that layer only and freezes what lies below; ``stacked`` goes on teaching the layers before it
             (Aguilar et al. 2020, arXiv:1910.03723, section 3.2).
-        intervention: what happens inside the student's forward pass meanwhile, such as module replacing.
+        modifier: what happens inside the student's forward pass meanwhile, such as module replacing.
         training: values that replace the recipe's during this phase.
     """
 
@@ -94,7 +99,7 @@ class Phase:
     masking: float = 0.0
     frozen: tuple[Literal["embeddings", "layers", "head"], ...] = ()
     by_layer: Literal["", "progressive", "stacked"] = ""
-    intervention: Choice | None = None
+    modifier: Choice | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -105,7 +110,7 @@ class Phase:
     @property
     def general(self) -> bool:
         """Whether the phase needs no task: only unlabelled text, and at most the pretrained encoder as its teacher."""
-        reads_teacher = bool(self.needs & {"hidden", "first", "attention"} or self.intervention)
+        reads_teacher = bool(self.needs & {"hidden", "first", "attention"} or self.modifier)
         by_task = reads_teacher and self.teacher == "task"
         return self.text == "pool" and not by_task and not self.needs & {"logits", "labels", "mixed"}
 
@@ -187,7 +192,7 @@ class StudentRecipe:
     @property
     def is_rounded(self) -> bool:
         """Whether the student is trained for what quantization will make of it."""
-        return any(phase.intervention and phase.intervention.name in ROUNDING for phase in self.phases)
+        return any(phase.modifier and phase.modifier.name in ROUNDING for phase in self.phases)
 
     @property
     def losses(self) -> tuple[Choice, ...]:
@@ -215,9 +220,9 @@ class StudentRecipe:
         if not self.phases:
             return ["phases is empty; a student needs at least one"]
         for phase in self.phases:
-            if phase.intervention and phase.intervention.name.replace("_", "-") in PRUNING:
+            if phase.modifier and phase.modifier.name.replace("_", "-") in PRUNING:
                 return [
-                    f"{phase.intervention.name} closes units that a student would keep all the same; 'compress prune' "
+                    f"{phase.modifier.name} closes units that a student would keep all the same; 'compress prune' "
                     "removes them, so prune the student afterwards"
                 ]
         if not self.vocabulary:

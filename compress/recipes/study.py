@@ -10,7 +10,7 @@ from typing import Any, Literal
 from compress import plugins
 from compress.errors import CompressError, did_you_mean
 from compress.recipes.pruning import Pruning
-from compress.recipes.reference_shapes import BODIES
+from compress.recipes.reference_shapes import REFERENCE_MODELS
 from compress.recipes.student import Phase
 from compress.recipes.training import Training, replace_training
 
@@ -166,8 +166,9 @@ class StudyBenchmark:
     """How the models of a study are measured; no ``runtimes`` means each model in the one that opens it natively.
 
     ``threads`` is a number or several; int8 is judged at the first. ``lengths`` are tokens to measure at beside the
-    data's own lengths. ``floors`` are fitted on the study's training rows. ``together`` is how many models are held in
-    memory at a time, each group with the teacher; 0 is all. ``structure`` measures each removal of pruned models.
+    data's own lengths. ``baselines`` are fitted on the study's training rows. ``together`` is how many models are held
+    in memory at a time, each group with the teacher; 0 is all. ``pruning_steps`` measures each
+    removal of pruned models.
     """
 
     batch_sizes: tuple[int, ...] = (1, 32)
@@ -175,10 +176,10 @@ class StudyBenchmark:
     threads: int | tuple[int, ...] = 1
     lengths: tuple[int, ...] = ()
     runtimes: tuple[str, ...] = ("torch", "onnxruntime")
-    floors: bool = True
-    peers: tuple[str, ...] = ()
-    bodies: tuple[str, ...] = ()
-    structure: bool = False
+    baselines: bool = True
+    competitors: tuple[str, ...] = ()
+    reference_models: tuple[str, ...] = ()
+    pruning_steps: bool = False
     metric: str = ""
     together: int = 0
 
@@ -196,8 +197,8 @@ class StudyBenchmark:
             found.append(f"together = {self.together} must be at least 0")
         for kind, names, known in (
             ("runtime", self.runtimes, plugins.names("runtimes")),
-            ("peer", self.peers, (*plugins.names("peers"), "all")),
-            ("body", self.bodies, tuple(BODIES)),
+            ("competitor", self.competitors, (*plugins.names("competitors"), "all")),
+            ("reference model", self.reference_models, tuple(REFERENCE_MODELS)),
         ):
             found += [
                 f"unknown {kind} {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
@@ -262,6 +263,8 @@ class BenchmarkRecipe:
                 for name, budget in self.budgets.items()
                 if budget.rows
             ]
-        if self.benchmark.structure and not any(prune.removes_several for prune in self.prune):
-            found.append("benchmark.structure takes removals apart, and no prune has two kinds of them; leave it out")
+        if self.benchmark.pruning_steps and not any(prune.removes_several for prune in self.prune):
+            found.append(
+                "benchmark.pruning_steps takes removals apart, and no prune has two kinds of them; leave it out"
+            )
         return found

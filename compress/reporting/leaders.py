@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Measurement, Row, is_baseline, is_control_of
+from compress.benchmarking.results.files import Measurement, Row, is_control_of, is_reference
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, judge_drop_of
 
 
@@ -53,14 +53,14 @@ def taken_apart(rows: Sequence[Row], lines: Sequence[Measurement]) -> list[list[
 
     That is itself and its int8, in every runtime, by the largest batch size, where times are longest and known best.
     """
-    pruned = dict.fromkeys(line["parents"][0] for line in lines if line["kind"] == "structure")
+    pruned = dict.fromkeys(line["parents"][0] for line in lines if line["kind"] == "pruning-step")
     made = [[row for row in rows if sha in (row.head["model_sha256"], *row.head["parents"][:1])] for sha in pruned]
     return [sorted(own, key=lambda row: -float(row.bulk["speedup"])) for own in made if own]
 
 
-def baseline_of(rows: Sequence[Row], of: Row | None = None) -> Row | None:
+def teacher_row(rows: Sequence[Row], of: Row | None = None) -> Row | None:
     """Return the teacher in torch, where it is among the rows; of several that of the same run as ``of``."""
-    found = [row for row in rows if is_baseline(row.head)]
+    found = [row for row in rows if is_reference(row.head)]
     return next((row for row in found if of and row.head["created"] == of.head["created"]), found[0] if found else None)
 
 
@@ -97,10 +97,10 @@ def _before_int8(line: Measurement, control: Measurement, rows: Sequence[Row]) -
     }
 
 
-def judged_floors(rows: Sequence[Row], budget_points: float, outcome: str) -> list[Row]:
-    """Return the floors whose loss is judged so, the most accurate first."""
-    floors = [row for row in rows if row.head["kind"] == "floor" and row.head["metric"] is not None]
-    found = [row for row in floors if (told := judge(row.head, budget_points)) and told.outcome == outcome]
+def judged_baselines(rows: Sequence[Row], budget_points: float, outcome: str) -> list[Row]:
+    """Return the baselines whose loss is judged so, the most accurate first."""
+    baselines = [row for row in rows if row.head["kind"] == "baseline" and row.head["metric"] is not None]
+    found = [row for row in baselines if (told := judge(row.head, budget_points)) and told.outcome == outcome]
     return sorted(found, key=lambda row: -float(row.head["metric"]))
 
 

@@ -72,10 +72,10 @@ def _facts(line: Measurement) -> list[tuple[str, str]]:
 
 
 def known_models(lines: Iterable[Measurement]) -> list[Known]:
-    """Return every model among the lines that is made of files, once; structures, which nobody has, are left out."""
+    """Return every model among the lines that is made of files, once; pruning steps, which nobody has, are left out."""
     found: dict[tuple[str, str], Known] = {}
     for line in lines:
-        if line["kind"] == "structure":
+        if line["kind"] == "pruning-step":
             continue
         heads, widths = line["heads_per_layer"], line["ffn_per_layer"]
         shape = [f"{noun} {'/'.join(map(str, each))}" for noun, each in (("heads", heads), ("width", widths)) if each]

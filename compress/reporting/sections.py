@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Measurement, Row, is_baseline, rows_of
+from compress.benchmarking.results.files import Measurement, Row, is_reference, rows_of
 from compress.benchmarking.results.formatting import in_percent, megabytes, metric_title, plural, points, span, times
 from compress.errors import CompressError
 from compress.reporting.charts.markers import ORDER
@@ -13,7 +13,7 @@ from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import Published, marks, published_figures
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.sweeps import Sweep, length_sweep, thread_sweep
-from compress.reporting.leaders import baseline_of, best_row, control_pair, judge, leaders, taken_apart
+from compress.reporting.leaders import best_row, control_pair, judge, leaders, taken_apart, teacher_row
 from compress.reporting.speedup_breakdown import Waterfall, waterfalls
 from compress.reporting.summary import gain_interval, verdict
 from compress.reporting.tables import results_table
@@ -82,7 +82,7 @@ def gather(lines: Sequence[Measurement]) -> list[Measured]:
     """
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for line in lines:
-        if line["kind"] not in {*ORDER, "structure"} or line["device"] not in DEVICES:
+        if line["kind"] not in {*ORDER, "pruning-step"} or line["device"] not in DEVICES:
             raise CompressError(
                 f"{line['model']} is a {line['kind']!r} on {line['device']!r}, which this compress does not know; "
                 f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"
@@ -99,7 +99,7 @@ def _measured(lines: list[Measurement]) -> Measured:
     threads = min(row.head["threads"] for row in swept)
     rows = [row for row in swept if row.head["threads"] == threads]
     fixed = [row for row in everything if row.head["length"] is not None and row.head["threads"] == threads]
-    rows.sort(key=lambda row: (not is_baseline(row.head), ORDER[row.head["kind"]] > 0, -row.head["speedup"]))
+    rows.sort(key=lambda row: (not is_reference(row.head), ORDER[row.head["kind"]] > 0, -row.head["speedup"]))
     return Measured(rows, swept, fixed, lines)
 
 
@@ -198,7 +198,7 @@ def _tiles(best: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
     pair = control_pair(best, rows)
     if pair is not None:
         gain = points(100 * (pair[0].head["metric"] - pair[1].head["metric"]))
-        bounds = gain_interval(pair[0].head, pair[1].head, teacher.head) if (teacher := baseline_of(rows)) else None
+        bounds = gain_interval(pair[0].head, pair[1].head, teacher.head) if (teacher := teacher_row(rows)) else None
         interval = f", {span(*map(points, bounds))}" if bounds else ", without an interval"
         found.append((gain, f"points over the same student undistilled{interval}"))
     return found
@@ -226,15 +226,17 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             "A control is the same student, planned for the same steps and stopped early by the same rule, "
             "on gold labels only."
         )
-    if "floor" in kinds:
+    if "baseline" in kinds:
         found.append(
-            "A floor is a cheap classifier fitted on gold labels only: where it is good enough, no compressed "
+            "A baseline is a cheap classifier fitted on gold labels only: where it is good enough, no compressed "
             "model is needed."
         )
-    if "peer" in kinds:
-        found.append("A peer is the same model in the tool that a user would otherwise pick.")
-    if "body" in kinds:
-        found.append("A body has random weights: it is there to compare speeds with published ones, and has no metric.")
+    if "competitor" in kinds:
+        found.append("A competitor is the same model in the tool that a user would otherwise pick.")
+    if "reference-model" in kinds:
+        found.append(
+            "A reference model has random weights: it is there to compare speeds with published ones; it has no metric."
+        )
     if any(row.head["tokenizer_inside"] for row in rows):
         inside = ", ".join(sorted({row.head["model"] for row in rows if row.head["tokenizer_inside"]}))
         found.append(f"Of {inside} the tokenisation cannot be told from the rest; it is in every speed of theirs.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.candidates import BASELINE_RUNTIME
+from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import Measurement, Row
 from compress.benchmarking.results.formatting import plural, precision, span, times
 from compress.inference.timing import Ratio, speedup
@@ -114,12 +114,12 @@ class _Run:
     def knows(self, model: str) -> bool:
         return any(line["model_sha256"] == model for line in self.lines)
 
-    def structures(self, model: str) -> list[Measurement]:
+    def steps(self, model: str) -> list[Measurement]:
         """Return a line of each shape that a pruned model had before its last removal, the smallest first."""
         found = {
             line["model_sha256"]: line
             for line in self.lines
-            if line["kind"] == "structure" and line["parents"][:1] == [model]
+            if line["kind"] == "pruning-step" and line["parents"][:1] == [model]
         }
         return sorted(found.values(), key=lambda line: -len(line.get("removals", [])))
 
@@ -133,7 +133,7 @@ def _waterfall(run: _Run) -> Waterfall | None:
             missing.append(f"{name} (the host was too noisy)")
         else:
             steps.append(_step(name, before, after))
-    first = run.find(run.teacher, BASELINE_RUNTIME, padding="max_length") or run.find(run.teacher, BASELINE_RUNTIME)
+    first = run.find(run.teacher, REFERENCE_RUNTIME, padding="max_length") or run.find(run.teacher, REFERENCE_RUNTIME)
     last = pairs[-1][2] if pairs and pairs[-1][0].startswith("threads") else run.itself
     if not steps or first is None or last is None or first["noisy"] or last["noisy"]:
         return None
@@ -153,8 +153,8 @@ Pair = tuple[str, Measurement, Measurement]
 
 def _padding(run: _Run, missing: list[str]) -> list[Pair]:
     """Stock use pads every row to the model's maximum; the first step is not to."""
-    stock = run.find(run.teacher, BASELINE_RUNTIME, padding="max_length")
-    base = run.find(run.teacher, BASELINE_RUNTIME)
+    stock = run.find(run.teacher, REFERENCE_RUNTIME, padding="max_length")
+    base = run.find(run.teacher, REFERENCE_RUNTIME)
     if stock is not None and base is not None:
         return [("dynamic padding", stock, base)]
     missing.append("dynamic padding")
@@ -168,12 +168,12 @@ def _made(run: _Run, missing: list[str]) -> list[Pair]:
     A model that was not measured where its neighbours were is stepped over: its step and the next one are told as one.
     """
     runtime, chain = run.best["runtime"], _chain(run)
-    both = [i for i, (_, model) in enumerate(chain) if run.find(model, BASELINE_RUNTIME) and run.find(model, runtime)]
+    both = [i for i, (_, model) in enumerate(chain) if run.find(model, REFERENCE_RUNTIME) and run.find(model, runtime)]
     switch = both[0] if both else 0
     found: list[Pair] = []
-    before, names = run.find(run.teacher, BASELINE_RUNTIME), list[str]()
+    before, names = run.find(run.teacher, REFERENCE_RUNTIME), list[str]()
     for index, (name, model) in enumerate(chain):
-        after = run.find(model, BASELINE_RUNTIME if index <= switch else runtime)
+        after = run.find(model, REFERENCE_RUNTIME if index <= switch else runtime)
         names += [name] if index else []
         if index and before and after:
             found.append((" and ".join(names), before, after))
@@ -181,10 +181,10 @@ def _made(run: _Run, missing: list[str]) -> list[Pair]:
             missing += names
         if after:
             before, names = after, []
-        if index == switch and runtime != BASELINE_RUNTIME:
-            name = f"runtime: {BASELINE_RUNTIME} → {runtime}"
+        if index == switch and runtime != REFERENCE_RUNTIME:
+            name = f"runtime: {REFERENCE_RUNTIME} → {runtime}"
             before = run.find(model, runtime)
-            found += _pair(name, run.find(model, BASELINE_RUNTIME), before, missing)
+            found += _pair(name, run.find(model, REFERENCE_RUNTIME), before, missing)
     missing += names
     return found
 
@@ -217,7 +217,7 @@ def _words(line: Measurement, run: _Run) -> tuple[list[str], list[str]]:
     """
     if line["stage"] == "quantize":
         return [precision(line)], [line["model_sha256"]]
-    between = run.structures(line["model_sha256"])
+    between = run.steps(line["model_sha256"])
     removals = line.get("removals", [])
     if len(removals) != len(between) + 1:
         return [_WORDS.get(line["stage"], "")], [line["model_sha256"]]
@@ -235,11 +235,13 @@ def _note(run: _Run) -> str:
     for _, model in _chain(run)[1:]:
         line = next(line for line in run.lines if line["model_sha256"] == model)
         removals = line.get("removals", [])
-        if line["kind"] == "structure":
+        if line["kind"] == "pruning-step":
             notes.append("Shapes between removals were measured with random weights, which are as fast.")
-        elif len(removals) > 1 and not run.structures(model):
+        elif len(removals) > 1 and not run.steps(model):
             told = ", ".join(_removed(removal) for removal in removals)
-            notes.append(f"Pruning is one step of several ({told}): 'compress benchmark --structure' measures each.")
+            notes.append(
+                f"Pruning is one step of several ({told}): 'compress benchmark --pruning-steps' measures each."
+            )
     return " ".join(dict.fromkeys(notes))
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compress.benchmarking.candidates import BASELINE_RUNTIME
-from compress.benchmarking.results.files import Measurement, Row, is_baseline, rows_of
+from compress.benchmarking.candidates import REFERENCE_RUNTIME
+from compress.benchmarking.results.files import Measurement, Row, is_reference, rows_of
 from compress.benchmarking.results.formatting import (
     NONE,
     count,
@@ -29,12 +29,12 @@ from compress.reporting.leaders import (
     UNDECIDED,
     WITHIN,
     Judged,
-    baseline_of,
     best_row,
     control_pair,
     faster_row,
     judge,
-    judged_floors,
+    judged_baselines,
+    teacher_row,
 )
 
 if TYPE_CHECKING:
@@ -44,33 +44,35 @@ if TYPE_CHECKING:
 def verdict(rows: Sequence[Row], budget_points: float = 1.0) -> list[str]:
     """Return the sentences a reader needs if they read nothing else; the first one is the result.
 
-    A floor that is within the budget comes before every model: whoever reads no further should know of it.
+    A baseline that is within the budget comes before every model: whoever reads no further should know of it.
     """
     best = best_row(rows, budget_points)
-    teacher = baseline_of(rows, best)
+    teacher = teacher_row(rows, best)
     faster = faster_row(best, rows, budget_points)
     if teacher is None:
         return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
-    floors = [_floor_sentence(row, teacher, budget_points) for row in judged_floors(rows, budget_points, WITHIN)]
+    baselines = [
+        _baseline_sentence(row, teacher, budget_points) for row in judged_baselines(rows, budget_points, WITHIN)
+    ]
     if best is None:
-        return [*floors, "No compressed model was measured here, so there is none to judge."]
+        return [*baselines, "No compressed model was measured here, so there is none to judge."]
     judged = judge(best.head, budget_points)
     assert judged is not None  # the best row has a metric
     sentences = [
-        *floors,
+        *baselines,
         _best_sentence(best, judged, budget_points),
         _accuracy_sentence(best, teacher, judged),
         *_control_sentence(best, teacher, rows),
         *([_faster_sentence(faster, budget_points), *_control_sentence(faster, teacher, rows)] if faster else []),
-        *([] if floors else _other_floors(rows, budget_points)),
-        *_faster_peer(best, rows, budget_points),
+        *([] if baselines else _other_baselines(rows, budget_points)),
+        *_faster_competitor(best, rows, budget_points),
         *noise_sentences(rows),
     ]
     return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
 
 
-def _floor_sentence(floor: Row, teacher: Row, budget_points: float) -> str:
-    line = floor.head
+def _baseline_sentence(baseline: Row, teacher: Row, budget_points: float) -> str:
+    line = baseline.head
     return (
         f"{line['model']} alone is within {in_points(budget_points)} of the teacher: {shown(line)} against "
         f"{shown(teacher.head)}, {_interval(line)}."
@@ -94,7 +96,7 @@ def _best_sentence(best: Row, judged: Judged, budget_points: float) -> str:
 
 def _in_same_runtime(line: Measurement) -> str:
     """Say how much of a speed is left over the teacher in the model's own runtime, where that is another one."""
-    if line["runtime"] == BASELINE_RUNTIME or line["speedup_same_runtime"] is None:
+    if line["runtime"] == REFERENCE_RUNTIME or line["speedup_same_runtime"] is None:
         return ""
     return f" ({times(line['speedup_same_runtime'])} that of the teacher in {line['runtime']})"
 
@@ -134,31 +136,31 @@ def _control_sentence(row: Row, teacher: Row, rows: Sequence[Row]) -> list[str]:
     return [f"{sentence} ({span(points(bounds[0]), points(bounds[1]))}){doubt}."]
 
 
-def _other_floors(rows: Sequence[Row], budget_points: float) -> list[str]:
-    """Say of the best floor that is not within the budget how far it is."""
-    floors = [row for row in rows if row.head["kind"] == "floor" and row.head["difference_points"] is not None]
-    undecided = judged_floors(rows, budget_points, UNDECIDED)
-    best = next(iter(undecided), max(floors, key=lambda row: float(row.head["metric"]), default=None))
+def _other_baselines(rows: Sequence[Row], budget_points: float) -> list[str]:
+    """Say of the best baseline that is not within the budget how far it is."""
+    baselines = [row for row in rows if row.head["kind"] == "baseline" and row.head["difference_points"] is not None]
+    undecided = judged_baselines(rows, budget_points, UNDECIDED)
+    best = next(iter(undecided), max(baselines, key=lambda row: float(row.head["metric"]), default=None))
     if best is None:
         return []
     judged = judge(best.head, budget_points)
     if undecided and judged is not None:
         return [f"{best.head['model']} alone may be enough, at {_interval(best.head)}: undecided; {judged.more}."]
     budget = in_points(budget_points)
-    return [f"No floor is within {budget}: the best, {best.head['model']}, is at {_interval(best.head)}."]
+    return [f"No baseline is within {budget}: the best, {best.head['model']}, is at {_interval(best.head)}."]
 
 
-def _faster_peer(best: Row, rows: Sequence[Row], budget_points: float) -> list[str]:
-    """Name a peer that is surely faster than the best model and not surely worse than the budget.
+def _faster_competitor(best: Row, rows: Sequence[Row], budget_points: float) -> list[str]:
+    """Name a competitor that is surely faster than the best model and not surely worse than the budget.
 
-    Where tokenisation cannot be told from the peer's time it is counted on both sides.
+    Where tokenisation cannot be told from the competitor's time it is counted on both sides.
     """
     if best.head["noisy"]:
         return []
     faster = [
         row
         for row in rows
-        if row.head["kind"] == "peer"
+        if row.head["kind"] == "competitor"
         and not row.head["noisy"]
         and _is_surely_faster(row.head, best.head)
         and (judged := judge(row.head, budget_points))
@@ -172,12 +174,14 @@ def _faster_peer(best: Row, rows: Sequence[Row], budget_points: float) -> list[s
     if judged and judged.outcome == UNDECIDED:
         found = f"whether that is {found} is undecided"
     inside = ", tokenisation included" if line["tokenizer_inside"] else ""
-    return [f"A peer is faster: {first.title} at {times(line['speedup'])}{inside}, at {_interval(line)}: {found}."]
+    return [
+        f"A competitor is faster: {first.title} at {times(line['speedup'])}{inside}, at {_interval(line)}: {found}."
+    ]
 
 
-def _is_surely_faster(peer: Measurement, best: Measurement) -> bool:
-    key = "speedup_with_tokenizer" if peer["tokenizer_inside"] else "speedup"
-    return bool(peer[f"{key}_low"] > best[f"{key}_high"])
+def _is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
+    key = "speedup_with_tokenizer" if competitor["tokenizer_inside"] else "speedup"
+    return bool(competitor[f"{key}_low"] > best[f"{key}_high"])
 
 
 def noise_sentences(rows: Sequence[Row]) -> list[str]:
@@ -215,7 +219,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     from rich.table import Table
 
     rows = rows_of(lines)
-    head, bulk = (baseline_of(rows) or rows[0]).head, rows[0].bulk
+    head, bulk = (teacher_row(rows) or rows[0]).head, rows[0].bulk
     settings = [key for key in ("threads", "length", "padding") if len({row.head[key] for row in rows}) > 1]
     table = Table(title=f"{head['metric_name']} on {escape(head['data'])}, {head['data_rows']:,} rows")
     table.add_column("model", overflow="fold")
@@ -234,7 +238,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     ):
         table.add_column(name, justify="right")
     for row in rows:
-        line, base = row.head, is_baseline(row.head)
+        line, base = row.head, is_reference(row.head)
         cells = [
             escape(line["model"]) + (f" ({line['kind']})" if line["kind"] != "model" else ""),
             line["runtime"],
@@ -249,7 +253,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
             megabytes(line["model_memory_bytes"]),
             f"{line['noise']:.1%}",
         ]
-        table.add_row(*cells, style="dim" if line["kind"] in {"control", "floor", "body"} else None)
+        table.add_row(*cells, style="dim" if line["kind"] in {"control", "baseline", "reference-model"} else None)
     return table
 
 

@@ -299,7 +299,7 @@ class Study:
         return self.stages.make(name, inputs, make)
 
     def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Path]:
-        """Remove structure of the teacher, recover, and quantize."""
+        """Remove pruning step of the teacher, recover, and quantize."""
         name = pruned_name(plan)
         training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {name}")
         inputs = {
@@ -350,8 +350,8 @@ class Study:
     def measured(self, teacher: ModelDir, models: Sequence[ModelDir]) -> Path:
         """Measure everything in one run and return the results file."""
         settings = self.recipe.benchmark
-        structure = settings.structure and any(len(removals_of(model)) > 1 for model in models)
-        if settings.structure and not structure:  # with --only, or where a target took no more
+        pruning_steps = settings.pruning_steps and any(len(removals_of(model)) > 1 for model in models)
+        if settings.pruning_steps and not pruning_steps:  # with --only, or where a target took no more
             logger.warning("no removals are taken apart: none of these models had two")
         inputs = {
             "teacher": teacher.sha256,
@@ -371,10 +371,10 @@ class Study:
             runtimes=settings.runtimes or None,
             device="cpu" if device == "auto" else device,
             train=self.rows.train,
-            floors=None if settings.floors else (),
-            peers=settings.peers,
-            bodies=settings.bodies,
-            structure=structure,
+            baselines=None if settings.baselines else (),
+            competitors=settings.competitors,
+            reference_models=settings.reference_models,
+            pruning_steps=pruning_steps,
             threads=settings.threads,
             batch_sizes=settings.batch_sizes,
             lengths=settings.lengths,

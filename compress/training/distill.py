@@ -25,7 +25,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, 
 from compress.training.augmentation import augmented
 from compress.training.finetune import encoder_of
 from compress.training.tokenized_dataset import TrainingRow
-from compress.training.training_data import Gold, Lessons, Pool, Selection, agreement_rows
+from compress.training.training_data import Gold, Pool, Selection, TrainingData, agreement_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -147,7 +147,7 @@ def distill(
         if train and not control:
             logits = teacher_logits(model, train, labels=label_dirs, device=device, threads=threads)
             gold = Gold(train, gold.labels, logits)
-        lesson = _lesson(pool, gold, chosen, control=control, metric=metric, task=model.task, seed=seed)
+        training_plan = _lesson(pool, gold, chosen, control=control, metric=metric, task=model.task, seed=seed)
         set_seed(seed)
         source: Any = model.load()
         mixer, started = None, source
@@ -163,14 +163,14 @@ def distill(
         outcomes = fit(
             built,
             tokenizer,
-            lesson.lessons,
-            lesson.selection,
+            training_plan.training_data,
+            training_plan.selection,
             phases=phases,
             teachers=Teachers(source, _load_encoder(general, model) if general else None),
             training=recipe.training,
             task=model.task,
             working=working,
-            steps=steps_for(lesson.planned_rows, recipe.training),
+            steps=steps_for(training_plan.planned_rows, recipe.training),
             mixer=mixer,
             seed=seed,
             device=device,
@@ -190,10 +190,10 @@ def distill(
             data=(*data, *_pool_data(pool)),
             metrics=(
                 {
-                    "name": find_metric(lesson.selection.metric, task=model.task).name,
+                    "name": find_metric(training_plan.selection.metric, task=model.task).name,
                     "value": outcomes[-1].best_score,
                     "split": outcomes[-1].score_name,
-                    "rows": len(lesson.selection.rows),
+                    "rows": len(training_plan.selection.rows),
                 },
             ),
             notes={"recipe": recipe.name, "control": control, **summary(outcomes)},
@@ -272,29 +272,31 @@ def _load_encoder(encoder: ModelDir, teacher: ModelDir) -> PreTrainedModel:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingPlan:
     """What one training run reads, and how many rows its number of steps is planned from."""
 
-    lessons: Lessons
+    training_data: TrainingData
     selection: Selection
     planned_rows: int
 
 
-def _lesson(pool: Any, gold: Gold, chosen: Gold, *, control: bool, metric: str | None, task: str, seed: int) -> Lesson:
+def _lesson(
+    pool: Any, gold: Gold, chosen: Gold, *, control: bool, metric: str | None, task: str, seed: int
+) -> TrainingPlan:
     """Return the rows of the student, or of its control, planned for the same number of steps."""
     planned = sum(1 for _ in pool) + len(gold.examples)
     if chosen.examples:
         selection = Selection(list(chosen.rows()), "validation", metric)
-        lessons = Lessons(None if control else pool, gold)
+        training_data = TrainingData(None if control else pool, gold)
     elif control:
         kept, held = grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
         labels: dict[Example, Any] = dict(zip(gold.examples, gold.labels, strict=True))
         selection = Selection([TrainingRow(e, None, labels[e]) for e in held], "slice of train", metric)
-        lessons = Lessons(None, Gold(kept, [labels[e] for e in kept]))
+        training_data = TrainingData(None, Gold(kept, [labels[e] for e in kept]))
     else:
         selection = agreement_rows(pool, task)
-        lessons = Lessons(pool, gold, hold_out=True)
-    return Lesson(lessons, selection, planned)
+        training_data = TrainingData(pool, gold, hold_out=True)
+    return TrainingPlan(training_data, selection, planned)
 
 
 def _pool_data(pool: Any) -> list[dict[str, Any]]:

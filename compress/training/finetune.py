@@ -18,7 +18,7 @@ from compress.models.output_dir import writing
 from compress.models.pretrained import load_classifier
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
-from compress.training.training_data import Gold, Lessons, Selection
+from compress.training.training_data import Gold, Selection, TrainingData
 
 
 def finetune(
@@ -87,7 +87,7 @@ def finetune(
         (outcome,) = fit(
             model,
             tokenizer,
-            Lessons(None, gold["train"]),
+            TrainingData(None, gold["train"]),
             selection,
             phases=(Phase((Choice("hard-label"),)),),
             teachers=Teachers(),

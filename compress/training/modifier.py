@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Intervention(Protocol):
+class Modifier(Protocol):
     """A change of a student's forward pass for the length of a phase."""
 
     def step(self, done: float) -> None:
@@ -20,8 +20,8 @@ class Intervention(Protocol):
 
 
 @runtime_checkable
-class ClosingIntervention(Intervention, Protocol):
-    """An intervention that closes units for good.
+class MaskingModifier(Modifier, Protocol):
+    """An modifier that closes units for good.
 
     What the student is worth before the last of them is closed says nothing of the end, so that a later phase selects.
     """

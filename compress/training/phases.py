@@ -20,7 +20,7 @@ from compress.models.modeling.families import layers_of
 from compress.models.output_dir import WORK_FOLDER, write_atomically
 from compress.models.quantization_config import forget_quantization
 from compress.recipes import Phase, Training, replace_training
-from compress.training.modifier import ClosingIntervention
+from compress.training.modifier import MaskingModifier
 from compress.training.schedule import SEEDS_APART, Stretch, stretches
 from compress.training.teacher_signal import (
     CachedFirstStates,
@@ -32,7 +32,7 @@ from compress.training.teacher_signal import (
 from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import collator, write_rows
 from compress.training.trainer import Outcome, Target, Teaching, steps_for, train
-from compress.training.training_data import Lessons, Selection
+from compress.training.training_data import Selection, TrainingData
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -62,7 +62,7 @@ class Teachers:
 def fit(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    lessons: Lessons,
+    training_data: TrainingData,
     selection: Selection | None,
     *,
     phases: Sequence[Phase],
@@ -97,7 +97,7 @@ def fit(
         selecting = write_rows(work / SELECTION_FILE, iter(selection.rows), tokenizer, max_length=length, task=task)
         target = Target(selecting, selection.metric, selection.split, task)
     if not steps:
-        steps = steps_for(sum(1 for _ in lessons.rows("all")), training)
+        steps = steps_for(sum(1 for _ in training_data.rows("all")), training)
     planned = stretches(phases, getattr(model.config, "num_hidden_layers", 0), steps)
     outcomes: list[Outcome] = []
     for number, stretch in enumerate(planned):
@@ -108,20 +108,20 @@ def fit(
         forget_quantization(model.config)  # of a teacher, or of a phase after which the weights go on changing
         rows = write_rows(
             work / f"teaching-{stretch.phase.text}.arrow",
-            lessons.rows(stretch.phase.text),
+            training_data.rows(stretch.phase.text),
             tokenizer,
             max_length=length,
             task=task,
             mixer=mixer,
         )
         settings = replace_training(training, stretch.phase.training, source=stretch.name)
-        room = Classroom(model, tokenizer, rows, collator(tokenizer.pad_token_id or 0, task), settings, device)
+        room = SignalFactory(model, tokenizer, rows, collator(tokenizer.pad_token_id or 0, task), settings, device)
         teacher = teachers.of(stretch.phase)
         with (
             frozen(model, stretch.phase.frozen, stretch.resting),
-            intervening(model, teacher, stretch.phase) as intervention,
+            modifying(model, teacher, stretch.phase) as modifier,
         ):
-            if last and selection and isinstance(intervention, ClosingIntervention):
+            if last and selection and isinstance(modifier, MaskingModifier):
                 raise CompressError(
                     f"{stretch.name} closes units until it ends, so that none of its weights can be selected; "
                     "let a phase without it follow"
@@ -134,7 +134,7 @@ def fit(
                     room.signal(stretch, teacher, work),
                     teacher,
                     Masker(tokenizer, stretch.phase.masking) if stretch.phase.masking else None,
-                    intervention,
+                    modifier,
                     stretch.taught,
                     keep_learned and last,
                 ),
@@ -148,8 +148,8 @@ def fit(
                 threads=threads,
                 quiet=quiet,
             )
-        if isinstance(intervention, ClosingIntervention):  # detached, it has closed all that it will
-            outcome = replace(outcome, closed=closed_units(intervention))
+        if isinstance(modifier, MaskingModifier):  # detached, it has closed all that it will
+            outcome = replace(outcome, closed=closed_units(modifier))
         if not last:
             remember(work / stretch.name, model, outcome)
             logger.info("%s: %d steps in %.0f s", stretch.name, outcome.steps, outcome.seconds)
@@ -158,7 +158,7 @@ def fit(
 
 
 @dataclass(frozen=True)
-class Classroom:
+class SignalFactory:
     """What the signal of a stretch is made from."""
 
     model: PreTrainedModel
@@ -237,24 +237,24 @@ def frozen(model: PreTrainedModel, names: Sequence[str], resting: int = 0) -> It
 
 
 @contextmanager
-def intervening(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: Phase) -> Iterator[Any]:
-    """Attach a phase's intervention to the student within the block, if it has one.
+def modifying(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: Phase) -> Iterator[Any]:
+    """Attach a phase's modifier to the student within the block, if it has one.
 
-    After a fault it stays: the student is lost then, and what a detaching intervention still decides may take minutes.
+    After a fault it stays: the student is lost then, and what a detaching modifier still decides may take minutes.
     """
-    if phase.intervention is None:
+    if phase.modifier is None:
         yield None
         return
-    plugin = plugins.find("interventions", phase.intervention.name)
-    intervention = plugin.function(model, teacher, **phase.intervention.options)
-    yield intervention
-    intervention.detach()
+    plugin = plugins.find("modifiers", phase.modifier.name)
+    modifier = plugin.function(model, teacher, **phase.modifier.options)
+    yield modifier
+    modifier.detach()
 
 
-def closed_units(intervention: ClosingIntervention) -> dict[str, list[list[int]]]:
+def closed_units(modifier: MaskingModifier) -> dict[str, list[list[int]]]:
     """Return which units are closed, by part and layer, as what is remembered in a file."""
     return {
-        part: [(mask == 0).nonzero().flatten().tolist() for mask in masks] for part, masks in intervention.masks.items()
+        part: [(mask == 0).nonzero().flatten().tolist() for mask in masks] for part, masks in modifier.masks.items()
     }
 
 

@@ -25,7 +25,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Traini
 from compress.training.distill import summary
 from compress.training.finetune import open_encoder
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.training_data import Gold, Lessons, Text
+from compress.training.training_data import Gold, Text, TrainingData
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -119,7 +119,7 @@ def pretrain(
         outcomes = fit(
             built,
             tokenizer,
-            Lessons(text, Gold(), hold_out=True),
+            TrainingData(text, Gold(), hold_out=True),
             None,
             phases=recipe.phases,
             teachers=Teachers(encoder=teacher),

@@ -31,7 +31,7 @@ from compress.evaluation.metrics import evaluate
 from compress.inference.compute import resolve_precision
 from compress.models.batch import Batch, Outputs
 from compress.recipes import Choice, Training, needs_of
-from compress.training.modifier import Intervention
+from compress.training.modifier import Modifier
 from compress.training.teacher_signal import LIVE, TeacherSignal, Watched, needs_of_student
 from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import NO_LABEL
@@ -103,7 +103,7 @@ class Teaching:
     signal: TeacherSignal
     teacher: PreTrainedModel | None = None
     masker: Masker | None = None
-    intervention: Intervention | None = None
+    modifier: Modifier | None = None
     taught: tuple[int, ...] | None = None
     keep_learned: bool = False
 
@@ -295,8 +295,8 @@ class DistillationTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
 
     def training_step(self, *inputs: Any, **named: Any) -> Tensor:
-        if self.teaching.intervention:
-            self.teaching.intervention.step(self.state.global_step / self.state.max_steps)
+        if self.teaching.modifier:
+            self.teaching.modifier.step(self.state.global_step / self.state.max_steps)
         return super().training_step(*inputs, **named)
 
     def compute_loss(

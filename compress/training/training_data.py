@@ -101,7 +101,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Lessons:
+class TrainingData:
     """All rows that a student learns from. ``hold_out`` leaves out of the pool what :func:`agreement_rows` takes."""
 
     pool: Pool | Text | None

@@ -1,4 +1,4 @@
-"""Floors: one contract for all, and what each must be in closed form."""
+"""Baselines: one contract for all, and what each must be in closed form."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from compress.errors import CompressError, Unavailable
 from compress.models.model_dir import ModelDir
 from tests.support.tiny import BAD, GOOD, LABELS, examples, torch_directory
 
-FLOORS = [name for name in plugins.names("floors") if "classification" in plugins.find("floors", name).load().TASKS]
+FLOORS = [
+    name for name in plugins.names("baselines") if "classification" in plugins.find("baselines", name).load().TASKS
+]
 START_ALONE = """
 import sys
 from pathlib import Path
 from compress import plugins
 from compress.data.examples import Example
-runner = plugins.find("floors", sys.argv[1]).load().start(Path(sys.argv[2]), threads=1, device="cpu")
+runner = plugins.find("baselines", sys.argv[1]).load().start(Path(sys.argv[2]), threads=1, device="cpu")
 runner.run(runner.prepare([Example("the film is good")]))
 print("torch" in sys.modules or "transformers" in sys.modules)
 """
@@ -45,7 +47,7 @@ def pairs(count: int = 40) -> list[Example]:
 
 
 def fitted(name: str, folder: Path, rows: list[Example], answers: np.ndarray, task: str, classes: int) -> object:
-    module = plugins.find("floors", name).load()
+    module = plugins.find("baselines", name).load()
     module.fit(folder / name, rows, answers, task, classes, torch_directory("bert"))
     return module.start(folder / name, threads=1, device="cpu")
 
@@ -62,7 +64,7 @@ def test_a_floor_gives_log_probabilities_row_by_row(name: str, make, tmp_path: P
     np.testing.assert_allclose(backwards, answers, atol=1e-5)
     alone = np.concatenate([runner.run(runner.prepare([row])) for row in rows[:5]])
     np.testing.assert_allclose(alone, answers[:5], atol=1e-5)
-    assert plugins.find("floors", name).load().RUNTIME in {"numpy", "scikit-learn"}
+    assert plugins.find("baselines", name).load().RUNTIME in {"numpy", "scikit-learn"}
 
 
 @pytest.mark.parametrize("name", FLOORS)
@@ -116,7 +118,7 @@ def test_a_floor_runs_without_torch(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FLOORS)
 def test_a_floor_runs_on_the_processor_only(name: str, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="'cuda'.*--device cpu"):
-        plugins.find("floors", name).load().start(tmp_path, threads=1, device="cuda")
+        plugins.find("baselines", name).load().start(tmp_path, threads=1, device="cuda")
 
 
 def test_majority_is_the_frequencies_with_one_row_added(tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ def test_a_long_text_is_cut_as_the_teacher_cuts_it(tmp_path: Path) -> None:
 def test_a_teacher_with_fewer_embeddings_than_pieces_has_no_static_floor(tmp_path: Path) -> None:
     rows = examples(40)
     with pytest.raises(Unavailable, match="embeddings for"):
-        plugins.find("floors", "static-embedding").load().fit(
+        plugins.find("baselines", "static-embedding").load().fit(
             tmp_path / "x", rows, gold(rows), "classification", 2, torch_directory("bilstm")
         )
 

@@ -14,10 +14,10 @@ import pytest
 
 from compress.benchmarking import benchmark as benchmark_module
 from compress.benchmarking.benchmark import _to_onnx, benchmark
-from compress.benchmarking.candidates import open_contenders, plan_entries
+from compress.benchmarking.candidates import open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.result_fields import training_fields
-from compress.benchmarking.results.files import is_baseline, read_results, rows_of
+from compress.benchmarking.results.files import is_reference, read_results, rows_of
 from compress.benchmarking.rounds import groups_of
 from compress.benchmarking.worker import Worker
 from compress.cli import execute
@@ -83,8 +83,8 @@ def test_models_may_be_measured_in_groups(tmp_path: Path) -> None:
 
 def test_a_group_has_the_teacher_and_all_runtimes_of_its_models(tmp_path: Path) -> None:
     models = [write(tmp_path / name, bilstm()) for name in ("a", "b", "c")]
-    contenders = open_contenders(torch_directory("bert"), models, [])
-    entries = plan_entries(contenders, ["torch", "onnxruntime"], lambda model: model)
+    candidates = open_candidates(torch_directory("bert"), models, [])
+    entries = plan_entries(candidates, ["torch", "onnxruntime"], lambda model: model)
     titles = [[entry.title for entry in group] for group in groups_of(entries, 2)]
     both = ("torch", "onnxruntime")
     assert titles == [
@@ -110,7 +110,7 @@ def test_one_line_for_each_configuration(measured: tuple[Path, list[dict[str, An
         (1, "max_length"),
         (8, "max_length"),
     ]
-    assert len(rows_of(lines)) == 5 and sum(is_baseline(x) for x in lines) == 2
+    assert len(rows_of(lines)) == 5 and sum(is_reference(x) for x in lines) == 2
 
 
 def test_a_lock_lies_beside_the_results(measured: tuple[Path, list[dict[str, Any]]]) -> None:
@@ -209,7 +209,7 @@ def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[dict[str,
     assert line["model"] == "control" and line["recipe"] == "bilstm"
     student = with_manifest(write(tmp_path / "student", bilstm()), recipe={"name": "bilstm"})
     control = with_manifest(write(tmp_path / "c", bilstm()), recipe={"name": "bilstm"}, notes={"control": True})
-    found = open_contenders(torch_directory("bert"), [control, student], [])
+    found = open_candidates(torch_directory("bert"), [control, student], [])
     assert [(c.kind, c.control_of) for c in found] == [("teacher", ""), ("control", "student"), ("model", "")]
 
 
@@ -223,7 +223,7 @@ def test_a_control_belongs_to_the_student_of_its_seed(tmp_path: Path) -> None:
         )
         for name in ("bilstm-0", "bilstm-1", "control-1", "control-0", "control-2")
     }
-    found = open_contenders(torch_directory("bert"), list(made.values()), [])
+    found = open_candidates(torch_directory("bert"), list(made.values()), [])
     assert {c.name: c.control_of for c in found if c.kind == "control"} == {
         "control-0": "bilstm-0",
         "control-1": "bilstm-1",
@@ -246,7 +246,7 @@ def test_students_that_are_trained_alike_have_one_control(tmp_path: Path) -> Non
     shutil.copytree(onnx_directory("bert").path, tmp_path / "two-int8")
     parent = {"role": "model", "name": "two", "sha256": ModelDir.open(two).sha256}
     int8 = with_manifest(tmp_path / "two-int8", stage="quantize", parents=(parent,))
-    found = open_contenders(torch_directory("bert"), [one, control, two, other, int8], [])
+    found = open_candidates(torch_directory("bert"), [one, control, two, other, int8], [])
     assert {c.name: c.control for c in found} == {
         "bert": "",
         "one": "one-control",
@@ -256,7 +256,7 @@ def test_students_that_are_trained_alike_have_one_control(tmp_path: Path) -> Non
         "two-int8": "one-control",
     }
     assert {c.name: c.control_of for c in found if c.kind == "control"} == {"one-control": "one"}
-    (alone,) = (c for c in open_contenders(torch_directory("bert"), [two, control], []) if c.kind == "control")
+    (alone,) = (c for c in open_candidates(torch_directory("bert"), [two, control], []) if c.kind == "control")
     assert alone.control_of == "two"
 
 
@@ -266,7 +266,7 @@ def test_what_was_made_from_a_student_bears_its_recipe(control: bool, tmp_path: 
     shutil.copytree(onnx_directory("bert").path, tmp_path / "int8")
     parent = {"role": "model", "name": "s", "sha256": ModelDir.open(student).sha256}
     int8 = with_manifest(tmp_path / "int8", stage="quantize", parents=(parent,))
-    found = open_contenders(torch_directory("bert"), [int8, student], [])
+    found = open_candidates(torch_directory("bert"), [int8, student], [])
     kind = "control" if control else "model"
     assert [(c.recipe, c.kind) for c in found[1:]] == [("bilstm", kind)] * 2
 
@@ -278,8 +278,8 @@ def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, lis
 
 
 def test_torch_models_are_exported_for_a_runtime_that_needs_it(tmp_path: Path) -> None:
-    contenders = open_contenders(torch_directory("bert"), [write(tmp_path / "student", bilstm())], [])
-    entries = plan_entries(contenders, ["torch", "onnxruntime"], lambda model: _to_onnx(model, tmp_path))
+    candidates = open_candidates(torch_directory("bert"), [write(tmp_path / "student", bilstm())], [])
+    entries = plan_entries(candidates, ["torch", "onnxruntime"], lambda model: _to_onnx(model, tmp_path))
     assert [entry.title for entry in entries] == [
         "bert in torch",
         "bert in onnxruntime",
@@ -287,7 +287,7 @@ def test_torch_models_are_exported_for_a_runtime_that_needs_it(tmp_path: Path) -
         "student in onnxruntime",
     ]
     assert [entry.directory.is_onnx for entry in entries] == [False, True, False, True]
-    assert [entry.is_baseline for entry in entries] == [True, False, False, False]
+    assert [entry.is_reference for entry in entries] == [True, False, False, False]
 
 
 def test_pairs_and_regression(tmp_path: Path) -> None:
@@ -318,11 +318,14 @@ def test_two_threads_are_compared_with_two_threads() -> None:
         ({"metric": "pearson"}, "does not fit classification"),
         ({"runtimes": ["torhc"]}, "Did you mean 'torch'"),
         ({"lengths": (0,)}, "--length 0"),
-        ({"bodies": ["bert-bass"]}, "Did you mean 'bert-base'"),
-        ({"peers": ["torch-dynamic-int4"]}, "Did you mean 'torch-dynamic-int8'"),
-        ({"peers": ["torch-dynamic-int8"], "peer_models": ["bort"]}, "--peer-model bort.*Did you mean 'bert'"),
-        ({"floors": ["tfidf"]}, "the floors tfidf are fitted on training rows; give them with --train"),
-        ({"train": [Example("new", None, "neither")] * 2}, "'neither'.*with --no-floors"),
+        ({"reference_models": ["bert-bass"]}, "Did you mean 'bert-base'"),
+        ({"competitors": ["torch-dynamic-int4"]}, "Did you mean 'torch-dynamic-int8'"),
+        (
+            {"competitors": ["torch-dynamic-int8"], "competitor_models": ["bort"]},
+            "--competitor-model bort.*Did you mean 'bert'",
+        ),
+        ({"baselines": ["tfidf"]}, "the baselines tfidf are fitted on training rows; give them with --train"),
+        ({"train": [Example("new", None, "neither")] * 2}, "'neither'.*with --no-baselines"),
         ({"train": examples()}, "also occur in test"),
     ],
 )
@@ -370,19 +373,19 @@ def test_the_teacher_must_be_a_torch_model() -> None:
 
 
 def test_an_onnx_model_does_not_run_in_torch() -> None:
-    contenders = open_contenders(torch_directory("bert"), [onnx_directory("bert")], [])
+    candidates = open_candidates(torch_directory("bert"), [onnx_directory("bert")], [])
     with pytest.raises(CompressError, match="add --runtime onnxruntime"):
-        plan_entries(contenders, ["torch"], lambda model: model)
+        plan_entries(candidates, ["torch"], lambda model: model)
 
 
 def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         write(tmp_path / folder / "student", bilstm())
     models = [tmp_path / "a" / "student", tmp_path / "b" / "student"]
-    names = [contender.name for contender in open_contenders(torch_directory("bert"), models, [])]
+    names = [candidate.name for candidate in open_candidates(torch_directory("bert"), models, [])]
     assert names == ["bert", "a/student", "b/student"]
     with pytest.raises(CompressError, match="is given twice"):
-        open_contenders(torch_directory("bert"), [models[0], models[0]], [])
+        open_candidates(torch_directory("bert"), [models[0], models[0]], [])
 
 
 def test_a_crashing_worker_says_its_last_words(tmp_path: Path) -> None:
@@ -446,8 +449,8 @@ def test_no_process_outlives_an_interrupt(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_directory_that_is_opened_again_is_the_one_given() -> None:
     teacher = ModelDir.open(torch_directory("bert").path)
-    (contender,) = open_contenders(teacher, [teacher.path], [])
-    assert contender.kind == "teacher"
+    (candidate,) = open_candidates(teacher, [teacher.path], [])
+    assert candidate.kind == "teacher"
 
 
 def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Peers: one contract for every one that is installed, and a reason from those that cannot."""
+"""Competitors: one contract for every one that is installed, and a reason from those that cannot."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support import REPOSITORY
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, pruned, write
 
 ROOT = REPOSITORY
-PEERS = plugins.names("peers")
-# Labels out of alphabetical order: a peer that sorts classes is found out.
+PEERS = plugins.names("competitors")
+# Labels out of alphabetical order: a competitor that sorts classes is found out.
 LABELS = ("zebra", "apple", "mango")
 # Share of rows predicted as by float32, on tiny random models whose classes lie close together; 1 means float32 too.
 AGREEMENT = {
@@ -48,17 +48,17 @@ from compress.models.model_dir import ModelDir
 from compress.errors import Unavailable
 from compress.data.examples import Example
 name, model, rows, folder = sys.argv[1:]
-peer = plugins.find("peers", name).load()
+competitor = plugins.find("competitors", name).load()
 if name == "torchao-int8":
     import torch
 
     torch.compiler.set_stance("force_eager")  # compiling takes minutes
 try:
-    peer.build(Path(folder) / "built", ModelDir(Path(model), None), [], None)
+    competitor.build(Path(folder) / "built", ModelDir(Path(model), None), [], None)
 except Unavailable as error:
     print("UNAVAILABLE", error)
     raise SystemExit
-runner = peer.start(Path(folder) / "built", threads=1, device="cpu")
+runner = competitor.start(Path(folder) / "built", threads=1, device="cpu")
 batches = json.loads(Path(rows).read_text())
 np.savez(Path(folder) / "logits", *[runner.run(runner.prepare([Example(*row) for row in batch])) for batch in batches])
 print("PARAMETERS", runner.parameters)
@@ -74,11 +74,11 @@ def same_threads() -> Iterator[None]:
 
 
 def skip_if_missing(name: str) -> None:
-    peer = plugins.find("peers", name).load()
+    competitor = plugins.find("competitors", name).load()
     try:
-        if not getattr(peer, "ENVIRONMENT", ""):
-            competitors.need(peer.__name__, peer.REQUIRES)
-        competitors.interpreter(peer)
+        if not getattr(competitor, "ENVIRONMENT", ""):
+            competitors.need(competitor.__name__, competitor.REQUIRES)
+        competitors.interpreter(competitor)
     except Unavailable as error:
         pytest.skip(str(error))
 
@@ -89,21 +89,21 @@ def pairs(count: int) -> list[Example]:
 
 
 def answers(name: str, model: ModelDir, batches: Sequence[list[Example]], folder: Path) -> tuple[list[np.ndarray], int]:
-    """Return what a peer makes of each batch, and its number of parameters."""
-    peer = plugins.find("peers", name).load()
-    if getattr(peer, "ENVIRONMENT", ""):
-        return elsewhere(competitors.interpreter(peer), name, model, batches, folder)
+    """Return what a competitor makes of each batch, and its number of parameters."""
+    competitor = plugins.find("competitors", name).load()
+    if getattr(competitor, "ENVIRONMENT", ""):
+        return elsewhere(competitors.interpreter(competitor), name, model, batches, folder)
     train = pairs(300) if batches[0][0].text_pair is not None else examples(300)
     gold = np.arange(300) % len(model.labels)
-    peer.build(folder / "built", model, train, gold)
-    runner = peer.start(folder / "built", threads=1, device="cpu")
+    competitor.build(folder / "built", model, train, gold)
+    runner = competitor.start(folder / "built", threads=1, device="cpu")
     return [runner.run(runner.prepare(batch)) for batch in batches], runner.parameters
 
 
 def elsewhere(
     python: str, name: str, model: ModelDir, batches: Sequence[list[Example]], folder: Path
 ) -> tuple[list[np.ndarray], int]:
-    """Do the same in the environment of an isolated peer, which finds this package and nothing else of ours."""
+    """Do the same in the environment of an isolated competitor, which finds this package and nothing else of ours."""
     (folder / "path").mkdir()
     (folder / "path" / "compress").symlink_to(ROOT / "compress")
     rows = folder / "rows.json"
@@ -193,7 +193,9 @@ def test_a_model_of_our_own_runs_or_the_reason_is_said(name: str, kind: str, tmp
 def test_an_onnx_model_is_no_start_for_a_peer(name: str, tmp_path: Path) -> None:
     skip_if_missing(name)
     with pytest.raises(Unavailable, match="ONNX model"):
-        plugins.find("peers", name).load().build(tmp_path / "built", onnx_directory("bert"), examples(4), np.zeros(4))
+        plugins.find("competitors", name).load().build(
+            tmp_path / "built", onnx_directory("bert"), examples(4), np.zeros(4)
+        )
 
 
 def test_model2vec_learns_what_words_decide(tmp_path: Path) -> None:
@@ -214,7 +216,7 @@ def test_model2vec_learns_what_words_decide(tmp_path: Path) -> None:
 
 def test_model2vec_needs_labelled_rows_and_an_encoder(tmp_path: Path) -> None:
     skip_if_missing("model2vec")
-    build = plugins.find("peers", "model2vec").load().build
+    build = plugins.find("competitors", "model2vec").load().build
     with pytest.raises(CompressError, match="--train"):
         build(tmp_path / "a", ModelDir.open(write(tmp_path / "bert", classifier("bert"))), [], None)
     with pytest.raises(Unavailable, match="encoder"):
@@ -223,40 +225,42 @@ def test_model2vec_needs_labelled_rows_and_an_encoder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_states_what_it_needs(name: str) -> None:
-    peer = plugins.find("peers", name).load()
-    assert peer.REQUIRES and set(peer.DEVICES) <= {"cpu", "cuda"} and "cpu" in peer.DEVICES
-    assert isinstance(peer.NEEDS_TRAIN, bool)
+    competitor = plugins.find("competitors", name).load()
+    assert competitor.REQUIRES and set(competitor.DEVICES) <= {"cpu", "cuda"} and "cpu" in competitor.DEVICES
+    assert isinstance(competitor.NEEDS_TRAIN, bool)
     with pytest.raises(Unavailable, match="'tpu'|not installed"):
-        peer.start(Path("nowhere"), threads=1, device="tpu")
+        competitor.start(Path("nowhere"), threads=1, device="tpu")
 
 
 def test_isolated_peers_are_known() -> None:
-    assert {name for name in PEERS if getattr(plugins.find("peers", name).load(), "ENVIRONMENT", "")} == ISOLATED
+    assert {name for name in PEERS if getattr(plugins.find("competitors", name).load(), "ENVIRONMENT", "")} == ISOLATED
 
 
 def test_the_extra_installs_what_the_peers_require() -> None:
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
-    modules = [plugins.find("peers", name).load() for name in PEERS]
-    required = {r for peer in modules if not getattr(peer, "ENVIRONMENT", "") for r in peer.REQUIRES.values()}
+    modules = [plugins.find("competitors", name).load() for name in PEERS]
+    required = {
+        r for competitor in modules if not getattr(competitor, "ENVIRONMENT", "") for r in competitor.REQUIRES.values()
+    }
     assert [requirement for requirement in sorted(required) if f'"{requirement}"' not in setup] == []
 
 
 @pytest.mark.parametrize("name", [n for n in PEERS if n not in {"torch-dynamic-int8", "transformers-pipeline"}])
 def test_a_missing_library_says_what_to_install(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = plugins.find("peers", name).load()
+    competitor = plugins.find("competitors", name).load()
     model = onnx_directory("bert")
-    monkeypatch.setitem(sys.modules, next(iter(peer.REQUIRES)), None)
+    monkeypatch.setitem(sys.modules, next(iter(competitor.REQUIRES)), None)
     with pytest.raises(Unavailable, match=rf"{name} is not installed; type pip install '"):
-        peer.build(tmp_path, model, [], None)
+        competitor.build(tmp_path, model, [], None)
     with pytest.raises(Unavailable, match=rf"{name} is not installed; type pip install '"):
-        peer.start(tmp_path, threads=1, device="cpu")
+        competitor.start(tmp_path, threads=1, device="cpu")
 
 
 def test_the_interpreter_of_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMPRESS_PEERS", str(tmp_path))
-    assert competitors.interpreter(plugins.find("peers", "torch-dynamic-int8").load()) == sys.executable
-    isolated = plugins.find("peers", "optimum-onnx").load()
-    with pytest.raises(Unavailable, match="benchmarks/peer_environments.py"):
+    monkeypatch.setenv("COMPRESS_COMPETITORS", str(tmp_path))
+    assert competitors.interpreter(plugins.find("competitors", "torch-dynamic-int8").load()) == sys.executable
+    isolated = plugins.find("competitors", "optimum-onnx").load()
+    with pytest.raises(Unavailable, match="benchmarks/competitor_environments.py"):
         competitors.interpreter(isolated)
     (tmp_path / isolated.ENVIRONMENT).mkdir()
     installed = tmp_path / isolated.ENVIRONMENT / competitors.INSTALLED_NAME

@@ -1,4 +1,6 @@
-"""Floors, peers and bodies: planned, built in processes of their own, and measured beside the models."""
+"""Baselines, competitors and reference models: planned, built in processes of their own, and measured beside the
+models.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ import pytest
 
 from compress.benchmarking import extra_candidates, reference_models, rounds
 from compress.benchmarking.benchmark import benchmark
-from compress.benchmarking.candidates import Build, Entry, open_contenders
+from compress.benchmarking.candidates import Build, Entry, open_candidates
 from compress.benchmarking.competitors import interpreter
-from compress.benchmarking.rounds import BODY_BATCHES, Files, Plan, Run, Setting
+from compress.benchmarking.rounds import REFERENCE_BATCHES, Files, Plan, Run, Setting
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
@@ -24,31 +26,36 @@ from compress.progress import silent
 from tests.support.tiny import bilstm, examples, onnx_directory, torch_directory, write
 
 TRAIN = [Example(f"{row.text} zebra", None, row.label) for row in examples(60)]
-TINY_BODY = ("bert", {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64})
+TINY_REFERENCE_MODEL = (
+    "bert",
+    {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64},
+)
 
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """One benchmark with everything beside the teacher: a floor, a body, a peer, and one that is not installed."""
+    """One benchmark with everything beside the teacher: a baseline, a reference model, a competitor, and one that is
+    not installed.
+    """
     original = rounds._build
 
     def build(entry: Entry, build: Build, files: Files) -> None:
-        if build.folder != "bodies":
+        if build.folder != "reference_models":
             return original(entry, build, files)
-        return reference_models.build_body(build.plugin, entry.directory.path, build.source)
+        return reference_models.build_reference_model(build.plugin, entry.directory.path, build.source)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(reference_models.BODIES, "tiny-body", TINY_BODY)  # type: ignore[arg-type]
+        patch.setitem(reference_models.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
         patch.setattr(rounds, "_build", build)
-        patch.setenv("COMPRESS_PEERS", str(tmp_path_factory.mktemp("peers")))
+        patch.setenv("COMPRESS_COMPETITORS", str(tmp_path_factory.mktemp("competitors")))
         return benchmark(
             torch_directory("bert"),
             [],
             examples(40),
             train=TRAIN,
-            floors=["majority"],
-            bodies=["tiny_body"],
-            peers=["torch-dynamic-int8", "optimum-int8"],
+            baselines=["majority"],
+            reference_models=["tiny_reference_model"],
+            competitors=["torch-dynamic-int8", "optimum-int8"],
             lengths=(12,),
             batch_sizes=(2, 4),
             rounds=3,
@@ -61,12 +68,14 @@ def of(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def test_every_kind_is_measured_at_its_settings(lines: list[dict[str, Any]]) -> None:
-    settings = {kind: [(x["batch_size"], x["length"]) for x in of(lines, kind)] for kind in ("teacher", "body")}
+    settings = {
+        kind: [(x["batch_size"], x["length"]) for x in of(lines, kind)] for kind in ("teacher", "reference-model")
+    }
     assert settings == {
         "teacher": [(2, None), (4, None), (2, 12), (4, 12)],
-        "body": [(2, None), (2, 12)],  # latency only
+        "reference-model": [(2, None), (2, 12)],  # latency only
     }
-    for kind in ("floor", "peer"):  # they read texts, which have the length they have
+    for kind in ("baseline", "competitor"):  # they read texts, which have the length they have
         assert [(x["batch_size"], x["length"]) for x in of(lines, kind)] == [(2, None), (4, None)]
 
 
@@ -77,49 +86,52 @@ def test_fixed_lengths_are_compared_with_fixed_lengths(lines: list[dict[str, Any
 
 
 def test_a_floor_has_quality_and_no_tokens(lines: list[dict[str, Any]]) -> None:
-    for line in of(lines, "floor"):
+    for line in of(lines, "baseline"):
         assert (line["model"], line["runtime"]) == ("majority", "numpy") and line["metric"] == 0.5
         assert line["throughput_tokens_per_second"] is None and line["tokenizer_sha256"] == ""
         assert line["max_length"] == 0 and line["speedup_same_runtime"] is None and line["parameters"] == 2
         assert len(line["model_sha256"]) == 64 and line["size_bytes"] > 0
-    assert len(set(of(lines, "floor")[0]["predictions"])) == 1
+    assert len(set(of(lines, "baseline")[0]["predictions"])) == 1
 
 
 def test_a_floor_needs_no_torch(lines: list[dict[str, Any]]) -> None:
-    floor, teacher = of(lines, "floor")[0], of(lines, "teacher")[0]
-    assert floor["peak_memory_bytes"] < 0.5 * teacher["peak_memory_bytes"]
+    baseline, teacher = of(lines, "baseline")[0], of(lines, "teacher")[0]
+    assert baseline["peak_memory_bytes"] < 0.5 * teacher["peak_memory_bytes"]
 
 
 def test_a_peer_runs_the_model_in_another_tool(lines: list[dict[str, Any]]) -> None:
-    peer, teacher = of(lines, "peer")[0], of(lines, "teacher")[0]
-    assert (peer["model"], peer["runtime"]) == ("bert", "torch-dynamic-int8")
-    assert peer["model_sha256"] == teacher["model_sha256"] and peer["agreement"] > 0.5
-    assert peer["tokens_median"] == teacher["tokens_median"] and peer["versions"]["torch"]
-    assert (peer["speedup_same_runtime"], peer["speedup_same_runtime_low"]) == (1.0, 1.0)  # it is the teacher
+    competitor, teacher = of(lines, "competitor")[0], of(lines, "teacher")[0]
+    assert (competitor["model"], competitor["runtime"]) == ("bert", "torch-dynamic-int8")
+    assert competitor["model_sha256"] == teacher["model_sha256"] and competitor["agreement"] > 0.5
+    assert competitor["tokens_median"] == teacher["tokens_median"] and competitor["versions"]["torch"]
+    assert (competitor["speedup_same_runtime"], competitor["speedup_same_runtime_low"]) == (
+        1.0,
+        1.0,
+    )  # it is the teacher
 
 
 def test_a_body_has_speed_and_no_quality(lines: list[dict[str, Any]]) -> None:
-    for line in of(lines, "body"):
-        assert (line["model"], line["runtime"], line["recipe"]) == ("tiny-body", "torch", "")
+    for line in of(lines, "reference-model"):
+        assert (line["model"], line["runtime"], line["recipe"]) == ("tiny-reference-model", "torch", "")
         assert line["metric"] is line["agreement"] is line["metric_name"] is None
         assert line["speedup"] > 0 and line["flops_per_row"] > 0 and line["parameters"] > 0
         assert "predictions" not in line
-        assert {len(batches) for batches in line["latency_ms"]} == {BODY_BATCHES}
+        assert {len(batches) for batches in line["latency_ms"]} == {REFERENCE_BATCHES}
 
 
 def test_what_could_not_be_measured_is_in_every_line(lines: list[dict[str, Any]]) -> None:
     for line in lines:
         ((name, reason),) = ((x["name"], x["reason"]) for x in line["left_out"])
-        assert name == "optimum-int8" and "peer_environments.py" in reason
+        assert name == "optimum-int8" and "competitor_environments.py" in reason
 
 
 def test_a_body_is_the_same_every_time_and_reads_what_the_teacher_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(reference_models.BODIES, "tiny-body", TINY_BODY)  # type: ignore[arg-type]
+    monkeypatch.setitem(reference_models.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
     teacher = torch_directory("bert")
     for folder in ("a", "b"):
-        reference_models.build_body("tiny-body", tmp_path / folder, teacher)
+        reference_models.build_reference_model("tiny-reference-model", tmp_path / folder, teacher)
     one, other = ModelDir.open(tmp_path / "a"), ModelDir.open(tmp_path / "b")
     assert one.sha256 == other.sha256
     assert one.labels == teacher.labels and one.task == "classification"
@@ -135,7 +147,7 @@ def test_the_bodies_have_the_published_sizes(name: str, millions: int) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    model_type, shape = reference_models.BODIES[name]
+    model_type, shape = reference_models.REFERENCE_MODELS[name]
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(model_type, **shape))
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
@@ -143,28 +155,32 @@ def test_the_bodies_have_the_published_sizes(name: str, millions: int) -> None:
 
 def test_a_body_named_as_a_model_gets_a_name_of_its_own(tmp_path: Path) -> None:
     teacher = write(tmp_path / "bert-base", bilstm())
-    (entry,) = extra_candidates.plan_bodies(
-        ["bert_base", "bert-base"], open_contenders(teacher, [], []), tmp_path, "cpu"
+    (entry,) = extra_candidates.plan_reference_models(
+        ["bert_base", "bert-base"], open_candidates(teacher, [], []), tmp_path, "cpu"
     )
-    assert entry.title == "bert-base (body) in torch" and entry.kind == "body" and not entry.is_baseline
+    assert (
+        entry.title == "bert-base (reference-model) in torch"
+        and entry.kind == "reference-model"
+        and not entry.is_reference
+    )
 
 
 def test_floors_run_on_the_processor(tmp_path: Path) -> None:
-    contenders = open_contenders(torch_directory("bert"), [], [])
-    entries = extra_candidates.plan_floors(None, contenders, tmp_path)
-    assert {"majority", "tfidf"} <= {entry.contender.name for entry in entries}
-    assert {(entry.kind, entry.device, entry.folder) for entry in entries} == {("floor", "cpu", "floors")}
+    candidates = open_candidates(torch_directory("bert"), [], [])
+    entries = extra_candidates.plan_baselines(None, candidates, tmp_path)
+    assert {"majority", "tfidf"} <= {entry.candidate.name for entry in entries}
+    assert {(entry.kind, entry.device, entry.folder) for entry in entries} == {("baseline", "cpu", "baselines")}
     with pytest.raises(CompressError, match="Did you mean 'majority'"):
-        extra_candidates.plan_floors(["mayority"], contenders, tmp_path)
+        extra_candidates.plan_baselines(["mayority"], candidates, tmp_path)
 
 
 def test_peers_run_torch_models_that_are_no_controls(tmp_path: Path) -> None:
     control, student = write(tmp_path / "control", bilstm()), write(tmp_path / "student", bilstm())
-    contenders = open_contenders(torch_directory("bert"), [student, onnx_directory("bert")], [control])
-    assert [c.name for c in extra_candidates.peer_models(contenders, [])] == ["bert", "student"]
-    assert [c.name for c in extra_candidates.peer_models(contenders, ["student"])] == ["student"]
-    with pytest.raises(CompressError, match="--peer-model control is no torch model.*bert, student"):
-        extra_candidates.peer_models(contenders, ["control"])
+    candidates = open_candidates(torch_directory("bert"), [student, onnx_directory("bert")], [control])
+    assert [c.name for c in extra_candidates.competitor_models(candidates, [])] == ["bert", "student"]
+    assert [c.name for c in extra_candidates.competitor_models(candidates, ["student"])] == ["student"]
+    with pytest.raises(CompressError, match="--competitor-model control is no torch model.*bert, student"):
+        extra_candidates.competitor_models(candidates, ["control"])
 
 
 @pytest.mark.parametrize(
@@ -172,27 +188,27 @@ def test_peers_run_torch_models_that_are_no_controls(tmp_path: Path) -> None:
     [
         ({"DEVICES": ("cuda",)}, "does not run on cpu"),
         ({"NEEDS_TRAIN": True}, "give them with --train"),
-        ({"ENVIRONMENT": "elsewhere"}, "peer_environments.py"),
+        ({"ENVIRONMENT": "elsewhere"}, "competitor_environments.py"),
         ({}, ""),
     ],
 )
 def test_a_peer_that_cannot_run_here_is_left_out(
     fields: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMPRESS_PEERS", str(tmp_path))
+    monkeypatch.setenv("COMPRESS_COMPETITORS", str(tmp_path))
     module = ModuleType("compress.benchmarking.competitors.mine")
     vars(module).update({"DEVICES": ("cpu",), "NEEDS_TRAIN": False, "REQUIRES": {"numpy": "numpy"}, **fields})
     found = SimpleNamespace(name="mine", load=lambda: module)
     monkeypatch.setattr(extra_candidates.plugins, "find", lambda folder, name: found)
-    contenders = open_contenders(torch_directory("bert"), [], [])
-    entries, left_out = extra_candidates.plan_peers(
-        ["mine"], contenders, tmp_path, device="cpu", has_train=False, interpreter=interpreter
+    candidates = open_candidates(torch_directory("bert"), [], [])
+    entries, left_out = extra_candidates.plan_competitors(
+        ["mine"], candidates, tmp_path, device="cpu", has_train=False, interpreter=interpreter
     )
     if reason:
         assert entries == [] and left_out[0]["name"] == "mine" and reason in left_out[0]["reason"]
     else:
         assert left_out == [] and [entry.title for entry in entries] == ["bert in mine"]
-        assert entries[0].kind == "peer" and entries[0].python is None
+        assert entries[0].kind == "competitor" and entries[0].python is None
 
 
 @pytest.mark.parametrize(
@@ -245,7 +261,7 @@ def plan(**fields: Any) -> Plan:
 def test_the_padded_teacher_pads_as_people_do_and_cuts_no_row(
     max_length: int, readable: int, longest: int, width: int
 ) -> None:
-    (teacher,) = open_contenders(torch_directory("bert"), [], [])
+    (teacher,) = open_candidates(torch_directory("bert"), [], [])
     run = Run(Entry(teacher, "torch", teacher.model, "torch", "cpu"), 1, None)  # type: ignore[arg-type]
     run.loaded = {"max_length": readable, "lengths": [5, longest]}
     settings = plan(max_length=max_length).settings(run)
@@ -271,14 +287,14 @@ class Broken(Worker):
 made: list[Broken] = []
 
 
-@pytest.mark.parametrize("kind", ["peer", "teacher"])
+@pytest.mark.parametrize("kind", ["competitor", "teacher"])
 def test_a_peer_that_fails_is_left_out_and_a_model_that_fails_is_an_error(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.clear()
     monkeypatch.setattr(rounds, "Worker", Broken)
-    (teacher,) = open_contenders(torch_directory("bert"), [], [])
-    folder = "peers" if kind == "peer" else "runtimes"
+    (teacher,) = open_candidates(torch_directory("bert"), [], [])
+    folder = "competitors" if kind == "competitor" else "runtimes"
     entry = Entry(teacher, "mine", teacher.model, "mine", "cpu", folder)
     files = Files.write(tmp_path, examples(4), [], None)
     left_out: list[dict[str, str]] = []
@@ -300,9 +316,9 @@ def test_an_interpreter_of_its_own_sees_this_package_alone(tmp_path: Path) -> No
         assert [path.name for path in (tmp_path / "package").iterdir()] == ["compress"]
         worker.ask(
             "build",
-            folder="floors",
+            folder="baselines",
             plugin="majority",
-            directory=str(tmp_path / "floor"),
+            directory=str(tmp_path / "baseline"),
             model=str(torch_directory("bert").path),
             train=str(files.train),
             gold=str(files.gold),
@@ -311,9 +327,9 @@ def test_an_interpreter_of_its_own_sees_this_package_alone(tmp_path: Path) -> No
         )
         loaded = worker.ask(
             "load",
-            folder="floors",
+            folder="baselines",
             plugin="majority",
-            directory=str(tmp_path / "floor"),
+            directory=str(tmp_path / "baseline"),
             device="cpu",
             threads=1,
             cores=[],

@@ -21,11 +21,11 @@ from tests.support.tiny import examples, torch_directory
 
 SETTING: dict[str, Any] = {
     "runtimes": ["torch"],
-    "floors": None,
-    "peers": [],
-    "peer_models": [],
-    "bodies": [],
-    "structure": True,
+    "baselines": None,
+    "competitors": [],
+    "competitor_models": [],
+    "reference_models": [],
+    "pruning_steps": True,
     "device": "cpu",
     "threads": [1, 2],
     "batch_sizes": [1, 32],
@@ -40,14 +40,14 @@ SETTING: dict[str, Any] = {
 
 
 def made(folder: Path, **arguments: Any) -> Path:
-    """Write the lock of a teacher, a student and a floor."""
+    """Write the lock of a teacher, a student and a baseline."""
     teacher = torch_directory("bert")
     lines = [
         line("bert", kind="teacher", model_sha256=teacher.sha256),
         line("bert", kind="teacher", model_sha256=teacher.sha256, batch_size=32),
         line("small", kind="model", training_seed=3),
-        line("majority", kind="floor", model_sha256="", tokenizer_sha256=""),
-        line("bert-base", kind="body", metric_name=None, metric=None, metric_low=None, metric_high=None),
+        line("majority", kind="baseline", model_sha256="", tokenizer_sha256=""),
+        line("bert-base", kind="reference-model", metric_name=None, metric=None, metric_low=None, metric_high=None),
     ]
     return write_lock(folder / "results.jsonl", lines, {**SETTING, "teacher": teacher, **arguments})
 
@@ -63,7 +63,7 @@ def test_what_was_measured_comes_back(tmp_path: Path) -> None:
     assert lock.settings == SETTING and lock.train is None
     assert lock.versions == {"torch": "2.13.0", "python": "3.11.7"} and lock.host["cpu_flags"] == ["avx2"]
     assert (lock.host_id, lock.command, lock.study) == ("abc123", "compress benchmark", "made-up")
-    # Floors and bodies are made anew: only model directories are looked for by their hashes.
+    # Baselines and reference models are made anew: only model directories are looked for by their hashes.
     models = [(model.name, model.kind, model.training_seed) for model in lock.models]
     assert models == [("bert", "teacher", None), ("small", "model", 3)]
     assert lock.models[0].sha256 == torch_directory("bert").sha256
@@ -126,18 +126,18 @@ HOSTILE = {
     "a name that a terminal obeys": (changed(("models", 1, "directory"), "a\x1b[2J"), "not the name of a directory"),
     "a hash of another length": (changed(("models", 1, "sha256"), "abc"), "model 'small' has no hash"),
     "a hash that is a path": (changed(("data", "sha256"), "../" * 21 + "x"), "data 'dev.tsv' has no hash"),
-    "a kind that is made anew": (changed(("models", 1, "kind"), "peer"), "of kind 'peer'"),
+    "a kind that is made anew": (changed(("models", 1, "kind"), "competitor"), "of kind 'competitor'"),
     "no teacher": (changed(("models", 0, "kind"), "model"), "one teacher"),
     "models that are no list": (changed(("models",), {}), "models is not a list"),
     "an unknown setting": (changed(("settings", "output"), "/etc/passwd"), "setting 'output' is unknown"),
-    "a structure that is no switch": (changed(("settings", "structure"), 1), "setting structure is 1"),
+    "a pruning step that is no switch": (changed(("settings", "pruning_steps"), 1), "setting pruning_steps is 1"),
     "endless rounds": (changed(("settings", "rounds"), 10**9), "rounds is 1000000000"),
     "an enormous batch": (changed(("settings", "batch_sizes"), [10**9]), "batch_sizes is"),
     "a batch of truth": (changed(("settings", "batch_sizes"), [True]), "batch_sizes is"),
     "too many lengths": (changed(("settings", "lengths"), list(range(1, 200))), "lengths is"),
     "a number for a list": (changed(("settings", "threads"), 1), "threads is 1"),
     "a device of its own": (changed(("settings", "device"), "cuda:7"), "device is 'cuda:7'"),
-    "names that are no texts": (changed(("settings", "peers"), [{}]), "peers is"),
+    "names that are no texts": (changed(("settings", "competitors"), [{}]), "competitors is"),
     "versions that are no texts": (changed(("versions", "torch"), ["2"]), "versions are not texts"),
     "no figures": (changed(("figures",), []), "figures are missing"),
     "a text for a number": (changed(("figures", 2, "speedup"), "5"), r"figures\[2\].speedup is '5', not float"),

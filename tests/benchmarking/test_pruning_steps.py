@@ -1,4 +1,4 @@
-"""Structures: the shapes between the removals of a pruned model, built with random weights and measured beside it."""
+"""Pruning steps: the shapes between the removals of a pruned model, built with random weights."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from compress.benchmarking.benchmark import benchmark
-from compress.benchmarking.candidates import Contender, open_contenders
+from compress.benchmarking.candidates import Candidate, open_candidates
 from compress.benchmarking.lockfile import lock_path, read_lock
-from compress.benchmarking.pruning_steps import Structure, build_structures, plan_structures
+from compress.benchmarking.pruning_steps import PruningStep, build_pruning_steps, plan_pruning_steps
 from compress.benchmarking.results.files import read_results, rows_of
 from compress.benchmarking.rounds import Entry, Plan, Run, Setting, groups_of
 from compress.cli import execute
@@ -61,7 +61,7 @@ def measured(teacher: Path, half: ModelDir, tmp_path_factory: pytest.TempPathFac
         [half],
         ROWS,
         output=output,
-        structure=True,
+        pruning_steps=True,
         runtimes=("onnxruntime",),
         rounds=3,
         batch_sizes=(1, 4),
@@ -73,7 +73,7 @@ def measured(teacher: Path, half: ModelDir, tmp_path_factory: pytest.TempPathFac
 def test_every_shape_but_the_last_is_measured_wherever_the_model_is(measured: tuple[Path, list[Any]]) -> None:
     output, lines = measured
     assert read_results([output]) == lines
-    found = [one for one in lines if one["kind"] == "structure"]
+    found = [one for one in lines if one["kind"] == "pruning-step"]
     names = [
         "half: fewer word pieces",
         "half: fewer word pieces and layers",
@@ -124,31 +124,31 @@ def test_the_waterfall_has_a_step_for_every_removal(measured: tuple[Path, list[A
 
 def test_the_lock_repeats_it(measured: tuple[Path, list[Any]]) -> None:
     lock = read_lock(lock_path(measured[0]))
-    assert lock.settings["structure"] is True
-    assert [model.kind for model in lock.models] == ["teacher", "model"]  # structures are made anew
-    assert sum(figure.kind == "structure" for figure in lock.figures) == 6
+    assert lock.settings["pruning_steps"] is True
+    assert [model.kind for model in lock.models] == ["teacher", "model"]  # pruning steps are made anew
+    assert sum(figure.kind == "pruning-step" for figure in lock.figures) == 6
 
 
-def contenders(model: ModelDir, teacher: Path) -> list[Contender]:
-    return open_contenders(teacher, [model], [])
+def candidates(model: ModelDir, teacher: Path) -> list[Candidate]:
+    return open_candidates(teacher, [model], [])
 
 
 def test_a_shape_is_the_same_every_time_and_no_other_models(half: ModelDir, teacher: Path, tmp_path: Path) -> None:
-    planned = plan_structures(contenders(half, teacher))
-    once, again = (build_structures(planned[2:], tmp_path / folder)[0] for folder in ("a", "b"))
+    planned = plan_pruning_steps(candidates(half, teacher))
+    once, again = (build_pruning_steps(planned[2:], tmp_path / folder)[0] for folder in ("a", "b"))
     assert once.model.sha256 == again.model.sha256
     assert once.model.labels == half.labels and once.model.config["model_type"] == half.config["model_type"]
     named = replace(planned[2], of=replace(planned[2].of, name="other"))
-    assert build_structures([named], tmp_path / "c")[0].model.sha256 != once.model.sha256
+    assert build_pruning_steps([named], tmp_path / "c")[0].model.sha256 != once.model.sha256
 
 
 @pytest.mark.parametrize("family", ["distilbert", "modernbert"])
 def test_shapes_have_the_models_own_classes_and_the_size_of_its_cuts(family: str, tmp_path: Path) -> None:
     teacher = write(tmp_path / "whole", classifier(family), family)
     pruned = small(teacher, tmp_path / "less", Pruning(heads="3", ffn="50%", hidden="25%", multiple=8, step=1.0))
-    planned = plan_structures(contenders(pruned, teacher))
+    planned = plan_pruning_steps(candidates(pruned, teacher))
     assert [one.removals for one in planned] == [("heads",), ("heads", "neurons")]
-    built = build_structures(planned, tmp_path)
+    built = build_pruning_steps(planned, tmp_path)
     cuts = json.loads((pruned.path / "pruning.json").read_text())["cuts"]
     assert [one.model.parameters for one in built] == [cut["parameters"] for cut in cuts[1:3]]
     for one, cut in zip(built, cuts[1:], strict=False):
@@ -164,8 +164,8 @@ def test_taggers_stay_taggers(tmp_path: Path) -> None:
     config = {key: value for key, value in config.items() if key not in {"id2label", "label2id", "problem_type"}}
     labelled = AutoConfig.for_model(**config, id2label=dict(enumerate(tags)))
     tagger = ModelDir.open(write(tmp_path / "tagger", BertForTokenClassification(labelled)))
-    contender = Contender(tagger, "tagger", "model")
-    (built,) = build_structures([Structure(contender, ("layers",), config)], tmp_path)
+    candidate = Candidate(tagger, "tagger", "model")
+    (built,) = build_pruning_steps([PruningStep(candidate, ("layers",), config)], tmp_path)
     assert built.model.task == "tagging" and built.model.labels == tags and built.name == "tagger: fewer layers"
 
 
@@ -197,12 +197,12 @@ def test_a_target_that_leaves_neurons_alone_does_not_count_them(
 
 def test_without_two_removals_there_is_nothing_to_take_apart(teacher: Path, tmp_path: Path) -> None:
     output = tmp_path / "r.jsonl"
-    with pytest.raises(CompressError, match="--structure takes two or more removals.*or leave it out"):
-        benchmark(teacher, [], ROWS, output=output, structure=True)
+    with pytest.raises(CompressError, match="--pruning-steps takes two or more removals.*or leave it out"):
+        benchmark(teacher, [], ROWS, output=output, pruning_steps=True)
     data = tmp_path / "data.csv"
     data.write_text("text,label\n" + "".join(f"{row.text},{row.label}\n" for row in ROWS))
     given = ["benchmark", "--teacher", str(teacher), "--model", str(teacher), "--data", str(data)]
-    assert execute([*given, "--structure", "-o", str(output)]) == 2 and not output.exists()
+    assert execute([*given, "--pruning-steps", "-o", str(output)]) == 2 and not output.exists()
 
 
 @pytest.mark.parametrize(
@@ -211,25 +211,27 @@ def test_without_two_removals_there_is_nothing_to_take_apart(teacher: Path, tmp_
 )
 def test_a_manifest_that_no_prune_wrote_is_refused_before_anything_is_measured(shapes: Any) -> None:
     with pytest.raises(CompressError, match="notes shapes that no 'compress prune' writes"):
-        open_contenders(torch_directory("bert"), [noted(torch_directory("pruned-bert"), shapes)], [])
+        open_candidates(torch_directory("bert"), [noted(torch_directory("pruned-bert"), shapes)], [])
 
 
 @pytest.mark.parametrize("config", [{}, {"model_type": "no-such-model"}, {"model_type": "bert", "hidden_size": "x"}])
 def test_a_shape_that_cannot_be_built_is_the_manifests_fault(config: dict[str, Any], tmp_path: Path) -> None:
     shapes = [{"removal": name, "config": config} for name in ("layers", "heads")]
-    opened = open_contenders(torch_directory("bert"), [noted(torch_directory("pruned-bert"), shapes)], [])
-    with pytest.raises(CompressError, match="fewer layers cannot be built from the manifest.*leave --structure out"):
-        build_structures(plan_structures(opened), tmp_path)
+    opened = open_candidates(torch_directory("bert"), [noted(torch_directory("pruned-bert"), shapes)], [])
+    with pytest.raises(
+        CompressError, match="fewer layers cannot be built from the manifest.*leave --pruning-steps out"
+    ):
+        build_pruning_steps(plan_pruning_steps(opened), tmp_path)
 
 
 def test_structures_are_in_their_models_group_and_at_the_datas_own_lengths() -> None:
     model = torch_directory("bert")
     teacher, one, other = (
-        Contender(model, name, kind) for name, kind in (("t", "teacher"), ("a", "model"), ("b", "model"))
+        Candidate(model, name, kind) for name, kind in (("t", "teacher"), ("a", "model"), ("b", "model"))
     )
-    shape = replace(one, name="a: fewer layers", kind="structure", structure_of="a")
-    entries = [Entry(contender, "torch", model, "torch", "cpu") for contender in (teacher, one, other, shape)]
-    groups = [[entry.contender.name for entry in group] for group in groups_of(entries, 1)]
+    shape = replace(one, name="a: fewer layers", kind="pruning-step", step_of="a")
+    entries = [Entry(candidate, "torch", model, "torch", "cpu") for candidate in (teacher, one, other, shape)]
+    groups = [[entry.candidate.name for entry in group] for group in groups_of(entries, 1)]
     assert groups == [["t", "a", "a: fewer layers"], ["t", "b"]]
     plan = Plan("cpu", (1,), (1, 4), (16,), 3, 0, 0, False)
     at = [plan.settings(Run(entry, 1, None)) for entry in (entries[3], entries[1])]  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ MODEL = logits_of([0.8, 0.3, 0.1, 0.1, 0.7, 0.4, 0.4, 0.2])  # wrong on rows 1, 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, Any]]:
-    return fields({"teacher": TEACHER, "model": MODEL, "body": None}, GOLD)
+    return fields({"teacher": TEACHER, "model": MODEL, "reference-model": None}, GOLD)
 
 
 def test_every_field_of_the_schema_is_there_and_of_its_type(found: dict[str, dict[str, Any]]) -> None:
@@ -72,10 +72,13 @@ def test_the_teacher_differs_from_itself_by_nothing(found: dict[str, dict[str, A
 
 
 def test_a_body_has_no_quality(found: dict[str, dict[str, Any]]) -> None:
-    body = found["body"]
-    assert body["metric_rows"] == 0 and body["classes"] == body["flips_lost"] == body["flips_won"] == []
+    reference_model = found["reference-model"]
+    assert (
+        reference_model["metric_rows"] == 0
+        and reference_model["classes"] == reference_model["flips_lost"] == reference_model["flips_won"] == []
+    )
     counted = {"metric_rows", "classes", "flips_lost", "flips_won"}
-    assert {value for name, value in body.items() if name not in counted} == {None}
+    assert {value for name, value in reference_model.items() if name not in counted} == {None}
 
 
 def test_flips_are_listed_worst_first(found: dict[str, dict[str, Any]]) -> None:

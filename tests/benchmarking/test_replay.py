@@ -177,10 +177,10 @@ def test_a_model_may_be_called_otherwise(tmp_path: Path) -> None:
     for changed in new[2:]:
         changed["model"] = "another-name"
     assert not compared(tmp_path, new).missing
-    # A floor has no hash: its name is all there is.
-    floor = {"kind": "floor", "model_sha256": "", "runtime": "sklearn"}
-    lock = read_lock(write_lock(tmp_path / "x.jsonl", [*run_lines(), line("majority", **floor)], SETTING))
-    missing = compare(lock, [*run_lines(), line("tfidf", **floor)]).missing
+    # A baseline has no hash: its name is all there is.
+    baseline = {"kind": "baseline", "model_sha256": "", "runtime": "sklearn"}
+    lock = read_lock(write_lock(tmp_path / "x.jsonl", [*run_lines(), line("majority", **baseline)], SETTING))
+    missing = compare(lock, [*run_lines(), line("tfidf", **baseline)]).missing
     assert missing == ("majority in sklearn, cpu, 1 thread, batch 1",)
 
 

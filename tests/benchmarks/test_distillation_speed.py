@@ -38,31 +38,31 @@ def turns(speed: Any) -> Any:
 
 
 def test_every_loss_is_measured_or_said_not_to_be(speed: Any) -> None:
-    alone = {contender.losses[0] for contender in speed.contenders() if len(contender.losses) == 1}
+    alone = {candidate.losses[0] for candidate in speed.candidates() if len(candidate.losses) == 1}
     assert alone | set(speed.LEFT_OUT) == set(plugins.names("losses"))
     assert not alone & set(speed.LEFT_OUT)
 
 
 def test_all_that_is_compared_is_measured(speed: Any, turns: Any) -> None:
-    everyone = [*speed.contenders(), *speed.textbrewer_contenders((3, 6))]
-    names = [contender.name for contender in everyone]
+    everyone = [*speed.candidates(), *speed.textbrewer_candidates((3, 6))]
+    names = [candidate.name for candidate in everyone]
     assert len(set(names)) == len(names)
     step_ms = {name: [100.0, 100.0] for name in [*names, speed.LABELLING]}
     step_ms["kl, live, TextBrewer"] = [200.0, 200.0]
-    step_ms[turns.Contender(speed.TOGETHER, turns.PASS_FOR_EACH).name] = [150.0, 150.0]
+    step_ms[turns.Candidate(speed.TOGETHER, turns.PASS_FOR_EACH).name] = [150.0, 150.0]
     lines = {line["name"]: line for line in speed.results(everyone, step_ms, seed=0)}
     assert list(lines) == names
     compared = lines["kl, live, TextBrewer"]["ours_is_faster_by"]
     assert compared["kl, live"]["value"] == 2
     assert compared["kl, cached logits, labelled for 1 epoch"]["value"] == 1  # 200 / (100 + 100)
     assert math.isclose(compared["kl, cached logits, labelled for 2 epochs"]["value"], 200 / 150)
-    together = lines[turns.Contender(speed.TOGETHER, turns.LIVE_TEACHER).name]
+    together = lines[turns.Candidate(speed.TOGETHER, turns.LIVE_TEACHER).name]
     assert together["faster_than_a_pass_for_each"]["value"] == 1.5
     assert together["faster_than_one_by_one"]["value"] == len(speed.TOGETHER)
 
 
 def test_textbrewers_layers_are_those_of_the_uniform_map(speed: Any) -> None:
-    _, hidden, attention = speed.textbrewer_contenders((3, 6))
+    _, hidden, attention = speed.textbrewer_candidates((3, 6))
     assert [(m["layer_S"], m["layer_T"]) for m in hidden.request["matches"]] == [(1, 2), (2, 4), (3, 6)]
     assert [(m["layer_S"], m["layer_T"]) for m in attention.request["matches"]] == [(0, 1), (1, 3), (2, 5)]
 
@@ -76,7 +76,7 @@ def test_both_sides_read_the_same_batches(
     unlabeled = tmp_path / "pool.txt"
     pool_file(unlabeled)
     ours = turns.Ours.prepare(str(teacher), str(unlabeled), rounds=2, steps=1, threads=1, seed=0, scratch=tmp_path)
-    lesson = ours.lesson(1)
+    training_plan = ours.training_plan(1)
     read: list[Batch] = []
 
     class Reader(CachedTeacher):
@@ -86,10 +86,10 @@ def test_both_sides_read_the_same_batches(
 
     monkeypatch.setattr(turns, "CachedTeacher", Reader)
     before = {name: value.clone() for name, value in ours.student.state_dict().items()}
-    assert ours.train(turns.Contender(("kl",), turns.CACHED), lesson) > 0
+    assert ours.train(turns.Candidate(("kl",), turns.CACHED), training_plan) > 0
     assert any(not torch.equal(value, before[name]) for name, value in ours.student.state_dict().items())
     assert not (tmp_path / "checkpoints" / "checkpoint-3").exists()
-    arrays = np.load(lesson.batches)
+    arrays = np.load(training_plan.batches)
     assert len(read) == turns.WARM_UP + 1
     for index, batch in enumerate(read):
         assert batch.input_ids.tolist() == arrays[f"{index}/input_ids"].tolist()
@@ -113,7 +113,7 @@ def test_too_little_text_is_refused(turns: Any, tmp_path: Path) -> None:
 
 def test_a_peer_that_ends_says_why(turns: Any, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ModuleNotFoundError|Error"):
-        turns.Peer(Path(sys.executable), tmp_path, tmp_path, 1, tmp_path)
+        turns.Competitor(Path(sys.executable), tmp_path, tmp_path, 1, tmp_path)
 
 
 def test_the_table_of_results(speed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +122,8 @@ def test_the_table_of_results(speed: Any, tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(generate, "DISTILLATION_SPEED", tmp_path / "none.jsonl")
     assert generate.speed_tables() == "Not measured yet.\n"
-    everyone = [*speed.contenders(), *speed.textbrewer_contenders((3, 6))]
-    step_ms = {contender.name: [100.0, 100.0] for contender in everyone} | {speed.LABELLING: [100.0, 100.0]}
+    everyone = [*speed.candidates(), *speed.textbrewer_candidates((3, 6))]
+    step_ms = {candidate.name: [100.0, 100.0] for candidate in everyone} | {speed.LABELLING: [100.0, 100.0]}
     common = {
         "teacher_model": "t",
         "data": "d",

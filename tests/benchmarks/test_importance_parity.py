@@ -216,7 +216,7 @@ def test_the_tables_of_the_page(lines: Any, tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture(scope="module")
 def transformers_4(parity: Any) -> Path:
     """The Python of transformers 4, where the script has made its environment."""
-    environments = sys.modules["peer_environments"]
+    environments = sys.modules["competitor_environments"]
     folder = environments_folder() / environments.TRANSFORMERS_4
     if not environments.is_complete(folder, environments.TRANSFORMERS_4_REQUIRES):
         pytest.skip(f"there is no transformers 4 in {folder}: benchmarks/parity/importance_parity.py makes it")

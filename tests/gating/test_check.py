@@ -167,7 +167,7 @@ def test_broken_wins_over_undecided(results: Results) -> None:
     assert [j.outcome for j in verdict.judgements] == ["broken", "undecided"] and verdict.exit_code == 1
 
 
-@pytest.mark.parametrize("kind", ["control", "floor", "peer", "body", "teacher"])
+@pytest.mark.parametrize("kind", ["control", "baseline", "competitor", "reference-model", "teacher"])
 def test_only_models_are_judged_unless_something_else_is_named(results: Results, kind: str) -> None:
     other = line("other", kind=kind, runtime="onnxruntime", speedup_low=0.1, speedup_high=0.2)
     path = results(student(speedup_low=9.0, speedup_high=10.0), other)
@@ -305,17 +305,17 @@ def test_files_that_are_no_results(tmp_path: Path, text: str, message: str) -> N
     ("low", "high", "said"), [(-0.9, 0.1, "is within"), (-1.6, 0.6, "may be within"), (-3.0, -1.5, None)]
 )
 def test_a_floor_within_the_budget_is_said_first(results: Results, low: float, high: float, said: str | None) -> None:
-    floor = line(
+    baseline = line(
         "majority",
-        kind="floor",
+        kind="baseline",
         runtime="sklearn",
         difference_points=(low + high) / 2,
         difference_low=low,
         difference_high=high,
     )
-    verdict = check([results(student(), floor)], max_accuracy_drop=1)
+    verdict = check([results(student(), baseline)], max_accuracy_drop=1)
     assert verdict.exit_code == 0 and len(verdict.judgements) == 1
-    assert [note[: len(f"A floor {said}")] for note in verdict.notes] == ([f"A floor {said}"] if said else [])
+    assert [note[: len(f"A baseline {said}")] for note in verdict.notes] == ([f"A baseline {said}"] if said else [])
     assert all("majority" in note and "on 2,000 examples (95% interval" in note for note in verdict.notes)
 
 

@@ -192,10 +192,10 @@ def test_annotations_are_commands_github_understands(results: Results) -> None:
 
 
 def test_notes_are_notices(results: Results) -> None:
-    floor = line("majority", kind="floor", runtime="sklearn", difference_low=-0.5, difference_high=0.5)
-    verdict = check([results(student(), floor)], max_accuracy_drop=1)
+    baseline = line("majority", kind="baseline", runtime="sklearn", difference_low=-0.5, difference_high=0.5)
+    verdict = check([results(student(), baseline)], max_accuracy_drop=1)
     (notice,) = github_annotations(verdict)
-    assert notice.startswith("::notice title=compress check::A floor is within the budget of 1 point of accuracy")
+    assert notice.startswith("::notice title=compress check::A baseline is within the budget of 1 point of accuracy")
 
 
 def test_hostile_names_start_no_command(
@@ -275,8 +275,8 @@ def test_markdown_holds_hostile_names(results: Results) -> None:
 def test_no_text_of_a_verdict_holds_what_cannot_be_printed(results: Results) -> None:
     """Names of models, metrics and data that a line may have, now and then, judged, noted or gone."""
     hostile = {"metric_name": HOSTILE, "data": HOSTILE, "runtime": HOSTILE}
-    floor = line(HOSTILE, kind="floor", difference_low=-0.5, difference_high=0.5)
-    now = results(student(model=HOSTILE, **hostile), student(model="new", **hostile), floor)
+    baseline = line(HOSTILE, kind="baseline", difference_low=-0.5, difference_high=0.5)
+    now = results(student(model=HOSTILE, **hostile), student(model="new", **hostile), baseline)
     then = [student(model="gone" + HOSTILE, **hostile), student(model=HOSTILE, **hostile, data_sha256="0" * 64)]
     old = results(*then, name="old.jsonl")
     verdict = check_module.check([now], [check_module.Budget(max_accuracy_drop=1.0)], baseline=old)

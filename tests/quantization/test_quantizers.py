@@ -39,7 +39,7 @@ def faster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made_for_int8(family: str = "bert", prune: bool = False) -> tuple[PreTrainedModel, Any]:
-    """Return a model under quantization-aware training that has seen the examples, and its intervention."""
+    """Return a model under quantization-aware training that has seen the examples, and its modifier."""
     model = pruned(family) if prune else classifier(family)
     attached = fake_quantization.attach(model, model, decay=0.5)
     encoded = tokenizer(family)([row.text for row in examples()], padding=True, return_tensors="pt")

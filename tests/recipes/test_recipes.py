@@ -108,9 +108,9 @@ def test_all_faults_come_at_once() -> None:
         ({"phases": [{"losses": [{"name": "kl"}], "training": {"max_length": 64}}]}, "max_length cannot differ"),
         ({"phases": [{"losses": [{"name": "kl"}], "training": {"batch": 2}}]}, "unknown key batch"),
         ({"phases": [{"losses": [{"name": "kl"}], "frozen": ["body"]}]}, "frozen[0] = 'body' is not one of"),
-        ({"phases": [{"losses": [{"name": "kl"}], "intervention": {"name": "x"}}]}, "unknown intervention 'x'"),
+        ({"phases": [{"losses": [{"name": "kl"}], "modifier": {"name": "x"}}]}, "unknown modifier 'x'"),
         (
-            {"phases": [{"losses": [{"name": "kl"}], "intervention": {"name": "gradual-pruning", "heads": 4}}]},
+            {"phases": [{"losses": [{"name": "kl"}], "modifier": {"name": "gradual-pruning", "heads": 4}}]},
             "gradual-pruning closes units that a student would keep all the same; 'compress prune' removes them",
         ),
         ({"vocabulary": {"size": 5}}, "vocabulary: size = 5 must be at least 100"),
@@ -149,7 +149,7 @@ def test_one_fault_of_a_student(change: dict[str, Any], message: str) -> None:
             },
             "budgets.small.rows is of unlabelled sets, and there is none",
         ),
-        ({"benchmark": {"structure": True}}, "no prune has two kinds of them; leave it out"),
+        ({"benchmark": {"pruning_steps": True}}, "no prune has two kinds of them; leave it out"),
         ({"teacher": {}}, "teacher: needs a recipe or a model"),
         ({"data": {**STUDY["data"], "validation_slice": {"share_of_train": 0.1}}}, "either validation or"),
         ({"data": {key: STUDY["data"][key] for key in ("train", "test", "unlabeled")}}, "either validation or"),
@@ -211,7 +211,7 @@ def test_with_other_phases_a_student_is_no_longer_what_was_published() -> None:
 
 
 def test_what_rounds_is_an_intervention_and_told_of_the_students_that_have_it() -> None:
-    assert set(plugins.names("interventions")) > ROUNDING
+    assert set(plugins.names("modifiers")) > ROUNDING
     rounded = {name for name in recipes.names("students") if recipes.load("students", name).is_rounded}
     assert rounded == {"best-of", "q8bert", "q-bert"}
 

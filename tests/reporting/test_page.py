@@ -132,9 +132,9 @@ def test_headings_sort_and_empty_cells_stay_last(opened: Any) -> None:
 def test_kinds_can_be_hidden_from_plot_and_table(opened: Any) -> None:
     page = opened()
     part = page.locator(".results").first
-    mark, row = part.locator(".pareto .wide .point.floor").first, part.locator("tr.floor").first
+    mark, row = part.locator(".pareto .wide .point.baseline").first, part.locator("tr.baseline").first
     assert mark.is_visible() and row.is_visible()
-    part.get_by_role("checkbox", name="floor").uncheck()
+    part.get_by_role("checkbox", name="baseline").uncheck()
     assert not mark.is_visible() and not row.is_visible() and part.locator("tr.model").first.is_visible()
     assert page.locator("#section-2 tr.model").first.is_visible()
 
@@ -190,7 +190,7 @@ def test_the_table_is_copied_as_shown_with_numbers(opened: Any, way: str) -> Non
             }"""
         )
     part = page.locator(".results").first
-    part.get_by_role("checkbox", name="floor").uncheck()
+    part.get_by_role("checkbox", name="baseline").uncheck()
     part.get_by_role("button", name="Copy the table").click()
     page.wait_for_function("window.copied !== undefined")
     assert part.get_by_role("status").inner_text() == "24 rows copied"
@@ -199,8 +199,8 @@ def test_the_table_is_copied_as_shown_with_numbers(opened: Any, way: str) -> Non
     assert lines[0][:5] == ["Model", "Where", "Accuracy (%)", "low", "high"] and "McNemar p" not in lines[0]
     found = {(line[0], line[1]): line for line in lines}
     assert found["bilstm", "onnxruntime"][2:5] == ["89.45", "88.55", "90.35"]
-    assert "too noisy (17%)" in found["torchao-int8", "peer, torchao-int8"]
-    assert found["bert-base", "body, torch"][2:5] == ["", "", ""]
+    assert "too noisy (17%)" in found["torchao-int8", "competitor, torchao-int8"]
+    assert found["bert-base", "reference model, torch"][2:5] == ["", "", ""]
 
 
 def test_the_calculator_computes(opened: Any) -> None:

@@ -228,7 +228,7 @@ def test_the_terminal_shows_lines_without_a_metric_or_a_speed(made: Any) -> None
     console = Console(width=250, record=True, file=open("/dev/null", "w"))
     console.print(results_table(study()))
     text = console.export_text()
-    assert "bert-base (body)" in text and "too noisy (17%)" in text and "max_length" in text
+    assert "bert-base (reference-model)" in text and "too noisy (17%)" in text and "max_length" in text
 
 
 def test_the_table_holds_every_kind_and_no_digits_of_noisy_speeds(made: Any) -> None:
@@ -236,7 +236,7 @@ def test_the_table_holds_every_kind_and_no_digits_of_noisy_speeds(made: Any) -> 
     page = Page(html)
     for name in ("majority class", "torchao-int8", "bert-base", "bilstm-control", "padded to 128"):
         assert name in page.text and name in markdown
-    (row,) = re.findall(r'<tr class="peer">\s*<th[^>]*data-value="torchao-int8".*?</tr>', html, re.S)
+    (row,) = re.findall(r'<tr class="competitor">\s*<th[^>]*data-value="torchao-int8".*?</tr>', html, re.S)
     assert row.count("too noisy (17%)") == 3 and row.count("too noisy<") == 6 and row.count(" ms<") == 1  # to load
     assert 'aria-label="torchao-int8 (' not in html  # no mark in the plot
     assert "The host was too noisy to tell 1 speed of 27" in markdown

@@ -78,11 +78,11 @@ def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
     page = view([line("m")])
     assert page.title == "made-up" and page.costs is not None and page.sections[0].waterfalls == []
     assert "teacher in torch was not measured" in page.sections[0].verdict[0]
-    body = view(
+    reference_model = view(
         [
             line(
                 "bert",
-                kind="body",
+                kind="reference-model",
                 metric=None,
                 metric_name=None,
                 difference_points=None,
@@ -92,7 +92,7 @@ def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
             )
         ]
     )
-    assert body.sections[0].picture is None and body.sections[0].flips == []
+    assert reference_model.sections[0].picture is None and reference_model.sections[0].flips == []
     with pytest.raises(CompressError, match="does not exist"):
         read_results([tmp_path / "nothing.jsonl"])
 

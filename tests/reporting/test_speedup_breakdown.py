@@ -103,10 +103,12 @@ def test_pruning_and_int8_of_it() -> None:
 
 
 def of(parent: str, removals: list[str], milliseconds: float, **fields: Any) -> Any:
-    """Return the line of a structure of a pruned model."""
+    """Return the line of a pruning step of a pruned model."""
     no_quality = dict.fromkeys(("metric_name", "metric", "metric_low", "metric_high", "difference_points"))
     name = f"{parent}: {'+'.join(removals)}"
-    return made(name, "torch", milliseconds, kind="structure", parent=parent, removals=removals, **no_quality, **fields)
+    return made(
+        name, "torch", milliseconds, kind="pruning-step", parent=parent, removals=removals, **no_quality, **fields
+    )
 
 
 ALL = ["vocabulary", "layers", "heads", "neurons", "hidden"]
@@ -129,13 +131,15 @@ def test_every_removal_is_a_step_and_the_last_ends_at_the_pruned_model() -> None
     assert found.product == pytest.approx(20) and found.total.value == pytest.approx(20)
     assert found.steps[4].after == "p in torch, 1 thread" and found.total.before == "t in torch, 1 thread"
     assert "a difference of 0.0%. Shapes between removals were measured with random weights" in found.sentence
-    assert "--structure" not in found.sentence
+    assert "--pruning-steps" not in found.sentence
 
 
 def test_removals_that_were_not_taken_apart_are_one_step_that_says_how() -> None:
     found = fall(BASE, PRUNED, best=PRUNED)
     assert factors(found) == [("pruning", 10.0)] and found.missing == ["dynamic padding", "threads"]
-    assert "smaller vocabulary, layers removed" in found.note and "'compress benchmark --structure'" in found.sentence
+    assert (
+        "smaller vocabulary, layers removed" in found.note and "'compress benchmark --pruning-steps'" in found.sentence
+    )
     assert "random weights" not in found.sentence
     incomplete = fall(BASE, PRUNED, *BETWEEN[:2], best=PRUNED)  # a shape is not there
     assert factors(incomplete) == [("pruning", 10.0)]
@@ -173,7 +177,7 @@ def test_structures_are_in_nothing_but_the_waterfall(tmp_path: Path) -> None:
     assert set(names) == {"t", "p"}
     page = view(lines)
     (shown,) = page.sections
-    assert [row.model for row in shown.table.rows] == ["t", "p"] and "structure" not in shown.kinds
+    assert [row.model for row in shown.table.rows] == ["t", "p"] and "pruning-step" not in shown.kinds
     assert shown.picture is not None and "p: vocabulary" not in shown.picture.wide + " ".join(shown.verdict)
     assert [known.model for known in page.models] == ["t", "p"] and len(shown.waterfalls[0].steps) == 5
     path = write_lines(tmp_path / "r.jsonl", lines)

@@ -1,4 +1,4 @@
-"""What a report says first: floors, the best model, a faster one that is not certain, controls, peers, noise."""
+"""The summary of a report: baselines, the best model, a faster one that is not certain, controls, competitors."""
 
 from __future__ import annotations
 
@@ -72,42 +72,44 @@ def test_only_the_teacher_or_none_at_all() -> None:
 
 
 def test_a_floor_within_the_budget_comes_first() -> None:
-    floor = model("tf-idf + logistic regression", 300, -0.8, 0.2, kind="floor")
-    sentences = said(model("student", 40), floor)
+    baseline = model("tf-idf + logistic regression", 300, -0.8, 0.2, kind="baseline")
+    sentences = said(model("student", 40), baseline)
     assert sentences[0].startswith("tf-idf + logistic regression alone is within 1 point of the teacher: 89.70%")
     assert sentences[1].startswith("student in torch is within 1 point")
-    assert said(floor)[0] == sentences[0] and "No compressed model" in said(floor)[1]
+    assert said(baseline)[0] == sentences[0] and "No compressed model" in said(baseline)[1]
 
 
 def test_other_floors_are_told_after_the_model() -> None:
-    open_floor = model("static", 300, -1.4, 0.8, kind="floor")
+    open_floor = model("static", 300, -1.4, 0.8, kind="baseline")
     assert any(s.startswith("static alone may be enough") and "undecided" in s for s in said(model("m", 4), open_floor))
-    wide = (model("narrow", 300, -1.8, -1.1, kind="floor"), model("wide", 300, -3.2, -0.1, kind="floor"))
+    wide = (model("narrow", 300, -1.8, -1.1, kind="baseline"), model("wide", 300, -3.2, -0.1, kind="baseline"))
     assert any(s.startswith("wide alone may be enough") for s in said(model("m", 4), *wide))
-    bad_floors = (model("majority", 9e3, -40, -38, kind="floor"), model("static", 300, -8, -6, kind="floor"))
-    assert "No floor is within 1 point: the best, static, is at −7.00 points (−8.00 to −6.00)." in said(
+    bad_floors = (model("majority", 9e3, -40, -38, kind="baseline"), model("static", 300, -8, -6, kind="baseline"))
+    assert "No baseline is within 1 point: the best, static, is at −7.00 points (−8.00 to −6.00)." in said(
         model("m", 4), *bad_floors
     )
 
 
 def test_a_faster_peer_is_named() -> None:
-    peer = model("int8-elsewhere", 60, kind="peer", runtime="elsewhere")
+    competitor = model("int8-elsewhere", 60, kind="competitor", runtime="elsewhere")
     assert (
-        "A peer is faster: int8-elsewhere in elsewhere at ×60.0, at −0.50 points (−0.90 to −0.10): within 1 point."
-        in said(model("m", 40), peer)
+        "A competitor is faster: int8-elsewhere in elsewhere at ×60.0, at −0.50 points (−0.90 to −0.10): "
+        "within 1 point." in said(model("m", 40), competitor)
     )
-    wide = model("wide", 60, -1.6, 1.0, kind="peer")
-    assert any("A peer is faster" in s and s.endswith("is undecided.") for s in said(model("m", 40), wide))
-    assert not any("peer" in s for s in said(model("m", 59.9), peer))  # not surely
-    assert not any("peer" in s for s in said(model("m", 40), {**peer, "noisy": True}))
+    wide = model("wide", 60, -1.6, 1.0, kind="competitor")
+    assert any("A competitor is faster" in s and s.endswith("is undecided.") for s in said(model("m", 40), wide))
+    assert not any("competitor" in s for s in said(model("m", 59.9), competitor))  # not surely
+    assert not any("competitor" in s for s in said(model("m", 40), {**competitor, "noisy": True}))
 
 
 def test_a_peer_that_tokenises_inside_is_held_against_speed_with_the_tokenizer() -> None:
-    peer = model("pipeline", 50, kind="peer", tokenizer_inside=True, speedup_with_tokenizer_low=49.0)
+    competitor = model("pipeline", 50, kind="competitor", tokenizer_inside=True, speedup_with_tokenizer_low=49.0)
     slow = model("m", 60, speedup_with_tokenizer_high=20.0)
-    assert any("A peer is faster: pipeline in torch at ×50.0, tokenisation included" in s for s in said(slow, peer))
+    assert any(
+        "A competitor is faster: pipeline in torch at ×50.0, tokenisation included" in s for s in said(slow, competitor)
+    )
     fast = model("m", 40, speedup_with_tokenizer_high=49.5)
-    assert not any("peer" in s for s in said(fast, peer))
+    assert not any("competitor" in s for s in said(fast, competitor))
 
 
 def test_a_noisy_speed_is_not_written_and_does_not_win() -> None:
@@ -158,4 +160,4 @@ def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
 def test_the_words_of_a_cell(low: float, high: float, outcome: str) -> None:
     judged = judge(model("m", 5, low, high), 1.0)
     assert judged is not None and judged.outcome == outcome
-    assert judge(line("b", kind="body", difference_points=None), 1.0) is None
+    assert judge(line("b", kind="reference-model", difference_points=None), 1.0) is None

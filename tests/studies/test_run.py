@@ -150,10 +150,10 @@ def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
 
 def test_a_study_measures_floors_fitted_on_its_training_rows(finished: Case) -> None:
     lines = read_results([finished.out / "results.jsonl"])
-    floors = {line["model"] for line in lines if line["kind"] == "floor"}
-    assert {"majority", "tfidf"} <= floors
+    baselines = {line["model"] for line in lines if line["kind"] == "baseline"}
+    assert {"majority", "tfidf"} <= baselines
     lock = read_lock(finished.out / "results.lock.json")
-    assert lock.train is not None and lock.train.rows == 40 and lock.settings["floors"] is None
+    assert lock.train is not None and lock.train.rows == 40 and lock.settings["baselines"] is None
 
 
 def test_the_study_replaces_values_of_the_recipes(finished: Case) -> None:
@@ -325,8 +325,8 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     rows = open_rows(recipe, stages, case.data)
     study = run_module.Study(recipe, stages, rows, {"device": "cpu", "threads": 1}, True, silent)
     study.measured(ModelDir.open(case.models / "tiny-bert"), [])
-    assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["bodies"] == ("bert-base",)
-    assert given["floors"] == () and given["train"] is rows.train and given["structure"] is False
+    assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["reference_models"] == ("bert-base",)
+    assert given["baselines"] == () and given["train"] is rows.train and given["pruning_steps"] is False
 
 
 def test_a_study_takes_removals_apart_where_a_model_had_several(
@@ -339,8 +339,8 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
     recipe = recipes.load("benchmarks", str(case.recipe))
     asked: list[bool] = []
 
-    def benchmark(*given: object, output: Path, structure: bool, **settings: object) -> None:
-        asked.append(structure)
+    def benchmark(*given: object, output: Path, pruning_steps: bool, **settings: object) -> None:
+        asked.append(pruning_steps)
         output.write_text("{}\n")
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)

@@ -43,14 +43,14 @@ MODELS: dict[str, tuple[str, dict[str, float], float | None, int, str, str, str]
     "bilstm": ("model", {"torch": 1.1, "onnxruntime": 0.38}, 0.8945, 7_500_000, "distill", TEACHER, "bilstm"),
     "bilstm-int8": ("model", {"onnxruntime": 0.21}, 0.8945, 7_500_000, "quantize", "bilstm", "bilstm"),
     "bilstm-control": ("control", {"torch": 1.1, "onnxruntime": 0.38}, 0.8589, 7_500_000, "distill", TEACHER, "bilstm"),
-    "majority class": ("floor", {"numpy": 0.0008}, 0.5092, 0, "", "", ""),
-    "tf-idf + logistic regression": ("floor", {"scikit-learn": 0.12}, 0.8165, 40_000, "", "", ""),
-    "static embeddings": ("floor", {"model2vec": 0.05}, 0.8234, 7_000_000, "", "", ""),
-    "transformers-pipeline": ("peer", {"transformers-pipeline": 9.5}, 0.8899, 22_700_000, "", TEACHER, ""),
-    "torchao-int8": ("peer", {"torchao-int8": 7.7}, 0.8888, 22_700_000, "", TEACHER, ""),
-    "optimum-int8": ("peer", {"optimum": 1.6}, 0.8945, 22_700_000, "", TEACHER, ""),
-    "bert-base": ("body", {"torch": 46.0}, None, 109_000_000, "", "", ""),
-    "bert-large": ("body", {"torch": 160.0}, None, 335_000_000, "", "", ""),
+    "majority class": ("baseline", {"numpy": 0.0008}, 0.5092, 0, "", "", ""),
+    "tf-idf + logistic regression": ("baseline", {"scikit-learn": 0.12}, 0.8165, 40_000, "", "", ""),
+    "static embeddings": ("baseline", {"model2vec": 0.05}, 0.8234, 7_000_000, "", "", ""),
+    "transformers-pipeline": ("competitor", {"transformers-pipeline": 9.5}, 0.8899, 22_700_000, "", TEACHER, ""),
+    "torchao-int8": ("competitor", {"torchao-int8": 7.7}, 0.8888, 22_700_000, "", TEACHER, ""),
+    "optimum-int8": ("competitor", {"optimum": 1.6}, 0.8945, 22_700_000, "", TEACHER, ""),
+    "bert-base": ("reference-model", {"torch": 46.0}, None, 109_000_000, "", "", ""),
+    "bert-large": ("reference-model", {"torch": 160.0}, None, 335_000_000, "", "", ""),
 }
 
 

@@ -529,7 +529,7 @@ seeds = [1, 5]
 batch_sizes = [1]
 rounds = 3
 runtimes = ["torch"]
-floors = false
+baselines = false
 """
 )
 

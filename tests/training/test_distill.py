@@ -26,7 +26,7 @@ from compress.training import phases as phases_module
 from compress.training.distill import distill
 from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_for
 from compress.training.trainer import last_whole_checkpoint, steps_for
-from compress.training.training_data import Gold, Lessons, Pool, agreement_rows
+from compress.training.training_data import Gold, Pool, TrainingData, agreement_rows
 from tests.support.tagging import tagger
 from tests.support.tiny import classifier, pruned, write
 from tests.support.training_data import (
@@ -157,10 +157,10 @@ def test_a_control_takes_the_same_steps_from_the_same_start_on_gold_alone(
     seen: list[dict[str, Any]] = []
     original = phases_module.fit
 
-    def spied(model: Any, tokenizer: Any, lessons: Any, selection: Any, **named: Any) -> Any:
+    def spied(model: Any, tokenizer: Any, training_data: Any, selection: Any, **named: Any) -> Any:
         start = {key: value.clone() for key, value in model.state_dict().items()}
-        seen.append({"rows": list(lessons.rows(named["phases"][0].text)), "start": start, **named})
-        return original(model, tokenizer, lessons, selection, **named)
+        seen.append({"rows": list(training_data.rows(named["phases"][0].text)), "start": start, **named})
+        return original(model, tokenizer, training_data, selection, **named)
 
     monkeypatch.setattr(phases_module, "fit", spied)
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
@@ -190,7 +190,7 @@ def test_a_control_without_validation_is_selected_on_a_slice_of_its_own(
 
 def test_held_out_rows_never_teach(labels: LabelDir) -> None:
     pool = Pool((labels,))
-    taught_texts = {row.example.text for row in Lessons(pool, Gold(), hold_out=True).rows("all")}
+    taught_texts = {row.example.text for row in TrainingData(pool, Gold(), hold_out=True).rows("all")}
     held_texts = {row.example.text for row in agreement_rows(pool, "classification").rows}
     assert held_texts and not held_texts & taught_texts
     assert len(held_texts) + len(taught_texts) == 90
@@ -202,7 +202,7 @@ def test_labelled_rows_that_another_role_holds_do_not_teach(labels: LabelDir) ->
     pool = pool.without(frozenset({row_key(Example(texts[5]))}))
     left = [text for text in texts if text not in {texts[3], texts[5]}]
     assert [example.text for example in pool] == left and len(left) == 88
-    assert [row.example.text for row in Lessons(pool, Gold()).rows("all")] == left
+    assert [row.example.text for row in TrainingData(pool, Gold()).rows("all")] == left
 
 
 def test_agreement_takes_the_teachers_prediction_for_gold(labels: LabelDir) -> None:

@@ -391,7 +391,7 @@ def test_shared_layers_do_not_rest_or_stand_in_for_each_other() -> None:
 
 
 def test_theseus_trains_through_the_pipeline(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
-    replacing = Phase((GOLD,), text="gold", frozen=("embeddings", "head"), intervention=Choice("module-replacing"))
+    replacing = Phase((GOLD,), text="gold", frozen=("embeddings", "head"), modifier=Choice("module-replacing"))
     changed: list[set[str]] = []
     recipe = in_phases(replacing, Phase((GOLD,), text="gold"))
     with Watch(changed):
@@ -462,11 +462,11 @@ def test_a_phase_in_which_nothing_learns_is_refused(teacher: Path, labels: Label
 def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
     """The rows of a pool with its logits, and what makes a batch of some."""
     from compress.training.tokenized_dataset import collator, write_rows
-    from compress.training.training_data import Gold, Lessons, Pool
+    from compress.training.training_data import Gold, Pool, TrainingData
 
     rows = write_rows(
         folder / "rows.arrow",
-        Lessons(Pool((labels,)), Gold()).rows("all"),
+        TrainingData(Pool((labels,)), Gold()).rows("all"),
         tokenizer("bert"),
         max_length=32,
         task="classification",
@@ -475,13 +475,13 @@ def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
 
 
 def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
-    from compress.training.phases import Classroom
+    from compress.training.phases import SignalFactory
     from compress.training.schedule import Stretch
     from compress.training.teacher_signal import CachedFirstStates
 
     tokens, model = tokenizer("bert"), classifier("bert")
     rows, collate = written(labels, tmp_path)
-    room = Classroom(model, tokens, rows, collate, TRAINING, "cpu")
+    room = SignalFactory(model, tokens, rows, collate, TRAINING, "cpu")
     phase = Phase((Choice("patience", options={"layers": "skip"}), KL))
     steps = 2 * len(rows) // TRAINING.batch_size + 1
     assert isinstance(room.signal(Stretch("few", phase, 3), model, tmp_path), LiveTeacher)

@@ -1,9 +1,9 @@
 """What needs no distillation: each module fits one cheap classifier on gold labels, to be measured beside models.
 
-A floor states ``RUNTIME``, the library that runs it, and its ``TASKS``. ``fit(directory, train, gold, task, classes,
+A baseline states ``RUNTIME``, the library that runs it, and its ``TASKS``. ``fit(directory, train, gold, task, classes,
 teacher)`` writes a directory of safetensors and JSON; ``start(directory, threads=, device=)`` opens it as a
 ``compress.inference.runner.Runner`` that gives log-probabilities ``[B, C]``, scores ``[B, 1]`` for regression, or ``[W,
-C]`` for the words of sentences to tag. Floors run on the processor.
+C]`` for the words of sentences to tag. Baselines run on the processor.
 """
 
 from __future__ import annotations
@@ -14,4 +14,4 @@ from compress.errors import Unavailable
 def need_processor(device: str) -> None:
     """Refuse any device but the processor."""
     if device != "cpu":
-        raise Unavailable(f"a floor runs on the processor, not on {device!r}; use --device cpu")
+        raise Unavailable(f"a baseline runs on the processor, not on {device!r}; use --device cpu")

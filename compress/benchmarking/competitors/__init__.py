@@ -1,13 +1,13 @@
 """What a user would pick instead: each module runs the same model through another tool, to be measured beside ours.
 
-A peer states ``REQUIRES`` (importable module -> pip requirement), ``DEVICES``, ``NEEDS_TRAIN`` (whether ``build`` reads
-labelled rows), ``TAGS`` where it can also run models that tag words, and, where its requirements cannot or should not
-be installed beside ours, ``ENVIRONMENT``: the name of the virtual environment that it runs in, made by
-``benchmarks/peer_environments.py``.
+A competitor states ``REQUIRES`` (importable module -> pip requirement), ``DEVICES``, ``NEEDS_TRAIN`` (whether ``build``
+reads labelled rows), ``TAGS`` where it can also run models that tag words, and, where its requirements cannot or should
+not be installed beside ours, ``ENVIRONMENT``: the name of the virtual environment that it runs in, made by
+``benchmarks/competitor_environments.py``.
 
 ``build(directory, model, train, gold)`` converts a model, offline; ``start(directory, threads=, device=)`` opens what
 it made as a ``compress.inference.runner.Runner``. Each does what the documentation of its tool tells a user to do. A
-peer that cannot take a model, or is not installed, raises ``compress.errors.Unavailable`` with the reason.
+competitor that cannot take a model, or is not installed, raises ``compress.errors.Unavailable`` with the reason.
 """
 
 from __future__ import annotations
@@ -29,55 +29,59 @@ from compress.inference.token_runner import TokenRunner
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 
-# Named by its module, so that who imports what a peer requires has it before memory is counted.
+# Named by its module, so that who imports what a competitor requires has it before memory is counted.
 TOKENIZERS: Mapping[str, str] = {"transformers.models.auto.tokenization_auto": "transformers>=5.23,<6"}
-PEER_NAME = "peer.json"
+COMPETITOR_NAME = "competitor.json"
 INSTALLED_NAME = "installed.txt"  # in an environment: the requirements that it was made for, one a line
 
 
 def environments_folder() -> Path:
-    """Return the folder of the isolated environments: ``$COMPRESS_PEERS``, or one in the user's cache."""
-    return Path(os.environ.get("COMPRESS_PEERS") or Path.home() / ".cache" / "compress" / "peers")
+    """Return the folder of the isolated environments: ``$COMPRESS_COMPETITORS``, or one in the user's cache."""
+    return Path(os.environ.get("COMPRESS_COMPETITORS") or Path.home() / ".cache" / "compress" / "competitors")
 
 
-def interpreter(peer: ModuleType) -> str:
-    """Return the Python that a peer runs in: this one, or that of its environment.
+def interpreter(competitor: ModuleType) -> str:
+    """Return the Python that a competitor runs in: this one, or that of its environment.
 
     Raises:
         Unavailable: the environment was not made yet, or for other versions.
     """
-    environment = getattr(peer, "ENVIRONMENT", "")
+    environment = getattr(competitor, "ENVIRONMENT", "")
     if not environment:
         return sys.executable
     folder = environments_folder() / environment
     installed = folder / INSTALLED_NAME
     found = installed.read_text(encoding="utf-8").splitlines() if installed.is_file() else []
-    if missing := [requirement for requirement in peer.REQUIRES.values() if requirement not in found]:
+    if missing := [requirement for requirement in competitor.REQUIRES.values() if requirement not in found]:
         raise Unavailable(
-            f"the peer {_typed(peer.__name__)} runs in {folder}, which does not have {', '.join(missing)}; "
-            "type python benchmarks/peer_environments.py"
+            f"the competitor {_typed(competitor.__name__)} runs in {folder}, which does not have {', '.join(missing)}; "
+            "type python benchmarks/competitor_environments.py"
         )
     return str(folder / "bin" / "python")
 
 
 def need(module: str, requires: Mapping[str, str]) -> None:
-    """Refuse, naming what to type, if one of a peer's libraries is not installed here; this imports none of them."""
+    """Raise, with the command to type, if a library of a competitor is not installed; this imports none of them."""
     missing = [requirement for name, requirement in requires.items() if not _is_installed(name)]
     if missing:
         quoted = " ".join(f"'{requirement}'" for requirement in missing)
-        raise Unavailable(f"the peer {_typed(module)} is not installed; type pip install {quoted}")
+        raise Unavailable(f"the competitor {_typed(module)} is not installed; type pip install {quoted}")
 
 
 def need_device(module: str, devices: Sequence[str], device: str) -> None:
-    """Refuse a device that a peer does not run on."""
+    """Refuse a device that a competitor does not run on."""
     if device not in devices:
-        raise Unavailable(f"the peer {_typed(module)} does not run on {device!r}; use --device {' or '.join(devices)}")
+        raise Unavailable(
+            f"the competitor {_typed(module)} does not run on {device!r}; use --device {' or '.join(devices)}"
+        )
 
 
 def need_torch_model(model: ModelDir) -> None:
     """Refuse an ONNX model."""
     if model.is_onnx:
-        raise Unavailable(f"{model.name} is an ONNX model; a peer starts from the torch model it was exported from")
+        raise Unavailable(
+            f"{model.name} is an ONNX model; a competitor starts from the torch model it was exported from"
+        )
 
 
 def _is_installed(name: str) -> bool:
@@ -94,7 +98,7 @@ def _typed(module: str) -> str:
 def place(directory: Path, model: ModelDir, *, weights: bool) -> None:
     """Put a model's config and tokenizer into a directory, and its weights as links if ``weights``.
 
-    The manifest stays behind: what a peer makes of the model is no directory of ours.
+    The manifest stays behind: what a competitor makes of the model is no directory of ours.
 
     Raises:
         Unavailable: the model is an ONNX one.
@@ -108,7 +112,7 @@ def place(directory: Path, model: ModelDir, *, weights: bool) -> None:
             shutil.copyfile(file, directory / file.name)
         elif weights:
             (directory / file.name).symlink_to(file.resolve())
-    (directory / PEER_NAME).write_text(json.dumps({"parameters": model.parameters}), encoding="utf-8")
+    (directory / COMPETITOR_NAME).write_text(json.dumps({"parameters": model.parameters}), encoding="utf-8")
 
 
 def token_runner(
@@ -120,7 +124,7 @@ def token_runner(
     """
     placed = ModelDir(directory, None)
     tokenizer = placed.load_tokenizer()
-    parameters: int = json.loads((directory / PEER_NAME).read_text(encoding="utf-8"))["parameters"]
+    parameters: int = json.loads((directory / COMPETITOR_NAME).read_text(encoding="utf-8"))["parameters"]
 
     def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
         return function({n: arrays[n] if n in arrays else np.zeros_like(arrays["input_ids"]) for n in inputs})

@@ -73,7 +73,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
     need_torch_model(model)
     if gold is None or not train:
-        raise CompressError("the peer model2vec fits a classifier; give it labelled rows with --train")
+        raise CompressError("the competitor model2vec fits a classifier; give it labelled rows with --train")
     loaded: Any = model.load()
     if not has_heads(loaded):
         raise Unavailable(f"model2vec distils a transformer's encoder, which {model.name} does not have")

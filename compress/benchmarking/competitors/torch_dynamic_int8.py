@@ -42,7 +42,7 @@ def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch-dynamic-int8")
     scales = {torch.nn.Linear: per_channel_dynamic_qconfig, torch.nn.LSTM: default_dynamic_qconfig}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is deprecated in favour of torchao, which is another peer
+        warnings.simplefilter("ignore")  # it is deprecated in favour of torchao, which is another competitor
         quantized = quantize_dynamic(model, scales, dtype=torch.qint8)
     run = TorchRun(quantized)
     return token_runner(directory, run, run.names)

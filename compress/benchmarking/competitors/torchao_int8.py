@@ -58,5 +58,7 @@ def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
         for rows in (1, 2):
             run(runner.prepare([Example("a first text")] * rows))
     except InvalidCxxCompiler:
-        raise Unavailable("the peer torchao-int8 is compiled by a C++ compiler; type apt-get install g++") from None
+        raise Unavailable(
+            "the competitor torchao-int8 is compiled by a C++ compiler; type apt-get install g++"
+        ) from None
     return runner

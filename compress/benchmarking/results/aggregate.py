@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.candidates import BASELINE_RUNTIME
-from compress.benchmarking.results.files import Measurement, is_baseline, is_control_of
+from compress.benchmarking.candidates import REFERENCE_RUNTIME
+from compress.benchmarking.results.files import Measurement, is_control_of, is_reference
 from compress.evaluation.metrics import METRICS, Array
 from compress.evaluation.multi_seed_bootstrap import Columns, difference_interval
 
@@ -72,7 +72,7 @@ class Answers:
         for line in lines:
             if "predictions" in line:
                 found.predictions.setdefault(_model_of(line), np.asarray(line["predictions"]))
-                if is_baseline(line):
+                if is_reference(line):
                     found.teacher.setdefault(_run_of(line), np.asarray(line["predictions"]))
             if "gold" in line:
                 found.gold.setdefault(_run_of(line), np.asarray(line["gold"]))
@@ -122,7 +122,7 @@ def _aggregate(
     points, points_spread = _macro([[line["difference_points"] for line in lines] for lines in sets])
     low: float | None
     high: float | None
-    if head["kind"] == "teacher" and head["runtime"] == BASELINE_RUNTIME:
+    if head["kind"] == "teacher" and head["runtime"] == REFERENCE_RUNTIME:
         low, high = 0.0, 0.0  # it is what the others are compared with
     elif len(group) == 1:
         low, high = head["difference_low"], head["difference_high"]

@@ -21,6 +21,9 @@ from compress.models.output_dir import write_atomically
 # compress.benchmarking.results.schema says.
 Measurement = dict[str, Any]
 
+# Kinds as earlier versions wrote them.
+EARLIER_KINDS = {"floor": "baseline", "peer": "competitor", "body": "reference-model", "structure": "pruning-step"}
+
 # What makes two lines the same configuration, whatever the batch size and the time.
 KEY = (
     "data_sha256",
@@ -58,11 +61,11 @@ class Row:
 def rows_of(lines: Iterable[Measurement]) -> list[Row]:
     """Gather lines into rows in the order they come; of a configuration measured twice the newest run counts.
 
-    Structures are no rows: they are there for the steps of a waterfall, and no candidates for anything.
+    Pruning steps are no rows: they are there for the steps of a waterfall, and no candidates for anything.
     """
     newest: dict[tuple[Any, ...], dict[int, Measurement]] = {}
     for line in lines:
-        if line["kind"] == "structure":
+        if line["kind"] == "pruning-step":
             continue
         sizes = newest.setdefault(tuple(line[key] for key in KEY), {})
         made = {other["created"] for other in sizes.values()}
@@ -74,7 +77,7 @@ def rows_of(lines: Iterable[Measurement]) -> list[Row]:
     return [Row(tuple(sizes[size] for size in sorted(sizes))) for sizes in newest.values()]
 
 
-def is_baseline(line: Mapping[str, Any]) -> bool:
+def is_reference(line: Mapping[str, Any]) -> bool:
     """Tell whether a line is the teacher in torch, padded as little as can be, against which every speed-up is."""
     return line["kind"] == "teacher" and line["runtime"] == "torch" and line["padding"] == "longest"
 
@@ -149,6 +152,8 @@ def _parse(text: str, number: int, path: str) -> Measurement:
         raise CompressError(
             f"{path}, line {number} has schema {line['schema']}; this compress reads {SCHEMA}: run the benchmark again"
         )
+    if isinstance(line, dict) and line.get("kind") in EARLIER_KINDS:
+        line["kind"] = EARLIER_KINDS[line["kind"]]
     if wrong := faults(line):
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CompressError(

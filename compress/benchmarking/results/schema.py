@@ -39,8 +39,9 @@ WHO = _fields(
     (
         "kind",
         "string",
-        "teacher, model, control (undistilled), floor (gold labels only), peer; with random weights body (a published "
-        "size) or structure (a pruned model, the first of parents, before its last removals)",
+        "teacher, model, control (undistilled), baseline (gold labels only), competitor (another tool); with random "
+        "weights reference-model (a published size) or pruning-step (a pruned model, the first of parents, before its "
+        "last removals)",
     ),
     ("recipe", "string", "recipe that made it; empty if none"),
     ("control_of", "string", "for a control: the model it is the control of, or the first of several"),
@@ -57,7 +58,7 @@ WHO = _fields(
     ("tokenizer_sha256", "string", "hash of its tokenizer; empty where it has none"),
 )
 SETTING = _fields(
-    ("runtime", "string", "what ran it: a runtime, a peer, or the library of a floor"),
+    ("runtime", "string", "what ran it: a runtime, a competitor, or the library of a baseline"),
     ("device", "string", "cpu or cuda"),
     ("threads", "integer", "processor threads and cores of its process"),
     ("batch_size", "integer", "rows in a batch; the smallest measured one stands for latency"),

@@ -1,7 +1,7 @@
 """Weights of 2, 3, 4 or 8 bits, packed: a small file and no faster model, because no processor has kernels for them.
 
 Shen et al. 2020, "Q-BERT" (arXiv:1909.05840): groups of output neurons with a range each. Bits and groups are those
-that the model was trained for with the intervention ``groupwise-quantization``. Activations are computed in float32.
+that the model was trained for with the modifier ``groupwise-quantization``. Activations are computed in float32.
 The directory opens with ``compress.load``, which unpacks; transformers alone does not open it.
 """
 

@@ -23,9 +23,11 @@ KINDS: Mapping[str, Kind] = {
     "control": Kind(
         "control", "the same student without distillation", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c3", hollow=True
     ),
-    "floor": Kind("floor", "a cheap classifier fitted on gold labels only", "M0-7 7 6-7 6z", "--c2"),
-    "peer": Kind("peer", "the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
-    "body": Kind("body", "a published size with random weights: speed only", "M-2-8h4v16h-4z", "--faint"),
+    "baseline": Kind("baseline", "a cheap classifier fitted on gold labels only", "M0-7 7 6-7 6z", "--c2"),
+    "competitor": Kind("competitor", "the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
+    "reference-model": Kind(
+        "reference-model", "a published size with random weights: speed only", "M-2-8h4v16h-4z", "--faint"
+    ),
     "published": Kind(
         "published",
         "the authors’ figure for the method, without a speed",

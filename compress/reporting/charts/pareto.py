@@ -1,9 +1,9 @@
 """The picture of a report: metric against speed-up, with the Pareto front.
 
 It is drawn for a logarithmic and a linear axis at once; the page's style sheet shows one of them, so that the page is
-complete without a script. What has no metric (bodies) is a tick on the speed axis, and what has no speed (published
-figures) a mark at the right edge. What lies far below everything else is drawn at the bottom with an arrow, and at the
-edge where its speed is out of range too.
+complete without a script. What has no metric (reference models) is a tick on the speed axis, and what has no speed
+(published figures) a mark at the right edge. What lies far below everything else is drawn at the bottom with an arrow,
+and at the edge where its speed is out of range too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Point:
     """A mark: ``kind`` is one of :data:`compress.reporting.charts.markers.KINDS`; the metric is on the scale of the
     axis.
 
-    A body has no ``metric``, a published figure no ``speedup``; their intervals are not read.
+    A reference model has no ``metric``, a published figure no ``speedup``; their intervals are not read.
     """
 
     name: str
@@ -118,7 +118,7 @@ def _lowest(points: Sequence[Point], scale: float) -> float:
     if not known:
         return 0.0
     top = next((p for p in known if p.kind == "teacher"), known[0]).metric or 0.0
-    falls = sorted(abs(top - (p.metric or 0.0)) for p in known if p.kind in {"model", "peer"})
+    falls = sorted(abs(top - (p.metric or 0.0)) for p in known if p.kind in {"model", "competitor"})
     usual = falls[len(falls) // 2] if falls else 0.0
     return top - max(SHALLOWEST_SHARE * scale, 3 * usual)
 

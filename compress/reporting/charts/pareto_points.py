@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compress import recipes
-from compress.benchmarking.results.files import Measurement, Row, is_baseline
+from compress.benchmarking.results.files import Measurement, Row, is_reference
 from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown, span, times
 from compress.errors import CompressError
 from compress.reporting.charts.markers import KINDS
@@ -98,7 +98,7 @@ def _mark(row: Row, *, alone: bool) -> Point:
     scale = 100.0 if in_percent(line["metric_name"]) else 1.0
     middle = None if line["metric"] is None else scale * line["metric"]
     low, high = (middle or 0.0 if line[key] is None else scale * line[key] for key in ("metric_low", "metric_high"))
-    if not alone and not is_baseline(line):
+    if not alone and not is_reference(line):
         name = f"{name} ({line['runtime']})"
     return Point(
         name=name,

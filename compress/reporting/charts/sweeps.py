@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Measurement, Row, is_baseline
+from compress.benchmarking.results.files import Measurement, Row, is_reference
 from compress.benchmarking.results.formatting import milliseconds, rate, speed_or_noise, times
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
@@ -65,7 +65,7 @@ def _swept(rows: Sequence[Row], key: str, best: Row | None) -> dict[Name, list[R
         head = kept[name][0].head
         same = best is not None and (head["model_sha256"], head["runtime"]) == (best.head["model_sha256"], runtime)
         in_runtime = head["kind"] == "teacher" and head["runtime"] == runtime
-        return (not is_baseline(head), not same, not in_runtime, head["kind"] != "model", -head["speedup"])
+        return (not is_reference(head), not same, not in_runtime, head["kind"] != "model", -head["speedup"])
 
     return {name: kept[name] for name in sorted(kept, key=rank)}
 

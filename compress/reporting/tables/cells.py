@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compress.benchmarking.results.files import Measurement, Row, is_baseline
+from compress.benchmarking.results.files import Measurement, Row, is_reference
 from compress.benchmarking.results.formatting import (
     NONE,
     count,
@@ -69,7 +69,7 @@ def metric(line: Measurement, scale: float) -> Cell:
 def difference(row: Row) -> Cell:
     """Return points lost or won against the teacher with their paired interval."""
     line = row.head
-    if line["difference_points"] is None or is_baseline(line):
+    if line["difference_points"] is None or is_reference(line):
         return EMPTY
     low, high = line["difference_low"], line["difference_high"]
     value = line["difference_points"]
@@ -78,13 +78,13 @@ def difference(row: Row) -> Cell:
 
 def verdict(line: Measurement, budget_points: float) -> Cell:
     """Return what the rows say about the budget, and how many more would decide."""
-    judged = None if is_baseline(line) else judge(line, budget_points)
+    judged = None if is_reference(line) else judge(line, budget_points)
     return EMPTY if judged is None else Cell(judged.outcome, judged.short, judged.outcome)
 
 
 def mcnemar(row: Row) -> Cell:
     """Return the exact p of McNemar's test."""
-    return EMPTY if is_baseline(row.head) else number(row.head["mcnemar_p"], probability)
+    return EMPTY if is_reference(row.head) else number(row.head["mcnemar_p"], probability)
 
 
 def calibration(row: Row) -> Cell:

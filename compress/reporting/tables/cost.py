@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Row, is_baseline
+from compress.benchmarking.results.files import Row, is_reference
 from compress.benchmarking.results.formatting import NONE, money, rate
 from compress.errors import CompressError
 from compress.reporting.tables.cells import place
@@ -112,10 +112,10 @@ def costs_of(rows: Sequence[Row], best: Sequence[Row], prices: Prices, currency:
     chosen = [
         row
         for row in rows
-        if is_baseline(row.head) or (row.head["model_sha256"], row.head["model"], row.head["runtime"]) in wanted
+        if is_reference(row.head) or (row.head["model_sha256"], row.head["model"], row.head["runtime"]) in wanted
     ]
     chosen = [row for row in chosen if row.head["padding"] == "longest" and row.head["length"] is None] or chosen
-    chosen.sort(key=lambda r: (DEVICES.index(r.head["device"]), r.head["threads"], not is_baseline(r.head)))
+    chosen.sort(key=lambda r: (DEVICES.index(r.head["device"]), r.head["threads"], not is_reference(r.head)))
     offers: dict[str, Offer] = {}
     found, noisy = [], []
     for row in chosen:

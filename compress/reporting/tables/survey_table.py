@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compress import recipes
-from compress.benchmarking.candidates import BASELINE_RUNTIME
+from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import Measurement, Row, is_baseline
+from compress.benchmarking.results.files import Measurement, Row, is_reference
 from compress.benchmarking.results.formatting import (
     NONE,
     in_percent,
@@ -28,7 +28,7 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.errors import CompressError
 from compress.recipes import StudentRecipe, Survey
-from compress.reporting.leaders import baseline_of
+from compress.reporting.leaders import teacher_row
 from compress.reporting.tables import cells
 from compress.reporting.tables.cells import EMPTY, Cell
 
@@ -87,7 +87,7 @@ class Student:
         lines = [row.head for row in self.rows if row.head["stage"] == self.judged.stage]
         seeds = list(dict.fromkeys(line["training_seed"] for line in lines))
         runtimes = [line["runtime"] for line in lines]
-        runtime = BASELINE_RUNTIME if BASELINE_RUNTIME in runtimes else runtimes[0]
+        runtime = REFERENCE_RUNTIME if REFERENCE_RUNTIME in runtimes else runtimes[0]
         quiet = [line["training_seed"] for line in lines if line["runtime"] == runtime and not line["noisy"]]
         chosen = next((seed for seed in seeds if seed in quiet), seeds[0])
         return [line for line in lines if line["training_seed"] == chosen]
@@ -108,13 +108,13 @@ def survey(rows: Sequence[Row], lines: Sequence[Measurement], more: Sequence[Stu
         return None
     listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
     listed += [(recipe, None) for recipe in known if not recipe.survey]  # what the survey could not know
-    bodies = {row.head["model"]: row.head for row in rows if row.head["kind"] == "body"}
-    teacher = baseline_of(rows)
+    reference_models = {row.head["model"]: row.head for row in rows if row.head["kind"] == "reference-model"}
+    teacher = teacher_row(rows)
     head = teacher.head if teacher else rows[0].head
     return SurveyTable(
         headings(head),
         [
-            [*_published(recipe, one), *_cells(students.get(recipe.name), one, bodies), _command(recipe, one)]
+            [*_published(recipe, one), *_cells(students.get(recipe.name), one, reference_models), _command(recipe, one)]
             for recipe, one in listed
         ],
         _notes(head, rows),
@@ -163,7 +163,7 @@ def in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]
     return {
         row["recipe"].text: {**about, **{key: cells.in_one_line(row[key]) for key in KEYS[3:]}}
         for row in rows
-        if row["metric"] != EMPTY  # neither what was not measured, nor a body
+        if row["metric"] != EMPTY  # neither what was not measured, nor a reference model
     }
 
 
@@ -181,7 +181,7 @@ def _students(rows: Sequence[Row], lines: Sequence[Measurement]) -> dict[str, St
     for recipe in dict.fromkeys(row.head["recipe"] for row in rows if row.head["kind"] == "model"):
         known = _recipe(recipe)
         own = [one for one in found if one.kind == "model" and one.recipe == recipe]
-        own.sort(key=lambda one: one.runtime != BASELINE_RUNTIME)
+        own.sort(key=lambda one: one.runtime != REFERENCE_RUNTIME)
         trained = next((one for one in own if one.stage != "quantize"), None)
         judged = trained
         if known and known.is_rounded:
@@ -211,20 +211,20 @@ def _published(recipe: StudentRecipe, one: Survey | None) -> list[Cell]:
 
 
 def _command(recipe: StudentRecipe, one: Survey | None = None) -> Cell:
-    return EMPTY if one and one.body else Cell(recipe.command)
+    return EMPTY if one and one.reference_model else Cell(recipe.command)
 
 
-def _cells(student: Student | None, one: Survey | None, bodies: Mapping[str, Measurement]) -> list[Cell]:
-    """Return the cells from the shape to the seeds: of the student, or of a body, which has no quality."""
-    if one is None or not one.body:
+def _cells(student: Student | None, one: Survey | None, reference_models: Mapping[str, Measurement]) -> list[Cell]:
+    """Return the cells from the shape to the seeds: of the student, or of a reference model, which has no quality."""
+    if one is None or not one.reference_model:
         return _measured(student)
-    line = bodies.get(one.body)
+    line = reference_models.get(one.reference_model)
     if line is None:
         return _measured(None)
     speed = cells.ratio(line, "speedup")
     known = Row((line,))
     return [
-        Cell(shape(line), f"{one.body} with random weights: speed only"),
+        Cell(shape(line), f"{one.reference_model} with random weights: speed only"),
         EMPTY,
         EMPTY,
         EMPTY,
@@ -295,7 +295,7 @@ def _difference(value: float | None, low: float | None, high: float | None) -> C
 
 def _in_torch(student: Student) -> Cell:
     """Return the speed-up of the judged model in the runtime that all are held against, if it runs there."""
-    found = [line for line in student.timed if line["runtime"] == BASELINE_RUNTIME]
+    found = [line for line in student.timed if line["runtime"] == REFERENCE_RUNTIME]
     return cells.ratio(found[0], "speedup") if found else EMPTY
 
 
@@ -339,7 +339,7 @@ def _steps(line: Measurement) -> Cell:
 
 def _notes(teacher: Measurement, rows: Sequence[Row]) -> list[str]:
     """Say what every figure is of."""
-    metric = f", {teacher['metric_name']} {shown(teacher)}" if is_baseline(teacher) else ""
+    metric = f", {teacher['metric_name']} {shown(teacher)}" if is_reference(teacher) else ""
     budget = next((row.head["budget"] for row in rows if row.head.get("budget")), "")
     command = f"Made by '{teacher['command']}'" + (f", at the budget {budget}." if budget else ".")
     return [

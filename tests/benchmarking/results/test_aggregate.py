@@ -180,7 +180,9 @@ def test_a_control_of_no_recipe_is_found_by_the_name_of_its_model() -> None:
 
 
 def test_bodies_have_no_quality_to_aggregate() -> None:
-    assert aggregate([line("bert", kind="body", metric=None, metric_name=None, difference_points=None)]) == []
+    assert (
+        aggregate([line("bert", kind="reference-model", metric=None, metric_name=None, difference_points=None)]) == []
+    )
 
 
 def test_other_metrics_aggregate_too() -> None:

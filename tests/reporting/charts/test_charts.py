@@ -93,7 +93,7 @@ def test_the_front_holds_what_nothing_beats() -> None:
         point("fast", 40, 88),
         point("bad", 30, 80),
         point("control", 50, 99, "control"),
-        point("body", 99, None, "body"),
+        point("reference-model", 99, None, "reference-model"),
         point("paper", None, 99, "published"),
     ]
     assert [p.name for p in front(points)] == ["teacher", "good", "fast"]
@@ -102,7 +102,7 @@ def test_the_front_holds_what_nothing_beats() -> None:
 def test_every_kind_has_a_shape_of_its_own() -> None:
     outlines = [(kind.path, kind.hollow) for kind in KINDS.values()]
     assert len(set(outlines)) == len(outlines)
-    found = drawn([point(kind, 2, 80, kind) for kind in KINDS if kind not in {"body", "published"}])
+    found = drawn([point(kind, 2, 80, kind) for kind in KINDS if kind not in {"reference-model", "published"}])
     assert {m.find(f"{SVG}path[@class='mark']").attrib["d"] for m in found.values()} == {  # type: ignore[union-attr]
         KINDS[kind].path for kind in found
     }
@@ -113,7 +113,7 @@ def test_what_lacks_a_metric_or_a_speed_is_at_the_edge() -> None:
         [
             point("teacher", 1, 89, "teacher"),
             point("m", 9, 88),
-            point("b", 0.2, None, "body"),
+            point("b", 0.2, None, "reference-model"),
             point("p", None, 87, "published"),
         ]
     )
@@ -126,13 +126,13 @@ def test_what_lacks_a_metric_or_a_speed_is_at_the_edge() -> None:
 
 def test_a_mark_far_below_does_not_squeeze_the_others() -> None:
     near = [point("teacher", 1, 89, "teacher"), point("a", 5, 88.6), point("b", 9, 88.2)]
-    alone, with_floor = drawn(near), drawn([*near, point("majority", 9000, 51, "floor")])
+    alone, with_floor = drawn(near), drawn([*near, point("majority", 9000, 51, "baseline")])
     assert [place(with_floor[n], a) for n in "ab" for a in ("log", "y")] == [
         place(alone[n], a) for n in "ab" for a in ("log", "y")
     ]
-    floor = with_floor["majority"]
-    assert place(floor, "log") == svg_module.WIDE.right and place(floor, "y") < svg_module.WIDE.bottom
-    assert floor.find(f"{SVG}path[@class='arrow']") is not None
+    baseline = with_floor["majority"]
+    assert place(baseline, "log") == svg_module.WIDE.right and place(baseline, "y") < svg_module.WIDE.bottom
+    assert baseline.find(f"{SVG}path[@class='arrow']") is not None
 
 
 @pytest.mark.parametrize("canvas", [svg_module.WIDE, svg_module.NARROW])

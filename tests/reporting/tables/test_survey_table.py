@@ -20,9 +20,9 @@ from tests.support.results import line, write_lines
 GOLD = [0, 1] * 100
 TINYBERT = Survey("distillation", "TinyBERT (Jiao 2019)", 7.5, 96, 9.4, "BERT_4, narrow", "all GLUE")
 Q8BERT = Survey("quantization", "Q8BERT (Zafrir 2019)", 4, 99, 0, "BERT_12", "all GLUE", baseline="BERT-large")
-BODY = replace(TINYBERT, system="TinyBERT, wide", body="bert-large")
+BODY = replace(TINYBERT, system="TinyBERT, wide", reference_model="bert-large")
 PHASES = (Phase((Choice("kl"),)),)
-ROUNDED = (*PHASES, Phase((Choice("kl"),), intervention=Choice("fake-quantization")))
+ROUNDED = (*PHASES, Phase((Choice("kl"),), modifier=Choice("fake-quantization")))
 KNOWN = {
     "narrow": StudentRecipe(
         "n",
@@ -149,9 +149,9 @@ def test_the_best_speed_up_says_where_and_leaves_noise_out() -> None:
 def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
     """As a row of its own, which does not take the place of what the recipe reached."""
     student = model("shared", 20, recipe="shared")
-    body = line(
+    reference_model = line(
         "bert-large",
-        kind="body",
+        kind="reference-model",
         metric=None,
         metric_name=None,
         difference_points=None,
@@ -159,7 +159,7 @@ def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
         parameters=335_000_000,
         parameters_ratio=0.07,
     )
-    (part,) = gather([TEACHER, student, body])
+    (part,) = gather([TEACHER, student, reference_model])
     found = survey_table.survey(part.rows, part.lines)
     assert found is not None
     small, large = (dict(zip(survey_table.KEYS, row, strict=True)) for row in found.rows)
@@ -252,7 +252,7 @@ def test_an_explanation_says_what_is_learned_from_what_in_which_order() -> None:
                 (Choice("hard-label"),),
                 text="gold",
                 frozen=("embeddings", "head"),
-                intervention=Choice("module-replacing"),
+                modifier=Choice("module-replacing"),
             ),
         ),
     )

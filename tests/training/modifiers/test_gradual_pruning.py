@@ -26,7 +26,7 @@ from compress.training.modifiers.gradual_pruning import STATE, GradualPruning, a
 from compress.training.phases import Teachers, fit
 from compress.training.tokenized_dataset import TrainingRow
 from compress.training.trainer import Outcome
-from compress.training.training_data import Gold, Lessons, Selection
+from compress.training.training_data import Gold, Selection, TrainingData
 from tests.support.tiny import HEADS, LABELS, LAYERS, PRUNABLE, bilstm, classifier, physical_layers, pruned, tokenizer
 from tests.support.training_data import TRAINING, train_rows, validation_rows
 
@@ -286,7 +286,7 @@ def test_a_bilstm_is_refused() -> None:
 
 OPTIONS = {"heads": 4, "neurons": 64, "until": 0.8, "updates": 4}
 PRUNING = Phase(
-    (Choice("hard-label"),), name="pruning", text="gold", intervention=Choice("gradual-pruning", options=OPTIONS)
+    (Choice("hard-label"),), name="pruning", text="gold", modifier=Choice("gradual-pruning", options=OPTIONS)
 )
 RECOVERY = Phase((Choice("hard-label"),), name="recovery", text="gold")
 
@@ -307,7 +307,7 @@ def trained(
     outcomes = fit(
         model,
         tokenizer(),
-        Lessons(None, gold),
+        TrainingData(None, gold),
         Selection(rows, "validation", None) if selected else None,
         phases=planned,
         teachers=Teachers(),

@@ -232,8 +232,8 @@ def test_without_any_batch_nothing_is_claimed() -> None:
 # In a recipe
 
 
-def recipe(intervention: Choice, **training: Any) -> StudentRecipe:
-    phase = Phase(GOLD, text="gold", intervention=intervention)
+def recipe(modifier: Choice, **training: Any) -> StudentRecipe:
+    phase = Phase(GOLD, text="gold", modifier=modifier)
     architecture = Choice("transformer", options={"depth": 1.0})
     return replace(TRANSFORMER, architecture=architecture, phases=(phase,), training=replace(TRAINING, **training))
 
@@ -251,7 +251,7 @@ def test_the_recipes_start_from_the_teacher_itself(name: str) -> None:
 
 
 def stop_at(step: int) -> Callable[..., None]:
-    """Return an intervention's ``step`` that is stopped like a process, after some optimiser steps."""
+    """Return an modifier's ``step`` that is stopped like a process, after some optimiser steps."""
     own = fake_quantization.FakeQuantization.step
     steps = iter(range(10_000))
 

@@ -14,7 +14,7 @@ SUFFIX = ".jsonl"
 _HOST = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
-def read_baseline(path: str | Path, hosts: Iterable[str]) -> list[Measurement]:
+def read_reference(path: str | Path, hosts: Iterable[str]) -> list[Measurement]:
     """Return the lines of a baseline, those of the given hosts first.
 
     Of a directory, ``<host_id>.jsonl`` is read for each host; where a host has none, the files of all others are
@@ -39,7 +39,7 @@ def read_against(spec: str, hosts: Iterable[str]) -> list[Measurement]:
     """Return the lines of a baseline, file or directory, as it is at ``REF:PATH`` in git.
 
     Raises:
-        CompressError: as :func:`read_baseline`, and where git finds nothing.
+        CompressError: as :func:`read_reference`, and where git finds nothing.
     """
     tree = open_tree(spec)
     if not tree.is_folder:

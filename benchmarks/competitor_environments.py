@@ -1,10 +1,10 @@
-"""Make the virtual environments of the peers that do not install beside this package.
+"""Make the virtual environments of the competitors that do not install beside this package.
 
-    python benchmarks/peer_environments.py [--fresh] [-- PIP OPTIONS]
+    python benchmarks/competitor_environments.py [--fresh] [-- PIP OPTIONS]
 
-They lie under $COMPRESS_PEERS (else ~/.cache/compress/benchmarking/competitors), one a name, with what the peers of
-that name require. An environment that has all of it already is left as it is. What follows ``--`` is given to pip, for
-example the index of PyTorch's builds for processors.
+They lie under $COMPRESS_COMPETITORS (else ~/.cache/compress/benchmarking/competitors), one a name, with what the
+competitors of that name require. An environment that has all of it already is left as it is. What follows ``--`` is
+given to pip, for example the index of PyTorch's builds for processors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 from compress import plugins
 from compress.benchmarking.competitors import INSTALLED_NAME, environments_folder
 
-# What scripts here compare training with; it is no peer of `compress benchmark`. Its models are those of transformers.
+# What scripts here compare training with; it is no competitor of `compress benchmark`. Its models are those of
+# transformers.
 TEXTBREWER = "textbrewer"
 TEXTBREWER_REQUIRES = [
     "textbrewer==0.2.1.post1",
@@ -50,12 +51,12 @@ def main() -> int:
 
 
 def environments() -> dict[str, list[str]]:
-    """Return the pip requirements of every environment, joined over the peers that name it."""
+    """Return the pip requirements of every environment, joined over the competitors that name it."""
     found: dict[str, set[str]] = {}
-    for name in plugins.names("peers"):
-        peer = plugins.find("peers", name).load()
-        if environment := getattr(peer, "ENVIRONMENT", ""):
-            found.setdefault(environment, set()).update(peer.REQUIRES.values())
+    for name in plugins.names("competitors"):
+        competitor = plugins.find("competitors", name).load()
+        if environment := getattr(competitor, "ENVIRONMENT", ""):
+            found.setdefault(environment, set()).update(competitor.REQUIRES.values())
     return {environment: sorted(requirements) for environment, requirements in sorted(found.items())}
 
 
