@@ -13,8 +13,10 @@ from compress.errors import CompressError
 if TYPE_CHECKING:
     from compress.benchmarking.benchmark import benchmark
     from compress.benchmarking.replay import replay
+    from compress.data import LabelledData
     from compress.exporting.export import export
     from compress.gating.check import check
+    from compress.inference.compute import Compute
     from compress.labelling.label import label
     from compress.models.model_dir import ModelDir, load
     from compress.pruning.head_study import head_study
@@ -32,6 +34,8 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it, imported when the name is first used.
 _LAZY = {
+    "Compute": "compress.inference.compute",
+    "LabelledData": "compress.data",
     "ModelDir": "compress.models.model_dir",
     "Pruning": "compress.recipes",
     "benchmark": "compress.benchmarking.benchmark",

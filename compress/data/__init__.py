@@ -4,6 +4,7 @@ from compress.data.examples import Columns, Example, normalise, row_key
 from compress.data.fingerprints import ContentFingerprint, content_sha256, data_entry, describe_rows
 from compress.data.grouped_split import grouped_split
 from compress.data.label_encoding import encode_gold, encode_labels, encode_scores, infer_labels, infer_task
+from compress.data.labelled import LabelledData
 from compress.data.overlap import CheckedRoles, check_roles
 from compress.data.sources import ExampleSource, TextSource, join_sources, open_source, read_examples
 
@@ -13,6 +14,7 @@ __all__ = [
     "ContentFingerprint",
     "Example",
     "ExampleSource",
+    "LabelledData",
     "TextSource",
     "check_roles",
     "content_sha256",

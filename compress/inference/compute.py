@@ -1,14 +1,28 @@
-"""On what a model computes, and with what numbers."""
+"""Where a stage computes, with how many threads, from which seed and in which precision."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from compress.errors import CompressError
 from compress.host import has_fast_bfloat16
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How every stage computes.
+
+    Args:
+        device: ``auto`` (cuda where there is a GPU), ``cpu`` or ``cuda``.
+        threads: CPU threads; 0 leaves the choice to the library.
+        seed: of every random choice.
+    """
+
+    device: str = "auto"
+    threads: int = 0
+    seed: int = 0
 
 
 def resolve_precision(precision: str, device: str) -> str:
@@ -16,6 +30,8 @@ def resolve_precision(precision: str, device: str) -> str:
     if precision != "auto":
         return precision
     if device == "cuda":
+        import torch
+
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
     return "bfloat16" if has_fast_bfloat16() else "float32"
 
@@ -24,6 +40,8 @@ def resolve_device(device: str) -> str:
     """Return ``cpu`` or ``cuda`` for ``--device``."""
     if device not in {"auto", "cpu", "cuda"}:
         raise CompressError(f"--device {device} is not known; use auto, cpu or cuda")
+    import torch
+
     if device == "cuda" and not torch.cuda.is_available():
         raise CompressError("--device cuda was asked for, but this host has no usable GPU; use --device cpu")
     return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
@@ -31,4 +49,6 @@ def resolve_device(device: str) -> str:
 
 def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     """Let the block compute in ``precision``: ``float32`` as it is, or ``bfloat16``."""
+    import torch
+
     return torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else nullcontext()
