@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it, imported when the name is first used.
+# Public name -> the module that defines it; imported on first use.
 _LAZY = {
     "Compute": "compress.inference.compute",
     "LabelledData": "compress.data",
@@ -55,7 +55,29 @@ _LAZY = {
     "run": "compress.studies.run",
 }
 
-__all__ = ["CompressError", "__version__", *sorted(_LAZY)]
+__all__ = [
+    "CompressError",
+    "Compute",
+    "LabelledData",
+    "ModelDir",
+    "Pruning",
+    "__version__",
+    "benchmark",
+    "check",
+    "distill",
+    "export",
+    "finetune",
+    "head_importance",
+    "head_study",
+    "label",
+    "load",
+    "pretrain",
+    "prune",
+    "quantize",
+    "replay",
+    "report",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import compress
 from compress.data import TextSource, content_sha256, open_source
 from compress.errors import CompressError
 from compress.labelling import label as label_module
@@ -395,10 +394,6 @@ def test_what_is_not_a_label_directory(path: str, teacher: Path, tmp_path: Path)
 def test_a_model_is_not_a_label_directory(tmp_path: Path) -> None:
     with pytest.raises(CompressError, match="is a directory of kind 'model', not of labels"):
         LabelDir.open(onnx_directory("bert").path)
-
-
-def test_the_package_offers_it() -> None:
-    assert compress.label is label
 
 
 def test_a_bilstm_can_be_a_teacher_too(tmp_path: Path, small_shards: None) -> None:

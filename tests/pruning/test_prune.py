@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-import compress
 from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.predict import predictor
@@ -262,10 +261,6 @@ def test_a_model_without_heads_and_an_onnx_model(tmp_path: Path) -> None:
         pruned(write(tmp_path / "bilstm", bilstm()), tmp_path / "out")
     with pytest.raises(CompressError, match="is an ONNX model"):
         pruned(onnx_directory("bert").path, tmp_path / "out")
-
-
-def test_the_package_offers_it() -> None:
-    assert compress.prune is prune
 
 
 # Everything else that can be removed

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-import compress
 from compress.data import Example, open_source, row_key
 from compress.errors import CompressError
 from compress.inference import predict as predict_module
@@ -412,10 +411,6 @@ def test_weights_that_give_no_numbers_are_not_selected() -> None:
     assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": 1.0}
     logits[1, 0] = np.nan
     assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": -math.inf}
-
-
-def test_the_package_offers_it() -> None:
-    assert compress.distill is distill
 
 
 def test_a_training_stopped_in_its_fourth_epoch_reads_the_same_batches(

@@ -11,7 +11,6 @@ import pytest
 import torch
 from transformers import AutoModel
 
-import compress
 from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.predict import predictor
@@ -171,7 +170,3 @@ def test_a_bilstm_can_be_fine_tuned_on(tmp_path: Path) -> None:
     before, after = load(start)[0], load(made.path)[0]
     assert torch.equal(before.get_buffer("remap"), after.get_buffer("remap"))
     assert not torch.equal(before.get_parameter("dense.weight"), after.get_parameter("dense.weight"))
-
-
-def test_the_package_offers_it() -> None:
-    assert compress.finetune is finetune
