@@ -42,7 +42,7 @@ from compress.quantization.quantize import quantize
 from compress.recipes import Choice, Phase, Pruning, StudentRecipe, resolved
 from compress.reporting.tables.flips import flips_of
 from compress.studies.run import run
-from compress.surgery.unit_masks import gated
+from compress.surgery.unit_masks import mask_hooks
 from compress.training.distill import distill
 from compress.training.finetune import finetune
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
@@ -523,11 +523,11 @@ def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: ModelDir) -> N
     for row, tags in zip(rows, gold, strict=True):
         read = encode(tokens, [row], 64, task="tagging")
         places = [place for place, start in enumerate(read["words"][0]) if start]
-        with gated(model) as gates:
-            opened = gates.per_example(1)
+        with mask_hooks(model) as hooks:
+            factors = hooks.per_example(1)
             logits = model(input_ids=torch.tensor(read["input_ids"])).logits[0, places]
             loss = torch.nn.functional.cross_entropy(logits, torch.tensor(tags[: len(places)]), reduction="sum")
-            totals += torch.cat(torch.autograd.grad(loss, opened)).abs()
+            totals += torch.cat(torch.autograd.grad(loss, factors)).abs()
     assert torch.allclose(scores, totals / 2, rtol=1e-3)
 
 

@@ -1,6 +1,6 @@
 """What every example says of every head, one backward for each, and the scores that common implementations make of it.
 
-Nothing here uses this project's gates. With xi_h a factor on what head h gives, the chain rule makes dL/dxi_h =
+Nothing here uses this project's masks. With xi_h a factor on what head h gives, the chain rule makes dL/dxi_h =
 <context_h, dL/dcontext_h>, the sum over tokens and width of the input of the attention's output projection times its
 gradient. A factor that all rows of a batch share has the sum of the rows' gradients (their mean, of a mean loss), so
 that whatever an implementation does with batches follows from the gradients of single examples. The implementations
@@ -112,7 +112,7 @@ def finite_differences(
 ) -> Tensor:
     """Return ``[N]``: (L(1 + step) - L(1 - step)) / 2 step of each example, for a factor on one head.
 
-    The factor is put on the head's columns of the output projection: no gates and no backward.
+    The factor is put on the head's columns of the output projection: no masks and no backward.
     """
     weight = output_projections(model)[layer].weight
     size = weight.shape[1] // model.config.num_attention_heads

@@ -3,9 +3,9 @@
     python benchmarks/parity/importance_parity.py --model DIR -o RESULTS.jsonl [-- PIP OPTIONS]
 
 Head importance (Michel et al. 2019, equation 3) of a real SST-2 teacher on rows of train: by
-``compress.head_importance`` and by one backward for each example without our gates, in float32 and float64; of some
+``compress.head_importance`` and by one backward for each example without our masks, in float32 and float64; of some
 heads by finite differences too. What common implementations make of the same gradients (head_gradients.py names them)
-is ranked against it, and the 60% of heads that each finds lowest are closed in one step and judged on SST-2 dev. Last,
+is ranked against it, and the 60% of heads that each finds lowest are masked in one step and judged on SST-2 dev. Last,
 transformers 4.57, in an environment of its own ($COMPRESS_COMPETITORS, made here if it is not there), removes heads
 with its own ``prune_heads``, and its logits are compared with those of our sliced model. One line of JSON is written
 for each comparison; the exit status is 1 if what shall be equal is not. Data lie below --data-root or COMPRESS_DATA.
@@ -47,7 +47,7 @@ from compress.pruning.masked_evaluation import Evaluations, JudgingRows
 from compress.recipes.amounts import units_to_remove
 from compress.studies.dataset_files import find_set
 from compress.surgery.remove_units import remove_heads
-from compress.surgery.unit_selection import close_lowest, normalised
+from compress.surgery.unit_selection import mask_lowest, normalised
 from compress.training.training_data import Gold
 
 SET, MAX_LENGTH, REMOVED = "glue/SST-2", 128, "60%"
@@ -81,7 +81,7 @@ def main() -> int:
     print(table(found), flush=True)
     compared = variants(model, tokenizer, gradients, dev, arguments.seed)
     print(table(compared), flush=True)
-    lowest = close_lowest(normalised(exact(gradients)), open_heads(exact(gradients)), count_of(exact(gradients)))
+    lowest = mask_lowest(normalised(exact(gradients)), unmasked_heads(exact(gradients)), count_of(exact(gradients)))
     texts = [example.text for example in dev.examples[:LOGIT_ROWS]]
     batch = dict(tokenizer(texts, padding=True, truncation=True, max_length=MAX_LENGTH, return_tensors="pt"))
     chosen = {layer: (mask == 0).nonzero().flatten().tolist() for layer, mask in enumerate(lowest)}
@@ -234,7 +234,7 @@ def orders_of(variant: Variant, rows: int, seed: int) -> list[Tensor]:
     return [torch.randperm(rows, generator=generator) for _ in range(ORDERS)]
 
 
-def open_heads(scores: Tensor) -> list[Tensor]:
+def unmasked_heads(scores: Tensor) -> list[Tensor]:
     return [torch.ones(scores.shape[1]) for _ in scores]
 
 
@@ -243,8 +243,8 @@ def count_of(scores: Tensor) -> int:
 
 
 def masks_of(scores: Tensor, by_layer: bool) -> list[Tensor]:
-    """Return masks ``[H]`` of each layer with the lowest heads closed; ``by_layer``: after division by its norm."""
-    return close_lowest(normalised(scores) if by_layer else scores, open_heads(scores), count_of(scores))
+    """Return masks ``[H]`` of each layer with the lowest heads masked; ``by_layer``: after division by its norm."""
+    return mask_lowest(normalised(scores) if by_layer else scores, unmasked_heads(scores), count_of(scores))
 
 
 def rank_correlation(scores: Tensor, reference: Tensor, by_layer: bool) -> float:
@@ -253,7 +253,7 @@ def rank_correlation(scores: Tensor, reference: Tensor, by_layer: bool) -> float
 
 
 def shared_heads(one: Sequence[Tensor], other: Sequence[Tensor]) -> int:
-    """Return how many heads both masks close."""
+    """Return how many heads are masked in both."""
     return int(sum(((first + second) == 0).sum() for first, second in zip(one, other, strict=True)))
 
 

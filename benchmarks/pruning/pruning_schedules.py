@@ -50,9 +50,9 @@ from compress.pruning.criteria.gradient import importance
 from compress.pruning.importance import scoring_batches
 from compress.recipes import Choice, Training
 from compress.surgery.remove_units import remove_heads, remove_neurons
-from compress.surgery.unit_masks import gated
-from compress.surgery.unit_selection import close_lowest, normalised
-from compress.training.modifiers.gradual_pruning import STATE, attach, closed_share
+from compress.surgery.unit_masks import mask_hooks
+from compress.surgery.unit_selection import mask_lowest, normalised
+from compress.training.modifiers.gradual_pruning import STATE, attach, masked_share
 from compress.training.teacher_signal import signal_for
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
 from compress.training.trainer import Teaching, train
@@ -69,21 +69,21 @@ Masks = dict[Part, list[Tensor]]
 
 
 class MovementPruning:
-    """Learned scores of units, the lowest of which are closed for now: they may come back.
+    """Learned scores of units, the lowest of which are masked for now: they may come back.
 
     Sanh et al. 2020, "Movement Pruning: Adaptive Sparsity by Fine-Tuning" (arXiv:2005.07683), section 3, with a head or
     a neuron as the block (Lagunas et al. 2021, arXiv:2109.04838). Scores get the gradient of the mask, straight
-    through, and an optimiser of their own; how many are closed follows the cubic schedule. ``penalty`` pulls all scores
+    through, and an optimiser of their own; how many are masked follows the cubic schedule. ``penalty`` pulls all scores
     down, as the regulariser of the soft version does.
     """
 
     def __init__(self, student: Any, counts: dict[Part, int], *, until: float, optimiser: str, penalty: float) -> None:
         self.counts, self.until, self.penalty, self.done = counts, until, penalty, 0.0
         self.stack = ExitStack()
-        self.gates = {part: self.stack.enter_context(gated(student, part)) for part in counts}
+        self.hooks = {part: self.stack.enter_context(mask_hooks(student, part)) for part in counts}
         self.scores = {
-            part: [torch.zeros(units, requires_grad=True) for units in gates.counts]
-            for part, gates in self.gates.items()
+            part: [torch.zeros(units, requires_grad=True) for units in hooks.counts]
+            for part, hooks in self.hooks.items()
         }
         learned = [score for scores in self.scores.values() for score in scores]
         # Without weight decay the order of the scores does not depend on the rate, with either optimiser.
@@ -93,9 +93,9 @@ class MovementPruning:
 
     @property
     def masks(self) -> Masks:
-        share = closed_share(min(1.0, self.done / self.until))
+        share = masked_share(min(1.0, self.done / self.until))
         return {
-            part: close_lowest(
+            part: mask_lowest(
                 torch.stack([score.detach() for score in scores]),
                 [torch.ones(len(score)) for score in scores],
                 round(share * self.counts[part]),
@@ -121,7 +121,7 @@ class MovementPruning:
     def _close(self) -> None:
         for part, masks in self.masks.items():
             pairs = zip(masks, self.scores[part], strict=True)
-            self.gates[part].masks = [mask + score - score.detach() for mask, score in pairs]
+            self.hooks[part].masks = [mask + score - score.detach() for mask, score in pairs]
 
 
 class RandomScores:
@@ -318,7 +318,7 @@ def ran(study: Study, arm: str, share: float, options: argparse.Namespace) -> di
     if arm in {"once", "once-in-two"}:
         masks = decided_once(study, model, counts)
     else:
-        # A phase of its own: its last tenth learns without what is closed, before the units are really cut off.
+        # A phase of its own: its last tenth learns without what is masked, before the units are really cut off.
         gradual = {**counts, "until": 0.9, "updates": 10}
         if arm == "gradual":
             modifier: Any = attach(model, None, **gradual)
@@ -354,7 +354,7 @@ def ran(study: Study, arm: str, share: float, options: argparse.Namespace) -> di
 
 
 def decided_once(study: Study, model: Any, counts: dict[Part, int]) -> Masks:
-    """Close heads and neurons in turns, scored again before each with all that is closed."""
+    """Mask heads and neurons in turns, scored again before each with all that is masked."""
     batches = list(
         scoring_batches(
             study.taught[:SCORED],
@@ -371,12 +371,12 @@ def decided_once(study: Study, model: Any, counts: dict[Part, int]) -> Masks:
     while turn * TURN < max(counts[part] / total[part] for part in PARTS):
         turn += 1
         for part, other in (PARTS, PARTS[::-1]):
-            closed = total[part] - int(sum(mask.sum() for mask in masks[part]))
+            masked = total[part] - int(sum(mask.sum() for mask in masks[part]))
             wanted = min(counts[part], round(turn * TURN * total[part]))
-            with gated(model, other) as gates:
-                gates.mask(masks[other])
+            with mask_hooks(model, other) as hooks:
+                hooks.mask(masks[other])
                 scores = importance(model, batches, masks[part], part=part)
-            masks[part] = close_lowest(normalised(scores), masks[part], max(0, wanted - closed), **WIDTHS[part])
+            masks[part] = mask_lowest(normalised(scores), masks[part], max(0, wanted - masked), **WIDTHS[part])
     return masks
 
 

@@ -83,7 +83,7 @@ _DEFAULT = Pruning()
     type=click.Choice(["steps", "cubic"]),
     default=_DEFAULT.schedule,
     show_default=True,
-    help="Decide before training, or close units while the recovery trains.",
+    help="Decide before training, or mask heads and neurons while the recovery trains.",
 )
 @click.option("--recover", type=float, default=0.0, metavar="EPOCHS", help="Distil from the unpruned model afterwards.")
 @click.option(

@@ -30,7 +30,7 @@ from compress.pruning.masked_evaluation import Evaluations, JudgingRows
 from compress.pruning.removal_path import MEASURE, removal_path, score
 from compress.pruning.scoring import Values
 from compress.recipes import Pruning
-from compress.surgery.unit_masks import Masks, open_masks
+from compress.surgery.unit_masks import Masks, unmasked
 from compress.training.training_data import Gold
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ RANDOM_ORDERS = 5
 
 @dataclass(frozen=True)
 class Removal:
-    """A model with some heads closed: ``points`` against the whole one with its interval, and McNemar's p."""
+    """A model with some heads masked: ``points`` against the whole one with its interval, and McNemar's p."""
 
     layer: int
     head: int
@@ -108,7 +108,7 @@ def head_study(
     from compress.inference.compute import resolve_device
     from compress.models.prunable_units import heads_per_layer
     from compress.reporting.heads_page import write_report
-    from compress.surgery.unit_masks import gates_work
+    from compress.surgery.unit_masks import masks_reach_logits
 
     source = model if isinstance(model, ModelDir) else ModelDir.open(model)
     for name in criteria:
@@ -129,9 +129,9 @@ def head_study(
         torch.set_num_threads(threads)
     whole: Any = source.load()
     whole.to(torch_device)
-    if not gates_work(whole):
+    if not masks_reach_logits(whole):
         raise CompressError(
-            f"gates on the heads of a {whole.config.model_type!r} model do not reach its logits; it cannot be studied"
+            f"masks on the heads of a {whole.config.model_type!r} model do not reach its logits; it cannot be studied"
         )
     sample = scoring_rows(train, examples, seed)
     data = describe_rows({"train": train, "validation": validation})
@@ -227,7 +227,7 @@ def _scores(folder: Path, name: str, model: PreTrainedModel, batches: list[Batch
 
     path = folder / f"scores-{name}.json"
     if not path.is_file():
-        found = score(model, batches, open_masks(model), "heads", name, seed=seed, values=values)
+        found = score(model, batches, unmasked(model), "heads", name, seed=seed, values=values)
         write_atomically(path, json.dumps(found.tolist()))
     return torch.tensor(json.loads(path.read_text(encoding="utf-8")))
 
@@ -236,7 +236,7 @@ def _single(judging: Evaluations, heads: Sequence[int], advance: Any) -> Iterato
     """Yield what the model is without each head (Michel et al. 2019, section 3.2)."""
     for layer, count in enumerate(heads):
         for head in range(count):
-            masks = open_masks(judging.model)
+            masks = unmasked(judging.model)
             masks["heads"][layer][head] = 0.0
             yield _removal(judging, layer, head, masks)
             advance(1)
@@ -265,7 +265,7 @@ def _removal(judging: Evaluations, layer: int, head: int, masks: Masks) -> Remov
 
 
 def _only(model: PreTrainedModel, layer: int, head: int) -> Masks:
-    masks = open_masks(model)
+    masks = unmasked(model)
     masks["heads"][layer].zero_()
     masks["heads"][layer][head] = 1.0
     return masks
@@ -289,7 +289,7 @@ def _evolution(
         seed=seed,
         fixed=None if fixed is None else {"heads": fixed},
     )
-    for removed, masks in ((0, open_masks(judging.model)), *((step.removed["heads"], step.masks) for step in path)):
+    for removed, masks in ((0, unmasked(judging.model)), *((step.removed["heads"], step.masks) for step in path)):
         found = judging.difference(masks)
         yield Step(
             pruning.criterion,

@@ -1,4 +1,4 @@
-"""What a model answers on fixed rows with some of its heads and neurons closed. Answers are kept for a resumed run."""
+"""What a model answers on fixed rows with some of its heads and neurons masked. Answers are kept for a resumed run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from compress.data.word_alignment import one_column
 from compress.evaluation.metrics import Difference, Metric, interval, paired_difference, predictions, score
 from compress.inference.batching import TorchRun, logits_of
-from compress.surgery.unit_masks import Masks, closed, mask_key
+from compress.surgery.unit_masks import Masks, mask_key, masked
 from compress.training.training_data import Gold
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Evaluations:
     folder: Path
 
     def predicted(self, masks: Masks | None = None) -> np.ndarray:
-        """Return the predictions of the model with what these masks close closed, or of the model as it is."""
+        """Return the predictions of the model with heads and neurons masked, or of the model as it is."""
         path = self.folder / f"{mask_key(masks or {})}.npy"
         if path.is_file():
             known: np.ndarray = np.load(path, allow_pickle=False)
@@ -57,7 +57,7 @@ class Evaluations:
     def logits(self, masks: Masks | None = None, first: int | None = None) -> np.ndarray:
         """Return logits ``[N, C]``, not kept, of all rows or the first ones."""
         rows = self.rows
-        with closed(self.model, masks or {}):
+        with masked(self.model, masks or {}):
             return logits_of(
                 rows.gold.examples[:first],
                 TorchRun(self.model),

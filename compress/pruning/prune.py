@@ -201,7 +201,7 @@ def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:
     from compress.pruning.targets import amounts_of, layers_to_remove, positions_to_remove
     from compress.surgery.remove_hidden import members, remove_hidden
     from compress.surgery.remove_layers import removable_layers, remove_layers
-    from compress.surgery.unit_masks import gates_work
+    from compress.surgery.unit_masks import masks_reach_logits
 
     if pruning.recovery == "relations" and not has_heads(model):
         raise CompressError(
@@ -213,9 +213,9 @@ def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:
         count = layers_to_remove(model, pruning)
         remove_layers(smaller, removable_layers(model)[:count])
     for part in amounts_of(smaller, pruning) if pruning.removes_units else ():
-        if not gates_work(model, part):
+        if not masks_reach_logits(model, part):
             raise CompressError(
-                f"gates on the {part} of a {model.config.model_type!r} model do not reach its logits; it cannot be "
+                f"masks on the {part} of a {model.config.model_type!r} model do not reach its logits; it cannot be "
                 "pruned"
             )
     if pruning.schedule == "cubic" and not pruning.layers:

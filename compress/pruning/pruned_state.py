@@ -13,7 +13,7 @@ import numpy as np
 from compress.data.tokenization import encode
 from compress.models.prunable_units import kept_layers
 from compress.pruning.masked_evaluation import Evaluations, JudgingRows
-from compress.surgery.unit_masks import Masks, closed_units
+from compress.surgery.unit_masks import Masks, masked_positions
 from compress.training.layer_mapping import kept_layer_map
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Shrinking:
         return [place for place, cut in places if cut.removal in {"nothing", "vocabulary"}][-1]
 
     def without(self, masks: Masks, directory: Path) -> Path:
-        """Write what the model would be without what masks close, and return where."""
+        """Write what the model would be without the masked heads and neurons, and return where."""
         from compress.models.saving import save_model
 
         smaller = deepcopy(self.model)
@@ -119,14 +119,14 @@ class Shrinking:
         """Return what evaluates the model as it is now; ``removal`` names its state."""
         return Evaluations(self.model, self.tokenizer, self.rows, self.folder / f"answers-{len(self.cuts)}-{removal}")
 
-    def done(self, removal: str, removed: int, of: int, closed: Masks | None = None) -> None:
-        """Write down what the model is after a removal, and keep it; ``closed`` are units that are not cut out yet."""
+    def done(self, removal: str, removed: int, of: int, masked: Masks | None = None) -> None:
+        """Write down what the model is after a removal, and keep it; ``masked`` are units that are not cut out yet."""
         from compress.models.flops import count_flops
         from compress.models.saving import describe_architecture, save_model
 
         kept = reloadable(self.model).cpu().eval()
         judge = self.judge(removal)
-        found = judge.against(self.reference, closed)
+        found = judge.against(self.reference, masked)
         tokens = np.ones((1, self.median_length), dtype=np.int64)
         architecture = describe_architecture(kept)
         self.cuts.append(
@@ -137,7 +137,7 @@ class Shrinking:
                 architecture["parameters"],
                 count_flops(kept, {"input_ids": tokens, "attention_mask": tokens.copy()}),
                 self.median_length,
-                judge.value(closed),
+                judge.value(masked),
                 found.points,
                 found.low,
                 found.high,
@@ -178,9 +178,9 @@ class Shrinking:
         self.done("hidden", len(positions), there)
 
     def remove_units(self, masks: Masks) -> None:
-        """Cut what masks close out of the weights, heads before neurons, and check it against masking.
+        """Cut the masked heads and neurons out of the weights, heads before neurons, and check it against masking.
 
-        A model that was trained with all of it closed is judged so.
+        A model that was trained with all of it masked is judged so.
         """
         masked = self.judge("masked").logits(masks, COMPARED_ROWS)
         for part, rows in masks.items():
@@ -200,11 +200,11 @@ def reloadable(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def slice_units(model: PreTrainedModel, masks: Masks) -> None:
-    """Cut what masks close out of the weights of a model."""
+    """Cut the masked heads and neurons out of the weights of a model."""
     from compress.surgery.remove_units import remove_heads, remove_neurons
 
     for part, rows in masks.items():
-        (remove_heads if part == "heads" else remove_neurons)(model, closed_units(rows))
+        (remove_heads if part == "heads" else remove_neurons)(model, masked_positions(rows))
 
 
 def check_equal(masked: np.ndarray, sliced: np.ndarray) -> None:

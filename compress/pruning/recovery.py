@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 RECOVERY = Training(epochs=1.0, learning_rate=5e-5, evaluations=8, patience=4)
-# Of the recovery, in which the cubic schedule closes units, the last of them when so much of that is done: what is left
+# Of the recovery, in which the cubic schedule masks units, the last of them when so much of that is done: what is left
 # learns for a moment before the units are cut out. The rate is constant meanwhile, and falls in the rest.
-CLOSING_SHARE, CLOSED_BY = 0.6, 0.9
+MASKING_SHARE, MASKED_BY = 0.6, 0.9
 
 
 def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, validation: bool) -> None:
@@ -58,7 +58,7 @@ def losses_of(recovery: str, config: PretrainedConfig, layers: str) -> tuple[Cho
 
 
 def check_noise(model: PreTrainedModel) -> None:
-    """Refuse to close units of a whole model by the gradients of a training that has none at first.
+    """Refuse to mask units of a whole model by the gradients of a training that has none at first.
 
     A model that drops nothing out says what its teacher says: the first units would go by the noise of rounding.
     """
@@ -66,7 +66,7 @@ def check_noise(model: PreTrainedModel) -> None:
 
     if not any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout)):
         raise CompressError(
-            "--schedule cubic closes units by the gradients of its training, which begin at zero for a model without "
+            "--schedule cubic masks units by the gradients of its training, which begin at zero for a model without "
             "dropout such as this one; use --schedule steps, or remove --layers too"
         )
 
@@ -92,20 +92,20 @@ class Recovery:
     selection: Selection | None
     fitting: Mapping[str, Any]
 
-    def close(self, state: Shrinking, folder: Path) -> Masks:
+    def mask(self, state: Shrinking, folder: Path) -> Masks:
         """Let heads and neurons go one after the other in the first part of the training; return what stays.
 
         ``folder`` keeps the outcome for a command that is repeated.
         """
         from compress.pruning.targets import announced_amounts
-        from compress.surgery.unit_masks import masks_without
+        from compress.surgery.unit_masks import masks_at
         from compress.training.phases import recall, remember
 
         amounts = announced_amounts(state.model, self.pruning)
         options = {
             "heads": amounts.get("heads", 0),
             "neurons": amounts.get("neurons", 0),
-            "until": CLOSED_BY,
+            "until": MASKED_BY,
             "keep_heads": self.pruning.keep_heads,
             "multiple": self.pruning.multiple,
             "normalise": self.pruning.normalise,
@@ -113,20 +113,20 @@ class Recovery:
         outcome = recall(folder, state.model)
         if outcome is None:
             (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
-            closing = Choice("gradual-pruning", options=options)
-            training = replace(self._part_of_training(CLOSING_SHARE), schedule="constant")
-            outcome = self._learn(state, folder, training, self.fitting["seed"], None, closing)
+            masking = Choice("gradual-pruning", options=options)
+            training = replace(self._part_of_training(MASKING_SHARE), schedule="constant")
+            outcome = self._learn(state, folder, training, self.fitting["seed"], None, masking)
             remember(folder, state.model, outcome)
         state.trained = True
-        assert outcome.closed is not None
-        return masks_without(state.model, outcome.closed)
+        assert outcome.masked is not None
+        return masks_at(state.model, outcome.masked)
 
     def recover(self, state: Shrinking, working: Path) -> Outcome:
-        """Train what is left, for what a closing has left of the epochs, and keep its best checkpoint."""
+        """Train what is left, for what a masking has left of the epochs, and keep its best checkpoint."""
         training, seed = self._part_of_training(1.0), self.fitting["seed"]
         if self.pruning.schedule == "cubic":
-            training = self._part_of_training(1 - CLOSING_SHARE)
-            seed += SEEDS_APART  # with the closing's own its first rows would all be read again
+            training = self._part_of_training(1 - MASKING_SHARE)
+            seed += SEEDS_APART  # with the masking's own its first rows would all be read again
         outcome = self._learn(state, working, training, seed, self.selection)
         state.trained = True
         state.done("recovery", 0, 0)

@@ -11,8 +11,8 @@ from compress.errors import CompressError
 from compress.models.prunable_units import Part
 from compress.pruning.scoring import Measure, Values
 from compress.recipes import Pruning
-from compress.surgery.unit_masks import Masks, closed, open_masks
-from compress.surgery.unit_selection import close_lowest, normalised
+from compress.surgery.unit_masks import Masks, masked, unmasked
+from compress.surgery.unit_selection import mask_lowest, normalised
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,14 +26,14 @@ MEASURE: Measure = "loss"
 
 @dataclass(frozen=True)
 class Step:
-    """A point of the path: the masks there, and the scores ``[L, U]`` by part that chose its last closing."""
+    """A point of the path: the masks there, and the scores ``[L, U]`` by part that chose its last masking."""
 
     masks: Masks
     scores: Mapping[Part, Tensor]
 
     @property
     def removed(self) -> dict[Part, int]:
-        """How many units are closed."""
+        """How many units are masked."""
         return {part: int(sum((row == 0).sum() for row in rows)) for part, rows in self.masks.items()}
 
 
@@ -69,7 +69,7 @@ def removal_path(
         CompressError: the criterion does not score one of the parts.
     """
     check_criterion(pruning, list(counts))
-    masks: Masks = open_masks(model, list(counts))
+    masks: Masks = unmasked(model, list(counts))
     sizes = {part: max(1, round(pruning.step * sum(map(len, masks[part])))) for part in counts}
     steps = max(-(-count // sizes[part]) for part, count in counts.items())
     scores = dict(fixed or {})
@@ -81,15 +81,17 @@ def removal_path(
                 part: score(model, batches, masks, part, pruning.criterion, seed=seed, values=values) for part in counts
             }
         masks = {
-            part: close(rows, scores[part], max(0, due[part] - now[part]), part, pruning)
+            part: mask_least_important(rows, scores[part], max(0, due[part] - now[part]), part, pruning)
             for part, rows in masks.items()
         }
         yield Step(masks, dict(scores))
 
 
-def close(rows: Sequence[Tensor], scores: Tensor, count: int, part: Part, pruning: Pruning) -> Sequence[Tensor]:
-    """Return the masks of a part with about ``count`` more units closed, as the pruning says."""
-    return close_lowest(
+def mask_least_important(
+    rows: Sequence[Tensor], scores: Tensor, count: int, part: Part, pruning: Pruning
+) -> Sequence[Tensor]:
+    """Return the masks of a part with about ``count`` more units masked, as the pruning says."""
+    return mask_lowest(
         normalised(scores) if pruning.normalise else scores,
         rows,
         count,
@@ -114,16 +116,16 @@ def score(
     seed: int,
     values: Values | None = None,
 ) -> Tensor:
-    """Return the scores ``[L, U]`` of one part while the closed units of every part are closed.
+    """Return the scores ``[L, U]`` of one part while the masked units of every part are masked.
 
     A criterion that compares evaluations compares losses: hardly an answer on rows that the model was fitted on changes
     with one unit, so that right answers would leave most units in the order in which they lie. ``values`` are those
-    that are known already, with no other part closed.
+    that are known already, with no other part masked.
     """
     plugin = plugins.find("criteria", criterion)
     known = {"seed": seed, "measure": MEASURE, "part": part, "values": values}
     options: dict[str, Any] = {name: value for name, value in known.items() if name in plugin.parameters}
-    with closed(model, {other: rows for other, rows in masks.items() if other != part}):
+    with masked(model, {other: rows for other, rows in masks.items() if other != part}):
         found: Tensor = plugin.function(model, batches, masks[part], **options)
     return found
 

@@ -64,7 +64,7 @@ class Removals:
         from compress.pruning.pruned_state import Shrinking, reloadable
         from compress.pruning.scoring import Values
         from compress.pruning.targets import choose_layers_to_remove, choose_positions, choose_units
-        from compress.surgery.unit_masks import masks_of
+        from compress.surgery.unit_masks import masks_from_json
 
         pruning, tokenizer = self.pruning, self.source.load_tokenizer()
         judged = "validation" if self.gold["validation"].examples else "sample"
@@ -87,7 +87,7 @@ class Removals:
                 )
             state.remove_layers([step["layer"] for step in found["layers"]])
         if pruning.schedule == "cubic":
-            state.remove_units(self.recovery.close(state, self.folder / "closing"))
+            state.remove_units(self.recovery.mask(state, self.folder / "masking"))
         elif pruning.removes_units:
             decision = self._decided(
                 "units",
@@ -103,7 +103,7 @@ class Removals:
                 ),
             )
             found |= {key: value for key, value in decision.items() if key != "masks"}
-            state.remove_units(masks_of(decision["masks"]))
+            state.remove_units(masks_from_json(decision["masks"]))
         if pruning.hidden:
             with self.progress("Scoring hidden width", None):
                 positions = self._decided(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from compress.errors import CompressError
 from compress.models.batch import Batch
-from compress.surgery.unit_masks import Masks, closed, mask_key
+from compress.surgery.unit_masks import Masks, mask_key, masked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,7 +52,7 @@ def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def as_scores(by_layer: Sequence[Tensor], masks: Sequence[Tensor] | None) -> Tensor:
-    """Return ``[L, U]`` float32, U being the largest number of units of a layer; missing and closed ones score zero."""
+    """Return ``[L, U]`` float32, U being the largest number of units of a layer; missing and masked ones score zero."""
     scores = torch.zeros(len(by_layer), max(map(len, by_layer)))
     for layer, values in enumerate(by_layer):
         scores[layer, : len(values)] = values.float().cpu()
@@ -62,7 +62,7 @@ def as_scores(by_layer: Sequence[Tensor], masks: Sequence[Tensor] | None) -> Ten
 
 
 class Values:
-    """How good a model is with some units closed, by what is closed; kept in a file, where one is given.
+    """How good a model is with some units masked, by what is masked; kept in a file, where one is given.
 
     A criterion of many evaluations that was stopped goes on behind the last of them. The file is of one model, one set
     of rows and one measure: whoever gives it sees to that.
@@ -76,10 +76,10 @@ class Values:
             path.write_text(whole and whole + "\n", encoding="utf-8")
 
     def of(self, model: PreTrainedModel, masks: Masks, batches: Iterable[Batch], measure: Measure) -> float:
-        """Return the value of a model with what these masks close closed, evaluated if it is not known."""
+        """Return the value of a model with heads and neurons masked, evaluated if it is not known."""
         key = mask_key(masks)
         if key not in self.known:
-            with closed(model, masks):
+            with masked(model, masks):
                 self.known[key] = value_of(model, batches, measure)
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)

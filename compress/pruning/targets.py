@@ -16,11 +16,18 @@ from compress.models.modeling.families import head_size_of
 from compress.models.prunable_units import Part, has_units, units_of
 from compress.progress import Progress
 from compress.pruning.masked_evaluation import Evaluations
-from compress.pruning.removal_path import Step, check_criterion, close, first_that, kept_at_least, removal_path
+from compress.pruning.removal_path import (
+    Step,
+    check_criterion,
+    first_that,
+    kept_at_least,
+    mask_least_important,
+    removal_path,
+)
 from compress.pruning.scoring import Values
 from compress.recipes import Pruning
 from compress.recipes.amounts import MOST, units_to_remove
-from compress.surgery.unit_masks import Masks, open_masks
+from compress.surgery.unit_masks import Masks, unmasked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,11 +71,11 @@ def amounts_of(model: PreTrainedModel, pruning: Pruning) -> dict[Part, int]:
 
 
 def _check_rounding(part: Part, present: Sequence[int], count: int, pruning: Pruning) -> None:
-    """Refuse a count of which rounding leaves nothing; how much it leaves of a first closing hangs on no score."""
+    """Refuse a count of which rounding leaves nothing; how much it leaves of a first masking hangs on no score."""
     masks, scores = [torch.ones(units) for units in present], torch.zeros(len(present), max(present))
 
     def takes_any(number: int) -> bool:
-        return not all(bool(row.all()) for row in close(masks, scores, number, part, pruning))
+        return not all(bool(row.all()) for row in mask_least_important(masks, scores, number, part, pruning))
 
     if not takes_any(count):
         most = sum(units - kept_at_least(part, pruning) for units in present)
@@ -158,7 +165,7 @@ def choose_units(
 
     Args:
         judge: evaluates the model from which units go; ``reference`` is what the whole model predicts of its rows.
-        speedup_of: measures how fast the model is without what masks close.
+        speedup_of: measures how fast the model is without the masked heads and neurons.
         values: what a criterion of many evaluations knows already.
 
     Raises:
@@ -167,7 +174,7 @@ def choose_units(
     model = judge.model
     amounts = announced_amounts(model, pruning)
     weights = {part: [_weights(units) for units in units_of(model, part)] for part in amounts}
-    steps = [Step(open_masks(model, list(amounts)), {})]
+    steps = [Step(unmasked(model, list(amounts)), {})]
     curve = [_point(steps[0], weights, judge, reference)]
     if _drops_too_much(curve[0], pruning) and curve[0]["points"]:
         raise CompressError(
@@ -235,9 +242,9 @@ def _fast_enough(steps: Sequence[Step], pruning: Pruning, speedup_of: Callable[[
 def _point(
     step: Step, weights: Mapping[Part, Sequence[int]], judge: Evaluations, reference: np.ndarray
 ) -> dict[str, Any]:
-    """Return a point of the curve: what is closed, and what that costs against the whole model."""
+    """Return a point of the curve: what is masked, and what that costs against the whole model."""
     found = judge.against(reference, step.masks)
-    closed = [
+    masked = [
         (weight * int((row == 0).sum()), weight * len(row))
         for part, rows in step.masks.items()
         for weight, row in zip(weights[part], rows, strict=True)
@@ -248,7 +255,7 @@ def _point(
         counts[f"{part}_kept"] = sum(map(len, rows)) - step.removed[part]
     return {
         **counts,
-        "share_removed": round(sum(gone for gone, _ in closed) / sum(there for _, there in closed), 4),
+        "share_removed": round(sum(gone for gone, _ in masked) / sum(there for _, there in masked), 4),
         "metric": judge.rows.metric.name,
         "value": judge.value(step.masks),
         "points": found.points,

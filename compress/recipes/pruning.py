@@ -40,7 +40,7 @@ class Pruning:
         scope: compare the units of the whole ``model``, or let every ``layer`` come down to the same width.
         keep_heads: how many heads every layer keeps at least.
         multiple: widths of feed-forward networks stay multiples of this, which keeps the processor's vectors full.
-        schedule: ``steps`` decides before any training; ``cubic`` closes units during the first part of the recovery
+        schedule: ``steps`` decides before any training; ``cubic`` masks units during the first part of the recovery
             (Zhu and Gupta 2017, arXiv:1710.01878).
         recover: epochs of distillation from the unpruned model.
         recovery: what is learned from it: its ``logits``, also its ``hidden`` states, or also the ``relations`` of its
@@ -105,7 +105,7 @@ class Pruning:
             found.append(f"--schedule cubic decides by the gradients of its training; {shown} would change nothing")
         found += self._idle()
         if self.schedule == "cubic" and not (self.heads or self.ffn):
-            found.append("--schedule cubic closes heads and neurons; give --heads or --ffn")
+            found.append("--schedule cubic masks heads and neurons; give --heads or --ffn")
         if self.schedule == "cubic" and not self.recover:
             found.append("--schedule cubic removes while it trains; add --recover EPOCHS")
         found += self.scoring_faults()

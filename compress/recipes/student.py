@@ -16,7 +16,7 @@ from compress.recipes.training import Training, replace_training
 
 # Modifiers that round weights or activations in the forward pass.
 ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
-# Modifiers that close units, which only the prune stage takes out of the weights.
+# Modifiers that mask units, which only the prune stage takes out of the weights.
 PRUNING = frozenset(("gradual-pruning",))
 
 
@@ -222,7 +222,7 @@ class StudentRecipe:
         for phase in self.phases:
             if phase.modifier and phase.modifier.name.replace("_", "-") in PRUNING:
                 return [
-                    f"{phase.modifier.name} closes units that a student would keep all the same; 'compress prune' "
+                    f"{phase.modifier.name} masks units that a student would keep all the same; 'compress prune' "
                     "removes them, so prune the student afterwards"
                 ]
         if not self.vocabulary:

@@ -190,7 +190,7 @@ def _curve(found: Mapping[str, Any]) -> Figure:
     parts = [part for part in ("heads", "neurons") if f"{part}_removed" in found["curve"][0]]
     return Figure(
         "Step by step",
-        f"The metric, as more and more {' and '.join(parts)} of the layers that stay are closed; the share is of their "
+        f"The metric, as more and more {' and '.join(parts)} of the layers that stay are masked; the share is of their "
         "weights. No weight is trained on the way.",
         "pruning_curve",
         draw_curve(found["name"], found["metric"], found["curve"]).picture,

@@ -1,7 +1,7 @@
-"""Gates on heads or neurons: factors on what they give, to simulate their removal and to ask what they are worth.
+"""Multiplicative masks on the outputs of heads or neurons, to simulate their removal and to score their importance.
 
-transformers 5 has neither ``head_mask`` nor ``prune_heads`` (it ignores the former in silence), so that the gates are
-ours: a forward pre-hook on the linear layer that reads what the units give. Shapes: B batch, T tokens, U units of a
+transformers 5 has neither ``head_mask`` nor ``prune_heads`` (it ignores the former in silence), so that masks are
+forward pre-hooks on the linear layer that reads the units' outputs. Shapes: B batch, T tokens, U units of a
 layer, d width of one (1 for a neuron).
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Gates:
-    """Factors on the units' outputs while :func:`gated` is open. Made by that function.
+class MaskHooks:
+    """Factors on the units' outputs within a :func:`mask_hooks` block, which creates it.
 
     ``masks`` are fixed ``[U]`` tensors, ``examples`` are ``[B, U]`` tensors of ones that require a gradient; both
     have one entry a layer, or none when they are not in use. A unit's output is multiplied by both. ``first`` is the
@@ -40,7 +40,7 @@ class Gates:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is now: one that gets its gates before a trainer moves it keeps them."""
+        """The model's present device: a trainer may move the model after the hooks are registered."""
         return self.first.weight.device
 
     def mask(self, masks: Sequence[Sequence[float] | Tensor] | None) -> None:
@@ -51,9 +51,9 @@ class Gates:
         self.masks = rows
 
     def per_example(self, batch_size: int) -> list[Tensor]:
-        """Return fresh gates of ones, ``[B, U]`` a layer.
+        """Return fresh masks of ones, ``[B, U]`` a layer.
 
-        After one backward of the *summed* loss of a batch of B, row b of ``gate.grad`` is the gradient of example b.
+        After one backward of the *summed* loss of a batch of B, row b of ``mask.grad`` is the gradient of example b.
         """
         self.examples = [torch.ones(batch_size, units, device=self.device, requires_grad=True) for units in self.counts]
         return self.examples
@@ -71,35 +71,35 @@ class Gates:
 
 
 @contextmanager
-def gated(model: PreTrainedModel, part: Part = "heads") -> Iterator[Gates]:
-    """Put gates on every head, or neuron, of a model; they are gone when the block ends.
+def mask_hooks(model: PreTrainedModel, part: Part = "heads") -> Iterator[MaskHooks]:
+    """Register a mask on every head, or neuron, of a model; the hooks are removed when the block ends.
 
-    Until :meth:`Gates.mask` or :meth:`Gates.per_example` is called the model computes what it always does.
+    Until :meth:`MaskHooks.mask` or :meth:`MaskHooks.per_example` is called the outputs are unchanged.
     """
     layers = units_of(model, part)
-    gates = Gates([units.count for units in layers], layers[0].columns)
+    hooks = MaskHooks([units.count for units in layers], layers[0].columns)
 
     def hook(index: int) -> Any:
-        return lambda module, inputs: (gates._apply(index, inputs[0]), *inputs[1:])
+        return lambda module, inputs: (hooks._apply(index, inputs[0]), *inputs[1:])
 
     handles = [units.columns.register_forward_pre_hook(hook(index)) for index, units in enumerate(layers)]
     try:
-        yield gates
+        yield hooks
     finally:
         for handle in handles:
             handle.remove()
 
 
-def gates_work(model: PreTrainedModel, part: Part = "heads") -> bool:
-    """Tell whether gates reach the logits: closing all units of any single layer must change them."""
+def masks_reach_logits(model: PreTrainedModel, part: Part = "heads") -> bool:
+    """Tell whether masks reach the logits: masking all units of any single layer must change them."""
     inputs = example_inputs(model)
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(), gated(model, part) as gates:
+        with torch.no_grad(), mask_hooks(model, part) as hooks:
             reference = model(**inputs).logits
-            for closed in range(len(gates.counts)):
-                gates.mask([[float(index != closed)] * units for index, units in enumerate(gates.counts)])
+            for masked in range(len(hooks.counts)):
+                hooks.mask([[float(index != masked)] * units for index, units in enumerate(hooks.counts)])
                 if torch.equal(model(**inputs).logits, reference):
                     return False
             return True
@@ -110,34 +110,32 @@ def gates_work(model: PreTrainedModel, part: Part = "heads") -> bool:
 Masks = Mapping[Part, Sequence[Tensor]]
 
 
-def open_masks(model: PreTrainedModel, parts: Sequence[Part] = ("heads",)) -> dict[Part, list[Tensor]]:
-    """Return masks with everything open."""
+def unmasked(model: PreTrainedModel, parts: Sequence[Part] = ("heads",)) -> dict[Part, list[Tensor]]:
+    """Return masks of ones."""
     return {part: [torch.ones(units.count) for units in units_of(model, part)] for part in parts}
 
 
-def masks_of(rows: Mapping[str, Sequence[Sequence[int]]]) -> Masks:
-    """Return masks as they are read from JSON."""
+def masks_from_json(rows: Mapping[str, Sequence[Sequence[int]]]) -> Masks:
+    """Return masks from lists of 0 and 1, as JSON holds them."""
     return {part: [torch.tensor(row, dtype=torch.float32) for row in layers] for part, layers in rows.items()}  # type: ignore[misc]
 
 
-def masks_without(model: PreTrainedModel, closed: Mapping[str, Sequence[Sequence[int]]]) -> Masks:
-    """Return masks that close units of a model by part and layer, as :class:`compress.training.trainer.Outcome` names
-    them.
-    """
-    masks = open_masks(model, [part for part in ("heads", "neurons") if part in closed])
+def masks_at(model: PreTrainedModel, masked: Mapping[str, Sequence[Sequence[int]]]) -> Masks:
+    """Return masks with zeros at positions by part and layer, as in :class:`compress.training.trainer.Outcome`."""
+    masks = unmasked(model, [part for part in ("heads", "neurons") if part in masked])
     for part, rows in masks.items():
-        for row, positions in zip(rows, closed[part], strict=True):
+        for row, positions in zip(rows, masked[part], strict=True):
             row[list(positions)] = 0.0
     return masks
 
 
-def closed_units(masks: Sequence[Tensor]) -> dict[int, list[int]]:
-    """Return layer -> positions of what masks close, as :mod:`compress.surgery.remove_units` removes it."""
+def masked_positions(masks: Sequence[Tensor]) -> dict[int, list[int]]:
+    """Return layer -> positions of the masked heads and neurons, as :mod:`compress.surgery.remove_units` removes it."""
     return {layer: (mask == 0).nonzero().flatten().tolist() for layer, mask in enumerate(masks)}
 
 
 def mask_key(masks: Masks) -> str:
-    """Return a short name for what masks close, by part and layer."""
+    """Return a short name for the masked heads and neurons, by part and layer."""
     given = b"".join(
         part.encode() + b":" + b"".join(row.bool().numpy().tobytes() + b"|" for row in rows)
         for part, rows in sorted(masks.items())
@@ -146,9 +144,9 @@ def mask_key(masks: Masks) -> str:
 
 
 @contextmanager
-def closed(model: PreTrainedModel, masks: Masks) -> Iterator[None]:
-    """Compute within the block as if what these masks close were not there."""
+def masked(model: PreTrainedModel, masks: Masks) -> Iterator[None]:
+    """Mask heads and neurons of a model within the block."""
     with ExitStack() as stack:
         for part, rows in masks.items():
-            stack.enter_context(gated(model, part)).mask(rows)
+            stack.enter_context(mask_hooks(model, part)).mask(rows)
         yield

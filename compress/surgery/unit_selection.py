@@ -1,4 +1,4 @@
-"""Which units to close next: pure functions on scores ``[L, U]`` and masks, ``[U]`` a layer, 1 for open."""
+"""Which units to mask next: pure functions on scores ``[L, U]`` and masks, ``[U]`` a layer, 1 for kept."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def normalised(scores: Tensor) -> Tensor:
     return torch.where(norms > 0, scores / norms, scores)
 
 
-def close_lowest(
+def mask_lowest(
     scores: Tensor, masks: Sequence[Tensor], count: int, *, keep: int = 1, multiple: int = 1, by_layer: bool = False
 ) -> list[Tensor]:
-    """Return masks with ``count`` more units closed: the lowest of all layers, or those of every layer above one width.
+    """Return masks with ``count`` more units masked: the lowest of all layers, or those of every layer above one width.
 
     Ties go by layer and unit, so that the same scores always give the same masks.
 
@@ -33,7 +33,7 @@ def close_lowest(
     """
     present = [int(mask.sum()) for mask in masks]
     if sum(max(0, number - keep) for number in present) < count:
-        raise ValueError("more units to close than the layers can give")
+        raise ValueError("more units to mask than the layers can give")
     ranked = [
         sorted((float(scores[layer, unit]), layer, int(unit)) for unit in mask.nonzero().flatten())
         for layer, mask in enumerate(masks)
@@ -42,11 +42,11 @@ def close_lowest(
         widths = _level(present, count, keep, multiple)
     else:
         widths = _rounded(_widths_by_score(ranked, count, keep), present, keep, multiple)
-    closed = [mask.clone() for mask in masks]
-    for mask, units, width in zip(closed, ranked, widths, strict=True):
+    masked = [mask.clone() for mask in masks]
+    for mask, units, width in zip(masked, ranked, widths, strict=True):
         for _, _, unit in units[: len(units) - width]:
             mask[unit] = 0
-    return closed
+    return masked
 
 
 def _widths_by_score(ranked: Sequence[Sequence[tuple[float, int, int]]], count: int, keep: int) -> list[int]:

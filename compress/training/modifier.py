@@ -21,11 +21,11 @@ class Modifier(Protocol):
 
 @runtime_checkable
 class MaskingModifier(Modifier, Protocol):
-    """An modifier that closes units for good.
+    """A modifier that masks heads or neurons permanently.
 
-    What the student is worth before the last of them is closed says nothing of the end, so that a later phase selects.
+    Scores from before the last unit is masked are those of another model, so that a later phase must select.
     """
 
     @property
     def masks(self) -> Mapping[Any, Sequence[Tensor]]:
-        """Of each part, ``heads`` or ``neurons``, a tensor ``[U]`` a layer: 1 for open, 0 for closed."""
+        """Of each part, ``heads`` or ``neurons``, a tensor ``[U]`` a layer: 1 for kept, 0 for masked."""

@@ -123,7 +123,7 @@ def fit(
         ):
             if last and selection and isinstance(modifier, MaskingModifier):
                 raise CompressError(
-                    f"{stretch.name} closes units until it ends, so that none of its weights can be selected; "
+                    f"{stretch.name} masks units until it ends, so that none of its weights can be selected; "
                     "let a phase without it follow"
                 )
             outcome = train(
@@ -148,8 +148,8 @@ def fit(
                 threads=threads,
                 quiet=quiet,
             )
-        if isinstance(modifier, MaskingModifier):  # detached, it has closed all that it will
-            outcome = replace(outcome, closed=closed_units(modifier))
+        if isinstance(modifier, MaskingModifier):  # detached, it has masked all that it will
+            outcome = replace(outcome, masked=masked_units(modifier))
         if not last:
             remember(work / stretch.name, model, outcome)
             logger.info("%s: %d steps in %.0f s", stretch.name, outcome.steps, outcome.seconds)
@@ -251,8 +251,8 @@ def modifying(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: Ph
     modifier.detach()
 
 
-def closed_units(modifier: MaskingModifier) -> dict[str, list[list[int]]]:
-    """Return which units are closed, by part and layer, as what is remembered in a file."""
+def masked_units(modifier: MaskingModifier) -> dict[str, list[list[int]]]:
+    """Return which units are masked, by part and layer, as what is remembered in a file."""
     return {
         part: [(mask == 0).nonzero().flatten().tolist() for mask in masks] for part, masks in modifier.masks.items()
     }

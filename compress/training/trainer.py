@@ -48,7 +48,7 @@ logger = logging.getLogger("compress")
 class Outcome:
     """How a training went: optimiser steps planned and taken, the best score and when, seconds of this start.
 
-    A stretch of training by which nothing is selected has no score. One that prunes says which units it ``closed``: of
+    A stretch of training by which nothing is selected has no score. One that prunes says which units it ``masked``: of
     ``heads`` and ``neurons`` a list a layer, of positions among those that were there.
     """
 
@@ -59,12 +59,12 @@ class Outcome:
     score_name: str
     precision: str
     seconds: float
-    closed: Mapping[str, list[list[int]]] | None = None
+    masked: Mapping[str, list[list[int]]] | None = None
 
     @property
     def noted(self) -> dict[str, Any]:
-        """What a manifest says of it: everything but which units were closed, which the shapes tell."""
-        return {key: value for key, value in asdict(self).items() if key != "closed"}
+        """What a manifest says of it: everything but which units were masked, which the shapes tell."""
+        return {key: value for key, value in asdict(self).items() if key != "masked"}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.pruning.importance import head_importance, scoring_batches
 from compress.surgery.remove_units import remove_heads, remove_neurons
-from compress.surgery.unit_masks import gated
+from compress.surgery.unit_masks import mask_hooks
 from tests.support.tagging import tagger
 from tests.support.tiny import (
     HEADS,
@@ -57,7 +57,7 @@ def score(model: Any, given: list[Batch], name: str = "gradient", **options: Any
 def one_at_a_time(model: Any, given: list[Batch]) -> Tensor:
     """Michel et al. 2019, equation 3, as it is written: one example, one backward, then the absolute value.
 
-    |dL/dxi_h| is |<context_h, dL/dcontext_h>|, read here from the input of the output projection: no gates.
+    |dL/dxi_h| is |<context_h, dL/dcontext_h>|, read here from the input of the output projection: no masks.
     """
     outputs = [layer.attention.output.dense for layer in model.bert.encoder.layer]
     contexts: list[Tensor] = []
@@ -106,7 +106,7 @@ def test_scores_are_one_a_neuron(name: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("name", CRITERIA)
-def test_missing_and_closed_heads_score_zero(name: str) -> None:
+def test_missing_and_masked_heads_score_zero(name: str) -> None:
     scores = score(pruned("bert"), batches(), name, masks=[torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0, 1.0])])
     assert scores.shape == (2, 3)
     assert (scores != 0).tolist() == [[False, True, False], [True, False, True]]
@@ -164,7 +164,7 @@ def test_scoring_twice_gives_the_same() -> None:
 
 
 def test_gradient_agrees_with_finite_differences() -> None:
-    """Scale a head's columns of the output projection by 1 +- e: that is its gate, without any of our code."""
+    """Scale a head's columns of the output projection by 1 +- e: that is its mask, without any of our code."""
     model, step = classifier("bert").double(), 1e-4
     tokens = tokenizer()(["the film is good", "a dull plot"], padding=True, return_tensors="pt")
     labels = torch.tensor([1, 0])
@@ -317,8 +317,8 @@ def test_the_oracle_is_what_a_model_loses_whose_head_is_sliced_off() -> None:
 
 def without(model: Any, absent: Any, batch: Batch) -> float:
     """Minus the loss of a model whose one shared layer has lost some heads; all four can go only by a mask."""
-    with gated(model) as gates:
-        gates.mask([[float(head not in absent) for head in range(HEADS)]])
+    with mask_hooks(model) as hooks:
+        hooks.mask([[float(head not in absent) for head in range(HEADS)]])
         return -loss_of(model, batch)
 
 

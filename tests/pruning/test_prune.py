@@ -30,7 +30,7 @@ from compress.pruning import targets as targets_module
 from compress.pruning.prune import prune
 from compress.recipes import Pruning
 from compress.reporting.pruning_page import view
-from compress.surgery.unit_masks import gated
+from compress.surgery.unit_masks import mask_hooks
 from compress.training import phases as phases_module
 from compress.training.trainer import EpochSampler
 from tests.support.tiny import LABELS, PRUNABLE, bilstm, classifier, onnx_directory, physical_layers, write
@@ -75,8 +75,8 @@ def test_uneven_heads_are_sliced_where_the_mask_was(teacher: Path, tmp_path: Pat
     kept = kept_heads(small)
     assert heads_per_layer(small) == [len(heads) for heads in kept] and sum(map(len, kept)) == 3
     inputs = tokenizer([row.text for row in train_rows()], padding=True, return_tensors="pt")
-    with torch.no_grad(), gated(whole) as gates:
-        gates.mask([[float(head in layer) for head in range(4)] for layer in kept])
+    with torch.no_grad(), mask_hooks(whole) as hooks:
+        hooks.mask([[float(head in layer) for head in range(4)] for layer in kept])
         assert (whole(**inputs).logits - small(**inputs).logits).abs().max() <= 1e-5
 
 
@@ -97,16 +97,16 @@ def test_scores_are_computed_again_after_every_step(
 ) -> None:
     from compress.pruning.criteria import gradient
 
-    closed: list[int] = []
+    masked: list[int] = []
     original = gradient.importance
 
     def spied(model: Any, batches: Any, masks: Any, **options: Any) -> torch.Tensor:
-        closed.append(sum(int((mask == 0).sum()) for mask in masks))
+        masked.append(sum(int((mask == 0).sum()) for mask in masks))
         return original(model, batches, masks, **options)
 
     monkeypatch.setattr(gradient, "importance", spied)
     pruned(teacher, tmp_path / "small", "5", step=0.25)
-    assert closed == [0, 2, 4]
+    assert masked == [0, 2, 4]
 
 
 def test_the_curve_as_csv_and_picture(teacher: Path, tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ def test_a_speed_is_measured_again_on_a_busy_host_and_refused_on_one_that_stays_
     assert heads_per_layer(load(again.path)[0]) == heads_per_layer(load(calm.path)[0])
 
 
-def test_units_are_closed_while_the_model_recovers(teacher: Path, tmp_path: Path) -> None:
+def test_cubic_schedule_masks_during_recovery(teacher: Path, tmp_path: Path) -> None:
     longer = replace(TRAINING, max_steps=20, learning_rate=1e-3)
     made = pruned(
         teacher,
@@ -480,12 +480,12 @@ def test_units_are_closed_while_the_model_recovers(teacher: Path, tmp_path: Path
     )
     model, _ = load(made.path)
     assert sum(heads_per_layer(model)) == 4 and sum(ffn_widths(model)) == 64 and model.config.hidden_size == 24
-    assert made.manifest is not None and made.manifest.notes["recovery"]["planned_steps"] == 8  # 12 closed the units
+    assert made.manifest is not None and made.manifest.notes["recovery"]["planned_steps"] == 8  # 12 masked the units
     assert [cut["removal"] for cut in content(made)["cuts"]] == ["nothing", "heads", "neurons", "hidden", "recovery"]
     assert not (made.path / "pruning_curve.csv").exists() and not (made.path / ".work").exists()
 
 
-def test_what_closes_learns_at_a_constant_rate_and_what_recovers_reads_other_rows(
+def test_cubic_schedule_has_a_constant_rate_and_its_own_row_order(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, rates, read = phases_module.train, list[str](), list[list[int]]()
@@ -508,9 +508,7 @@ def test_what_closes_learns_at_a_constant_rate_and_what_recovers_reads_other_row
     assert sorted(read[0]) == sorted(read[1]) and read[0][:8] != read[1][:8]
 
 
-def test_a_stopped_recovery_keeps_what_was_closed(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_recovery_keeps_the_masks(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"schedule": "cubic", "recover": 9.0, "training": replace(TRAINING, max_steps=10)}
     straight = pruned(teacher, tmp_path / "straight", **options)
     original, calls = phases_module.fit, list[int]()
@@ -709,7 +707,7 @@ def test_the_page_numbers_layers_as_they_were_in_the_model_it_began_with(teacher
 def test_heads_that_went_while_training_are_judged_as_they_were_trained(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model that was trained has its neurons closed too, so that both cuts are the same model."""
+    """The model that was trained has its neurons masked too, so that both cuts are the same model."""
     longer = replace(TRAINING, max_steps=10)
     made = pruned(
         teacher, tmp_path / "small", "4", ffn="50%", multiple=8, schedule="cubic", recover=9.0, training=longer

@@ -111,7 +111,7 @@ def test_all_faults_come_at_once() -> None:
         ({"phases": [{"losses": [{"name": "kl"}], "modifier": {"name": "x"}}]}, "unknown modifier 'x'"),
         (
             {"phases": [{"losses": [{"name": "kl"}], "modifier": {"name": "gradual-pruning", "heads": 4}}]},
-            "gradual-pruning closes units that a student would keep all the same; 'compress prune' removes them",
+            "gradual-pruning masks units that a student would keep all the same; 'compress prune' removes them",
         ),
         ({"vocabulary": {"size": 5}}, "vocabulary: size = 5 must be at least 100"),
         (

@@ -22,7 +22,7 @@ from compress.pruning.layer_and_width_scores import choose_layers
 from compress.pruning.scoring import value_of
 from compress.surgery.remove_layers import removable_layers, remove_layers, skipped
 from compress.surgery.remove_units import remove_heads, remove_neurons
-from compress.surgery.unit_masks import gated
+from compress.surgery.unit_masks import mask_hooks
 from tests.support.tiny import PRUNABLE, bilstm, classifier, examples, tokenizer, write
 
 FAMILIES = [family for family in PRUNABLE if family != "albert"]
@@ -107,8 +107,8 @@ def test_layers_heads_and_neurons_go_together(family: str, tmp_path: Path) -> No
     pruned, _ = load(write(tmp_path / "model", to_pruned(model), family))
     assert type(pruned) is MODEL_CLASSES[family] and torch.equal(logits(pruned), expected)
     assert (kept_layers(pruned), heads_per_layer(pruned), ffn_widths(pruned)) == ([0, 3], [3, 3], widths)
-    with gated(pruned) as gates:
-        gates.mask([[1, 1, 1], [0, 1, 1]])
+    with mask_hooks(pruned) as hooks:
+        hooks.mask([[1, 1, 1], [0, 1, 1]])
         masked = logits(pruned)
     remove_heads(pruned, {1: [0]})
     assert kept_heads(pruned) == [[0, 2, 3], [1, 3]]

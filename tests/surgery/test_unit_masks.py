@@ -1,4 +1,4 @@
-"""Heads and neurons: where they are, gates on them, and their removal, for every family."""
+"""Heads and neurons: where they are, masks on them, and their removal, for every family."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compress.models.attention import attention_layers
 from compress.models.dummy_inputs import example_inputs
 from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads, units_of
 from compress.surgery.remove_units import remove_heads, remove_neurons
-from compress.surgery.unit_masks import gated, gates_work
+from compress.surgery.unit_masks import mask_hooks, masks_reach_logits
 from tests.support.tiny import (
     FAMILIES,
     HEADS,
@@ -36,7 +36,7 @@ def test_shapes_are_found(family: str) -> None:
     assert ffn_widths(model) == [64] * layers
     # MobileBERT attends inside its bottleneck, which is half as wide here.
     assert {units.size for units in units_of(model)} == {4 if family == "mobilebert" else 8}
-    assert gates_work(model) and (family == "mobilebert" or gates_work(model, "neurons"))
+    assert masks_reach_logits(model) and (family == "mobilebert" or masks_reach_logits(model, "neurons"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -53,11 +53,11 @@ def test_sliced_equals_masked_and_pruning_composes(family: str) -> None:
     inputs = padded_example(model, 3, 11)
     model.eval()
     layers = physical_layers(family)
-    with torch.no_grad(), gated(model) as gates:
+    with torch.no_grad(), mask_hooks(model) as hooks:
         whole = model(**inputs).logits
-        gates.mask(MASKS[:layers])
+        hooks.mask(MASKS[:layers])
         masked = model(**inputs).logits
-        gates.mask([[1, 0, 0, 0], [0, 1, 0, 1]][:layers])
+        hooks.mask([[1, 0, 0, 0], [0, 1, 0, 1]][:layers])
         masked_further = model(**inputs).logits
     remove_heads(model, uneven(family))
     assert heads_per_layer(model) == heads_after_pruning(family) == [2, 3][:layers]
@@ -78,9 +78,9 @@ def test_a_model_without_neurons_equals_one_with_them_masked(family: str) -> Non
     masks = torch.ones(layers, 64)
     masks[0, [0, 7, 40]] = 0.0
     masks[-1, 10:] = 0.0
-    with torch.no_grad(), gated(model, "neurons") as gates:
+    with torch.no_grad(), mask_hooks(model, "neurons") as hooks:
         whole = model(**inputs).logits
-        gates.mask(list(masks))
+        hooks.mask(list(masks))
         masked = model(**inputs).logits
     remove_neurons(model, {layer: (1 - row).nonzero().flatten().tolist() for layer, row in enumerate(masks)})
     assert ffn_widths(model) == masks.sum(dim=1).int().tolist() == model.config.ffn_per_layer
@@ -101,8 +101,8 @@ def test_position_projections_of_their_own_lose_their_heads_too() -> None:
     model = AutoModelForSequenceClassification.from_config(config).eval()
     assert len(units_of(model)[0].rows) == 5
     inputs = padded_example(model, 2, 12)
-    with torch.no_grad(), gated(model) as gates:
-        gates.mask(MASKS)
+    with torch.no_grad(), mask_hooks(model) as hooks:
+        hooks.mask(MASKS)
         masked = model(**inputs).logits
     remove_heads(model, UNEVEN)
     with torch.no_grad():
@@ -121,55 +121,55 @@ def test_one_backward_gives_the_gradient_of_every_example(family: str) -> None:
     model = classifier(family)
     model.requires_grad_(False)
     inputs = padded_example(model, 3, 9)
-    with gated(model) as gates:
-        together = gates.per_example(3)
+    with mask_hooks(model) as hooks:
+        together = hooks.per_example(3)
         model(**inputs).logits[:, 0].sum().backward()
         for row in range(3):
-            alone = gates.per_example(1)
+            alone = hooks.per_example(1)
             model(**{name: tensor[row : row + 1] for name, tensor in inputs.items()}).logits[:, 0].sum().backward()
-            for batch_gate, gate in zip(together, alone, strict=True):
-                torch.testing.assert_close(batch_gate.grad[row], gate.grad[0], atol=1e-5, rtol=1e-4)
+            for batch_mask, mask in zip(together, alone, strict=True):
+                torch.testing.assert_close(batch_mask.grad[row], mask.grad[0], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["albert", "bert"])
 def test_gradient_agrees_with_finite_differences(family: str) -> None:
-    """ALBERT's gates act at every use of its one layer, and their gradient is the sum over the uses."""
+    """ALBERT's masks act at every use of its one layer, and their gradient is the sum over the uses."""
     layers = physical_layers(family)
     model = classifier(family).double()
     inputs = example_inputs(model, 1, 6)
-    step = 1e-3  # the gates are float32 numbers
-    with gated(model) as gates:
-        exact = gates.per_example(1)
+    step = 1e-3  # the masks are float32 numbers
+    with mask_hooks(model) as hooks:
+        exact = hooks.per_example(1)
         model(**inputs).logits[0, 0].backward()
-        gates.examples = []
+        hooks.examples = []
         for layer in range(layers):
             for head in range(HEADS):
                 values = []
                 for factor in (1 + step, 1 - step):
                     masks = torch.ones(layers, HEADS)
                     masks[layer, head] = factor
-                    gates.mask(list(masks))
+                    hooks.mask(list(masks))
                     with torch.no_grad():
                         values.append(model(**inputs).logits[0, 0].item())
                 slope = (values[0] - values[1]) / (2 * step)
                 assert slope == pytest.approx(exact[layer].grad[0, head].item(), rel=1e-2, abs=1e-4)
 
 
-def test_gates_are_gone_after_the_block() -> None:
+def test_masks_are_removed_after_the_block() -> None:
     model = classifier("bert")
     inputs = example_inputs(model)
     with torch.no_grad():
         before = model(**inputs).logits
-        with pytest.raises(RuntimeError), gated(model) as gates:
-            gates.mask([[0.0] * HEADS] * 2)
+        with pytest.raises(RuntimeError), mask_hooks(model) as hooks:
+            hooks.mask([[0.0] * HEADS] * 2)
             assert not torch.equal(model(**inputs).logits, before)
             raise RuntimeError
         assert torch.equal(model(**inputs).logits, before)
 
 
 def test_masks_of_another_model_are_refused() -> None:
-    with gated(classifier("bert")) as gates, pytest.raises(ValueError, match=r"\[4, 3\]"):
-        gates.mask([[1.0] * 4, [1.0] * 3])
+    with mask_hooks(classifier("bert")) as hooks, pytest.raises(ValueError, match=r"\[4, 3\]"):
+        hooks.mask([[1.0] * 4, [1.0] * 3])
 
 
 @pytest.mark.parametrize(

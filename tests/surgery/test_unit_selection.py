@@ -1,4 +1,4 @@
-"""Which units close next: the lowest, in widths that the hardware likes."""
+"""Which units are masked next: the lowest, in widths that the hardware likes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compress.surgery.unit_selection import close_lowest, normalised
+from compress.surgery.unit_selection import mask_lowest, normalised
 
 
 def test_each_layer_is_divided_by_its_own_norm() -> None:
@@ -18,35 +18,35 @@ def test_each_layer_is_divided_by_its_own_norm() -> None:
 
 def test_the_lowest_heads_of_all_layers_go_first() -> None:
     scores = torch.tensor([[0.1, 0.9, 0.3], [0.2, 0.8, 0.7]])
-    masks = close_lowest(scores, [torch.ones(3), torch.ones(3)], 3)
+    masks = mask_lowest(scores, [torch.ones(3), torch.ones(3)], 3)
     assert [mask.tolist() for mask in masks] == [[0, 1, 0], [0, 1, 1]]
 
 
 def test_a_layer_keeps_its_best_head_whatever_the_others_score() -> None:
     scores = torch.tensor([[0.1, 0.2, 0.3], [7.0, 8.0, 9.0]])
-    masks = close_lowest(scores, [torch.ones(3), torch.ones(3)], 3)
+    masks = mask_lowest(scores, [torch.ones(3), torch.ones(3)], 3)
     assert [mask.tolist() for mask in masks] == [[0, 0, 1], [0, 1, 1]]
 
 
 def test_ties_go_by_layer_and_head() -> None:
-    masks = close_lowest(torch.zeros(2, 3), [torch.ones(3), torch.ones(3)], 2)
+    masks = mask_lowest(torch.zeros(2, 3), [torch.ones(3), torch.ones(3)], 2)
     assert [mask.tolist() for mask in masks] == [[0, 0, 1], [1, 1, 1]]
 
 
 def test_masks_are_not_changed_in_place() -> None:
     before = [torch.ones(2), torch.ones(2)]
-    close_lowest(torch.zeros(2, 2), before, 1)
+    mask_lowest(torch.zeros(2, 2), before, 1)
     assert all(mask.tolist() == [1, 1] for mask in before)
 
 
 def test_more_than_the_layers_can_give_is_an_error() -> None:
-    with pytest.raises(ValueError, match="more units to close"):
-        close_lowest(torch.zeros(2, 2), [torch.ones(2), torch.ones(2)], 3)
+    with pytest.raises(ValueError, match="more units to mask"):
+        mask_lowest(torch.zeros(2, 2), [torch.ones(2), torch.ones(2)], 3)
 
 
 @st.composite
 def scored_layers(draw: st.DrawFn) -> tuple[torch.Tensor, list[torch.Tensor], int]:
-    """Scores of uneven layers, some heads closed already, and how many more shall close."""
+    """Scores of uneven layers, some heads masked already, and how many more shall be masked."""
     heads = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
     scores = torch.zeros(len(heads), max(heads))
     masks = []
@@ -61,15 +61,15 @@ def scored_layers(draw: st.DrawFn) -> tuple[torch.Tensor, list[torch.Tensor], in
 
 
 @given(scored_layers())
-def test_exactly_so_many_close_and_no_layer_is_left_without_heads(
+def test_the_count_is_exact_and_no_layer_loses_all_heads(
     drawn: tuple[torch.Tensor, list[torch.Tensor], int],
 ) -> None:
     scores, masks, count = drawn
-    closed = close_lowest(scores, masks, count)
-    assert sum(int(m.sum()) for m in masks) - sum(int(m.sum()) for m in closed) == count
-    for layer, (before, after) in enumerate(zip(masks, closed, strict=True)):
+    masked = mask_lowest(scores, masks, count)
+    assert sum(int(m.sum()) for m in masks) - sum(int(m.sum()) for m in masked) == count
+    for layer, (before, after) in enumerate(zip(masks, masked, strict=True)):
         assert after.sum() >= 1
-        assert (after <= before).all()  # what was closed stays closed
+        assert (after <= before).all()  # what was masked stays masked
         gone = scores[layer, : len(before)][(before == 1) & (after == 0)]
         left = scores[layer, : len(before)][after == 1]
         assert not len(gone) or gone.max() <= left.max()
@@ -77,26 +77,26 @@ def test_exactly_so_many_close_and_no_layer_is_left_without_heads(
 
 def test_layers_lose_alike_where_they_are_told_to() -> None:
     scores = torch.tensor([[0.1, 0.2, 0.3, 0.4], [7.0, 9.0, 8.0, 6.0]])
-    masks = close_lowest(scores, [torch.ones(4), torch.ones(4)], 4, by_layer=True)
+    masks = mask_lowest(scores, [torch.ones(4), torch.ones(4)], 4, by_layer=True)
     assert [mask.tolist() for mask in masks] == [[0, 0, 1, 1], [0, 1, 1, 0]]
-    masks = close_lowest(scores, [torch.tensor([1.0, 1, 0, 0]), torch.ones(4)], 2, by_layer=True)
+    masks = mask_lowest(scores, [torch.tensor([1.0, 1, 0, 0]), torch.ones(4)], 2, by_layer=True)
     assert [mask.tolist() for mask in masks] == [[1, 1, 0, 0], [0, 1, 1, 0]]  # the wider one comes down first
 
 
 def test_every_layer_keeps_what_it_is_told_to() -> None:
     scores = torch.tensor([[0.1, 0.2, 0.3, 0.4], [7.0, 9.0, 8.0, 6.0]])
     for by_layer in (False, True):
-        masks = close_lowest(scores, [torch.ones(4), torch.ones(4)], 2, keep=3, by_layer=by_layer)
+        masks = mask_lowest(scores, [torch.ones(4), torch.ones(4)], 2, keep=3, by_layer=by_layer)
         assert [int(mask.sum()) for mask in masks] == [3, 3]
         with pytest.raises(ValueError, match="more units"):
-            close_lowest(scores, [torch.ones(4), torch.ones(4)], 3, keep=3, by_layer=by_layer)
+            mask_lowest(scores, [torch.ones(4), torch.ones(4)], 3, keep=3, by_layer=by_layer)
 
 
 def test_widths_are_multiples_and_the_best_of_a_layer_stay() -> None:
     torch.manual_seed(0)
     scores = torch.rand(3, 64)
     scores[1] += 0.2
-    masks = close_lowest(scores, [torch.ones(64)] * 3, 96, keep=16, multiple=16)
+    masks = mask_lowest(scores, [torch.ones(64)] * 3, 96, keep=16, multiple=16)
     widths = [int(mask.sum()) for mask in masks]
     assert sum(widths) == 96 and all(width % 16 == 0 and width >= 16 for width in widths)
     assert widths[1] > max(widths[0], widths[2])
@@ -118,20 +118,20 @@ def test_rounded_widths_are_near_to_what_was_asked(
     scores = torch.rand(len(present), max(present))
     count = min(count, sum(max(0, number - multiple) for number in present))
     before = [torch.ones(number) for number in present]
-    closed = close_lowest(scores, before, count, keep=multiple, multiple=multiple, by_layer=by_layer)
-    widths = [int(mask.sum()) for mask in closed]
+    masked = mask_lowest(scores, before, count, keep=multiple, multiple=multiple, by_layer=by_layer)
+    widths = [int(mask.sum()) for mask in masked]
     for width, number in zip(widths, present, strict=True):
         assert width == number or (width % multiple == 0 and multiple <= width < number)
     assert abs(sum(widths) - (sum(present) - count)) <= multiple * len(present)
     if by_layer:
         assert all(width in {min(number, max(widths)) for number in present} for width in widths)
     else:
-        exact = close_lowest(scores, before, count, keep=multiple)
+        exact = mask_lowest(scores, before, count, keep=multiple)
         assert sum(int(mask.sum()) for mask in exact) == sum(present) - count
 
 
 def test_layers_come_down_to_one_width_where_the_amount_does_not_divide() -> None:
-    masks = close_lowest(torch.rand(6, 12), [torch.ones(12)] * 6, 43, by_layer=True)
+    masks = mask_lowest(torch.rand(6, 12), [torch.ones(12)] * 6, 43, by_layer=True)
     assert [int(mask.sum()) for mask in masks] == [5] * 6  # 4.83 of each
-    masks = close_lowest(torch.rand(6, 1536), [torch.ones(1536)] * 6, 3686, keep=32, multiple=32, by_layer=True)
+    masks = mask_lowest(torch.rand(6, 1536), [torch.ones(1536)] * 6, 3686, keep=32, multiple=32, by_layer=True)
     assert [int(mask.sum()) for mask in masks] == [928] * 6  # 921.7 of each

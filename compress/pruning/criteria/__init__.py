@@ -1,5 +1,6 @@
-"""Criteria: ``importance(model, batches, masks, *, options) -> Tensor`` ``[L, U]``, raw: the largest matters most.
+"""Pruning criteria: ``importance(model, batches, masks, *, options) -> Tensor`` ``[L, U]`` of raw scores.
 
-One a file. ``batches`` are :class:`compress.models.batch.Batch` with labels; ``masks`` are the units that are still
-open, per layer, and a closed or missing one scores zero. A criterion with the option ``part`` scores ``neurons`` too.
+One criterion per file; the highest score is the most important unit. ``batches`` are labelled
+:class:`compress.models.batch.Batch`. ``masks`` are 1 for a kept and 0 for a removed unit of a layer;
+removed and missing units score zero. A criterion with the option ``part`` scores ``neurons`` too.
 """

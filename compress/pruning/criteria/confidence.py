@@ -15,7 +15,7 @@ from torch import Tensor
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.pruning.scoring import as_scores
-from compress.surgery.unit_masks import gated
+from compress.surgery.unit_masks import mask_hooks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def importance(model: PreTrainedModel, batches: Iterable[Batch], masks: Sequence[Tensor] | None = None) -> Tensor:
     """Return raw scores ``[L, H]``; a layer that is used several times (ALBERT) has the mean over its uses."""
     before = model.config._attn_implementation
-    with fixed_weights(model), gated(model) as gates:
+    with fixed_weights(model), mask_hooks(model) as hooks:
         if masks is not None:
-            gates.mask(masks)
-        totals = [torch.zeros(heads, dtype=torch.float64) for heads in gates.counts]
+            hooks.mask(masks)
+        totals = [torch.zeros(heads, dtype=torch.float64) for heads in hooks.counts]
         tokens = 0
         model.set_attn_implementation("eager")  # the others give no weights
         try:

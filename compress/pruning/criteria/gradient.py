@@ -1,6 +1,6 @@
 """How much the loss of each example would change if a head were damped: ``I_h = mean over examples of |dL/dxi_h|``.
 
-Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv:1905.10650), equation 3. A gate of its own for
+Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv:1905.10650), equation 3. A mask of its own for
 every example makes one backward of the *summed* loss give each example's gradient, so that absolute values are taken
 before the mean, as the equation says, and nothing piles up over batches.
 """
@@ -17,7 +17,7 @@ from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import Part
 from compress.pruning.scoring import Labels, as_scores, labels_of, losses_of
-from compress.surgery.unit_masks import gated
+from compress.surgery.unit_masks import mask_hooks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,17 +38,17 @@ def importance(
     Args:
         labels: ``gold``, or ``own``: the classes that the model predicts itself, which needs no labels.
     """
-    # Only the gates need a gradient; this spares two thirds of the backward.
-    with fixed_weights(model), gated(model, part) as gates, torch.enable_grad():
+    # Only the masks need a gradient; this spares two thirds of the backward.
+    with fixed_weights(model), mask_hooks(model, part) as hooks, torch.enable_grad():
         if masks is not None:
-            gates.mask(masks)
-        totals = [torch.zeros(units, dtype=torch.float64) for units in gates.counts]
+            hooks.mask(masks)
+        totals = [torch.zeros(units, dtype=torch.float64) for units in hooks.counts]
         rows = 0
         for batch in batches:
-            opened = gates.per_example(len(batch.input_ids))
+            factors = hooks.per_example(len(batch.input_ids))
             logits = batch.answers(model(**batch.inputs()).logits)
             loss = losses_of(logits, labels_of(batch, logits, labels)).sum()
-            for total, gradient in zip(totals, torch.autograd.grad(loss, opened), strict=True):
+            for total, gradient in zip(totals, torch.autograd.grad(loss, factors), strict=True):
                 total += gradient.abs().sum(dim=0).double().cpu()
             rows += len(batch.input_ids)
     return as_scores([total / rows for total in totals], masks)

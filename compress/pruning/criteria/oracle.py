@@ -15,7 +15,7 @@ from torch import Tensor
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.pruning.scoring import Measure, Values, as_scores
-from compress.surgery.unit_masks import open_masks
+from compress.surgery.unit_masks import unmasked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,7 +37,7 @@ def importance(
         values: what is known already; what is not is added.
     """
     kept, known = list(batches), values or Values()
-    present = open_masks(model)["heads"] if masks is None else [m.clone() for m in masks]
+    present = unmasked(model)["heads"] if masks is None else [m.clone() for m in masks]
     scores = [torch.zeros(len(heads)) for heads in present]
     with fixed_weights(model):
         whole = known.of(model, {"heads": present}, kept, measure)

@@ -18,7 +18,7 @@ from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.pruning.scoring import Measure, Values, as_scores
-from compress.surgery.unit_masks import open_masks
+from compress.surgery.unit_masks import unmasked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,14 +46,14 @@ def importance(
     if permutations < 1:
         raise CompressError(f"permutations = {permutations} is not possible; give 1 or more")
     kept, known, generator = list(batches), values or Values(), torch.Generator().manual_seed(seed)
-    open_ones = open_masks(model)["heads"] if masks is None else list(masks)
-    places = [(layer, head) for layer, row in enumerate(open_ones) for head in row.nonzero().flatten().tolist()]
-    scores = [torch.zeros(len(row), dtype=torch.float64) for row in open_ones]
+    kept_heads = unmasked(model)["heads"] if masks is None else list(masks)
+    places = [(layer, head) for layer, row in enumerate(kept_heads) for head in row.nonzero().flatten().tolist()]
+    scores = [torch.zeros(len(row), dtype=torch.float64) for row in kept_heads]
     order: list[int] = []
     with fixed_weights(model):
         for number in range(permutations):
             order = order[::-1] if number % 2 else torch.randperm(len(places), generator=generator).tolist()
-            present = [torch.zeros(len(row)) for row in open_ones]
+            present = [torch.zeros(len(row)) for row in kept_heads]
             before = known.of(model, {"heads": present}, kept, measure)
             for index in order:
                 layer, head = places[index]

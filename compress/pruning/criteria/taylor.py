@@ -17,7 +17,7 @@ from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import Part, units_of
 from compress.pruning.scoring import Labels, as_scores, labels_of, losses_of
-from compress.surgery.unit_masks import gated
+from compress.surgery.unit_masks import mask_hooks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,9 +37,9 @@ def importance(
         parameter for units in layers for linear in (*units.rows, units.columns) for parameter in linear.parameters()
     ]
     sums = [torch.zeros_like(weight) for weight in weights]
-    with fixed_weights(model, learning=True), gated(model, part) as gates, torch.enable_grad():
+    with fixed_weights(model, learning=True), mask_hooks(model, part) as hooks, torch.enable_grad():
         if masks is not None:
-            gates.mask(masks)
+            hooks.mask(masks)
         rows = 0
         for batch in batches:
             logits = batch.answers(model(**batch.inputs()).logits)

@@ -22,7 +22,7 @@ from compress.surgery import unit_masks
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.training import phases
 from compress.training.modifiers import gradual_pruning
-from compress.training.modifiers.gradual_pruning import STATE, GradualPruning, attach, closed_share
+from compress.training.modifiers.gradual_pruning import STATE, GradualPruning, attach, masked_share
 from compress.training.phases import Teachers, fit
 from compress.training.tokenized_dataset import TrainingRow
 from compress.training.trainer import Outcome
@@ -67,7 +67,7 @@ def totals(model: PreTrainedModel, part: Part) -> Tensor:
     return model.get_buffer(f"{STATE}.{part}.totals")
 
 
-def closed(attached: GradualPruning, part: Part) -> int:
+def masked(attached: GradualPruning, part: Part) -> int:
     return sum(int((mask == 0).sum()) for mask in attached.masks[part])
 
 
@@ -77,23 +77,23 @@ def closed(attached: GradualPruning, part: Part) -> int:
 def test_the_schedule_is_equation_1() -> None:
     final, begin, end = 0.6, 0.0, 1.0
     for progress in (0.0, 0.1, 0.25, 0.5, 0.9, 1.0):  # s_t = s_f + (s_i - s_f) (1 - (t - t_0) / (n dt))^3
-        assert final * closed_share(progress) == pytest.approx(final + (begin - final) * (1 - progress / end) ** 3)
-    assert [closed_share(k / 2) for k in range(3)] == [0, 0.875, 1]
+        assert final * masked_share(progress) == pytest.approx(final + (begin - final) * (1 - progress / end) ** 3)
+    assert [masked_share(k / 2) for k in range(3)] == [0, 0.875, 1]
 
 
-def test_units_are_closed_when_the_schedule_says() -> None:
+def test_units_are_masked_by_the_cubic_schedule() -> None:
     model = without_dropout(classifier("bert"))
     attached = attach(model, None, heads=6, neurons=64, until=0.6, updates=3, multiple=1)
     found = []
     for done in range(10):
         attached.step(done / 10)
-        found.append((closed(attached, "heads"), closed(attached, "neurons")))
+        found.append((masked(attached, "heads"), masked(attached, "neurons")))
         learn(model, batches(model, (2,)))
     # After a third, 1 - (2/3)^3 = 19/27; after two thirds, 26/27: of 6 heads 4.2 and 5.8, of 64 neurons 45.04 and 61.6.
     assert found == [(0, 0)] * 2 + [(4, 45)] * 2 + [(6, 62)] * 2 + [(6, 64)] * 4
 
 
-def test_what_is_closed_stays_closed_and_every_layer_keeps_its_share() -> None:
+def test_masked_units_stay_masked_and_layers_keep_their_share() -> None:
     model = without_dropout(classifier("bert"))
     attached = attach(model, None, heads=4, neurons=70, updates=5, keep_heads=2, multiple=16)
     before = attached.masks
@@ -105,23 +105,23 @@ def test_what_is_closed_stays_closed_and_every_layer_keeps_its_share() -> None:
         assert all(int(mask.sum()) % 16 == 0 for mask in now["neurons"])
         before = now
     assert [int(mask.sum()) for mask in before["heads"]] == [2, 2]
-    assert closed(attached, "neurons") == 64  # the nearest to 70 that widths of 16 allow
+    assert masked(attached, "neurons") == 64  # the nearest to 70 that widths of 16 allow
 
 
-def test_a_phase_too_short_for_its_updates_closes_the_rest_at_its_end() -> None:
+def test_a_short_phase_masks_the_rest_at_its_end() -> None:
     model = without_dropout(classifier("bert"))
     attached = attach(model, None, heads=5, until=1.0)
     attached.step(0.0)
     learn(model, batches(model))
-    assert closed(attached, "heads") == 0
+    assert masked(attached, "heads") == 0
     attached.detach()
-    assert closed(attached, "heads") == 5
+    assert masked(attached, "heads") == 5
 
 
-def test_without_any_batch_nothing_is_closed() -> None:
+def test_without_any_batch_nothing_is_masked() -> None:
     attached = attach(classifier("bert"), None, heads=5)
     attached.detach()
-    assert closed(attached, "heads") == 0
+    assert masked(attached, "heads") == 0
 
 
 # By what
@@ -139,9 +139,9 @@ def test_importance_is_that_of_the_gradient_criterion(family: str, part: Part) -
     given = batches(model)
     rows = sum(len(batch.input_ids) for batch in given)
     attached = attach(model, None, **{part: 2 if part == "heads" else 24}, multiple=1, updates=2, until=1.0)
-    for done in (0.0, 0.5):  # all open, then with some closed
+    for done in (0.0, 0.5):  # all kept, then with some masked
         attached.step(done)
-        assert (closed(attached, part) > 0) == (done > 0)
+        assert (masked(attached, part) > 0) == (done > 0)
         learn(model, given)
         expected = importance(model.eval(), given, attached.masks[part], part=part)
         torch.testing.assert_close(totals(model, part) / rows, expected, atol=1e-6, rtol=1e-4)
@@ -149,7 +149,7 @@ def test_importance_is_that_of_the_gradient_criterion(family: str, part: Part) -
 
 
 def test_the_lowest_go_whether_layers_are_compared_as_they_are_or_normalised() -> None:
-    from compress.surgery.unit_selection import close_lowest, normalised
+    from compress.surgery.unit_selection import mask_lowest, normalised
 
     for normalise in (True, False):
         model = without_dropout(classifier("bert", seed=1))
@@ -157,7 +157,7 @@ def test_the_lowest_go_whether_layers_are_compared_as_they_are_or_normalised() -
         learn(model, batches(model))
         scores = totals(model, "heads").clone()
         attached.detach()
-        expected = close_lowest(normalised(scores) if normalise else scores, [torch.ones(HEADS)] * LAYERS, 4)
+        expected = mask_lowest(normalised(scores) if normalise else scores, [torch.ones(HEADS)] * LAYERS, 4)
         assert [mask.tolist() for mask in attached.masks["heads"]] == [mask.tolist() for mask in expected]
 
 
@@ -191,7 +191,7 @@ def test_bfloat16_gives_nearly_the_same_importance() -> None:
 # What the student is meanwhile and afterwards
 
 
-def test_until_something_is_closed_the_student_learns_what_it_would() -> None:
+def test_training_is_unchanged_before_the_first_mask() -> None:
     plain, model = (without_dropout(classifier("bert")) for _ in range(2))
     attach(model, None, heads=4, neurons=64)
     assert len(list(model.parameters())) == len(list(plain.parameters()))  # nothing more for optimiser or clipping
@@ -218,12 +218,12 @@ def test_evaluations_see_what_is_open_and_count_for_nothing(family: str) -> None
     attached.detach()
     with torch.no_grad():
         whole = model(**batch.inputs()).logits
-        with unit_masks.closed(model, {"heads": attached.masks["heads"]}):
+        with unit_masks.masked(model, {"heads": attached.masks["heads"]}):
             expected = model(**batch.inputs()).logits
     assert torch.equal(found, expected) and not torch.equal(found, whole)
 
 
-def test_what_was_closed_is_sliced_off_without_a_change() -> None:
+def test_removing_masked_units_keeps_the_logits() -> None:
     model = without_dropout(classifier("bert"))
     (batch,) = batches(model, (4,))
     attached = attach(model, None, heads=4, neurons=64, updates=2)
@@ -233,7 +233,7 @@ def test_what_was_closed_is_sliced_off_without_a_change() -> None:
     with torch.no_grad():
         expected = model.eval()(**batch.inputs()).logits
         attached.detach()
-        removed = phases.closed_units(attached)
+        removed = phases.masked_units(attached)
         remove_heads(model, dict(enumerate(removed["heads"])))
         remove_neurons(model, dict(enumerate(removed["neurons"])))
         torch.testing.assert_close(model(**batch.inputs()).logits, expected, atol=1e-5, rtol=1e-5)
@@ -252,7 +252,7 @@ def test_nothing_is_left_when_it_ends() -> None:
     assert after.keys() == before.keys() and all(torch.equal(after[key], before[key]) for key in before)
     assert set(model.__dict__) == keys and model.config.to_dict() == classifier("bert").config.to_dict()
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
-    assert closed(attached, "heads") == 4  # it can still tell
+    assert masked(attached, "heads") == 4  # it can still tell
 
 
 @pytest.mark.parametrize(
@@ -343,10 +343,10 @@ def stop_at(number: int, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str)
     monkeypatch.setattr(owner, name, stopping)
 
 
-def test_a_phase_tells_what_it_closed(tmp_path: Path) -> None:
+def test_a_phase_returns_its_masks(tmp_path: Path) -> None:
     model, (outcome,) = trained(tmp_path)
-    assert outcome.closed is not None and outcome.best_score is None
-    assert {part: sum(map(len, by_layer)) for part, by_layer in outcome.closed.items()} == {"heads": 4, "neurons": 64}
+    assert outcome.masked is not None and outcome.best_score is None
+    assert {part: sum(map(len, by_layer)) for part, by_layer in outcome.masked.items()} == {"heads": 4, "neurons": 64}
     assert STATE not in dict(model.named_children())
 
 
@@ -358,15 +358,15 @@ def test_a_stopped_phase_goes_on_as_if_it_had_not(step: int, tmp_path: Path, mon
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "stopped")
     resumed: list[int] = []
-    original = gradual_pruning.Closing.close
+    original = gradual_pruning.PartMasks.mask
 
-    def closing(self: Any, share: float) -> None:
+    def masking(self: Any, share: float) -> None:
         resumed.append(self.count)
         original(self, share)
 
-    monkeypatch.setattr(gradual_pruning.Closing, "close", closing)
+    monkeypatch.setattr(gradual_pruning.PartMasks, "mask", masking)
     model, (found,) = trained(tmp_path / "stopped")
-    assert found.closed == expected.closed
+    assert found.masked == expected.masked
     same(model, whole)
     # Updates come before steps 3, 5, 8 and 10, counted from 0, and every second step is followed by a checkpoint.
     taken = {1: 0, 5: 1, 11: 3}[step]
@@ -376,15 +376,15 @@ def test_a_stopped_phase_goes_on_as_if_it_had_not(step: int, tmp_path: Path, mon
 def test_a_phase_stopped_after_its_last_step_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, (expected,) = trained(tmp_path / "whole")
     with monkeypatch.context() as patched:
-        stop_at(0, patched, phases, "closed_units")
+        stop_at(0, patched, phases, "masked_units")
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "stopped")
     model, (found,) = trained(tmp_path / "stopped")
-    assert (found.closed, found.steps) == (expected.closed, expected.steps)
+    assert (found.masked, found.steps) == (expected.masked, expected.steps)
     same(model, whole)
 
 
-def test_a_later_phase_finds_again_what_an_earlier_one_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_recalls_the_masks_of_a_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = (PRUNING, RECOVERY)
     whole, expected = trained(tmp_path / "whole", planned, steps=24, selected=True)
     with monkeypatch.context() as patched:
@@ -392,23 +392,23 @@ def test_a_later_phase_finds_again_what_an_earlier_one_closed(tmp_path: Path, mo
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "stopped", planned, steps=24, selected=True)
     model, found = trained(tmp_path / "stopped", planned, steps=24, selected=True)
-    assert found[0].closed and found[0].closed == expected[0].closed
-    assert found[1].closed is None and found[1].best_score is not None
+    assert found[0].masked and found[0].masked == expected[0].masked
+    assert found[1].masked is None and found[1].best_score is not None
     same(model, whole)
 
 
 def test_pruned_sliced_and_recovered_in_one_folder(tmp_path: Path) -> None:
     model, (pruning,) = trained(tmp_path)
-    assert pruning.closed is not None
-    remove_heads(model, dict(enumerate(pruning.closed["heads"])))
-    remove_neurons(model, dict(enumerate(pruning.closed["neurons"])))
+    assert pruning.masked is not None
+    remove_heads(model, dict(enumerate(pruning.masked["heads"])))
+    remove_neurons(model, dict(enumerate(pruning.masked["neurons"])))
     smaller, (recovery,) = trained(tmp_path, (RECOVERY,), model=to_pruned(model), selected=True)
     assert recovery.steps > 0 and recovery.best_score is not None
     assert sum(units.count for units in units_of(smaller)) == LAYERS * HEADS - 4
     _, (again,) = trained(tmp_path)  # a later start finds the same
-    assert again.closed == pruning.closed
+    assert again.masked == pruning.masked
 
 
-def test_a_phase_that_closes_units_does_not_select(tmp_path: Path) -> None:
-    with pytest.raises(CompressError, match="phase-1-pruning closes units until it ends, .* let a phase without it"):
+def test_a_phase_that_masks_units_does_not_select(tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="phase-1-pruning masks units until .* let a phase without it"):
         trained(tmp_path, selected=True)
