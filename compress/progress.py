@@ -58,7 +58,7 @@ def quiet_libraries() -> None:
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # read when datasets is imported: 85 MB, if at all
     import transformers
 
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call,unused-ignore]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call,unused-ignore]
     if "datasets" in sys.modules:
         sys.modules["datasets"].disable_progress_bars()

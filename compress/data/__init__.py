@@ -6,7 +6,8 @@ from compress.data.grouped_split import grouped_split
 from compress.data.label_encoding import encode_gold, encode_labels, encode_scores, infer_labels, infer_task
 from compress.data.labelled import LabelledData
 from compress.data.overlap import CheckedRoles, check_roles
-from compress.data.sources import ExampleSource, TextSource, join_sources, open_source, read_examples
+from compress.data.sources import ExampleSource, join_sources, open_source, read_examples
+from compress.data.text_source import IterableSource, TextSource
 
 __all__ = [
     "CheckedRoles",
@@ -14,6 +15,7 @@ __all__ = [
     "ContentFingerprint",
     "Example",
     "ExampleSource",
+    "IterableSource",
     "LabelledData",
     "TextSource",
     "check_roles",

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TypeAlias
 
 from compress.data.examples import Example, row_key
+from compress.data.text_source import TextSource
 from compress.errors import CompressError
 
-if TYPE_CHECKING:
-    from compress.data.sources import TextSource
-
-
-RoleData: TypeAlias = Union[Sequence[Example], "TextSource"]
+RoleData: TypeAlias = Sequence[Example] | TextSource
 FITTING = ("train", "unlabeled")
 HELD_OUT = ("validation", "test")
 _NOTHING: list[Example] | TextSource = []

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import glob
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compress.data.column_inference import choose_columns
-from compress.data.examples import Columns, Example, row_key
+from compress.data.examples import Columns, Example
 from compress.data.fingerprints import content_sha256
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import read_table
 from compress.data.label_encoding import infer_labels
+from compress.data.text_source import IterableSource, Subset, TextSource
 from compress.errors import CompressError
 
 _FORMAT_NAMES = {
@@ -30,53 +30,32 @@ _FORMAT_NAMES = {
 }
 
 
-class TextSource:
-    """Examples streamed from one or more files; every ``iter()`` starts a new pass.
+class FileSource(IterableSource):
+    """Examples streamed from one or more files.
 
     Several files are read in turn, a row from each, so that the start of a stream holds all of
     them. Rows without text are skipped and counted; ``describe()`` says how many were met.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[tuple[Table, Columns]],
-        *,
-        name: str,
-        role: str,
-        labelled: bool,
-        limit: int | None = None,
-        excluded: frozenset[bytes] = frozenset(),
-        spread: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, tables: Sequence[Table], columns: Columns, *, name: str, labelled: bool) -> None:
         self.name = name
-        self.role = role
-        self.labelled = labelled
-        self.format = parts[0][0].format
-        self.columns = parts[0][1]
-        self.identity = frozenset(place for table, _ in parts for place in table.identity)
-        self._parts = parts
-        self._limit = limit
-        self._excluded = excluded
-        self._spread = spread
+        self.format = tables[0].format
+        self.columns = columns
+        self.identity = frozenset(place for table in tables for place in table.identity)
+        self._labelled = labelled
+        self._tables = tables
         self._skipped = 0
 
     def __iter__(self) -> Iterator[Example]:
         self._skipped = 0
-        streams = [self._rows(table, columns) for table, columns in self._parts]
-        examples: Iterator[Example] = itertools.islice(_in_turn(streams), self._limit)
-        if self._spread:
-            rows, total = self._spread
-            numbered = enumerate(examples)
-            examples = (e for n, e in numbered if n * rows // total != (n - 1) * rows // total)
-        if not self._excluded:
-            return examples
-        return (example for example in examples if row_key(example) not in self._excluded)
+        return _in_turn([self._rows(table) for table in self._tables])
 
-    def _rows(self, table: Table, columns: Columns) -> Iterator[Example]:
+    def _rows(self, table: Table) -> Iterator[Example]:
+        columns = self.columns
         index = {name: position for position, name in enumerate(table.columns)}
         text_at = index[columns.text]
         pair_at = None if columns.text_pair is None else index[columns.text_pair]
-        label_at = None if columns.label is None or not self.labelled else index[columns.label]
+        label_at = None if columns.label is None or not self._labelled else index[columns.label]
         for number, cells in table.rows():
             text = (cells[text_at] or "").strip()
             pair = None if pair_at is None else (cells[pair_at] or "").strip()
@@ -94,55 +73,25 @@ class TextSource:
                 )
             yield Example(text, pair, label)
 
-    def without(self, keys: frozenset[bytes]) -> TextSource:
-        """Return this source without the rows that have one of these keys; nothing is read yet."""
-        return TextSource(
-            self._parts,
-            name=self.name,
-            role=self.role,
-            labelled=self.labelled,
-            limit=self._limit,
-            excluded=self._excluded | keys,
-            spread=self._spread,
-        )
-
-    def sample(self, rows: int) -> TextSource:
-        """Return this source cut to ``rows`` rows spread evenly over it; reads it once, to count.
-
-        The first rows of a file are rarely like the rest: pools are sorted by date, label or origin.
-        """
-        total = sum(1 for _ in self)
-        if total <= rows:
-            return self
-        return TextSource(
-            self._parts,
-            name=f"{self.name} ({rows:,} of {total:,} rows)",
-            role=self.role,
-            labelled=self.labelled,
-            limit=self._limit,
-            excluded=self._excluded,
-            spread=(rows, total),
-        )
-
     def describe(self) -> str:
         """Return one line to show: ``train.tsv: TSV without quoting, text = sentence, label = label``."""
-        table, named = self._parts[0][0], self._parts[0][0].named
+        table, named = self._tables[0], self._tables[0].named
         kind, comma, rest = self.format.partition(",")
         shown = [_FORMAT_NAMES.get(kind, kind) + comma + rest + ("" if named else ", no header")]
         used = {"text": self.columns.text, "pair": self.columns.text_pair}
-        if self.labelled:
+        if self._labelled:
             used["label"] = self.columns.label
         if not table.fixed:
             shown += [f"{what} = {'' if named else 'column '}{name}" for what, name in used.items() if name]
         notes = {"rows without text, skipped": self._skipped}
-        for table in {id(table): table for table, _ in self._parts}.values():
+        for table in self._tables:
             for note, count in table.notes.items():
                 notes[note] = notes.get(note, 0) + count
         shown += [f"{note}: {count:,}" for note, count in notes.items() if count]
         return f"{self.name}: {', '.join(shown)}"
 
 
-class ExampleSource(TextSource):
+class ExampleSource(IterableSource):
     """Examples in memory as a source, without their labels."""
 
     def __init__(self, examples: Sequence[Example], name: str) -> None:
@@ -157,16 +106,12 @@ class ExampleSource(TextSource):
         return f"{self.name}: {len(self.examples):,} rows"
 
 
-class JoinedSource(TextSource):
-    """Several sources read in turn, a row from each, each with its own columns and cuts."""
+class JoinedSource(IterableSource):
+    """Several sources read in turn, a row from each, each with its own columns and exclusions."""
 
     def __init__(self, sources: Sequence[TextSource]) -> None:
         self.sources = sources
         self.name = " + ".join(source.name for source in sources)
-        self.role = sources[0].role
-        self.labelled = sources[0].labelled
-        self.format = sources[0].format
-        self.columns = sources[0].columns
         self.identity = frozenset().union(*(source.identity for source in sources))
 
     def __iter__(self) -> Iterator[Example]:
@@ -237,9 +182,8 @@ def open_source(
     odd = next((table for table in tables if table.columns != tables[0].columns), None)
     if odd is not None:
         raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")
-    columns = _columns(tables[0], given, labelled)
-    parts = [(table, columns) for table in tables]
-    return TextSource(parts, name=name, role=role, labelled=labelled, limit=limit)
+    source = FileSource(tables, _columns(tables[0], given, labelled), name=name, labelled=labelled)
+    return source if limit is None else Subset(source, limit=limit)
 
 
 def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
@@ -256,7 +200,7 @@ def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
 
 
 def read_examples(source: TextSource) -> list[Example]:
-    """Read a labelled set into memory.
+    """Read a set into memory.
 
     Raises:
         CompressError: when it is empty, or all rows have the same label (unless the labels are scores).
@@ -264,12 +208,10 @@ def read_examples(source: TextSource) -> list[Example]:
     examples = list(source)
     if not examples:
         raise CompressError(f"{source.name} has no row with text: give a file with at least one.")
-    if source.labelled:
-        labels = infer_labels(examples)
-        if labels is not None and len(labels) == 1:
-            raise CompressError(
-                f"{source.name} has only one class, {labels[0]!r}, in its {len(examples):,} rows: give "
-                "rows of two or more "
-                "classes, or name another column with --label-column."
-            )
+    labels = infer_labels(examples)
+    if labels is not None and len(labels) == 1:
+        raise CompressError(
+            f"{source.name} has only one class, {labels[0]!r}, in its {len(examples):,} rows: give rows of two or more "
+            "classes, or name another column with --label-column."
+        )
     return examples

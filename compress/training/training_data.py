@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.data import Example, row_key
+from compress.data import Example, IterableSource, row_key
 from compress.data.word_alignment import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation.metrics import predictions
@@ -21,7 +21,7 @@ HELD_OUT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(IterableSource):
     """Label directories of one teacher as rows to learn from, without the rows that another role holds."""
 
     labels: tuple[LabelDir, ...]
