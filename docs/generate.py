@@ -1,6 +1,6 @@
-"""Write what follows from code or committed results: the command reference, the README's tables, the table of published
-systems with what their recipes reach here, what head importance was compared with, the field table of result lines and
-its JSON schema.
+"""Write what follows from code or committed results: the command reference, tables of results and the picture of the
+README, the table of published systems with what their recipes reach here, what head importance was compared with, the
+field table of result lines and its JSON schema.
 
     python docs/generate.py            # write them
     python docs/generate.py --check    # exit code 1 when one is out of date; CI and the tests do this
@@ -24,13 +24,17 @@ from compress.benchmarking.results.files import Measurement, Row, is_reference, 
 from compress.benchmarking.results.formatting import megabytes, noise_note, points, shown, table, times
 from compress.benchmarking.results.schema import GROUPS, json_schema
 from compress.cli import COMMANDS, cli
+from compress.reporting.charts.pareto import pareto_chart
+from compress.reporting.charts.pareto_points import marks
 from compress.reporting.sections import Measured, gather
 from compress.reporting.tables import cells, seeds_table, survey_table
 
 ROOT = Path(__file__).parent.parent
 COMMANDS_PAGE = ROOT / "docs" / "commands.md"
 JSON_SCHEMA = ROOT / "docs" / "results.schema.json"
-TABLE_PAGES = (ROOT / "README.md", ROOT / "docs" / "pruning.md")
+PICTURE = ROOT / "docs" / "sst2.svg"
+PICTURE_STUDY = "sst2"
+TABLE_PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "pruning.md")
 RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = RESULTS / "README.md"
 BENCHMARKS_PAGE = ROOT / "benchmarks" / "README.md"
@@ -135,22 +139,37 @@ def with_tables(page: Path) -> str:
     return TABLE.sub(table, page.read_text(encoding="utf-8"))
 
 
-def results_table(study: str, runtime: str = "") -> str:
-    """Return a study's committed results as Markdown: everything in the runtime where it is fastest at batch 1.
+def picture(study: str) -> str:
+    """Return metric against speed-up of a study's committed results as SVG, each model in its fastest runtime."""
+    teacher, rows = fastest_rows(study)
+    drawn = [row for row in rows if row.head["kind"] != "reference-model" and row.head["model"] != "majority"]
+    head = teacher.head
+    title = f"{head['data']}: {head['metric_name']} and speed at batch size {head['batch_size']}, 95% intervals"
+    return pareto_chart(marks([teacher, *drawn], ()), title=title, y_label=f"{head['metric_name']}, %") + "\n"
 
-    With a runtime everything is in that one, and as fast as it is against the teacher there.
-    """
+
+def fastest_rows(study: str, runtime: str = "") -> tuple[Row, list[Row]]:
+    """Return the reference of a study's speed-ups, and every other model in its fastest runtime, or the one given."""
     rows = rows_of(read_results([RESULTS / f"{study}.jsonl"]))
     threads = min(row.head["threads"] for row in rows)
     rows = [row for row in rows if row.head["threads"] == threads and row.head["length"] is None]
     rows = [row for row in rows if row.head["padding"] == "longest" and runtime in {"", row.head["runtime"]}]
+    teacher = next(row for row in rows if _is_reference(row.head, runtime))
     fastest: dict[tuple[str, str, str], Row] = {}
     for row in sorted(rows, key=lambda row: -row.head["speedup"]):
         line = row.head
         fastest.setdefault((line["kind"], line["model"], line["runtime"] if line["kind"] == "competitor" else ""), row)
     kinds = ("teacher", "model", "control", "baseline", "competitor", "reference-model")
-    teacher = next(row for row in rows if _is_reference(row.head, runtime))
     chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.head["kind"]), -row.head["speedup"]))
+    return teacher, [row for row in chosen if row is not teacher]
+
+
+def results_table(study: str, runtime: str = "") -> str:
+    """Return a study's committed results as Markdown: everything in the runtime where it is fastest at batch 1.
+
+    With a runtime everything is in that one, and as fast as it is against the teacher there.
+    """
+    teacher, rows = fastest_rows(study, runtime)
     head = teacher.head
     sizes = [line["batch_size"] for line in teacher.lines]
     lines = [
@@ -158,7 +177,7 @@ def results_table(study: str, runtime: str = "") -> str:
         + " | ".join(f"speed-up, batch {size}" for size in sizes)
         + " |",
         "|---|---|---:|---:|---:|---:|" + "---:|" * len(sizes),
-        *(_table_line(row, sizes, runtime) for row in [teacher, *(row for row in chosen if row is not teacher)]),
+        *(_table_line(row, sizes, runtime) for row in [teacher, *rows]),
     ]
     host = head["host"]
     flags = ", ".join(host["cpu_flags"])
@@ -168,7 +187,7 @@ def results_table(study: str, runtime: str = "") -> str:
     lines += [
         "",
         f"{head['data']}, n = {head['metric_rows']:,}; 95% intervals; {where}, "
-        f"{threads} thread{'s' * (threads > 1)}, without tokenisation, "
+        f"{head['threads']} thread{'s' * (head['threads'] > 1)}, without tokenisation, "
         f"on {host['cpu']} (family/model {host['cpu_family_model']}; {flags}). Made by `{head['command']}`; every "
         f"runtime is in [{study}.jsonl](benchmarks/results/{study}.jsonl).",
     ]
@@ -457,6 +476,7 @@ def main() -> int:
     pages = {
         COMMANDS_PAGE: commands_page(),
         **{page: with_tables(page) for page in TABLE_PAGES if page.is_file()},
+        **({PICTURE: picture(PICTURE_STUDY)} if (RESULTS / f"{PICTURE_STUDY}.jsonl").is_file() else {}),
         RESULTS_PAGE: results_page(),
         **({BENCHMARKS_PAGE: benchmarks_page()} if BENCHMARKS_PAGE.is_file() else {}),
         **({IMPORTANCE_PAGE: importance_page()} if IMPORTANCE_PAGE.is_file() else {}),

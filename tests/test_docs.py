@@ -35,6 +35,7 @@ WRITTEN = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/design.md",
+    "docs/results.md",
     "docs/tutorial.md",
     "docs/commands.md",
     "docs/pruning.md",
