@@ -12,10 +12,10 @@ import numpy as np
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
 from compress.errors import CompressError
-from compress.models.manifest import ONNX_NAME, Manifest
-from compress.models.model_dir import ModelDir, parent_entry
+from compress.models.manifest import ONNX_NAME
+from compress.models.model_dir import ModelDir
 from compress.models.modeling import TAGGER, is_tagger
-from compress.models.output_dir import finish, writing
+from compress.models.stage import Stage
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -43,18 +43,22 @@ def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = Fa
         CompressError: the model is ONNX already, no exporter knows its kind, or the graph's logits differ from the
             model's by more than 1e-4.
     """
-    source = model if isinstance(model, ModelDir) else ModelDir.open(model)
+    source = ModelDir.open(model)
     if source.is_onnx:
         raise CompressError(f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it")
-    request = {"stage": "export", "model": source.sha256}
-    with writing(output, request, force=force, keep=False) as working:
-        manifest = write_onnx(source, working)
-        finish(working, manifest)
+    made = source.manifest
+    with Stage.begin("export", output, parents={"model": source}, settings={}, force=force, keep=False) as stage:
+        stage.finish(
+            name=f"{source.name}-onnx",
+            data=made.data if made else (),
+            seeds=made.seeds if made else {},
+            **write_onnx(source, stage.working),
+        )
     return ModelDir.open(output)
 
 
-def write_onnx(source: ModelDir, working: Path) -> Manifest:
-    """Write graph, stock config and tokenizer into a directory, compare logits, and return a manifest to finish."""
+def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
+    """Write graph, stock config and tokenizer into a directory, compare logits, and return what a manifest says."""
     from compress.exporting.onnx_graph import drop_segments, operator_counts
     from compress.models.saving import describe_architecture
 
@@ -75,22 +79,12 @@ def write_onnx(source: ModelDir, working: Path) -> Manifest:
         drop_segments(working / ONNX_NAME)
     write_client_files(model, tokenizer, working)
     difference = check_parity(model, tokenizer, working)
-    return Manifest(
-        stage="export",
-        name=f"{source.name}-onnx",
-        task=source.task,
-        labels=source.labels,
-        architecture=describe_architecture(model),
-        parents=(parent_entry("model", source),),
-        recipe={"exporter": plugin.name},
-        data=source.manifest.data if source.manifest else (),
-        notes={
-            "precision": "fp32",
-            "largest logit difference from torch": difference,
-            "operators": operator_counts(working / ONNX_NAME),
-        },
-        seeds=source.manifest.seeds if source.manifest else {},
-    )
+    notes = {
+        "precision": "fp32",
+        "largest logit difference from torch": difference,
+        "operators": operator_counts(working / ONNX_NAME),
+    }
+    return {"architecture": describe_architecture(model), "recipe": {"exporter": plugin.name}, "notes": notes}
 
 
 def write_client_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, working: Path) -> None:

@@ -29,7 +29,7 @@ def predictor(
     """
     from compress.inference.compute import resolve_device
 
-    opened = model if isinstance(model, ModelDir) else ModelDir.open(model)
+    opened = ModelDir.open(model)
     start = plugins.find("runtimes", "onnxruntime" if opened.is_onnx else "torch").function
     run = start(opened.path, threads=threads or len(available_cores()), device=resolve_device(device))
     tokenizer = opened.load_tokenizer()

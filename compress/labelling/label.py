@@ -20,9 +20,9 @@ from compress.errors import CompressError
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.cores import available_cores
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, shard_is_done, write_shard
-from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.output_dir import WORK_FOLDER, finish, write_atomically, writing
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
+from compress.models.stage import Stage
 from compress.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -72,10 +72,8 @@ def label(
         precision: ``float32``, or ``bfloat16`` in torch: several times faster on hardware made for it, and logits
             that differ in the third digit, which is far less than a student differs.
     """
-    model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
-    request = {
-        "stage": "label",
-        "teacher": model.sha256,
+    model = ModelDir.open(teacher)
+    settings = {
         "sources": sorted(map(str, unlabeled.identity)),
         "name": unlabeled.name,
         "device": device,
@@ -83,10 +81,10 @@ def label(
         "max_length": max_length,
         "precision": precision,
     }
-    with writing(output, request, force=force) as working:
+    with Stage.begin("label", output, parents={"teacher": model}, settings=settings, force=force) as stage:
         tokenizer = model.load_tokenizer()
         plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length, precision=precision)
-        plan = _kept_plan(working / WORK_FOLDER, plan)
+        plan = _kept_plan(stage.scratch, plan)
         record = {
             "teacher_sha256": model.sha256,
             "tokenizer_sha256": tokenizer_sha256(tokenizer),
@@ -97,8 +95,8 @@ def label(
         with progress("Labelling", None) as advance:
             for number, examples in enumerate(_shards(fingerprint.watch(unlabeled), plan.shard_rows)):
                 made_from = {**record, "texts_sha256": content_sha256(examples)}
-                if not shard_is_done(working, number, made_from):
-                    run = run or start_runtime(plan, model, working / WORK_FOLDER)
+                if not shard_is_done(stage.working, number, made_from):
+                    run = run or start_runtime(plan, model, stage.scratch)
                     logits = logits_of(
                         examples,
                         run,
@@ -107,27 +105,16 @@ def label(
                         batch_rows=plan.batch_rows,
                         task=model.task,
                     )
-                    write_shard(working, number, examples, logits, made_from, model.task)
+                    write_shard(stage.working, number, examples, logits, made_from, model.task)
                 advance(len(examples))
-        for stale in working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
+        for stale in stage.working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
             if int(stale.stem.removeprefix("shard-")) * plan.shard_rows >= fingerprint.rows:
                 stale.unlink()
         if not fingerprint.rows:
-            (working / WORK_FOLDER / PLAN_NAME).unlink()
+            (stage.scratch / PLAN_NAME).unlink()
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
-        finish(
-            working,
-            Manifest(
-                stage="label",
-                kind="labels",
-                name=Path(output).name,
-                task=model.task,
-                labels=model.labels,
-                parents=(parent_entry("teacher", model),),
-                data=(data_entry("unlabeled", unlabeled.name, fingerprint),),
-                notes=asdict(plan),
-            ),
-        )
+        data = (data_entry("unlabeled", unlabeled.name, fingerprint),)
+        stage.finish(kind="labels", data=data, notes=asdict(plan))
     return LabelDir.open(output)
 
 

@@ -38,13 +38,15 @@ class ModelDir:
     manifest: Manifest | None
 
     @classmethod
-    def open(cls, path: str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:
-        """Open and check a local model directory, or fetch a Hugging Face hub name.
+    def open(cls, path: ModelDir | str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:
+        """Open and check a local model directory, or fetch a Hugging Face hub name; one that is open stays as it is.
 
         Raises:
             CompressError: nothing is there, it is not a model or not a classifier, its weights are pickled, cut
                 short or not the ones the manifest names.
         """
+        if isinstance(path, ModelDir):
+            return path
         directory = _local_directory(path)
         manifest = None
         if (directory / MANIFEST_NAME).is_file():

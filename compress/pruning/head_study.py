@@ -21,9 +21,9 @@ from compress.data import Example, check_roles, describe_rows, encode_gold
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
-from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.output_dir import WORK_FOLDER, finish, write_atomically, writing
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
+from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.pruning.importance import check_rows, scoring_batches, scoring_rows
 from compress.pruning.masked_evaluation import Evaluations, JudgingRows
@@ -110,7 +110,7 @@ def head_study(
     from compress.reporting.heads_page import write_report
     from compress.surgery.unit_masks import masks_reach_logits
 
-    source = model if isinstance(model, ModelDir) else ModelDir.open(model)
+    source = ModelDir.open(model)
     for name in criteria:
         plugins.find("criteria", name)
     pruning = Pruning(examples=examples, step=step, normalise=normalise)
@@ -135,18 +135,8 @@ def head_study(
         )
     sample = scoring_rows(train, examples, seed)
     data = describe_rows({"train": train, "validation": validation})
-    request = {
-        "stage": "heads",
-        "model": source.sha256,
-        "criteria": list(criteria),
-        "examples": examples,
-        "step": step,
-        "normalise": normalise,
-        "data": data,
-        "seed": seed,
-        "metric": chosen.name,
-        "measure": MEASURE,
-    }
+    recipe = {"criteria": list(criteria), "examples": examples, "step": step}
+    settings = {**recipe, "normalise": normalise, "metric": chosen.name, "measure": MEASURE}
     tokenizer = source.load_tokenizer()
     max_length = maximum_length(tokenizer, source.config)
     gold = {
@@ -158,8 +148,9 @@ def head_study(
             sample, gold["train"].labels, tokenizer, max_length=max_length, task=source.task, device=str(torch_device)
         )
     )
-    with writing(output, request, force=force) as working:
-        known = working / WORK_FOLDER
+    parents = {"model": source}
+    with Stage.begin("heads", output, parents=parents, settings=settings, data=data, seed=seed, force=force) as stage:
+        known = stage.scratch
         values = Values(known / "values.jsonl")
         rows = JudgingRows(gold["validation"], chosen, len(source.labels), max_length, source.task)
         judging = Evaluations(whole, tokenizer, rows, known / "judging")
@@ -204,20 +195,9 @@ def head_study(
             "one_head": [asdict(one) for one in alone],
             "evolution": [asdict(one) for one in evolution],
         }
-        write_atomically(working / STUDY_NAME, json.dumps(study, indent=1) + "\n")
-        write_report(study, working)
-        manifest = Manifest(
-            stage="heads",
-            kind="heads",
-            name=Path(output).name,
-            task=source.task,
-            labels=source.labels,
-            parents=(parent_entry("model", source),),
-            recipe={k: request[k] for k in ("criteria", "examples", "step")},
-            data=tuple(data),
-            seeds={"seed": seed},
-        )
-        finish(working, manifest)
+        write_atomically(stage.working / STUDY_NAME, json.dumps(study, indent=1) + "\n")
+        write_report(study, stage.working)
+        stage.finish(kind="heads", recipe=recipe)
     return Path(output)
 
 

@@ -82,7 +82,7 @@ def prune(
     from compress.models.saving import describe_architecture, write_model
     from compress.surgery.remove_vocabulary import check_tokenizer
 
-    source = model if isinstance(model, ModelDir) else ModelDir.open(model)
+    source = ModelDir.open(model)
     pruning.check()
     if not (pruning.removes_units or pruning.layers or pruning.hidden or vocabulary is not None):
         raise CompressError(

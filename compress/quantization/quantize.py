@@ -36,10 +36,11 @@ from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.exporting.export import write_onnx
 from compress.inference.cores import available_cores
-from compress.models.manifest import MANIFEST_NAME, ONNX_NAME, Manifest
-from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.output_dir import WORK_FOLDER, finish, writing
+from compress.models.manifest import MANIFEST_NAME, ONNX_NAME
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import WORK_FOLDER
 from compress.models.quantization_config import ACTIVATION_RANGES, WEIGHT_BITS
+from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.quantization.acceptance import Check, Judge, start
 
@@ -89,7 +90,7 @@ def quantize(
     Raises:
         CompressError: quantized already, an unknown method or option, or a model or rows that do not fit.
     """
-    source = model if isinstance(model, ModelDir) else ModelDir.open(model)
+    source = ModelDir.open(model)
     plugin = plugins.find("quantizers", method or default_method(source))
     given = dict(options or {})
     _check_request(source, plugin, given, max_accuracy_drop, min_agreement, device)
@@ -110,8 +111,11 @@ def quantize(
         "max_accuracy_drop": max_accuracy_drop,
         "min_agreement": min_agreement,
     }
-    request = {"stage": "quantize", "model": source.sha256, "data": data, "metric": chosen.name, **recipe}
-    with writing(output, request, force=force, keep=False) as working:
+    parents, settings = {"model": source}, {"metric": chosen.name, **recipe}
+    with Stage.begin(
+        "quantize", output, parents=parents, settings=settings, data=data, force=force, keep=False
+    ) as stage:
+        working = stage.working
         with progress("prepare", None):
             prepared, notes = _prepare(source, plugin, given, train, keep_fp32)
         if not method:
@@ -135,7 +139,14 @@ def quantize(
                 _replace_by_fp32(fp32, working)
         else:
             _check_opens(working, source)
-        finish(working, _manifest(source, architecture, Path(output).name, recipe, data, check, notes))
+        past = source.manifest
+        stage.finish(
+            architecture=architecture,
+            recipe=recipe,
+            data=(*(past.data if past else ()), *data),
+            seeds=past.seeds if past else {},
+            **_findings(check, plugin.name == "packed", notes),
+        )
     return ModelDir.open(output)
 
 
@@ -263,16 +274,16 @@ def _check_roles(source: ModelDir, fingerprints: Set[str]) -> None:
 def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, dict[str, Any]]:
     """Return the directory of the fp32 graph and the description of its architecture; copy the client's files."""
     if source.is_onnx:
-        fp32, manifest = source.path, source.manifest
+        fp32, architecture = source.path, source.manifest.architecture if source.manifest else {}
     else:
         fp32 = working / WORK_FOLDER / "fp32"
         shutil.rmtree(fp32, ignore_errors=True)
         fp32.mkdir()
-        manifest = write_onnx(source, fp32)
+        architecture = write_onnx(source, fp32)["architecture"]
     for file in fp32.iterdir():
         if file.is_file() and not file.name.startswith((ONNX_NAME, MANIFEST_NAME, "README", ".")):
             shutil.copyfile(file, working / file.name)
-    return fp32, dict(manifest.architecture) if manifest else {"model_type": source.config.get("model_type")}
+    return fp32, architecture or {"model_type": source.config.get("model_type")}
 
 
 def _replace_by_fp32(fp32: Path, working: Path) -> None:
@@ -291,16 +302,8 @@ def _check_opens(working: Path, source: ModelDir) -> None:
         raise CompressError(f"what was made of {source.path} does not give logits; keep the fp32 model")
 
 
-def _manifest(
-    source: ModelDir,
-    architecture: Mapping[str, Any],
-    name: str,
-    recipe: Mapping[str, Any],
-    data: Sequence[Mapping[str, Any]],
-    check: Check | None,
-    found: Mapping[str, Any],
-) -> Manifest:
-    packed = recipe["method"] == "packed"
+def _findings(check: Check | None, packed: bool, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return notes and metrics for the manifest: which precision was kept, and why."""
     refused = check is not None and bool(check.reasons) and not packed
     kept = "packed" if packed else "fp32" if refused else "int8"
     notes: dict[str, Any] = {"precision": kept, "checked": check is not None, **found}
@@ -321,16 +324,4 @@ def _manifest(
             notes["reason"] = f"kept fp32, because of int8: {'; '.join(check.reasons)}"
         elif check.reasons:
             notes["warning"] = f"packed, it is not as good as what it was made from: {'; '.join(check.reasons)}"
-    return Manifest(
-        stage="quantize",
-        name=name,
-        task=source.task,
-        labels=source.labels,
-        architecture=dict(architecture),
-        parents=(parent_entry("model", source),),
-        recipe=dict(recipe),
-        data=(*(source.manifest.data if source.manifest else ()), *(dict(entry) for entry in data)),
-        metrics=metrics,
-        notes=notes,
-        seeds=source.manifest.seeds if source.manifest else {},
-    )
+    return {"notes": notes, "metrics": metrics}

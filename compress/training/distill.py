@@ -92,7 +92,7 @@ def distill(
     from compress.training.phases import Teachers, fit
     from compress.training.trainer import steps_for
 
-    model = teacher if isinstance(teacher, ModelDir) else ModelDir.open(teacher)
+    model = ModelDir.open(teacher)
     recipe = recipes.load("students", student) if isinstance(student, str) else student
     pretrained = _open_pretrained(start) if start is not None else None
     if pretrained:
