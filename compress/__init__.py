@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
-    from compress.benchmarking.benchmark import benchmark
+    from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
     from compress.benchmarking.replay import replay
     from compress.data import LabelledData
     from compress.exporting.export import export
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compress.pruning.importance import head_importance
     from compress.pruning.prune import prune
     from compress.quantization.quantize import quantize
-    from compress.recipes import Pruning
+    from compress.recipes import BenchmarkSettings, Pruning
     from compress.reporting.report import report
     from compress.studies.run import run
     from compress.training.distill import distill
@@ -34,6 +34,8 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it; imported on first use.
 _LAZY = {
+    "BenchmarkOutput": "compress.benchmarking.benchmark",
+    "BenchmarkSettings": "compress.recipes",
     "Compute": "compress.inference.compute",
     "LabelledData": "compress.data",
     "ModelDir": "compress.models.model_dir",
@@ -56,6 +58,8 @@ _LAZY = {
 }
 
 __all__ = [
+    "BenchmarkOutput",
+    "BenchmarkSettings",
     "CompressError",
     "Compute",
     "LabelledData",

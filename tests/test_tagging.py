@@ -39,7 +39,7 @@ from compress.pruning.head_study import head_study
 from compress.pruning.importance import scoring_batches
 from compress.pruning.prune import prune
 from compress.quantization.quantize import quantize
-from compress.recipes import Choice, Phase, Pruning, StudentRecipe, resolved
+from compress.recipes import BenchmarkSettings, Choice, Phase, Pruning, StudentRecipe, resolved
 from compress.reporting.tables.flips import flips_of
 from compress.studies.run import run
 from compress.surgery.unit_masks import mask_hooks
@@ -573,13 +573,15 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
         teacher,
         [student, bilstm, exported],
         rows,
+        BenchmarkSettings(
+            rounds=3,
+            batch_sizes=(1,),
+            competitors=("transformers-pipeline", "torch-dynamic-int8"),
+            competitor_models=("teacher",),
+            padded_teacher=False,
+        ),
         output=results,
         train=TRAIN,
-        rounds=3,
-        batch_sizes=(1,),
-        competitors=["transformers-pipeline", "torch-dynamic-int8"],
-        competitor_models=["teacher"],
-        padded_teacher=False,
     )
     words = sum(len(row.words) for row in rows)
     found = {(line["model"], line["runtime"]): line for line in lines}
@@ -600,8 +602,8 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
 
 def test_a_body_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
-    monkeypatch.setattr(reference_models, "BODIES", {"distilbert": ("distilbert", shape)})
-    reference_models.build_body("distilbert", tmp_path / "body", teacher)
+    monkeypatch.setattr(reference_models, "REFERENCE_MODELS", {"distilbert": ("distilbert", shape)})
+    reference_models.build_reference_model("distilbert", tmp_path / "body", teacher)
     runner = TokenRunner.open(tmp_path / "body", 0, (16,))
     runner.function = TorchRun(ModelDir.open(tmp_path / "body").load())
     assert runner.run(runner.prepare(TEST[:3])).shape == (sum(len(row.words) for row in TEST[:3]), 3)
@@ -630,7 +632,7 @@ def test_students_of_other_families_do_not_tag(name: str) -> None:
 
 def test_a_floor_of_another_task_is_refused(teacher: ModelDir) -> None:
     with pytest.raises(CompressError, match="the baseline tfidf is for classification and regression, not tagging"):
-        benchmark(teacher, [], TEST, train=TRAIN, baselines=["tfidf"], rounds=3)
+        benchmark(teacher, [], TEST, BenchmarkSettings(baselines=("tfidf",), rounds=3), train=TRAIN)
 
 
 def test_a_prediction_is_a_line_of_words_and_tags(teacher: ModelDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from compress import plugins
-from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.peak_flops import matmul_peak_tflops
@@ -40,10 +40,12 @@ from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
 from compress.host import describe_host, library_versions, typed_command, without_home
 from compress.inference.batching import TorchRun, open_torch
+from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
 from compress.inference.timing import batches_per_round
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
+from compress.recipes import BenchmarkSettings
 
 RUNTIMES = ("torch", "torch-bfloat16", "torch-float16", "torch-compile", "torch-cuda-graphs", "onnxruntime")
 BATCH_SIZES = (1, 32, 256)
@@ -297,17 +299,21 @@ def measure(
                 options.teacher,
                 options.models,
                 rows,
-                output=options.output,
-                force=True,
-                runtimes=runtimes,
-                device=options.device,
-                threads=options.threads,
-                batch_sizes=sizes,
-                rounds=rounds,
-                padded_teacher=False,
-                study=options.output.stem,
-                data_name=Path(options.data).name,
-                command=typed_command(Path(sys.executable).name),
+                BenchmarkSettings(
+                    runtimes=tuple(runtimes),
+                    threads=options.threads,
+                    batch_sizes=tuple(sizes),
+                    rounds=rounds,
+                    padded_teacher=False,
+                ),
+                output=BenchmarkOutput(
+                    options.output,
+                    force=True,
+                    study=options.output.stem,
+                    data_name=Path(options.data).name,
+                    command=typed_command(Path(sys.executable).name),
+                ),
+                compute=Compute(options.device),
             )
             break
         except CompressError as error:

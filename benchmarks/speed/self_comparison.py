@@ -31,7 +31,7 @@ from typing import Any
 
 from compress.benchmarking.candidates import Candidate, Entry
 from compress.benchmarking.results.files import host_id
-from compress.benchmarking.rounds import Run, Setting, load, take_turns
+from compress.benchmarking.rounds import Run, Workload, load, take_turns
 from compress.benchmarking.worker import Worker
 from compress.benchmarking.worker_main import write_texts
 from compress.data import Example, open_source, read_examples
@@ -177,7 +177,7 @@ def repeat(
     seed: int,
 ) -> Comparison:
     """Compare the model with itself once, in two fresh processes."""
-    setting = Setting(batch_size)
+    workload = Workload(batch_size)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         texts = write_texts(Path(folder) / "texts.json", rows)
         core = quietest_first(available_cores())[:1]
@@ -191,9 +191,9 @@ def repeat(
         if condition.disturbed:
             stack.enter_context(disturber(seed))
         order = random.Random(seed).sample(runs, 2)
-        take_turns(order, [[setting]] * 2, rows=len(rows), rounds=rounds, seed=seed, progress=silent)
-    ratio: Ratio = speedup(runs[0].latency_ms(setting), runs[1].latency_ms(setting), seed=seed)
-    noises = [noise([turn["probe_ms"] for turn in run.turns[setting]]) for run in runs]
+        take_turns(order, [[workload]] * 2, rows=len(rows), rounds=rounds, seed=seed, progress=silent)
+    ratio: Ratio = speedup(runs[0].latency_ms(workload), runs[1].latency_ms(workload), seed=seed)
+    noises = [noise([turn["probe_ms"] for turn in run.turns[workload]]) for run in runs]
     return Comparison(ratio.value, ratio.low, ratio.high, max(noises), is_noisy(ratio, *noises))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,6 @@ import numpy as np
 
 from compress.benchmarking import extra_candidates
 from compress.benchmarking.candidates import Candidate, Entry, Model, check_split_roles, open_candidates, plan_entries
-from compress.benchmarking.competitors import interpreter
 from compress.benchmarking.lockfile import lock_path, write_lock
 from compress.benchmarking.pruning_steps import build_pruning_steps, plan_pruning_steps
 from compress.benchmarking.quality_fields import quality_fields
@@ -34,53 +33,76 @@ from compress.benchmarking.result_fields import (
 )
 from compress.benchmarking.results.files import Measurement, host_id, write_results
 from compress.benchmarking.results.schema import SCHEMA
-from compress.benchmarking.rounds import Files, Plan, Run, groups_of, started, take_turns
+from compress.benchmarking.rounds import Files, Run, groups_of, started, take_turns, workloads_of
 from compress.data import Example, TextSource, check_roles, content_sha256, encode_gold, open_source, read_examples
 from compress.data.word_alignment import one_column, word_counts
 from compress.errors import CompressError
 from compress.evaluation import metrics
 from compress.host import describe_host
+from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress, silent
+from compress.recipes import BenchmarkSettings
 
 logger = logging.getLogger("compress")
 
-ROUNDS = 20
 PREDICTIONS_KEPT = 5000
 Data = Sequence[Example] | TextSource | str | Path
+
+
+@dataclass(frozen=True)
+class BenchmarkOutput:
+    """The result file of a benchmark, and what every line of it says of the run.
+
+    Args:
+        path: a ``.jsonl`` to write, whole or not at all, and its lock beside it; None writes nothing.
+        force: replace existing files.
+        study: name of the study that the models belong to.
+        budget: name of the study's budget that they were trained at.
+        data_name: name of the test rows; default the name of their file.
+        command: the command line.
+        progress: how progress is shown.
+    """
+
+    path: str | Path | None = None
+    force: bool = False
+    study: str = ""
+    budget: str = ""
+    data_name: str = ""
+    command: str = ""
+    progress: Progress = silent
+
+    @classmethod
+    def of(cls, output: BenchmarkOutput | str | Path | None) -> BenchmarkOutput:
+        """Return ``output``, where a path stands for the result file."""
+        return output if isinstance(output, BenchmarkOutput) else cls(output)
+
+    @property
+    def target(self) -> Path | None:
+        return None if self.path is None else Path(self.path)
+
+    def check(self) -> None:
+        """Refuse before the measurement a file that could not, or must not, be written after it."""
+        if self.target is None:
+            return
+        if self.target.is_dir():
+            raise CompressError(f"-o {self.path} is a directory; give a file in it, such as {self.path}/results.jsonl")
+        taken = next((path for path in (self.target, lock_path(self.target)) if path.exists()), None)
+        if taken is not None and not self.force:
+            raise CompressError(f"{taken} already exists; choose another -o or replace it with --force")
 
 
 def benchmark(
     teacher: Model,
     models: Sequence[Model],
     data: Data,
+    settings: BenchmarkSettings = BenchmarkSettings(),
     *,
-    output: str | Path | None = None,
     controls: Sequence[Model] = (),
     train: Data | None = None,
-    baselines: Sequence[str] | None = None,
-    competitors: Sequence[str] = (),
-    competitor_models: Sequence[str] = (),
-    reference_models: Sequence[str] = (),
-    pruning_steps: bool = False,
-    runtimes: Sequence[str] | None = None,
-    device: str = "cpu",
-    threads: int | Sequence[int] = 1,
-    batch_sizes: Sequence[int] = (1, 32),
-    lengths: Sequence[int] = (),
-    padded_teacher: bool = True,
-    rounds: int = ROUNDS,
-    seed: int = 0,
-    metric: str | None = None,
-    max_length: int = 0,
-    together: int = 0,
-    study: str = "",
-    budget: str = "",
-    data_name: str = "",
-    command: str = "",
-    force: bool = False,
-    progress: Progress = silent,
+    output: BenchmarkOutput | str | Path | None = None,
+    compute: Compute = Compute("cpu"),
 ) -> list[Measurement]:
     """Measure speed, quality, size and memory of every model and return one line per configuration.
 
@@ -88,195 +110,132 @@ def benchmark(
         teacher: a torch directory; it is measured in torch and in every other runtime that is used.
         models: torch or ONNX directories with the teacher's labels.
         data: labelled rows that no model has seen; latencies are taken on random rows of it.
-        output: a ``.jsonl`` to write, whole or not at all, and its lock beside it.
         controls: models that only show what distillation added; those whose manifest says so need not be listed.
         train: labelled rows that baselines are fitted on, and that competitors may calibrate with.
-        baselines: cheap classifiers fitted on gold labels only; default all of them where there is ``train``.
-        competitors: other tools that run the torch models too, ``"all"`` for every one; what cannot be had here is left
-            out, and lines say so.
-        competitor_models: names of the models that competitors run; default all but controls.
-        reference models: published architectures with random weights, for scale: see
-        :mod:`compress.benchmarking.reference_models`.
-        pruning step: measure also what each removal of pruned torch models was worth, in their runtimes: see
-            :mod:`compress.benchmarking.pruning_steps`.
-        runtimes: where to run; torch models are exported where needed. Default: where each opens natively.
-        threads: threads, and cores that a process is pinned to; several make a sweep.
-        batch_sizes: 1 measures latency, larger ones throughput; reference models are measured at the smallest only.
-        lengths: numbers of tokens to measure runtimes at, beside the data's own lengths.
-        padded_teacher: measure the teacher in torch also with every row padded to ``max_length``, or 128 tokens.
-        rounds: how often every configuration is timed; at least 3.
-        metric: see ``compress.evaluation.metrics.METRICS``; default accuracy, or Pearson for regression.
-        max_length: tokens a text is cut to; 0 for as many as each model can read.
-        together: how many models to hold in memory at a time, beside the teacher; 0 for all.
-        budget: name of the budget that the models of a study were trained at, kept in every line.
-        command: what was typed, kept in every line.
+        output: the result file, and what its lines say of the run.
+        compute: device and seed; ``settings.threads`` are the thread counts that are measured.
 
     Raises:
         CompressError: see :mod:`compress.benchmarking.candidates`; a model that ends its process; an output that
-        exists.
+            exists.
     """
-    counts = (threads,) if isinstance(threads, int) else tuple(dict.fromkeys(threads))
-    plan = Plan(
-        device,
-        counts,
-        tuple(dict.fromkeys(batch_sizes)),
-        tuple(dict.fromkeys(lengths)),
-        rounds,
-        seed,
-        max_length,
-        padded_teacher,
+    output = BenchmarkOutput.of(output)
+    settings = replace(
+        settings,
+        threads=tuple(dict.fromkeys(settings.thread_counts)),
+        batch_sizes=tuple(dict.fromkeys(settings.batch_sizes)),
+        lengths=tuple(dict.fromkeys(settings.lengths)),
     )
-    _check(plan)
-    target = Path(output) if output is not None else None
-    if target is not None:
-        _check_target(target, force)
+    _check(settings)
+    compute = replace(compute, device=resolve_device(compute.device))
+    output.check()
     candidates = open_candidates(teacher, models, controls)
-    steps = plan_pruning_steps(candidates) if pruning_steps else []
+    steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
     first = candidates[0].model
-    rows = _read_rows(data, data_name, "test", first)
+    rows = _read_rows(data, output.data_name, "test", first)
     _check_unseen(rows, candidates)
     fitted = _read_fitted(train, rows, first)
-    chosen = metrics.find_metric(metric, task=first.task, classes=len(first.labels))
+    metric = metrics.find_metric(settings.metric or None, task=first.task, classes=len(first.labels))
     with tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
         scratch = Path(folder)
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
-        entries = plan_entries(measured, runtimes, lambda model: _to_onnx(model, scratch), device)
-        entries += extra_candidates.plan_reference_models(reference_models, candidates, scratch, device)
-        entries += _baselines(baselines, fitted, candidates, scratch)
+        device = compute.device
+        entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)
+        entries += extra_candidates.plan_reference_models(settings.reference_models, candidates, scratch, device)
+        entries += _baselines(settings.baselines, fitted, candidates, scratch)
         added, left_out = extra_candidates.plan_competitors(
-            competitors,
-            extra_candidates.competitor_models(candidates, competitor_models),
+            settings.competitors,
+            extra_candidates.competitor_models(candidates, settings.competitor_models),
             scratch,
             device=device,
             has_train=fitted is not None,
-            interpreter=interpreter,
         )
         files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
         lines: list[Measurement] = []
         logits: dict[str, np.ndarray | None] = {}
-        for number, group in enumerate(groups_of([*entries, *added], together)):
+        for number, group in enumerate(groups_of([*entries, *added], settings.together)):
             # The teacher of a later group is there to be compared with; its own lines are the first group's.
-            own_plan = replace(plan, padded_teacher=padded_teacher and not number)
-            with started(group, own_plan, files, left_out, progress) as (runs, answers):
-                found = _measure(runs, answers, own_plan, rows, first, chosen, progress)
-                lines += (line for run, line in found if not (number and run.is_of_teacher))
-            logits |= answers
-        common = {
-            "schema": SCHEMA,
-            "study": study,
-            "data": rows.name,
-            "data_sha256": rows.sha256,
-            "split": "test",
-            "data_rows": len(rows.examples),
-            "rounds": rounds,
-            "seed": seed,
-            "command": command,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": describe_host(),
-            "host_id": host_id(describe_host()),
-            "left_out": left_out,
-            **({"budget": budget} if budget else {}),
-        }
-        lines = [{**common, **line} for line in lines]
-    # Words that were resampled alone would pretend to be independent: what is said of words is said here.
+            own = replace(settings, padded_teacher=settings.padded_teacher and not number)
+            with started(group, own, files, left_out, output.progress) as (runs, predicted):
+                for run, line in _measure(runs, predicted, own, compute, rows, metric, output.progress):
+                    lines += [] if number and run.is_of_teacher else [line]
+            logits |= predicted
+    common = {
+        "schema": SCHEMA,
+        "study": output.study,
+        "data": rows.name,
+        "data_sha256": rows.sha256,
+        "split": "test",
+        "data_rows": len(rows.examples),
+        "rounds": settings.rounds,
+        "seed": compute.seed,
+        "command": output.command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": describe_host(),
+        "host_id": host_id(describe_host()),
+        "left_out": left_out,
+        **({"budget": output.budget} if output.budget else {}),
+    }
+    lines = [{**common, **line} for line in lines]
+    # Intervals resample whole sentences, which cannot be done with the predictions of single words.
     if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
         known = {title: values for title, values in logits.items() if values is not None}
-        keep_predictions(lines, {t: metrics.predictions(v, chosen.task) for t, v in known.items()}, rows.gold)
-    if target is not None:
-        write_results(target, lines)
-        arguments = {
-            "teacher": candidates[0].model,
-            "models": list(models),
-            "controls": list(controls),
-            "train": fitted.examples if fitted else None,
-            "baselines": None if baselines is None else list(baselines),
-            "competitors": list(competitors),
-            "competitor_models": list(competitor_models),
-            "reference_models": list(reference_models),
-            "pruning_steps": pruning_steps,
-            "runtimes": None if runtimes is None else list(runtimes),
-            "device": device,
-            "threads": list(counts),
-            "batch_sizes": list(plan.batch_sizes),
-            "lengths": list(plan.lengths),
-            "padded_teacher": padded_teacher,
-            "rounds": rounds,
-            "seed": seed,
-            "metric": metric,
-            "max_length": max_length,
-            "together": together,
-        }
-        write_lock(target, lines, arguments)
+        keep_predictions(lines, {t: metrics.predictions(v, metric.task) for t, v in known.items()}, rows.gold)
+    if output.target is not None:
+        write_results(output.target, lines)
+        given = [first, *models, *controls]
+        write_lock(output.target, lines, settings, compute, given, fitted.examples if fitted else None)
     return lines
 
 
 def _measure(
     runs: Sequence[Run],
     logits: Mapping[str, np.ndarray | None],
-    plan: Plan,
+    settings: BenchmarkSettings,
+    compute: Compute,
     rows: Rows,
-    teacher: ModelDir,
     metric: metrics.Metric,
     progress: Progress,
 ) -> Iterator[tuple[Run, Measurement]]:
-    """Let runs that are loaded take turns, and give their lines, without what all lines of a benchmark share."""
-    settings = [plan.settings(run) for run in runs]
-    take_turns(runs, settings, rows=len(rows.examples), rounds=plan.rounds, seed=plan.seed, progress=progress)
+    """Let loaded runs take turns, and yield their lines, without the fields that all lines of a benchmark share."""
+    workloads = [workloads_of(run, settings) for run in runs]
+    take_turns(runs, workloads, rows=len(rows.examples), rounds=settings.rounds, seed=compute.seed, progress=progress)
     for run in runs:
         run.memory = run.worker.ask("memory")
-    arithmetic = count_arithmetic(runs, plan.device, progress)
-    baseline = next(run.entry.title for run in runs if run.is_reference)
+    arithmetic = count_arithmetic(runs, compute.device, progress)
+    reference = next(run for run in runs if run.is_reference)
+    teacher = reference.entry.candidate.model
     quality = quality_fields(
         logits,
         rows.gold,
-        baseline=baseline,
+        baseline=reference.entry.title,
         metric=metric,
         task=teacher.task,
         labels=teacher.labels,
         sentences=_sentences(rows, teacher.task),
     )
-    for run, own in zip(runs, settings, strict=True):
-        for setting in own:
+    for run, own in zip(runs, workloads, strict=True):
+        for workload in own:
             yield (
                 run,
                 {
                     **describe_run(run, runs),
-                    **setting_fields(run, runs, setting),
-                    **speed_fields(run, runs, setting, plan.seed),
-                    **device_fields(run, setting, arithmetic),
+                    **setting_fields(run, runs, workload),
+                    **speed_fields(run, runs, workload, compute.seed),
+                    **device_fields(run, workload, arithmetic),
                     **quality[run.entry.title],
                 },
             )
 
 
-def _check(plan: Plan) -> None:
-    cores = len(available_cores())
-    if not plan.threads or any(not 1 <= count <= cores for count in plan.threads):
+def _check(settings: BenchmarkSettings) -> None:
+    if faults := settings.faults():
+        raise CompressError("; ".join(faults))
+    cores, counts = len(available_cores()), settings.thread_counts
+    if max(counts) > cores:
         raise CompressError(
-            f"--threads {_listed(plan.threads)} is not possible here; use 1 to {cores}, the cores at hand"
+            f"--threads {','.join(map(str, counts))} is not possible here; use 1 to {cores}, the cores at hand"
         )
-    if not plan.batch_sizes or any(size < 1 for size in plan.batch_sizes):
-        raise CompressError(f"--batch-size {_listed(plan.batch_sizes)} must be 1 or more, such as 1,32")
-    if any(length < 1 for length in plan.lengths) or plan.max_length < 0:
-        shown = f"--length {_listed(plan.lengths)} and --max-length {plan.max_length}"
-        raise CompressError(f"{shown} must be numbers of tokens above 0, such as 32,128")
-    if plan.rounds < 3:
-        raise CompressError(f"--rounds {plan.rounds} gives no interval; use 3 or more, {ROUNDS} for a result to keep")
-    if plan.device not in {"cpu", "cuda"}:
-        raise CompressError(f"--device {plan.device} is not known; use cpu or cuda")
-
-
-def _check_target(target: Path, force: bool) -> None:
-    """Refuse before anything is measured what could not, or must not, be written after it."""
-    if target.is_dir():
-        raise CompressError(f"-o {target} is a directory; give a file in it, such as {target}/results.jsonl")
-    taken = next((path for path in (target, lock_path(target)) if path.exists()), None)
-    if taken is not None and not force:
-        raise CompressError(f"{taken} already exists; choose another -o or replace it with --force")
-
-
-def _listed(values: Sequence[int]) -> str:
-    return ",".join(map(str, values)) or "(none)"
 
 
 def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
@@ -327,14 +286,15 @@ def _read_fitted(train: Data | None, rows: Rows, teacher: ModelDir) -> Rows | No
 
 
 def _baselines(
-    names: Sequence[str] | None, fitted: Rows | None, candidates: Sequence[Candidate], scratch: Path
+    wanted: bool | Sequence[str], fitted: Rows | None, candidates: Sequence[Candidate], scratch: Path
 ) -> list[Entry]:
-    if fitted is not None:
+    names = None if isinstance(wanted, bool) else wanted
+    if fitted is not None and wanted:
         return extra_candidates.plan_baselines(names, candidates, scratch)
     if names:
         raise CompressError(
             f"the baselines {', '.join(names)} are fitted on training rows; give them with --train FILE"
         )
-    if names is None:
+    if wanted:
         logger.info("no baselines: they are fitted on labelled training rows, which --train FILE gives")
     return []

@@ -169,7 +169,7 @@ def check_split_roles(candidates: Sequence[Candidate], fingerprints: Sequence[st
 
 def plan_entries(
     candidates: Sequence[Candidate],
-    runtimes: Sequence[str] | None,
+    runtimes: Sequence[str],
     to_onnx: Callable[[ModelDir], ModelDir],
     device: str = "cpu",
 ) -> list[Entry]:
@@ -195,13 +195,13 @@ def plan_entries(
             directory = to_onnx(model) if opens[name] == "onnx" and kind == "torch" else model
             entries.append(Entry(candidate, name, directory, name, device))
     teacher = candidates[0]
-    used = dict.fromkeys([REFERENCE_RUNTIME, *(entry.runtime for entry in entries), *(runtimes or ())])
+    used = dict.fromkeys([REFERENCE_RUNTIME, *(entry.runtime for entry in entries), *runtimes])
     own: list[Entry] = []
     for name in used:
         try:
             directory = to_onnx(teacher.model) if opens.get(name) == "onnx" else teacher.model
         except CompressError as error:
-            if name in (runtimes or ()):
+            if name in runtimes:
                 raise
             logger.warning("the teacher is not measured in %s: %s", name, error)
             continue

@@ -6,12 +6,12 @@ They are planned here and built in a process of their own, each in a folder of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
 
 from compress import plugins
 from compress.benchmarking.candidates import REFERENCE_RUNTIME, Build, Candidate, Entry
+from compress.benchmarking.competitors import interpreter
 from compress.errors import CompressError, Unavailable, did_you_mean
 from compress.host import without_home
 from compress.models.model_dir import ModelDir
@@ -84,7 +84,6 @@ def plan_competitors(
     *,
     device: str,
     has_train: bool,
-    interpreter: Callable[[ModuleType], str],
 ) -> tuple[list[Entry], list[dict[str, str]]]:
     """Give each competitor (``all``: every one) and model a place, and say which cannot run here: its name and the
     reason.

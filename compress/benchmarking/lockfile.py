@@ -1,29 +1,31 @@
-"""The lock of a benchmark: everything needed to run it again elsewhere, and the figures to hold the new ones against.
+"""The lock of a benchmark: hashes of models and data, settings and figures, from which a replay runs it again.
 
-It names data and models by their hashes and never by where they lie. It is read as what it is, a file of somebody else:
-every key and type is checked, numbers are bounded, and no name in it is ever used as a path.
+It names models and data by their hashes and holds no path. It may come from somebody else: every key and type is
+checked, numbers are bounded, and no name in it is ever used as a path.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from compress.benchmarking.results.files import Measurement
+from compress.benchmarking.results.files import EARLIER_KINDS, Measurement
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
-from compress.plugins import RENAMED, fits
+from compress.recipes import BenchmarkSettings, parse
 
 SUFFIX = ".lock.json"
 FORMAT_VERSION = 1
-KINDS = ("teacher", "model", "control")  # what is found again by its hash; all others are made anew
+KINDS = ("teacher", "model", "control")  # found again by their hashes; a replay makes all others anew
 LARGEST_BYTES = 64_000_000
+LARGEST_NUMBER = 2**63
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,14 @@ class LockedData:
     sha256: str
     rows: int
 
+    def faults(self) -> list[str]:
+        """Return what no benchmark writes."""
+        return [] if _is_sha256(self.sha256) and self.rows >= 2 else [f"data {self.name!r:.60} has no hash or no rows"]
+
 
 @dataclass(frozen=True)
 class LockedModel:
-    """A model directory: the name it had in the results, its kind and hashes, and how its directory was called."""
+    """A model directory: its name in the results, its kind and hashes, and the name of the directory."""
 
     name: str
     kind: str
@@ -46,10 +52,17 @@ class LockedModel:
     directory: str
     training_seed: int | None
 
+    def faults(self) -> list[str]:
+        """Return what no benchmark writes."""
+        found = [] if self.kind in KINDS else [f"model {self.name!r:.60} is of kind {self.kind!r:.20}"]
+        found += [] if _is_sha256(self.sha256) else [f"model {self.name!r:.60} has no hash"]
+        found += [] if _is_one_name(self.directory) else [f"{self.directory!r:.60} is not the name of a directory"]
+        return found
+
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured of one configuration; see :mod:`compress.benchmarking.results.schema` for every field."""
+    """The figures of one configuration; see :mod:`compress.benchmarking.results.schema` for every field."""
 
     model: str
     kind: str
@@ -73,7 +86,7 @@ class Figure:
 
     @classmethod
     def of(cls, line: Measurement) -> Figure:
-        """Take what a lock keeps out of a line of results."""
+        """Return the fields of a result line that a lock keeps."""
         return cls(**{f.name: line[f.name] for f in fields(cls)})
 
     @property
@@ -81,17 +94,40 @@ class Figure:
         """Whether it is of a model directory, which its hash names; all else is made anew."""
         return self.kind in KINDS
 
+    def faults(self) -> list[str]:
+        """Return what no benchmark writes."""
+        numbers = {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
+        found = [f"{name} is too large" for name, value in numbers.items() if not abs(value) < LARGEST_NUMBER]
+        found += [f"{name} is not above 0" for name in ("speedup", "latency_p50_ms") if numbers[name] <= 0]
+        if not 0 < self.speedup_low <= self.speedup <= self.speedup_high:
+            found.append("speedup is outside its interval")
+        if self.model_sha256 and not _is_sha256(self.model_sha256):
+            found.append("model_sha256 is not a hash")
+        if len({value is None for value in (self.metric, self.metric_low, self.metric_high)}) > 1:
+            found.append("metric has no interval")
+        return found
+
+
+@dataclass(frozen=True)
+class LockedSettings(BenchmarkSettings):
+    """The settings of a benchmark and the device and seed that it ran with."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    seed: int = 0
+
+    def faults(self) -> list[str]:
+        """Return what no benchmark writes."""
+        return super().faults() + ([] if abs(self.seed) < LARGEST_NUMBER else ["seed is too large"])
+
 
 @dataclass(frozen=True)
 class Lock:
-    """A benchmark that can be run again. ``settings`` are arguments of
-    :func:`compress.benchmarking.benchmark.benchmark`.
-    """
+    """A benchmark that can be run again."""
 
     data: LockedData
     train: LockedData | None
     models: tuple[LockedModel, ...]
-    settings: Mapping[str, Any]
+    settings: LockedSettings
     figures: tuple[Figure, ...]
     versions: Mapping[str, str]
     host: Mapping[str, Any]
@@ -100,57 +136,44 @@ class Lock:
     command: str
     created: str
 
+    def faults(self) -> list[str]:
+        """Return what no benchmark writes."""
+        teachers = [model.kind for model in self.models].count("teacher")
+        found = [] if teachers == 1 else ["models do not have one teacher"]
+        found += [] if self.figures else ["figures are missing"]
+        found += [] if all(isinstance(v, str) for v in self.versions.values()) else ["versions are not texts"]
+        return found
+
 
 def lock_path(results: Path) -> Path:
-    """Return where the lock of a result file lies: beside it, ``sst2.jsonl`` has ``sst2.lock.json``."""
+    """Return the path of the lock of a result file, beside it: ``sst2.jsonl`` has ``sst2.lock.json``."""
     return results.with_name(results.stem + SUFFIX)
 
 
-def write_lock(results: Path, lines: Sequence[Measurement], arguments: Mapping[str, Any]) -> Path:
+def write_lock(
+    results: Path,
+    lines: Sequence[Measurement],
+    settings: BenchmarkSettings,
+    compute: Compute,
+    models: Sequence[ModelDir | str | Path],
+    train: Sequence[Example] | None = None,
+) -> Path:
     """Write the lock of a benchmark beside its results, whole or not at all, and return its path.
 
     Args:
         results: the result file; see :func:`lock_path`.
-        lines: what the benchmark returned; at least one.
-        arguments: what ``compress.benchmark`` was called with, by name. ``teacher``, ``models`` and ``controls`` say
-            how directories are called, ``train`` are rows and hashed, settings are kept, and what changes no figure
-            (:data:`NOT_KEPT`) is left out.
-
-    Raises:
-        ValueError: an argument that this module does not know, which a replay would silently miss.
+        lines: the result lines; at least one.
+        compute: the device and the seed.
+        models: teacher, models and controls; the lock keeps the names of their directories.
+        train: the training rows, of which the lock keeps the hash.
     """
-    if unknown := sorted(set(arguments) - set(SETTINGS) - set(NOT_KEPT)):
-        raise ValueError(f"a lock does not know the arguments {unknown} of benchmark; add them to lock.SETTINGS")
     first = lines[0]
-    content = {
-        "format_version": FORMAT_VERSION,
-        "created": first["created"],
-        "study": first["study"],
-        "command": first["command"],
-        "data": asdict(LockedData(first["data"], first["data_sha256"], first["data_rows"])),
-        "train": _train(arguments.get("train")),
-        "models": _models(lines, arguments),
-        "settings": {name: arguments[name] for name in SETTINGS if name in arguments},
-        "versions": first["versions"],
-        "host": first["host"],
-        "host_id": first["host_id"],
-        "figures": [asdict(Figure.of(line)) for line in lines],
-    }
-    target = lock_path(results)
-    write_atomically(target, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    return target
-
-
-def _train(rows: Sequence[Example] | None) -> dict[str, Any] | None:
-    return None if rows is None else asdict(LockedData("train", content_sha256(rows), len(rows)))
-
-
-def _models(lines: Sequence[Measurement], arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    given = [arguments.get("teacher"), *arguments.get("models", ()), *arguments.get("controls", ())]
-    opened = [m if isinstance(m, ModelDir) else ModelDir.open(m, verify=False) for m in given if m is not None]
+    opened = [model if isinstance(model, ModelDir) else ModelDir.open(model, verify=False) for model in models]
     found = {(line["model"], line["model_sha256"]): line for line in reversed(lines) if line["kind"] in KINDS}
-    return [
-        asdict(
+    lock = Lock(
+        data=LockedData(first["data"], first["data_sha256"], first["data_rows"]),
+        train=None if train is None else LockedData("train", content_sha256(train), len(train)),
+        models=tuple(
             LockedModel(
                 name=line["model"],
                 kind=line["kind"],
@@ -159,13 +182,22 @@ def _models(lines: Sequence[Measurement], arguments: Mapping[str, Any]) -> list[
                 directory=_directory_name(line, opened),
                 training_seed=line["training_seed"],
             )
-        )
-        for line in reversed(found.values())
-    ]
+            for line in reversed(found.values())
+        ),
+        settings=LockedSettings(
+            **{**vars(settings), "device": "cuda" if compute.device == "cuda" else "cpu", "seed": compute.seed}
+        ),
+        figures=tuple(Figure.of(line) for line in lines),
+        **{name: first[name] for name in ("versions", "host", "host_id", "study", "command", "created")},
+    )
+    target = lock_path(results)
+    content = {"format_version": FORMAT_VERSION, **asdict(lock)}
+    write_atomically(target, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return target
 
 
 def _directory_name(line: Measurement, opened: Sequence[ModelDir]) -> str:
-    """Return how a model's directory is called, without where it lies; of copies the one whose name is the line's."""
+    """Return the name of a model's directory, without its path; of copies the one whose name is the line's."""
     called = [model.path.resolve().name for model in opened if model.sha256 == line["model_sha256"]]
     own = line["model"].rpartition("/")[2]
     name = own if own in called or not called else called[0]
@@ -187,100 +219,22 @@ def read_lock(path: str | Path) -> Lock:
         raise CompressError(f"{path} does not exist; 'compress benchmark -o results.jsonl' writes its lock") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CompressError(f"{path} cannot be read as a lock ({error}); give the .lock.json of a benchmark") from None
-    if isinstance(content, dict) and content.get("format_version") not in (None, FORMAT_VERSION):
-        raise CompressError(
-            f"{path} is a lock of format {content['format_version']!r:.20}; this compress reads {FORMAT_VERSION}"
-        )
-    if isinstance(content, dict) and isinstance(content.get("settings"), dict):
-        content["settings"] = {RENAMED.get(name, name): value for name, value in content["settings"].items()}
+    if not isinstance(content, dict):
+        raise CompressError(f"{path} is not a lock of compress benchmark: it is not an object")
+    if (version := content.pop("format_version", None)) != FORMAT_VERSION:
+        raise CompressError(f"{path} is a lock of format {version!r:.20}; this compress reads {FORMAT_VERSION}")
+    if isinstance(content.get("settings"), dict):  # earlier versions write null for a default
+        content["settings"] = {name: value for name, value in content["settings"].items() if value is not None}
     try:
-        return _lock(content)
-    except _Wrong as wrong:
-        raise CompressError(f"{path} is not a lock of compress benchmark: {wrong}") from None
-
-
-class _Wrong(Exception):
-    """What is wrong with a lock, and where in it."""
+        lock = parse(Lock, content, source="it")
+    except CompressError as error:
+        raise CompressError(f"{path} is not a lock of compress benchmark: {ascii(str(error))[1:-1]:.300}") from None
+    figures = tuple(replace(figure, kind=EARLIER_KINDS.get(figure.kind, figure.kind)) for figure in lock.figures)
+    return replace(lock, figures=figures)
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not a number")
-
-
-def _lock(content: Any) -> Lock:
-    names = {"format_version", *(f.name for f in fields(Lock))}
-    _check_keys(content, names, "it")
-    for name in ("host_id", "study", "command", "created"):
-        _expect(isinstance(content[name], str), f"{name} is not a text")
-    for name in ("versions", "host", "settings"):
-        _expect(isinstance(content[name], dict), f"{name} is not an object")
-    _expect(all(isinstance(v, str) for v in content["versions"].values()), "versions are not texts")
-    lock = Lock(
-        data=_record(LockedData, content["data"], "data"),
-        train=None if content["train"] is None else _record(LockedData, content["train"], "train"),
-        models=tuple(_records(LockedModel, content["models"], "models")),
-        figures=tuple(_records(Figure, content["figures"], "figures")),
-        **{name: content[name] for name in ("settings", "versions", "host", "host_id", "study", "command", "created")},
-    )
-    for data in filter(None, (lock.data, lock.train)):
-        _expect(_is_sha256(data.sha256) and 2 <= data.rows, f"data {data.name!r:.60} has no hash or no rows")
-    _check_models(lock.models)
-    _check_settings(lock.settings)
-    _expect(bool(lock.figures), "figures are missing")
-    for number, figure in enumerate(lock.figures):
-        _check_figure(figure, f"figures[{number}]")
-    return lock
-
-
-def _check_models(models: Sequence[LockedModel]) -> None:
-    _expect([m.kind for m in models].count("teacher") == 1, "models do not have one teacher")
-    for model in models:
-        _expect(model.kind in KINDS, f"model {model.name!r:.60} is of kind {model.kind!r:.20}")
-        _expect(_is_sha256(model.sha256), f"model {model.name!r:.60} has no hash")
-        _expect(_is_one_name(model.directory), f"directory {model.directory!r:.60} is not the name of a directory")
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        _expect(name in SETTINGS, f"setting {name!r:.40} is unknown")
-        _expect(SETTINGS[name](value), f"setting {name} is {value!r:.60}, which no benchmark takes")
-
-
-def _check_figure(figure: Figure, where: str) -> None:
-    for name in ("speedup", "latency_p50_ms"):
-        _expect(getattr(figure, name) > 0, f"{where}.{name} is not above 0")
-    _expect(0 < figure.speedup_low <= figure.speedup <= figure.speedup_high, f"{where}.speedup is outside its interval")
-    _expect(not figure.model_sha256 or _is_sha256(figure.model_sha256), f"{where}.model_sha256 is not a hash")
-    measured = [figure.metric, figure.metric_low, figure.metric_high]
-    _expect(None not in measured or not any(v is not None for v in measured), f"{where}.metric has no interval")
-
-
-def _records(kind: type[Any], values: Any, where: str) -> list[Any]:
-    _expect(isinstance(values, list), f"{where} is not a list")
-    return [_record(kind, value, f"{where}[{number}]") for number, value in enumerate(values)]
-
-
-def _record(kind: type[Any], value: Any, where: str) -> Any:
-    """Read an object of the keys and types of a dataclass."""
-    _check_keys(value, {f.name for f in fields(kind)}, where)
-    for field in fields(kind):
-        content = value[field.name]
-        _expect(fits(content, str(field.type)), f"{where}.{field.name} is {content!r:.60}, not {field.type}")
-        if isinstance(content, int | float):
-            _expect(abs(content) < 2**63, f"{where}.{field.name} is too large")
-    return kind(**value)
-
-
-def _check_keys(value: Any, names: set[str], where: str) -> None:
-    _expect(isinstance(value, dict), f"{where} is not an object")
-    missing, unknown = sorted(names - set(value)), sorted(set(value) - names)
-    _expect(not missing, f"{where} has no {', '.join(missing)}")
-    _expect(not unknown, f"{where} has the unknown key {unknown[0]!r:.40}" if unknown else "")
-
-
-def _expect(right: bool, otherwise: str) -> None:
-    if not right:
-        raise _Wrong(otherwise)
 
 
 def _is_sha256(text: str) -> bool:
@@ -289,62 +243,3 @@ def _is_sha256(text: str) -> bool:
 
 def _is_one_name(name: str) -> bool:
     return bool(name) and name.isprintable() and not name.startswith(".") and not re.search(r"[/\\:]", name)
-
-
-def _is_whole(value: Any, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _number(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda value: _is_whole(value, low, high)
-
-
-def _numbers(low: int, high: int, *, least: int = 1) -> Callable[[Any], bool]:
-    """Allow up to a hundred whole numbers, and ``least`` of them."""
-    return lambda value: (
-        isinstance(value, list) and least <= len(value) <= 100 and all(_is_whole(v, low, high) for v in value)
-    )
-
-
-def _names(value: Any) -> bool:
-    """Allow none, or up to a hundred names."""
-    if value is None:
-        return True
-    return isinstance(value, list) and len(value) <= 100 and all(isinstance(v, str) and len(v) <= 200 for v in value)
-
-
-# The arguments of a benchmark that decide its figures, with what a lock may say of each. The bounds keep a lock of
-# somebody else from asking this machine for the impossible.
-SETTINGS: Mapping[str, Callable[[Any], bool]] = {
-    "runtimes": _names,
-    "baselines": _names,
-    "competitors": _names,
-    "competitor_models": _names,
-    "reference_models": _names,
-    "pruning_steps": lambda value: isinstance(value, bool),
-    "device": lambda value: value in ("cpu", "cuda"),
-    "threads": _numbers(1, 4096),
-    "batch_sizes": _numbers(1, 65_536),
-    "lengths": _numbers(1, 65_536, least=0),
-    "padded_teacher": lambda value: isinstance(value, bool),
-    "rounds": _number(3, 10_000),
-    "seed": _number(-(2**63), 2**63),
-    "metric": lambda value: value is None or isinstance(value, str) and len(value) <= 100,
-    "max_length": _number(0, 1_000_000),
-    "together": _number(0, 10_000),
-}
-# What is found again by its hash, or changes no figure.
-NOT_KEPT = (
-    "teacher",
-    "models",
-    "controls",
-    "data",
-    "train",
-    "output",
-    "study",
-    "budget",
-    "data_name",
-    "command",
-    "force",
-    "progress",
-)

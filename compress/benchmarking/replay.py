@@ -7,22 +7,20 @@ compared anywhere. Speed-ups are compared on a host of the same fingerprint only
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.benchmark import BenchmarkOutput, Data, benchmark
 from compress.benchmarking.lockfile import Lock, LockedData, LockedModel, lock_path, read_lock
 from compress.benchmarking.replay_agreement import Agreement, compare
 from compress.benchmarking.results.files import Measurement
 from compress.data import Example, TextSource, content_sha256, open_source, read_examples
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
 from compress.models.model_dir import ModelDir
-from compress.progress import Progress, silent
 
 DEPTH = 4  # how far below a root model directories are looked for
-Data = Sequence[Example] | TextSource | str | Path
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,7 @@ def replay(
     *,
     roots: Sequence[str | Path] = (),
     train: Data | None = None,
-    output: str | Path | None = None,
-    command: str = "",
-    force: bool = False,
-    progress: Progress = silent,
+    output: BenchmarkOutput | str | Path | None = None,
 ) -> Replay:
     """Run the benchmark of a lock again and compare every figure.
 
@@ -52,14 +47,15 @@ def replay(
         data: the test rows that the lock names.
         roots: directories below which the models are looked for; default where the lock lies, and the current one.
         train: the training rows that the lock names, if it does.
-        output: a ``.jsonl`` for the new results.
+        output: the result file of the new results.
 
     Raises:
         CompressError: the lock is damaged, rows are not those it names, or a model is not found.
     """
+    output = BenchmarkOutput.of(output)
     if not isinstance(lock, Lock):
-        if output is not None and lock_path(Path(output)).resolve() == Path(lock).resolve():
-            raise CompressError(f"-o {output} would replace the lock that is replayed; choose another name")
+        if output.target is not None and lock_path(output.target).resolve() == Path(lock).resolve():
+            raise CompressError(f"-o {output.path} would replace the lock that is replayed; choose another name")
         roots = roots or (Path(lock).parent, Path.cwd())
         lock = read_lock(lock)
     if lock.train is None and train is not None:
@@ -72,32 +68,22 @@ def replay(
     rows = _locked_rows(data, lock.data, "data", "test")
     fitted = _locked_rows(train, lock.train, "train", "train") if lock.train and train is not None else None
     models = find_models(lock.models, [Path(root) for root in roots or (Path.cwd(),)])
+    cores = len(available_cores())  # figures of more threads than this host has cores for are reported as missing
     lines = benchmark(
         _of_kind(lock, models, "teacher")[0],
         _of_kind(lock, models, "model"),
         rows,
+        replace(lock.settings, threads=tuple(n for n in lock.settings.thread_counts if n <= cores) or cores),
         controls=_of_kind(lock, models, "control"),
         train=fitted,
-        output=output,
-        study=lock.study,
-        data_name=lock.data.name,
-        command=command,
-        force=force,
-        progress=progress,
-        **_possible(lock.settings),
+        output=replace(output, study=lock.study, data_name=lock.data.name),
+        compute=Compute(lock.settings.device, seed=lock.settings.seed),
     )
     return Replay(lock, tuple(lines), compare(lock, lines))
 
 
 def _of_kind(lock: Lock, models: Mapping[LockedModel, Path], kind: str) -> list[Path]:
     return [models[model] for model in lock.models if model.kind == kind]
-
-
-def _possible(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out thread counts that this host has no cores for; their figures are then missing, and said to be."""
-    cores = len(available_cores())
-    counts = settings.get("threads", [1])
-    return {**settings, "threads": [count for count in counts if count <= cores] or [cores]}
 
 
 def _locked_rows(data: Data, locked: LockedData, option: str, role: str) -> list[Example]:

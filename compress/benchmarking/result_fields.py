@@ -10,7 +10,7 @@ import numpy as np
 
 from compress.benchmarking.candidates import Candidate, precision_of, training_seed, vocabulary_sha256
 from compress.benchmarking.results.files import Measurement, is_reference
-from compress.benchmarking.rounds import Run, Setting
+from compress.benchmarking.rounds import Run, Workload
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError
@@ -44,9 +44,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Operations of a row by title of the entry and setting, and the fastest the device can do by precision."""
+    """Operations of a row by title of the entry and workload, and the fastest the device can do by precision."""
 
-    flops: Mapping[tuple[str, Setting], float]
+    flops: Mapping[tuple[str, Workload], float]
     peak_tflops: Mapping[str, float]
 
 
@@ -134,65 +134,65 @@ def shape_of(model: ModelDir) -> Measurement:
     return {key: value for key, value in named.items() if value is not None}
 
 
-def setting_fields(run: Run, runs: Sequence[Run], setting: Setting) -> Measurement:
-    """Return the setting of a run and the tokens of its rows; rows of baselines are counted as the teacher's."""
-    lengths = [setting.length] if setting.length else token_lengths(run, runs)
+def setting_fields(run: Run, runs: Sequence[Run], workload: Workload) -> Measurement:
+    """Return the workload of a run and the tokens of its rows; rows of baselines are counted as the teacher's."""
+    lengths = [workload.length] if workload.length else token_lengths(run, runs)
     return {
-        "batch_size": setting.batch_size,
-        "length": setting.length,
-        "padding": setting.padding,
-        "max_length": setting.width or run.loaded["max_length"],
+        "batch_size": workload.batch_size,
+        "length": workload.length,
+        "padding": workload.padding,
+        "max_length": workload.width or run.loaded["max_length"],
         "tokens_median": float(np.median(lengths)),
         "tokens_p95": float(np.percentile(lengths, 95)),
         "tokens_max": max(lengths),
     }
 
 
-def speed_fields(run: Run, runs: Sequence[Run], setting: Setting, seed: int) -> Measurement:
-    """Return the timing fields of a run at a setting: alone, against the teacher in torch and in its own runtime.
+def speed_fields(run: Run, runs: Sequence[Run], workload: Workload, seed: int) -> Measurement:
+    """Return the timing fields of a run at a workload: alone, against the teacher in torch and in its own runtime.
 
     Both are compared at the same threads, batch size and length; neither teacher is padded more than it must be.
     """
     teachers = [r for r in runs if r.threads == run.threads and r.entry.candidate.kind == "teacher"]
     baseline = next(r for r in teachers if r.is_reference)
-    same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and setting.plain in r.turns), None)
-    mine, reference = run.latency_ms(setting), baseline.latency_ms(setting.plain)
+    same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and workload.plain in r.turns), None)
+    mine, reference = run.latency_ms(workload), baseline.latency_ms(workload.plain)
     spread = percentiles(mine)
     low, high = percentile_interval(mine, 95, seed=seed)
-    own_noise = _noise(run, setting)
+    own_noise = _noise(run, workload)
     headline = total = ONE
-    if run is not baseline or setting != setting.plain:
+    if run is not baseline or workload != workload.plain:
         headline = speedup(reference, mine, seed=seed)
-        total = speedup(baseline.total_ms(setting.plain), run.total_ms(setting), seed=seed)
+        total = speedup(baseline.total_ms(workload.plain), run.total_ms(workload), seed=seed)
     if run.loaded["tokenizer_inside"]:
         headline = total  # its time with tokenisation, against the teacher's without, would compare unlike things
     return {
-        "warm_up_stable": run.warm[setting],
+        "warm_up_stable": run.warm[workload],
         "latency_ms": mine,
         **{f"latency_p{p}_ms": value for p, value in spread.items()},
         "latency_p95_low_ms": low,
         "latency_p95_high_ms": high,
-        "tokenize_p50_ms": percentiles(run.tokenize_ms(setting))[50],
-        "throughput_rows_per_second": throughput(mine, setting.batch_size),
-        "throughput_with_tokenizer_rows_per_second": throughput(run.total_ms(setting), setting.batch_size),
-        "throughput_tokens_per_second": _tokens_per_second(run, runs, setting),
+        "tokenize_p50_ms": percentiles(run.tokenize_ms(workload))[50],
+        "throughput_rows_per_second": throughput(mine, workload.batch_size),
+        "throughput_with_tokenizer_rows_per_second": throughput(run.total_ms(workload), workload.batch_size),
+        "throughput_tokens_per_second": _tokens_per_second(run, runs, workload),
         **_ratio_fields("speedup", headline),
         **_ratio_fields("speedup_with_tokenizer", total),
-        **_ratio_fields("speedup_same_runtime", _against(same, run, setting, seed)),
+        **_ratio_fields("speedup_same_runtime", _against(same, run, workload, seed)),
         "noise": own_noise,
-        "noisy": is_noisy(headline, own_noise, _noise(baseline, setting.plain)),
+        "noisy": is_noisy(headline, own_noise, _noise(baseline, workload.plain)),
     }
 
 
-def device_fields(run: Run, setting: Setting, arithmetic: Arithmetic) -> Measurement:
+def device_fields(run: Run, workload: Workload, arithmetic: Arithmetic) -> Measurement:
     """Return what the hardware says beside time: its own clock, energy, and the share of its peak."""
-    turns = run.turns[setting]
+    turns = run.turns[workload]
     device_ms = [turn["device_ms"] for turn in turns]
     joules = [turn["joules"] for turn in turns]
-    energy = [j / (turn["runs"] * setting.batch_size) for j, turn in zip(joules, turns, strict=True) if j is not None]
-    flops = arithmetic.flops.get((run.entry.title, setting))
+    energy = [j / (turn["runs"] * workload.batch_size) for j, turn in zip(joules, turns, strict=True) if j is not None]
+    flops = arithmetic.flops.get((run.entry.title, workload))
     peak = arithmetic.peak_tflops.get(precision_of(run.entry) or "")
-    rows_per_second = throughput(run.latency_ms(setting), setting.batch_size)
+    rows_per_second = throughput(run.latency_ms(workload), workload.batch_size)
     return {
         "device_p50_ms": None if None in device_ms else percentiles(device_ms)[50],
         "energy_joules_per_row": float(np.median(energy)) if energy else None,
@@ -209,22 +209,22 @@ def token_lengths(run: Run, runs: Sequence[Run]) -> list[int]:
     return list(lengths)
 
 
-def _tokens_per_second(run: Run, runs: Sequence[Run], setting: Setting) -> float | None:
+def _tokens_per_second(run: Run, runs: Sequence[Run], workload: Workload) -> float | None:
     if run.entry.kind == "baseline":
         return None
-    if setting.length:
-        return throughput(run.latency_ms(setting), setting.batch_size) * setting.length
+    if workload.length:
+        return throughput(run.latency_ms(workload), workload.batch_size) * workload.length
     lengths = token_lengths(run, runs)
-    amounts = [sum(lengths[row] for batch in turn["batches"] for row in batch) for turn in run.turns[setting]]
-    return rate(run.latency_ms(setting), amounts)
+    amounts = [sum(lengths[row] for batch in turn["batches"] for row in batch) for turn in run.turns[workload]]
+    return rate(run.latency_ms(workload), amounts)
 
 
-def _against(teacher: Run | None, run: Run, setting: Setting, seed: int) -> Ratio | None:
+def _against(teacher: Run | None, run: Run, workload: Workload, seed: int) -> Ratio | None:
     if teacher is None:
         return None
-    if teacher is run and setting == setting.plain:
+    if teacher is run and workload == workload.plain:
         return ONE
-    return speedup(teacher.latency_ms(setting.plain), run.latency_ms(setting), seed=seed)
+    return speedup(teacher.latency_ms(workload.plain), run.latency_ms(workload), seed=seed)
 
 
 def _ratio_fields(name: str, ratio: Ratio | None) -> dict[str, float | None]:
@@ -232,8 +232,8 @@ def _ratio_fields(name: str, ratio: Ratio | None) -> dict[str, float | None]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
-def _noise(run: Run, setting: Setting) -> float:
-    return noise([turn["probe_ms"] for turn in run.turns[setting]])
+def _noise(run: Run, workload: Workload) -> float:
+    return noise([turn["probe_ms"] for turn in run.turns[workload]])
 
 
 def _parents(candidate: Candidate, runs: Sequence[Run]) -> list[str]:
@@ -279,7 +279,7 @@ logger = logging.getLogger("compress")
 
 
 def count_arithmetic(runs: Sequence[Run], device: str, progress: Progress) -> Arithmetic:
-    """Count the operations of every torch model at every setting, and measure the peak of a card.
+    """Count the operations of every torch model at every workload, and measure the peak of a card.
 
     The batches of the first round are counted, by the process of the teacher. What a model does is the same in every
     runtime; a graph of another model, such as int8, has no count.
@@ -289,23 +289,25 @@ def count_arithmetic(runs: Sequence[Run], device: str, progress: Progress) -> Ar
     for run in runs:
         if run.entry.folder == "runtimes" and not run.entry.candidate.model.is_onnx:
             models.setdefault(run.entry.candidate.name, []).append(run)
-    flops: dict[tuple[str, Setting], float] = {}
+    flops: dict[tuple[str, Workload], float] = {}
     with progress("Counting operations", len(models)) as advance:
         for mine in models.values():
             counted = _flops(worker, mine, runs)
             for run in mine:
-                flops |= {(run.entry.title, setting): counted[setting] for setting in run.turns if setting in counted}
+                flops |= {
+                    (run.entry.title, workload): counted[workload] for workload in run.turns if workload in counted
+                }
             advance(1)
     return Arithmetic(flops, _peaks(worker, runs) if device == "cuda" else {})
 
 
-def _flops(worker: Worker, mine: Sequence[Run], runs: Sequence[Run]) -> dict[Setting, float]:
-    """Count one model at every setting that it was measured at anywhere."""
+def _flops(worker: Worker, mine: Sequence[Run], runs: Sequence[Run]) -> dict[Workload, float]:
+    """Count one model at every workload that it was measured at anywhere."""
     lengths = token_lengths(mine[0], runs)
-    batches = {setting: run.turns[setting][0]["batches"] for run in mine for setting in run.turns}
+    batches = {workload: run.turns[workload][0]["batches"] for run in mine for workload in run.turns}
     jobs = [
-        {"batches": [[setting.length or lengths[row] for row in batch] for batch in drawn], "width": setting.width}
-        for setting, drawn in batches.items()
+        {"batches": [[workload.length or lengths[row] for row in batch] for batch in drawn], "width": workload.width}
+        for workload, drawn in batches.items()
     ]
     directory = str(mine[0].entry.candidate.model.path.resolve())
     try:
@@ -313,7 +315,7 @@ def _flops(worker: Worker, mine: Sequence[Run], runs: Sequence[Run]) -> dict[Set
     except CompressError as error:  # what was timed is worth more than this
         logger.warning("the operations of %s are not counted: %s", mine[0].entry.candidate.name, error)
         return {}
-    return {setting: value for setting, value in zip(batches, found, strict=True) if value is not None}
+    return {workload: value for workload, value in zip(batches, found, strict=True) if value is not None}
 
 
 def _peaks(worker: Worker, runs: Sequence[Run]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from compress.errors import CompressError, Unavailable
 from compress.inference.cores import available_cores, quietest_first
 from compress.inference.timing import batches_per_round, draw_batches
 from compress.progress import Progress
+from compress.recipes import BenchmarkSettings
 
 logger = logging.getLogger("compress")
 
@@ -32,7 +33,7 @@ REFERENCE_BATCHES = 4
 
 
 @dataclass(frozen=True)
-class Setting:
+class Workload:
     """How rows are put before a model.
 
     ``length`` is the tokens of every row, or None for the data's own. ``width`` is what rows are padded to whatever
@@ -53,9 +54,9 @@ class Setting:
         return {**({"length": self.length} if self.length else {}), **({"width": self.width} if self.width else {})}
 
     @property
-    def plain(self) -> Setting:
+    def plain(self) -> Workload:
         """The same rows without padding that is not needed: what it is compared with."""
-        return Setting(self.batch_size, self.length)
+        return Workload(self.batch_size, self.length)
 
 
 @dataclass
@@ -67,8 +68,8 @@ class Run:
     worker: Worker
     loaded: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
-    warm: dict[Setting, bool] = field(default_factory=dict)
-    turns: dict[Setting, list[dict[str, Any]]] = field(default_factory=dict)
+    warm: dict[Workload, bool] = field(default_factory=dict)
+    turns: dict[Workload, list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def is_reference(self) -> bool:
@@ -79,50 +80,36 @@ class Run:
         """Whether it is the teacher in one of the runtimes, with which the others are compared."""
         return self.entry.kind == "teacher"
 
-    def latency_ms(self, setting: Setting) -> list[list[float]]:
-        return [turn["latency_ms"] for turn in self.turns[setting]]
+    def latency_ms(self, workload: Workload) -> list[list[float]]:
+        return [turn["latency_ms"] for turn in self.turns[workload]]
 
-    def tokenize_ms(self, setting: Setting) -> list[list[float]]:
-        return [turn["tokenize_ms"] for turn in self.turns[setting]]
+    def tokenize_ms(self, workload: Workload) -> list[list[float]]:
+        return [turn["tokenize_ms"] for turn in self.turns[workload]]
 
-    def total_ms(self, setting: Setting) -> list[list[float]]:
+    def total_ms(self, workload: Workload) -> list[list[float]]:
         """Tokenisation and model together, batch by batch."""
-        pairs = zip(self.latency_ms(setting), self.tokenize_ms(setting), strict=True)
+        pairs = zip(self.latency_ms(workload), self.tokenize_ms(workload), strict=True)
         return [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is measured at: see :func:`compress.benchmarking.benchmark.benchmark`."""
+def workloads_of(run: Run, settings: BenchmarkSettings) -> list[Workload]:
+    """Return the workloads of a loaded run.
 
-    device: str
-    threads: Sequence[int]
-    batch_sizes: Sequence[int]
-    lengths: Sequence[int]
-    rounds: int
-    seed: int
-    max_length: int
-    padded_teacher: bool
-
-    def settings(self, run: Run) -> list[Setting]:
-        """Return the settings of a loaded run.
-
-        Baselines and competitors read texts, so that they have the data's own lengths only; pruning steps are for the
-        waterfall, which is of these. Reference models are there for latency: a large batch of BERT-large takes the time
-        of a whole model's benchmark.
-        """
-        at_lengths = run.entry.folder == "runtimes" and run.entry.kind != "pruning-step"
-        lengths = [None, *self.lengths] if at_lengths else [None]
-        sizes = [min(self.batch_sizes)] if run.entry.kind == "reference-model" else self.batch_sizes
-        settings = [Setting(size, length) for length in lengths for size in sizes]
-        if run.is_reference and self.padded_teacher:
-            settings += [Setting(size, None, self._padded_width(run)) for size in sizes]
-        return settings
-
-    def _padded_width(self, run: Run) -> int:
-        """Return what rows are padded to by who pads them all: no row is cut for it."""
+    Baselines and competitors read texts, so that they have the data's own lengths only; pruning steps serve the
+    breakdown of a speed-up, which is of these. Reference models are measured for latency: a large batch of BERT-large
+    takes as long as the whole benchmark of another model.
+    """
+    entry = run.entry
+    at_lengths = entry.folder == "runtimes" and entry.kind != "pruning-step"
+    lengths = [None, *settings.lengths] if at_lengths else [None]
+    sizes = [min(settings.batch_sizes)] if entry.kind == "reference-model" else settings.batch_sizes
+    workloads = [Workload(size, length) for length in lengths for size in sizes]
+    if run.is_reference and settings.padded_teacher:
+        # Rows are padded as is common, to at least 128 tokens, and none is cut for it.
         readable = int(run.loaded["max_length"])
-        return readable if self.max_length else min(readable, max(PADDED_WIDTH, *run.loaded["lengths"]))
+        width = readable if settings.max_length else min(readable, max(PADDED_WIDTH, *run.loaded["lengths"]))
+        workloads += [Workload(size, None, width) for size in sizes]
+    return workloads
 
 
 @dataclass(frozen=True)
@@ -165,7 +152,11 @@ def groups_of(entries: Sequence[Entry], together: int) -> list[list[Entry]]:
 
 @contextmanager
 def started(
-    entries: Sequence[Entry], plan: Plan, files: Files, left_out: list[dict[str, str]], progress: Progress
+    entries: Sequence[Entry],
+    settings: BenchmarkSettings,
+    files: Files,
+    left_out: list[dict[str, str]],
+    progress: Progress,
 ) -> Iterator[tuple[list[Run], dict[str, np.ndarray | None]]]:
     """Give a loaded process for each entry and thread count, and the logits ``[N, C]`` of each entry by its title.
 
@@ -180,7 +171,7 @@ def started(
             for entry in entries:
                 try:
                     with ExitStack() as own:
-                        found, answers = _start(entry, plan, files, cores, own)
+                        found, answers = _start(entry, settings, files, cores, own)
                         stack.push(own.pop_all())
                 except CompressError as error:
                     # A competitor is somebody else's tool: that it fails on this model is no reason to measure nothing.
@@ -195,18 +186,18 @@ def started(
 
 
 def _start(
-    entry: Entry, plan: Plan, files: Files, cores: Sequence[int], stack: ExitStack
+    entry: Entry, settings: BenchmarkSettings, files: Files, cores: Sequence[int], stack: ExitStack
 ) -> tuple[list[Run], np.ndarray | None]:
     """Build what is to be built, load it with each thread count, and predict once."""
     if entry.build:
         _build(entry, entry.build, files)
     runs = []
-    for count in plan.threads:
+    for count in settings.thread_counts:
         worker = Worker(entry.title, threads=count, scratch=files.scratch, python=entry.python)
         stack.callback(worker.close)
         run = Run(entry, count, worker)
         run.loaded = load(
-            run, files.texts, cores=sorted(cores[:count]), max_length=plan.max_length, lengths=plan.lengths
+            run, files.texts, cores=sorted(cores[:count]), max_length=settings.max_length, lengths=settings.lengths
         )
         runs.append(run)
     if entry.has_random_weights:
@@ -254,7 +245,7 @@ def _build(entry: Entry, build: Build, files: Files) -> None:
 
 def take_turns(
     runs: Sequence[Run],
-    settings: Sequence[Sequence[Setting]],
+    workloads: Sequence[Sequence[Workload]],
     *,
     rows: int,
     rounds: int,
@@ -265,42 +256,42 @@ def take_turns(
 
     Args:
         runs: loaded processes; what is measured is added to them.
-        settings: of each run.
+        workloads: of each run.
         rows: how many rows they loaded.
     """
     generator = random.Random(seed)
-    groups: dict[Setting, list[tuple[Run, Setting]]] = {}
-    for run, own in zip(runs, settings, strict=True):
-        for setting in own:
-            groups.setdefault(setting.plain, []).append((run, setting))
+    groups: dict[Workload, list[tuple[Run, Workload]]] = {}
+    for run, own in zip(runs, workloads, strict=True):
+        for workload in own:
+            groups.setdefault(workload.plain, []).append((run, workload))
     turns = sum(map(len, groups.values()))
     probes = {size: draw_batches(generator, rows, size, 1)[0] for size in dict.fromkeys(g.batch_size for g in groups)}
     with progress("Warming up", turns) as advance:
-        for run, setting in (pair for group in groups.values() for pair in group):
-            probe = probes[setting.batch_size]
-            run.warm[setting] = run.worker.ask("warm_up", probe=probe, shape=setting.shape)["stable"]
-            run.turns[setting] = []
+        for run, workload in (pair for group in groups.values() for pair in group):
+            probe = probes[workload.batch_size]
+            run.warm[workload] = run.worker.ask("warm_up", probe=probe, shape=workload.shape)["stable"]
+            run.turns[workload] = []
             advance(1)
     meters = {device: EnergyMeter.open(device) for device in {run.entry.device for run in runs}}
     with progress("Measuring", rounds * turns) as advance:
         for _ in range(rounds):
             for plain in generator.sample(list(groups), len(groups)):
                 batches = draw_batches(generator, rows, plain.batch_size, batches_per_round(plain.batch_size))
-                for run, setting in generator.sample(groups[plain], len(groups[plain])):
+                for run, workload in generator.sample(groups[plain], len(groups[plain])):
                     meter = meters[run.entry.device]
                     mine = batches[:REFERENCE_BATCHES] if run.entry.kind == "reference-model" else batches
-                    run.turns[setting].append(_turn(run, setting, probes[plain.batch_size], mine, meter))
+                    run.turns[workload].append(_turn(run, workload, probes[plain.batch_size], mine, meter))
                     advance(1)
 
 
 def _turn(
-    run: Run, setting: Setting, probe: list[int], batches: list[list[int]], meter: EnergyMeter | None
+    run: Run, workload: Workload, probe: list[int], batches: list[list[int]], meter: EnergyMeter | None
 ) -> dict[str, Any]:
     """Measure the batches of one turn; the energy is that of the turn as a whole, its probe included.
 
     A turn that is over before the counter is renewed several times has none: it would get that of its neighbours.
     """
     before, started = meter.joules() if meter else 0.0, time.perf_counter()
-    turn = run.worker.ask("measure", probe=probe, batches=batches, shape=setting.shape)
+    turn = run.worker.ask("measure", probe=probe, batches=batches, shape=workload.shape)
     counted = meter is not None and time.perf_counter() - started >= ENERGY_READINGS * meter.resolution_s
     return {**turn, "batches": batches, "joules": meter.joules() - before if meter and counted else None}

@@ -14,6 +14,7 @@ from compress.errors import CompressError
 
 if TYPE_CHECKING:
     from compress.data import Example
+    from compress.progress import Progress
 
 
 logger = logging.getLogger("compress")
@@ -135,7 +136,11 @@ def command(
     quiet: bool,
     threads: tuple[int, ...],
     device: str,
-    **settings: Any,
+    controls: tuple[str, ...],
+    seed: int,
+    force: bool,
+    progress: Progress,
+    **chosen: Any,
 ) -> None:
     """Measure models against their teacher, in one run.
 
@@ -143,38 +148,35 @@ def command(
     pinned to its cores; rounds are interleaved.
     """
     options.keep_inputs({"-o": output}, [data, *fitted])
-    from compress.benchmarking.benchmark import benchmark
-    from compress.data import open_source
-    from compress.inference.compute import resolve_device
+    from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
+    from compress.data import check_roles, open_source
+    from compress.inference.compute import Compute
     from compress.inference.cores import available_cores
+    from compress.recipes import BenchmarkSettings
 
     names = ("text_column", "text_pair_column", "label_column")
     source = open_source(
-        data, role="test", labelled=True, format=settings["file_format"], **{name: settings[name] for name in names}
+        data, role="test", labelled=True, format=chosen["file_format"], **{name: chosen[name] for name in names}
     )
     train = None
     if fitted:
-        from compress.data import check_roles
-
-        pool = options.open_pool(fitted, settings)
+        pool = options.open_pool(fitted, chosen)
         assert pool is not None  # at least one file was given
         check_roles({"train": pool, "test": source}, drop_overlap=False)
-        if settings["competitors"] or not no_baselines:
-            train = _labelled_rows(fitted, settings)
-    options.forget_columns(settings)
-    settings["runtimes"] = settings["runtimes"] or None
-    settings["baselines"] = () if no_baselines else None
-    counts = threads if any(threads) else len(available_cores())
+        if chosen["competitors"] or not no_baselines:
+            train = _labelled_rows(fitted, chosen)
+    options.forget_columns(chosen)
     lines = benchmark(
         teacher,
         models,
         source,
-        output=output,
+        BenchmarkSettings(
+            baselines=not no_baselines, threads=threads if any(threads) else len(available_cores()), **chosen
+        ),
+        controls=controls,
         train=train,
-        threads=counts,
-        device=resolve_device(device),
-        command=options.typed(),
-        **settings,
+        output=BenchmarkOutput(output, force, command=options.typed(), progress=progress),
+        compute=Compute(device, seed=seed),
     )
     if not quiet:
         from rich.console import Console

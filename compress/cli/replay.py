@@ -12,6 +12,7 @@ from compress.cli import options
 if TYPE_CHECKING:
     from compress.benchmarking.replay import Replay
     from compress.benchmarking.replay_agreement import Comparison
+    from compress.progress import Progress
 
 
 WIDTH_IN_A_LOG = 160
@@ -39,21 +40,25 @@ def command(
     data: str,
     train: tuple[str, ...],
     roots: tuple[str, ...],
+    output: str,
+    force: bool,
     quiet: bool,
-    **settings: Any,
+    progress: Progress,
+    **columns: Any,
 ) -> None:
     """Run a benchmark again from its lock and compare every figure.
 
     LOCK is the .lock.json beside a result file. Models are found by their hashes, and data must be the same rows.
     Exit code 0: the figures agree, 1: one differs, 3: undecided, on another or a noisy host.
     """
+    from compress.benchmarking.benchmark import BenchmarkOutput
     from compress.benchmarking.replay import replay
 
-    options.keep_inputs({"-o": settings["output"]}, [lock, data, *train])
-    rows = options.read_labelled(data, "test", settings)
-    fitted = [row for path in train for row in options.read_labelled(path, "train", settings)]
-    options.forget_columns(settings)
-    made = replay(lock, rows, roots=roots, train=fitted or None, command=options.typed(), **settings)
+    options.keep_inputs({"-o": output}, [lock, data, *train])
+    rows = options.read_labelled(data, "test", columns)
+    fitted = [row for path in train for row in options.read_labelled(path, "train", columns)]
+    written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
+    made = replay(lock, rows, roots=roots, train=fitted or None, output=written)
     if not quiet:
         _show(made)
     click.echo(f"{made.agreement.verdict}: {_reason(made)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from compress.errors import CompressError, did_you_mean
+from compress.recipes.benchmark_settings import BenchmarkSettings
 from compress.recipes.parsing import Choice, parse
 from compress.recipes.pruning import Pruning
 from compress.recipes.student import (
@@ -39,6 +40,7 @@ from compress.recipes.training import TeacherRecipe, Training, replace_training
 __all__ = [
     "Augmentation",
     "BenchmarkRecipe",
+    "BenchmarkSettings",
     "Budget",
     "Choice",
     "DataSet",

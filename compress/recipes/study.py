@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from compress import plugins
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError
+from compress.recipes.benchmark_settings import BenchmarkSettings
 from compress.recipes.pruning import Pruning
-from compress.recipes.reference_shapes import REFERENCE_MODELS
 from compress.recipes.student import Phase
 from compress.recipes.training import Training, replace_training
 
@@ -162,50 +162,12 @@ class StudyPrune(Pruning):
 
 
 @dataclass(frozen=True)
-class StudyBenchmark:
-    """How the models of a study are measured; no ``runtimes`` means each model in the one that opens it natively.
-
-    ``threads`` is a number or several; int8 is judged at the first. ``lengths`` are tokens to measure at beside the
-    data's own lengths. ``baselines`` are fitted on the study's training rows. ``together`` is how many models are held
-    in memory at a time, each group with the teacher; 0 is all. ``pruning_steps`` measures each
-    removal of pruned models.
+class StudyBenchmark(BenchmarkSettings):
+    """How the models of a study are measured: by default in torch and ONNX Runtime; int8 is judged at the first of
+    ``threads``, and baselines are fitted on the study's training rows.
     """
 
-    batch_sizes: tuple[int, ...] = (1, 32)
-    rounds: int = 20
-    threads: int | tuple[int, ...] = 1
-    lengths: tuple[int, ...] = ()
     runtimes: tuple[str, ...] = ("torch", "onnxruntime")
-    baselines: bool = True
-    competitors: tuple[str, ...] = ()
-    reference_models: tuple[str, ...] = ()
-    pruning_steps: bool = False
-    metric: str = ""
-    together: int = 0
-
-    @property
-    def thread_counts(self) -> tuple[int, ...]:
-        return (self.threads,) if isinstance(self.threads, int) else self.threads
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        found = []
-        counts = (*self.thread_counts, *self.batch_sizes, *self.lengths)
-        if self.rounds < 3 or not self.thread_counts or not self.batch_sizes or min(counts) < 1:
-            found.append("needs rounds of at least 3, and threads, batch_sizes and lengths of at least 1")
-        if self.together < 0:
-            found.append(f"together = {self.together} must be at least 0")
-        for kind, names, known in (
-            ("runtime", self.runtimes, plugins.names("runtimes")),
-            ("competitor", self.competitors, (*plugins.names("competitors"), "all")),
-            ("reference model", self.reference_models, tuple(REFERENCE_MODELS)),
-        ):
-            found += [
-                f"unknown {kind} {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
-                for name in names
-                if name.replace("_", "-") not in known
-            ]
-        return found
 
 
 @dataclass(frozen=True)

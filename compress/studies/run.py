@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from compress import recipes
-from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.data import ExampleSource, describe_rows, row_key
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
@@ -368,28 +369,21 @@ class Study:
             teacher,
             models,
             self.rows.test,
-            runtimes=settings.runtimes or None,
-            device="cpu" if device == "auto" else device,
+            replace(settings, pruning_steps=pruning_steps),
             train=self.rows.train,
-            baselines=None if settings.baselines else (),
-            competitors=settings.competitors,
-            reference_models=settings.reference_models,
-            pruning_steps=pruning_steps,
-            threads=settings.threads,
-            batch_sizes=settings.batch_sizes,
-            lengths=settings.lengths,
-            rounds=settings.rounds,
-            seed=self.recipe.seed,
-            metric=settings.metric or None,
-            together=settings.together,
+            compute=Compute("cpu" if device == "auto" else device, seed=self.recipe.seed),
+        )
+        output = BenchmarkOutput(
+            force=True,
             study=self.recipe.name,
             budget=self.budget,
             data_name=self.rows.data_name,
             command=self.command,
-            force=True,
             progress=self.progress,
         )
-        return self.stages.make(RESULTS_NAME, inputs, lambda path: make(output=path), gathers=True)
+        return self.stages.make(
+            RESULTS_NAME, inputs, lambda path: make(output=replace(output, path=path)), gathers=True
+        )
 
 
 def _failures(failed: Mapping[str, Exception], otherwise: str) -> str:

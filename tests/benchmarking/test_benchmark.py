@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from compress.benchmarking import benchmark as benchmark_module
-from compress.benchmarking.benchmark import _to_onnx, benchmark
+from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
 from compress.benchmarking.candidates import open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.result_fields import training_fields
@@ -24,11 +24,13 @@ from compress.cli import execute
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference import cores
+from compress.inference.compute import Compute
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from compress.models.model_dir import ModelDir
+from compress.recipes import BenchmarkSettings
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
-QUICK: dict[str, Any] = {"rounds": 3, "batch_sizes": (1, 8)}
+QUICK = BenchmarkSettings(rounds=3, batch_sizes=(1, 8))
 ROWS = [*examples(38), Example("good", None, "positive"), Example("bad " * 90, None, "negative")]
 
 
@@ -52,10 +54,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
         torch_directory("bert"),
         [onnx_directory("bert"), control],
         ROWS,
-        output=output,
-        study="tiny",
-        command="compress benchmark ...",
-        **QUICK,
+        QUICK,
+        output=BenchmarkOutput(output, study="tiny", command="compress benchmark ..."),
     )
     return output, lines
 
@@ -73,12 +73,14 @@ def find(lines: list[dict[str, Any]], runtime: str, batch_size: int = 1, **field
 def test_models_may_be_measured_in_groups(tmp_path: Path) -> None:
     models = [write(tmp_path / name, bilstm(seed=number)) for number, name in enumerate(("a", "b", "c"))]
     output = tmp_path / "r.jsonl"
-    lines = benchmark(torch_directory("bert"), models, ROWS, output=output, together=2, rounds=3, batch_sizes=(1,))
+    lines = benchmark(
+        torch_directory("bert"), models, ROWS, replace(QUICK, together=2, batch_sizes=(1,)), output=output
+    )
     told = [(line["model"], line["padding"]) for line in lines]
     assert told == [("bert", "longest"), ("bert", "max_length"), ("a", "longest"), ("b", "longest"), ("c", "longest")]
     assert len({line["created"] for line in lines}) == 1 and all("predictions" in x for x in lines if x["model"] == "c")
     assert all(line["speedup_low"] <= line["speedup"] <= line["speedup_high"] for line in lines)
-    assert read_lock(lock_path(output)).settings["together"] == 2
+    assert read_lock(lock_path(output)).settings.together == 2
 
 
 def test_a_group_has_the_teacher_and_all_runtimes_of_its_models(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_one_line_for_each_configuration(measured: tuple[Path, list[dict[str, An
 def test_a_lock_lies_beside_the_results(measured: tuple[Path, list[dict[str, Any]]]) -> None:
     lock = read_lock(lock_path(measured[0]))
     assert [m.kind for m in lock.models] == ["teacher", "model", "control"]
-    assert lock.settings["batch_sizes"] == [1, 8] and lock.settings["padded_teacher"] is True
+    assert lock.settings.batch_sizes == (1, 8) and lock.settings.padded_teacher is True
     assert len(lock.figures) == len(measured[1])
 
 
@@ -294,7 +296,7 @@ def test_pairs_and_regression(tmp_path: Path) -> None:
     teacher = write(tmp_path / "teacher", classifier(labels=("score",)))
     pairs = zip(examples(12), examples(24)[12:], strict=True)
     rows = [Example(x.text, y.text, str(i / 4)) for i, (x, y) in enumerate(pairs)]
-    lines = benchmark(teacher, [], rows, rounds=3, batch_sizes=(2,), metric="spearman")
+    lines = benchmark(teacher, [], rows, replace(QUICK, batch_sizes=(2,), metric="spearman"))
     assert lines[0]["metric_name"] == "spearman" and -1 <= lines[0]["metric"] <= 1
     assert len(set(lines[0]["predictions"])) > 2 and lines[0]["mcnemar_p"] is None
 
@@ -303,7 +305,7 @@ def test_two_threads_are_compared_with_two_threads() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core")
     lines = benchmark(
-        torch_directory("bert"), [], examples(), rounds=3, batch_sizes=(1,), threads=(1, 2), padded_teacher=False
+        torch_directory("bert"), [], examples(), replace(QUICK, batch_sizes=(1,), threads=(1, 2), padded_teacher=False)
     )
     assert [(line["threads"], line["speedup"]) for line in lines] == [(1, 1.0), (2, 1.0)]
 
@@ -311,27 +313,42 @@ def test_two_threads_are_compared_with_two_threads() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rounds": 2}, "--rounds 2"),
+        ({"rounds": 2}, "rounds = 2 must be at least 3"),
         ({"threads": 999}, "--threads 999 is not possible here"),
-        ({"batch_sizes": (0,)}, "--batch-size 0"),
-        ({"device": "tpu"}, "--device tpu"),
+        ({"batch_sizes": (0,)}, r"batch_sizes = \(0,\) must be at least 1"),
         ({"metric": "pearson"}, "does not fit classification"),
-        ({"runtimes": ["torhc"]}, "Did you mean 'torch'"),
-        ({"lengths": (0,)}, "--length 0"),
-        ({"reference_models": ["bert-bass"]}, "Did you mean 'bert-base'"),
-        ({"competitors": ["torch-dynamic-int4"]}, "Did you mean 'torch-dynamic-int8'"),
+        ({"runtimes": ("torhc",)}, "Did you mean 'torch'"),
+        ({"lengths": (0,)}, r"lengths = \(0,\) must be at least 1"),
+        ({"reference_models": ("bert-bass",)}, "Did you mean 'bert-base'"),
+        ({"competitors": ("torch-dynamic-int4",)}, "Did you mean 'torch-dynamic-int8'"),
         (
-            {"competitors": ["torch-dynamic-int8"], "competitor_models": ["bort"]},
+            {"competitors": ("torch-dynamic-int8",), "competitor_models": ("bort",)},
             "--competitor-model bort.*Did you mean 'bert'",
         ),
-        ({"baselines": ["tfidf"]}, "the baselines tfidf are fitted on training rows; give them with --train"),
-        ({"train": [Example("new", None, "neither")] * 2}, "'neither'.*with --no-baselines"),
-        ({"train": examples()}, "also occur in test"),
+        ({"baselines": ("tfidf",)}, "the baselines tfidf are fitted on training rows; give them with --train"),
+        ({"baselines": ("mayority",)}, "Did you mean 'majority'"),
+        ({"max_length": -1}, "max_length = -1 must be at least 0"),
+        ({"threads": ()}, "needs one or more threads and batch_sizes"),
+        ({"competitor_models": ("x" * 201,)}, "names of at most 200 characters"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(CompressError, match=message):
-        benchmark(torch_directory("bert"), [], examples(), output=tmp_path / "r.jsonl", **{**QUICK, **options})
+        benchmark(torch_directory("bert"), [], examples(), replace(QUICK, **options), output=tmp_path / "r.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compute": Compute("tpu")}, "--device tpu"),
+        ({"train": [Example("new", None, "neither")] * 2}, "'neither'.*with --no-baselines"),
+        ({"train": examples()}, "also occur in test"),
+    ],
+)
+def test_wrong_inputs_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match=message):
+        benchmark(torch_directory("bert"), [], examples(), QUICK, output=tmp_path / "r.jsonl", **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -339,16 +356,16 @@ def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     output.write_text("precious")
     with pytest.raises(CompressError, match="--force"):
-        benchmark(torch_directory("bert"), [], examples(), output=output, **QUICK)
+        benchmark(torch_directory("bert"), [], examples(), QUICK, output=output)
     assert output.read_text() == "precious"
 
 
 def test_what_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     (tmp_path / "results.lock.json").write_text("precious")
     with pytest.raises(CompressError, match="results.lock.json already exists.*--force"):
-        benchmark(torch_directory("bert"), [], examples(), output=tmp_path / "results.jsonl", **QUICK)
+        benchmark(torch_directory("bert"), [], examples(), QUICK, output=tmp_path / "results.jsonl")
     with pytest.raises(CompressError, match="is a directory; give a file in it"):
-        benchmark(torch_directory("bert"), [], examples(), output=tmp_path, force=True, **QUICK)
+        benchmark(torch_directory("bert"), [], examples(), QUICK, output=BenchmarkOutput(tmp_path, force=True))
     assert (tmp_path / "results.lock.json").read_text() == "precious"
 
 
@@ -358,18 +375,18 @@ def test_rows_that_a_model_has_seen_are_refused(role: str, tmp_path: Path) -> No
     entry = {"role": role, "name": "reviews", "rows": 40, "sha256": content_sha256(rows)}
     student = with_manifest(write(tmp_path / "student", bilstm()), data=(entry,))
     with pytest.raises(CompressError, match=f"is the {role} data of student"):
-        benchmark(torch_directory("bert"), [student], list(reversed(examples())), **QUICK)
+        benchmark(torch_directory("bert"), [student], list(reversed(examples())), QUICK)
 
 
 def test_models_must_have_the_teachers_labels(tmp_path: Path) -> None:
     other = write(tmp_path / "other", classifier(labels=("positive", "negative")))
     with pytest.raises(CompressError, match="positive, negative, the teacher .* has negative, positive"):
-        benchmark(torch_directory("bert"), [other], examples(), **QUICK)
+        benchmark(torch_directory("bert"), [other], examples(), QUICK)
 
 
 def test_the_teacher_must_be_a_torch_model() -> None:
     with pytest.raises(CompressError, match="is an ONNX model"):
-        benchmark(onnx_directory("bert"), [], examples(), **QUICK)
+        benchmark(onnx_directory("bert"), [], examples(), QUICK)
 
 
 def test_an_onnx_model_does_not_run_in_torch() -> None:
@@ -442,7 +459,7 @@ def test_no_process_outlives_an_interrupt(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Worker, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        benchmark(torch_directory("bert"), [], examples(), output=tmp_path / "r.jsonl", **QUICK)
+        benchmark(torch_directory("bert"), [], examples(), QUICK, output=tmp_path / "r.jsonl")
     assert started and all(worker._process.poll() is not None for worker in started)
     assert not list(tmp_path.iterdir())
 
@@ -454,8 +471,10 @@ def test_the_directory_that_is_opened_again_is_the_one_given() -> None:
 
 
 def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(benchmark_module, "benchmark", lambda *given, **named: asked.append(named) or [])
+    asked: list[tuple[BenchmarkSettings, BenchmarkOutput]] = []
+    monkeypatch.setattr(
+        benchmark_module, "benchmark", lambda *given, **named: asked.append((given[3], named["output"])) or []
+    )
     monkeypatch.setattr(cores, "available_cores", lambda: [3, 5])
     monkeypatch.setenv("HOME", "/home/ann")
     data = tmp_path / "test.csv"
@@ -463,5 +482,5 @@ def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest
     words = ["benchmark", "--teacher", "/home/ann/big", "--model", "small", "--data", str(data), "-o", "x.jsonl", "-q"]
     monkeypatch.setattr("sys.argv", ["compress", *words])
     assert execute([*words, "--threads", "0"]) == 0 and execute([*words, "--threads", "1,2"]) == 0
-    assert [one["threads"] for one in asked] == [2, (1, 2)]
-    assert asked[0]["command"].startswith("compress benchmark --teacher ~/big --model small")
+    assert [settings.threads for settings, _ in asked] == [2, (1, 2)]
+    assert asked[0][1].command.startswith("compress benchmark --teacher ~/big --model small")

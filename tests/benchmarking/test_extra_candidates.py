@@ -5,6 +5,7 @@ models.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,14 +16,14 @@ import pytest
 from compress.benchmarking import extra_candidates, reference_models, rounds
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import Build, Entry, open_candidates
-from compress.benchmarking.competitors import interpreter
-from compress.benchmarking.rounds import REFERENCE_BATCHES, Files, Plan, Run, Setting
+from compress.benchmarking.rounds import REFERENCE_BATCHES, Files, Run, Workload, workloads_of
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
 from compress.host import typed_command, without_home
 from compress.models.model_dir import ModelDir
 from compress.progress import silent
+from compress.recipes import BenchmarkSettings
 from tests.support.tiny import bilstm, examples, onnx_directory, torch_directory, write
 
 TRAIN = [Example(f"{row.text} zebra", None, row.label) for row in examples(60)]
@@ -52,14 +53,16 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             torch_directory("bert"),
             [],
             examples(40),
+            BenchmarkSettings(
+                baselines=("majority",),
+                reference_models=("tiny_reference_model",),
+                competitors=("torch-dynamic-int8", "optimum-int8"),
+                lengths=(12,),
+                batch_sizes=(2, 4),
+                rounds=3,
+                padded_teacher=False,
+            ),
             train=TRAIN,
-            baselines=["majority"],
-            reference_models=["tiny_reference_model"],
-            competitors=["torch-dynamic-int8", "optimum-int8"],
-            lengths=(12,),
-            batch_sizes=(2, 4),
-            rounds=3,
-            padded_teacher=False,
         )
 
 
@@ -201,9 +204,7 @@ def test_a_peer_that_cannot_run_here_is_left_out(
     found = SimpleNamespace(name="mine", load=lambda: module)
     monkeypatch.setattr(extra_candidates.plugins, "find", lambda folder, name: found)
     candidates = open_candidates(torch_directory("bert"), [], [])
-    entries, left_out = extra_candidates.plan_competitors(
-        ["mine"], candidates, tmp_path, device="cpu", has_train=False, interpreter=interpreter
-    )
+    entries, left_out = extra_candidates.plan_competitors(["mine"], candidates, tmp_path, device="cpu", has_train=False)
     if reason:
         assert entries == [] and left_out[0]["name"] == "mine" and reason in left_out[0]["reason"]
     else:
@@ -238,20 +239,7 @@ def test_a_reason_names_no_folder_of_this_host(tmp_path: Path) -> None:
     assert entry == {"name": "student in mine", "reason": "student in mine cannot be opened, nor ~/.cache"}
 
 
-def plan(**fields: Any) -> Plan:
-    return Plan(
-        **{
-            "device": "cpu",
-            "threads": (1,),
-            "batch_sizes": (1, 4),
-            "lengths": (),
-            "rounds": 3,
-            "seed": 0,
-            "max_length": 0,
-            "padded_teacher": True,
-            **fields,
-        }
-    )
+SETTINGS = BenchmarkSettings(rounds=3, batch_sizes=(1, 4))
 
 
 @pytest.mark.parametrize(
@@ -264,10 +252,10 @@ def test_the_padded_teacher_pads_as_people_do_and_cuts_no_row(
     (teacher,) = open_candidates(torch_directory("bert"), [], [])
     run = Run(Entry(teacher, "torch", teacher.model, "torch", "cpu"), 1, None)  # type: ignore[arg-type]
     run.loaded = {"max_length": readable, "lengths": [5, longest]}
-    settings = plan(max_length=max_length).settings(run)
-    assert settings == [Setting(1), Setting(4), Setting(1, None, width), Setting(4, None, width)]
-    assert [s.padding for s in settings] == ["longest", "longest", "max_length", "max_length"]
-    assert plan(padded_teacher=False).settings(run) == settings[:2]
+    found = workloads_of(run, replace(SETTINGS, max_length=max_length))
+    assert found == [Workload(1), Workload(4), Workload(1, None, width), Workload(4, None, width)]
+    assert [s.padding for s in found] == ["longest", "longest", "max_length", "max_length"]
+    assert workloads_of(run, replace(SETTINGS, padded_teacher=False)) == found[:2]
 
 
 class Broken(Worker):
@@ -300,10 +288,10 @@ def test_a_peer_that_fails_is_left_out_and_a_model_that_fails_is_an_error(
     left_out: list[dict[str, str]] = []
     if kind == "teacher":
         with pytest.raises(CompressError, match="out of luck"):
-            with rounds.started([entry], plan(), files, left_out, silent):
+            with rounds.started([entry], SETTINGS, files, left_out, silent):
                 pass
     else:
-        with rounds.started([entry], plan(), files, left_out, silent) as (runs, logits):
+        with rounds.started([entry], SETTINGS, files, left_out, silent) as (runs, logits):
             assert runs == [] and logits == {}
         assert left_out == [{"name": "bert in mine", "reason": "out of luck"}]
     assert made and all(worker.closed for worker in made)

@@ -6,50 +6,40 @@ import inspect
 import json
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compress.benchmarking.benchmark import benchmark
-from compress.benchmarking.lockfile import NOT_KEPT, SETTINGS, Lock, lock_path, read_lock, write_lock
-from compress.data import content_sha256
+from compress.benchmarking.lockfile import Lock, LockedSettings, lock_path, read_lock, write_lock
+from compress.data import Example, content_sha256
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
+from compress.recipes import BenchmarkSettings
+from tests.support import REPOSITORY
 from tests.support.results import line
 from tests.support.tiny import examples, torch_directory
 
-SETTING: dict[str, Any] = {
-    "runtimes": ["torch"],
-    "baselines": None,
-    "competitors": [],
-    "competitor_models": [],
-    "reference_models": [],
-    "pruning_steps": True,
-    "device": "cpu",
-    "threads": [1, 2],
-    "batch_sizes": [1, 32],
-    "lengths": [],
-    "padded_teacher": True,
-    "rounds": 3,
-    "seed": 7,
-    "metric": None,
-    "max_length": 0,
-    "together": 0,
-}
+SETTINGS = BenchmarkSettings(
+    runtimes=("torch",), pruning_steps=True, threads=(1, 2), batch_sizes=(1, 32), rounds=3, lengths=()
+)
+COMPUTE = Compute("cpu", seed=7)
 
 
-def made(folder: Path, **arguments: Any) -> Path:
+def made(folder: Path, teacher: ModelDir | Path | str | None = None, train: list[Example] | None = None) -> Path:
     """Write the lock of a teacher, a student and a baseline."""
-    teacher = torch_directory("bert")
+    bert = torch_directory("bert")
     lines = [
-        line("bert", kind="teacher", model_sha256=teacher.sha256),
-        line("bert", kind="teacher", model_sha256=teacher.sha256, batch_size=32),
+        line("bert", kind="teacher", model_sha256=bert.sha256),
+        line("bert", kind="teacher", model_sha256=bert.sha256, batch_size=32),
         line("small", kind="model", training_seed=3),
         line("majority", kind="baseline", model_sha256="", tokenizer_sha256=""),
         line("bert-base", kind="reference-model", metric_name=None, metric=None, metric_low=None, metric_high=None),
     ]
-    return write_lock(folder / "results.jsonl", lines, {**SETTING, "teacher": teacher, **arguments})
+    return write_lock(folder / "results.jsonl", lines, SETTINGS, COMPUTE, [teacher or bert], train)
 
 
 def test_it_lies_beside_the_results(tmp_path: Path) -> None:
@@ -60,7 +50,7 @@ def test_it_lies_beside_the_results(tmp_path: Path) -> None:
 def test_what_was_measured_comes_back(tmp_path: Path) -> None:
     lock = read_lock(made(tmp_path))
     assert (lock.data.name, lock.data.sha256, lock.data.rows) == ("dev.tsv", "d" * 64, 2000)
-    assert lock.settings == SETTING and lock.train is None
+    assert lock.settings == LockedSettings(**vars(SETTINGS), device="cpu", seed=7) and lock.train is None
     assert lock.versions == {"torch": "2.13.0", "python": "3.11.7"} and lock.host["cpu_flags"] == ["avx2"]
     assert (lock.host_id, lock.command, lock.study) == ("abc123", "compress benchmark", "made-up")
     # Baselines and reference models are made anew: only model directories are looked for by their hashes.
@@ -83,16 +73,48 @@ def test_no_place_of_this_machine_is_in_it(tmp_path: Path) -> None:
         assert str(directory.parent) not in text and '"directory": "bert"' in text
 
 
-def test_every_argument_of_a_benchmark_is_kept_or_known_to_be_needless() -> None:
-    arguments = set(inspect.signature(benchmark).parameters)
-    assert arguments == set(SETTINGS) | set(NOT_KEPT)
-    assert set(SETTING) == set(SETTINGS)
+def test_every_argument_of_a_benchmark_is_kept_or_known_to_be_needless(tmp_path: Path) -> None:
+    found_by_hash = {"teacher", "models", "controls", "data", "train"}
+    assert set(inspect.signature(benchmark).parameters) == found_by_hash | {"settings", "compute", "output"}
+    kept = json.loads(made(tmp_path).read_text())["settings"]
+    assert set(kept) == {field.name for field in fields(BenchmarkSettings)} | {"device", "seed"}
 
 
-def test_an_argument_it_does_not_know_is_a_defect(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="new_option"):
-        made(tmp_path, new_option=1)
-    assert not list(tmp_path.iterdir())
+def test_a_lock_of_an_earlier_version_opens(tmp_path: Path) -> None:
+    """Earlier versions had other names, no ``together``, and null for a default."""
+    path = made(tmp_path)
+    content = json.loads(path.read_text())
+    content["settings"] = {
+        "runtimes": None,
+        "floors": None,
+        "peers": ["all"],
+        "peer_models": [],
+        "bodies": [],
+        "structure": True,
+        "threads": [1, 2],
+        "rounds": 3,
+        "seed": 7,
+        "device": "cpu",
+        "metric": None,
+    }
+    content["figures"][3]["kind"] = "floor"
+    path.write_text(json.dumps(content))
+    lock = read_lock(path)
+    assert lock.settings == LockedSettings(
+        competitors=("all",), pruning_steps=True, threads=(1, 2), rounds=3, seed=7, device="cpu"
+    )
+    assert lock.figures[3].kind == "baseline"
+    content["settings"]["floors"] = []
+    path.write_text(json.dumps(content))
+    assert not read_lock(path).settings.baselines
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "benchmarks" / "results").glob("*.lock.json")), ids=lambda p: p.name
+)
+def test_the_committed_locks_open(path: Path) -> None:
+    lock = read_lock(path)
+    assert lock.settings.rounds >= 3 and lock.figures
 
 
 def changed(path: tuple[str | int, ...], value: Any) -> Callable[[Any], Any]:
@@ -115,9 +137,9 @@ HOSTILE = {
     "no object": (lambda content: [content], "it is not an object"),
     "another version": (changed(("format_version",), 2), "format 2; this compress reads 1"),
     "a version that is no number": (changed(("format_version",), {"a": "b" * 99}), "lock of format"),
-    "a missing key": (changed(("host_id",), ...), "it has no host_id"),
-    "an unknown key": (changed(("run",), "rm"), "it has the unknown key 'run'"),
-    "an unknown key of a model": (changed(("models", 0, "path"), "/etc"), r"models\[0\] has the unknown key 'path'"),
+    "a missing key": (changed(("host_id",), ...), "host_id is missing"),
+    "an unknown key": (changed(("run",), "rm"), "unknown key run"),
+    "an unknown key of a model": (changed(("models", 0, "path"), "/etc"), r"unknown key models\[0\].path"),
     "a path for a name": (changed(("models", 0, "directory"), "../../etc"), "not the name of a directory"),
     "an absolute path": (changed(("models", 1, "directory"), "/etc"), "not the name of a directory"),
     "another system's path": (changed(("models", 1, "directory"), "c:\\windows"), "not the name of a directory"),
@@ -128,20 +150,32 @@ HOSTILE = {
     "a hash that is a path": (changed(("data", "sha256"), "../" * 21 + "x"), "data 'dev.tsv' has no hash"),
     "a kind that is made anew": (changed(("models", 1, "kind"), "competitor"), "of kind 'competitor'"),
     "no teacher": (changed(("models", 0, "kind"), "model"), "one teacher"),
-    "models that are no list": (changed(("models",), {}), "models is not a list"),
-    "an unknown setting": (changed(("settings", "output"), "/etc/passwd"), "setting 'output' is unknown"),
-    "a pruning step that is no switch": (changed(("settings", "pruning_steps"), 1), "setting pruning_steps is 1"),
-    "endless rounds": (changed(("settings", "rounds"), 10**9), "rounds is 1000000000"),
-    "an enormous batch": (changed(("settings", "batch_sizes"), [10**9]), "batch_sizes is"),
-    "a batch of truth": (changed(("settings", "batch_sizes"), [True]), "batch_sizes is"),
-    "too many lengths": (changed(("settings", "lengths"), list(range(1, 200))), "lengths is"),
-    "a number for a list": (changed(("settings", "threads"), 1), "threads is 1"),
-    "a device of its own": (changed(("settings", "device"), "cuda:7"), "device is 'cuda:7'"),
-    "names that are no texts": (changed(("settings", "competitors"), [{}]), "competitors is"),
+    "models that are no list": (changed(("models",), {}), "models = .* is not a list"),
+    "an unknown setting": (changed(("settings", "output"), "/etc/passwd"), "unknown key settings.output"),
+    "a pruning step that is no switch": (
+        changed(("settings", "pruning_steps"), 1),
+        "pruning_steps = 1 is not of type bool",
+    ),
+    "endless rounds": (changed(("settings", "rounds"), 10**9), "rounds = 1000000000 must be"),
+    "an enormous batch": (changed(("settings", "batch_sizes"), [10**9]), "batch_sizes = .* must be"),
+    "a batch of truth": (changed(("settings", "batch_sizes"), [True]), r"batch_sizes\[0\] = True is not of type int"),
+    "too many lengths": (changed(("settings", "lengths"), list(range(1, 200))), "lengths has 199 values"),
+    "a number for a list": (changed(("settings", "batch_sizes"), 1), "batch_sizes = 1 is not a list"),
+    "a device of its own": (changed(("settings", "device"), "cuda:7"), "device = 'cuda:7' is not one of"),
+    "a name that is too long": (changed(("settings", "metric"), "m" * 999), "names of at most 200 characters"),
+    "a competitor that is unknown": (changed(("settings", "competitors"), ["\x1b[2J"]), "unknown competitor"),
+    "a key that a terminal obeys": (changed(("settings", "\x1b[2J"), 1), "unknown key"),
+    "names that are no texts": (
+        changed(("settings", "competitors"), [{}]),
+        r"competitors\[0\] = {} is not of type str",
+    ),
     "versions that are no texts": (changed(("versions", "torch"), ["2"]), "versions are not texts"),
     "no figures": (changed(("figures",), []), "figures are missing"),
-    "a text for a number": (changed(("figures", 2, "speedup"), "5"), r"figures\[2\].speedup is '5', not float"),
-    "a speed-up below zero": (changed(("figures", 2, "speedup"), -1.0), r"figures\[2\].speedup is not above 0"),
+    "a text for a number": (
+        changed(("figures", 2, "speedup"), "5"),
+        r"figures\[2\].speedup = '5' is not of type float",
+    ),
+    "a speed-up below zero": (changed(("figures", 2, "speedup"), -1.0), r"figures\[2\]: speedup is not above 0"),
     "a number outside its interval": (changed(("figures", 2, "speedup_low"), 9.0), "outside its interval"),
     "a metric without interval": (changed(("figures", 2, "metric_low"), None), "metric has no interval"),
     "a number that is too large": (changed(("figures", 2, "size_bytes"), 10**30), "size_bytes is too large"),
@@ -197,5 +231,5 @@ def test_a_file_that_is_missing_or_too_large(tmp_path: Path, monkeypatch: pytest
 
 def test_an_odd_name_of_a_directory_is_left_out(tmp_path: Path) -> None:
     lines = [line("a/b\\c", kind="teacher")]
-    lock: Lock = read_lock(write_lock(tmp_path / "x.jsonl", lines, SETTING))
+    lock: Lock = read_lock(write_lock(tmp_path / "x.jsonl", lines, SETTINGS, COMPUTE, []))
     assert lock.models[0].name == "a/b\\c" and lock.models[0].directory == "model"

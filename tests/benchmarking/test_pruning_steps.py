@@ -14,7 +14,7 @@ from compress.benchmarking.candidates import Candidate, open_candidates
 from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.pruning_steps import PruningStep, build_pruning_steps, plan_pruning_steps
 from compress.benchmarking.results.files import read_results, rows_of
-from compress.benchmarking.rounds import Entry, Plan, Run, Setting, groups_of
+from compress.benchmarking.rounds import Entry, Run, Workload, groups_of, workloads_of
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
@@ -23,7 +23,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.removal_history import removals_of
 from compress.pruning import targets
 from compress.pruning.prune import prune
-from compress.recipes import Pruning
+from compress.recipes import BenchmarkSettings, Pruning
 from compress.reporting.speedup_breakdown import waterfalls
 from tests.support.tiny import PLAIN, classifier, examples, torch_directory, write
 from tests.support.training_data import train_rows, validation_rows
@@ -60,12 +60,10 @@ def measured(teacher: Path, half: ModelDir, tmp_path_factory: pytest.TempPathFac
         teacher,
         [half],
         ROWS,
+        BenchmarkSettings(
+            pruning_steps=True, runtimes=("onnxruntime",), rounds=3, batch_sizes=(1, 4), padded_teacher=False
+        ),
         output=output,
-        pruning_steps=True,
-        runtimes=("onnxruntime",),
-        rounds=3,
-        batch_sizes=(1, 4),
-        padded_teacher=False,
     )
     return output, lines
 
@@ -124,7 +122,7 @@ def test_the_waterfall_has_a_step_for_every_removal(measured: tuple[Path, list[A
 
 def test_the_lock_repeats_it(measured: tuple[Path, list[Any]]) -> None:
     lock = read_lock(lock_path(measured[0]))
-    assert lock.settings["pruning_steps"] is True
+    assert lock.settings.pruning_steps is True
     assert [model.kind for model in lock.models] == ["teacher", "model"]  # pruning steps are made anew
     assert sum(figure.kind == "pruning-step" for figure in lock.figures) == 6
 
@@ -198,7 +196,7 @@ def test_a_target_that_leaves_neurons_alone_does_not_count_them(
 def test_without_two_removals_there_is_nothing_to_take_apart(teacher: Path, tmp_path: Path) -> None:
     output = tmp_path / "r.jsonl"
     with pytest.raises(CompressError, match="--pruning-steps takes two or more removals.*or leave it out"):
-        benchmark(teacher, [], ROWS, output=output, pruning_steps=True)
+        benchmark(teacher, [], ROWS, BenchmarkSettings(pruning_steps=True), output=output)
     data = tmp_path / "data.csv"
     data.write_text("text,label\n" + "".join(f"{row.text},{row.label}\n" for row in ROWS))
     given = ["benchmark", "--teacher", str(teacher), "--model", str(teacher), "--data", str(data)]
@@ -233,6 +231,6 @@ def test_structures_are_in_their_models_group_and_at_the_datas_own_lengths() -> 
     entries = [Entry(candidate, "torch", model, "torch", "cpu") for candidate in (teacher, one, other, shape)]
     groups = [[entry.candidate.name for entry in group] for group in groups_of(entries, 1)]
     assert groups == [["t", "a", "a: fewer layers"], ["t", "b"]]
-    plan = Plan("cpu", (1,), (1, 4), (16,), 3, 0, 0, False)
-    at = [plan.settings(Run(entry, 1, None)) for entry in (entries[3], entries[1])]  # type: ignore[arg-type]
-    assert at == [[Setting(1), Setting(4)], [Setting(1), Setting(4), Setting(1, 16), Setting(4, 16)]]
+    settings = BenchmarkSettings(batch_sizes=(1, 4), lengths=(16,), padded_teacher=False)
+    at = [workloads_of(Run(entry, 1, None), settings) for entry in (entries[3], entries[1])]  # type: ignore[arg-type]
+    assert at == [[Workload(1), Workload(4)], [Workload(1), Workload(4), Workload(1, 16), Workload(4, 16)]]

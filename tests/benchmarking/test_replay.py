@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from compress.benchmarking import replay as replay_module
-from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.benchmarking.lockfile import Figure, LockedModel, lock_path, read_lock, write_lock
 from compress.benchmarking.replay import Replay, find_models, replay
 from compress.benchmarking.replay_agreement import (
@@ -30,12 +30,15 @@ from compress.benchmarking.replay_agreement import (
 from compress.benchmarking.results.files import read_results
 from compress.cli import execute
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
+from compress.recipes import BenchmarkSettings
 from tests.support.results import line
 from tests.support.tiny import bilstm, classifier, examples, write
 from tests.support.training_data import labelled_file
 
-SETTING: dict[str, Any] = {"runtimes": ["torch"], "threads": [1], "batch_sizes": [1, 32], "device": "cpu", "rounds": 3}
+SETTINGS = BenchmarkSettings(runtimes=("torch",), threads=(1,), rounds=3)
+QUICK = BenchmarkSettings(rounds=3, batch_sizes=(1,), padded_teacher=False)
 ROWS = examples(24)
 
 
@@ -57,7 +60,7 @@ def run_lines(**changed: Any) -> list[dict[str, Any]]:
 
 
 def compared(folder: Path, new: list[dict[str, Any]], **old: Any) -> Agreement:
-    return compare(read_lock(write_lock(folder / "old.jsonl", run_lines(**old), SETTING)), new)
+    return compare(read_lock(write_lock(folder / "old.jsonl", run_lines(**old), SETTINGS, Compute("cpu"), [])), new)
 
 
 def outcome(agreement: Agreement, what: str, model: str = "small", setting: str = "") -> str:
@@ -179,14 +182,16 @@ def test_a_model_may_be_called_otherwise(tmp_path: Path) -> None:
     assert not compared(tmp_path, new).missing
     # A baseline has no hash: its name is all there is.
     baseline = {"kind": "baseline", "model_sha256": "", "runtime": "sklearn"}
-    lock = read_lock(write_lock(tmp_path / "x.jsonl", [*run_lines(), line("majority", **baseline)], SETTING))
+    lock = read_lock(
+        write_lock(tmp_path / "x.jsonl", [*run_lines(), line("majority", **baseline)], SETTINGS, Compute("cpu"), [])
+    )
     missing = compare(lock, [*run_lines(), line("tfidf", **baseline)]).missing
     assert missing == ("majority in sklearn, cpu, 1 thread, batch 1",)
 
 
 def test_copies_of_one_model_are_told_apart_by_their_names(tmp_path: Path) -> None:
     lines = [*run_lines(), line("copy", **speed(9.0, 1))]
-    lock = read_lock(write_lock(tmp_path / "old.jsonl", lines, SETTING))
+    lock = read_lock(write_lock(tmp_path / "old.jsonl", lines, SETTINGS, Compute("cpu"), []))
     agreement = compare(lock, lines)
     assert agreement.verdict == "agrees" and len([c for c in agreement.comparisons if c.what == "speed-up"]) == 3
 
@@ -202,7 +207,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labelled_file(folder / "test.csv", ROWS)
     labelled_file(folder / "other.csv", ROWS[1:])
     results = folder / "results.jsonl"
-    benchmark(teacher, [student], ROWS, output=results, rounds=3, batch_sizes=(1,), padded_teacher=False)
+    benchmark(teacher, [student], ROWS, QUICK, output=results)
     # Whether this host is quiet now must not decide a test.
     content = json.loads(lock_path(results).read_text())
     for figure in content["figures"]:
@@ -281,8 +286,8 @@ def without_measuring(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> list[d
     """Let the stage get the lines of the lock back instead of measuring; return what it asked for."""
     asked: list[dict[str, Any]] = []
 
-    def same_lines(teacher: Path, models: list[Path], rows: list[Any], **arguments: Any) -> list[dict[str, Any]]:
-        asked.append({"teacher": teacher, "models": models, "rows": rows, **arguments})
+    def same_lines(teacher: Path, models: list[Path], rows: Any, *given: Any, **named: Any) -> list[Any]:
+        asked.append({"settings": given[0], **named})
         first, *rest = read_results([Path(teacher).parents[2] / "results.jsonl"])
         return [first, *({**x, **changed} for x in rest)]
 
@@ -301,7 +306,7 @@ def test_threads_that_this_host_lacks_are_left_out(
     path = tmp_path / "wide.lock.json"
     path.write_text(json.dumps(content))
     made: Replay = replay(path, house / "test.csv", roots=[house])
-    assert asked[0]["threads"] == [1] and len(made.agreement.missing) == 2
+    assert asked[0]["settings"].threads == (1,) and len(made.agreement.missing) == 2
     assert made.agreement.verdict == "undecided"
 
 
@@ -328,7 +333,9 @@ def test_training_rows_must_be_given_and_the_same(house: Path, tmp_path: Path, m
 
 def test_the_lock_itself_is_not_overwritten(house: Path) -> None:
     with pytest.raises(CompressError, match="would replace the lock"):
-        replay(house / "results.lock.json", house / "test.csv", output=house / "results.jsonl", force=True)
+        replay(
+            house / "results.lock.json", house / "test.csv", output=BenchmarkOutput(house / "results.jsonl", force=True)
+        )
 
 
 Say = Callable[..., int]

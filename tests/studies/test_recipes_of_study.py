@@ -98,10 +98,12 @@ class Case:
         self.trained.append((output.name, "pruned", {"training": resolved(named["training"])}))
         self._write(output)
 
-    def _benchmark(self, teacher: ModelDir, models: list[ModelDir], data: Any, *, output: Path, **named: Any) -> None:
-        self.measured.append({"models": [model.name for model in models], **named})
+    def _benchmark(
+        self, teacher: ModelDir, models: list[ModelDir], data: Any, settings: Any, *, output: Any, **named: Any
+    ) -> None:
+        self.measured.append({"models": [model.name for model in models], **vars(settings), **vars(output), **named})
         lines = [line("tiny-bert", kind="teacher"), *(line(model.name, recipe=RECIPE) for model in models[:1])]
-        write_lines(output, lines)
+        write_lines(output.path, lines)
 
     def run(self, **options: Any) -> Path:
         given = {"data_root": self.folder / "data", "model_root": self.folder / "models", "device": "cpu", **options}

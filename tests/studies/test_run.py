@@ -6,10 +6,12 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compress import recipes
+from compress.benchmarking.benchmark import BenchmarkOutput
 from compress.benchmarking.lockfile import read_lock
 from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
@@ -153,7 +155,7 @@ def test_a_study_measures_floors_fitted_on_its_training_rows(finished: Case) -> 
     baselines = {line["model"] for line in lines if line["kind"] == "baseline"}
     assert {"majority", "tfidf"} <= baselines
     lock = read_lock(finished.out / "results.lock.json")
-    assert lock.train is not None and lock.train.rows == 40 and lock.settings["baselines"] is None
+    assert lock.train is not None and lock.train.rows == 40 and lock.settings.baselines is True
 
 
 def test_the_study_replaces_values_of_the_recipes(finished: Case) -> None:
@@ -238,11 +240,11 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
         monkeypatch.setattr(run_module, name, stub(name))
     monkeypatch.setattr(run_module, "report", lambda results, path, **named: Path(path).mkdir())
 
-    def benchmark(*given: object, output: Path, **named: object) -> None:
+    def benchmark(*given: object, output: BenchmarkOutput, **named: object) -> None:
         called.append("benchmark")
         if "benchmark" in stops:
             raise KeyboardInterrupt
-        output.write_text("{}\n")
+        Path(output.path or "").write_text("{}\n")
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     with pytest.raises(KeyboardInterrupt):
@@ -314,11 +316,11 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     case.rewrite("rounds = 3", 'rounds = 3\nthreads = [2, 1]\nlengths = [16]\nfloors = false\nbodies = ["bert-base"]')
     recipe = recipes.load("benchmarks", str(case.recipe))
     assert recipe.benchmark.thread_counts == (2, 1)
-    given: dict[str, object] = {}
+    given: dict[str, Any] = {}
 
-    def benchmark(teacher: object, models: object, data: object, *, output: Path, **settings: object) -> None:
-        given.update(settings)
-        output.write_text("{}\n")
+    def benchmark(teacher: object, models: object, data: object, settings: object, **named: Any) -> None:
+        given.update(vars(settings) | named)
+        named["output"].path.write_text("{}\n")
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages.open(case.out, force=False)
@@ -326,7 +328,7 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     study = run_module.Study(recipe, stages, rows, {"device": "cpu", "threads": 1}, True, silent)
     study.measured(ModelDir.open(case.models / "tiny-bert"), [])
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["reference_models"] == ("bert-base",)
-    assert given["baselines"] == () and given["train"] is rows.train and given["pruning_steps"] is False
+    assert given["baselines"] is False and given["train"] is rows.train and given["pruning_steps"] is False
 
 
 def test_a_study_takes_removals_apart_where_a_model_had_several(
@@ -339,9 +341,9 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
     recipe = recipes.load("benchmarks", str(case.recipe))
     asked: list[bool] = []
 
-    def benchmark(*given: object, output: Path, pruning_steps: bool, **settings: object) -> None:
-        asked.append(pruning_steps)
-        output.write_text("{}\n")
+    def benchmark(teacher: object, models: object, data: object, settings: Any, **named: Any) -> None:
+        asked.append(settings.pruning_steps)
+        named["output"].path.write_text("{}\n")
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages.open(case.out, force=False)

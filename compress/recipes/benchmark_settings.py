@@ -1,0 +1,94 @@
+"""The settings of a benchmark, which Python, the command line, studies and lock files share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compress import plugins
+from compress.errors import did_you_mean
+from compress.recipes.reference_shapes import REFERENCE_MODELS
+
+LONGEST_LIST = 100
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True)
+class BenchmarkSettings:
+    """How models are measured.
+
+    Args:
+        runtimes: where to run; torch models are exported where needed. Empty: each model in the runtime that opens its
+            files, and the teacher in all of these.
+        baselines: cheap classifiers fitted on gold labels of the training rows: all of the task, none, or by name.
+        competitors: other tools that run the torch models too, ``"all"`` for every one. Those that are not installed
+            are left out, and result lines say so.
+        competitor_models: names of the models that competitors run; empty: all but controls.
+        reference_models: published architectures with random weights, for scale.
+        pruning_steps: measure also the effect of each removal on pruned torch models, in their runtimes.
+        threads: threads, and cores that a process is pinned to; several make a sweep.
+        batch_sizes: 1 measures latency, larger ones throughput; reference models are measured at the smallest only.
+        lengths: numbers of tokens to measure runtimes at, beside the data's own lengths.
+        padded_teacher: measure the teacher in torch also with every row padded to ``max_length``, or 128 tokens.
+        rounds: how often every configuration is timed; at least 3.
+        metric: see ``compress.evaluation.metrics.METRICS``; default accuracy, or Pearson for regression.
+        max_length: tokens a text is cut to; 0 for as many as each model can read.
+        together: how many models to hold in memory at a time, beside the teacher; 0 for all.
+    """
+
+    runtimes: tuple[str, ...] = ()
+    baselines: bool | tuple[str, ...] = True
+    competitors: tuple[str, ...] = ()
+    competitor_models: tuple[str, ...] = ()
+    reference_models: tuple[str, ...] = ()
+    pruning_steps: bool = False
+    threads: int | tuple[int, ...] = 1
+    batch_sizes: tuple[int, ...] = (1, 32)
+    lengths: tuple[int, ...] = ()
+    padded_teacher: bool = True
+    rounds: int = 20
+    metric: str | None = None
+    max_length: int = 0
+    together: int = 0
+
+    @property
+    def thread_counts(self) -> tuple[int, ...]:
+        return (self.threads,) if isinstance(self.threads, int) else tuple(self.threads)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words.
+
+        The upper bounds keep a lock file of somebody else from asking this machine for the impossible.
+        """
+        found = []
+        for name, values, least, most in (
+            ("rounds", (self.rounds,), 3, 10_000),
+            ("threads", self.thread_counts, 1, 4096),
+            ("batch_sizes", self.batch_sizes, 1, 65_536),
+            ("lengths", self.lengths, 1, 65_536),
+            ("max_length", (self.max_length,), 0, 1_000_000),
+            ("together", (self.together,), 0, 10_000),
+        ):
+            if not all(least <= value <= most for value in values):
+                found.append(f"{name} = {str(getattr(self, name)):.60} must be at least {least} and at most {most}")
+        if not self.thread_counts or not self.batch_sizes:
+            found.append("needs one or more threads and batch_sizes")
+        baselines = () if isinstance(self.baselines, bool) else self.baselines
+        for kind, names, known in (
+            ("runtime", self.runtimes, plugins.names("runtimes")),
+            ("baseline", baselines, plugins.names("baselines")),
+            ("competitor", self.competitors, (*plugins.names("competitors"), "all")),
+            ("reference model", self.reference_models, tuple(REFERENCE_MODELS)),
+        ):
+            found += [
+                f"unknown {kind} {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
+                for name in names
+                if name.replace("_", "-") not in known
+            ]
+        found += [
+            f"{name} has {len(values)} values; give at most {LONGEST_LIST}"
+            for name, values in vars(self).items()
+            if isinstance(values, tuple | list) and len(values) > LONGEST_LIST
+        ]
+        if any(len(name) > LONGEST_NAME for name in (*self.competitor_models, self.metric or "")):
+            found.append(f"competitor_models and metric are names of at most {LONGEST_NAME} characters")
+        return found
