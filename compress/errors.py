@@ -1,4 +1,4 @@
-"""The one exception that a user sees."""
+"""``CompressError``, the exception for mistakes of the user."""
 
 from __future__ import annotations
 

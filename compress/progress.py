@@ -1,4 +1,4 @@
-"""Progress of what takes long: bars on a terminal, a line at the beginning of each stretch elsewhere."""
+"""Progress of long stages: a bar on a terminal, a log line at the start of each phase elsewhere."""
 
 from __future__ import annotations
 

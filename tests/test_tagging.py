@@ -23,12 +23,13 @@ from compress.data import Example, content_sha256, infer_task, open_source, read
 from compress.data.examples import sentence
 from compress.data.label_encoding import encode_gold, infer_labels
 from compress.data.tokenization import encode
-from compress.data.word_alignment import at_words, by_sentence, first_pieces, one_column
+from compress.data.word_alignment import at_words, by_sentence, first_tokens, one_column
 from compress.errors import CompressError
 from compress.evaluation.cluster_bootstrap import sentence_bootstrap, sentence_mean_interval, sentence_weights
 from compress.evaluation.metrics import METRICS, find_metric, interval, paired_difference, predictions
 from compress.exporting.export import export
 from compress.inference.batching import TorchRun, logits_of
+from compress.inference.compute import Compute
 from compress.inference.predict import predictor
 from compress.inference.token_runner import TokenRunner
 from compress.labelling import label as label_module
@@ -41,6 +42,7 @@ from compress.pruning.prune import prune
 from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings, Choice, Phase, Pruning, StudentRecipe, resolved
 from compress.reporting.tables.flips import flips_of
+from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.surgery.unit_masks import mask_hooks
 from compress.training.distill import distill
@@ -182,7 +184,7 @@ def test_mistakes_of_tags_are_named() -> None:
 
 
 def test_a_word_starts_where_its_first_piece_stands() -> None:
-    assert first_pieces([None, 0, 1, 1, 1, 3, None]) == [0, 1, 2, 0, 0, 4, 0]
+    assert first_tokens([None, 0, 1, 1, 1, 3, None]) == [0, 1, 2, 0, 0, 4, 0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -676,9 +678,8 @@ def test_a_study_of_several_treebanks(folder: Path, teacher: ModelDir, tmp_path:
         '[[phases]]\nlosses = [{ name = "logit-mse" }]\n'
     )
     (tmp_path / "tags.toml").write_text(STUDY.replace("RECIPE", str(tmp_path / "small.toml")))
-    made = run(
-        str(tmp_path / "tags.toml"), tmp_path / "study", data_root=tmp_path, model_root=folder, device="cpu", threads=1
-    )
+    settings = StudySettings(data_root=tmp_path, model_root=folder)
+    made = run(str(tmp_path / "tags.toml"), tmp_path / "study", settings=settings, compute=Compute("cpu", 1))
     lines = [json.loads(line) for line in (made / "results.jsonl").read_text().splitlines()]
     assert {line["data"] for line in lines} == {"tiny/one dev + tiny/two dev"}
     assert {line["kind"] for line in lines} == {"teacher", "model", "control", "baseline"}

@@ -24,16 +24,19 @@ from compress.cli import options
 @options.threads
 @options.force
 @options.verbosity
-def command(study: str, output: str, quiet: bool, **settings: Any) -> None:
+def command(study: str, output: str, device: str, threads: int, quiet: bool, **given: Any) -> None:
     """Run a whole study, from data to report.
 
     STUDY is a name from 'compress list studies', or a .toml file. Teacher, labels, students and controls,
     pruning, int8, benchmark, report. Stopped, it goes on where it was.
     """
+    from compress.inference.compute import Compute
+    from compress.studies.plan import StudySettings
     from compress.studies.run import FailedRows, run
 
+    stage = {name: given.pop(name) for name in ("force", "progress")}
     try:
-        run(study, output, quiet=quiet, **settings)
+        run(study, output, settings=StudySettings(**given), compute=Compute(device, threads), quiet=quiet, **stage)
     except FailedRows:
         _print(Path(output), quiet)
         raise

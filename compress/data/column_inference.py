@@ -1,4 +1,4 @@
-"""Guess how a table is written and what its columns hold: delimiter, quoting, header, text, label."""
+"""Infer delimiter, quoting, header, and the text and label columns of a table."""
 
 from __future__ import annotations
 

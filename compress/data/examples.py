@@ -1,4 +1,4 @@
-"""What a row of text is: examples, their keys for overlap, their labels."""
+"""Examples (text, pair, label, tags), their normalisation, and the keys that overlap checks compare."""
 
 from __future__ import annotations
 

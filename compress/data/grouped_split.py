@@ -5,13 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from compress.data.examples import Example, words
 from compress.errors import CompressError
-
-if TYPE_CHECKING:
-    pass
 
 
 def grouped_split(examples: Sequence[Example], share: float, *, seed: int) -> tuple[list[Example], list[Example]]:

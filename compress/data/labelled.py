@@ -1,4 +1,4 @@
-"""The labelled rows that a stage fits on and selects by."""
+"""Labelled training and validation rows of a stage."""
 
 from __future__ import annotations
 

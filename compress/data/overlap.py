@@ -1,4 +1,4 @@
-"""Split roles: no row may play two of them (DESIGN, decision 8); fragments stay with their sentence."""
+"""Overlap check: no row may be in two of train, unlabelled, validation and test data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data as the stages see it: a file or hub name opened as a stream of labelled or unlabelled examples."""
+"""Open files and hub data sets as streams of labelled or unlabelled examples."""
 
 from __future__ import annotations
 

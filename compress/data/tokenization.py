@@ -1,4 +1,4 @@
-"""From examples to token ids: one rule for what a model reads, wherever it runs."""
+"""Tokenization: examples to padded token ids, the same for every model and runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compress.data.examples import texts_of
-from compress.data.word_alignment import first_pieces
+from compress.data.word_alignment import first_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -27,12 +27,12 @@ _TEXTS_AT_ONCE = 4096
 
 
 def maximum_length(tokenizer: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> int:
-    """Return how many tokens a model can read: what its tokenizer says, bounded by its position table."""
+    """Return the maximum number of input tokens: the tokenizer's limit, bounded by the position embeddings."""
     return min(int(tokenizer.model_max_length), position_limit(config) or 512)
 
 
 def position_limit(config: Mapping[str, Any]) -> int | None:
-    """Return for how many tokens a model has positions; None if it does not count them."""
+    """Return the number of position embeddings that tokens can use; None for a model without them."""
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int):
         return None
@@ -47,7 +47,7 @@ def encode(
     """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: one list a row, not padded.
 
     For ``tagging`` the words of a row are tokenised one by one, and ``words`` says where each starts
-    (:func:`compress.data.word_alignment.first_pieces`).
+    (:func:`compress.data.word_alignment.first_tokens`).
     """
     if task == "tagging":
         sentences = [list(example.words) for example in examples]
@@ -55,7 +55,7 @@ def encode(
             sentences, is_split_into_words=True, truncation=True, max_length=max_length, return_attention_mask=False
         )
         tokens = {key: split[key] for key in ("input_ids", "token_type_ids") if key in split}
-        return {**tokens, "words": [first_pieces(split.word_ids(row)) for row in range(len(examples))]}
+        return {**tokens, "words": [first_tokens(split.word_ids(row)) for row in range(len(examples))]}
     texts = [example.text for example in examples]
     pairs = [example.text_pair for example in examples] if examples and examples[0].text_pair is not None else None
     encoded = tokenizer(texts, pairs, truncation=True, max_length=max_length, return_attention_mask=False)
@@ -69,7 +69,7 @@ def text_batches(examples: Iterable[Example]) -> Iterator[list[str]]:
         yield batch
 
 
-def piece_counts(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example]) -> Counter[int]:
+def token_counts(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example]) -> Counter[int]:
     """Return how often each token id occurs in a stream of whole texts; special tokens are not put around them."""
     counts: Counter[int] = Counter()
     for texts in text_batches(examples):

@@ -1,8 +1,8 @@
-"""Word by word: how a model that answers tokens answers the words of a sentence. B sentences, T tokens, W words.
+"""Word alignment for tagging: a word has the logits of its first subword token. B sentences, T tokens, W words.
 
-A word is answered where its first piece stands (Devlin et al. 2019, arXiv:1810.04805, section 5.3). A word that no
-piece stands for, because the sentence was cut before it or the tokenizer knows none of its characters, is not answered:
-it counts as wrong wherever models are measured; nothing is learned from it, and no checkpoint is selected by it.
+The first token stands for the word (Devlin et al. 2019, arXiv:1810.04805, section 5.3). A word has no prediction where
+truncation removed it or the tokenizer has no token for its characters: metrics count it as wrong, and neither training
+nor checkpoint selection uses it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from compress.data.examples import Example
 
 
-NO_ANSWER = -1  # what a word without an answer is predicted to be
+NO_ANSWER = -1  # prediction of a word without logits
 
 
-def first_pieces(words: Sequence[int | None]) -> list[int]:
+def first_tokens(words: Sequence[int | None]) -> list[int]:
     """Return for every token the number of the word that starts there, counted from 1; 0 where none does.
 
     Args:
@@ -35,15 +35,15 @@ def first_pieces(words: Sequence[int | None]) -> list[int]:
 
 
 def at_words(logits: np.ndarray, starts: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Return the logits of every word, ``[W, C]``; those of a word without an answer are not a number.
+    """Return the logits of every word, ``[W, C]``; NaN for a word that has none.
 
     Args:
         logits: ``[B, T, C]``.
-        starts: ``[B, T]``, as :func:`first_pieces` gives it.
+        starts: ``[B, T]``, as :func:`first_tokens` gives it.
         counts: words of each sentence.
 
     Raises:
-        CompressError: a word is answered with something that is not a number.
+        CompressError: logits that are not finite.
     """
     found = np.full((sum(counts), logits.shape[-1]), np.nan, dtype=np.float32)
     before = np.cumsum([0, *counts[:-1]])

@@ -1,4 +1,4 @@
-"""How far a model's confidence is from how often it is right, with an interval. N rows."""
+"""Expected calibration error of a classifier, with a bootstrap interval. N rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals over words: whole sentences are drawn again, since the words of one sentence are not independent. W words.
+"""Cluster bootstrap for tagging: whole sentences are resampled, as the words of one are not independent. W words.
 
 Resampling words would take every sentence for as much evidence as it has words, and give intervals that are too narrow.
 Source: Field and Welsh 2007, "Bootstrapping clustered data" (the cluster bootstrap, section 2.1).

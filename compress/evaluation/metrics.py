@@ -1,4 +1,4 @@
-"""How good predictions are, how sure that is, and how two models compare on the same rows. N rows, C classes.
+"""Metrics, their confidence intervals, and paired comparison of two models on the same rows. N rows, C classes.
 
 Every metric is one NumPy function over the last axis, so that the bootstrap evaluates thousands of resamples
 at once; the tests hold each of them against scikit-learn and SciPy.

@@ -1,4 +1,4 @@
-"""The interval of a difference that several seeds and several data sets agree on. S seeds, N rows."""
+"""Bootstrap interval of a difference over several seeds and data sets. S seeds, N rows."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ from compress.recipes.student import (
     of_phases,
 )
 from compress.recipes.study import (
-    BenchmarkRecipe,
     Budget,
     DataSet,
     Slice,
     StudyBenchmark,
     StudyData,
     StudyPrune,
+    StudyRecipe,
     StudyStudent,
     StudyTeacher,
 )
@@ -39,7 +39,6 @@ from compress.recipes.training import TeacherRecipe, Training, replace_training
 
 __all__ = [
     "Augmentation",
-    "BenchmarkRecipe",
     "BenchmarkSettings",
     "Budget",
     "Choice",
@@ -53,6 +52,7 @@ __all__ = [
     "StudyBenchmark",
     "StudyData",
     "StudyPrune",
+    "StudyRecipe",
     "StudyStudent",
     "StudyTeacher",
     "Survey",
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 Kind = Literal["teachers", "students", "benchmarks"]
-KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": BenchmarkRecipe}
+KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": StudyRecipe}
 PROSE = frozenset(("description", "paper", "missing", "published", "survey"))
 SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
 

@@ -1,4 +1,4 @@
-"""What there is to choose from, and what each thing is, read from recipes and plug-ins without importing any."""
+"""List and describe recipes and plug-ins (``compress list``, ``compress show``) without importing any plug-in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from compress import plugins, recipes
 from compress.errors import CompressError, did_you_mean
-from compress.recipes import BenchmarkRecipe, Budget, StudentRecipe, StudyPrune, TeacherRecipe
+from compress.recipes import Budget, StudentRecipe, StudyPrune, StudyRecipe, TeacherRecipe
 from compress.recipes.explain import explain, in_short, in_words
 from compress.recipes.pruning import AMOUNTS
 
@@ -33,7 +33,7 @@ def entries(kind: str) -> list[tuple[str, str]]:
     """Return ``(name, one line)`` of everything of a kind."""
     if kind in RECIPE_KINDS:
         loaded = (recipes.load(RECIPE_KINDS[kind], name) for name in recipes.names(RECIPE_KINDS[kind]))
-        return [(r.name, r.title if isinstance(r, BenchmarkRecipe) else r.description.strip()) for r in loaded]
+        return [(r.name, r.title if isinstance(r, StudyRecipe) else r.description.strip()) for r in loaded]
     return [(name, plugins.find(kind, name).summary) for name in plugins.names(kind)]
 
 
@@ -71,7 +71,7 @@ def _recipe(recipe: Any, kind: str) -> Iterator[str]:
         yield f"{recipe.name} (teacher)\n\n{recipe.description}\n"
         yield f"Weights: the package {recipe.package}, or {recipe.hub} on the Hugging Face hub."
         yield f"Training: {in_words(recipe.training)}"
-    elif isinstance(recipe, BenchmarkRecipe):
+    elif isinstance(recipe, StudyRecipe):
         yield f"{recipe.name} (study): {recipe.title}\n\n{recipe.description.strip()}\n"
         yield f"Students: {', '.join(plan.name or plan.recipe for plan in recipe.students) or 'none'}"
         yield f"Pruning: {'; '.join(_removed(plan) for plan in recipe.prune) or 'none'}"

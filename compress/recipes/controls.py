@@ -1,4 +1,4 @@
-"""Which control belongs to which student: the same student, trained on gold labels alone.
+"""Match each student with its control, the same student trained on gold labels alone.
 
 A control does not see the phases of its student, so that students which differ in these only share one.
 """

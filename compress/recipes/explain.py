@@ -1,4 +1,4 @@
-"""A student recipe in words: what is trained, what it learns from what and in which order, and what came of it.
+"""Describe a student recipe in words: architecture, phases, losses, published and measured results.
 
 Figures of our own are texts in ``measured.json`` beside the recipes, which ``docs/generate.py`` writes from committed
 results, so that nothing heavy is imported to tell them.
@@ -57,7 +57,7 @@ def explain(recipe: StudentRecipe) -> Iterator[str]:
     yield "\nWhat is trained"
     yield f"  {_choice('architectures', recipe.architecture)}"
     if recipe.vocabulary:
-        yield f"  It reads {recipe.vocabulary.size:,} word pieces of its own, learned from the corpus."
+        yield f"  It reads {recipe.vocabulary.size:,} subword tokens of its own, learned from the corpus."
     yield "\nWhat it learns, in this order"
     if recipe.augmentation:
         copies = recipe.augmentation.copies

@@ -1,4 +1,4 @@
-"""From TOML to frozen dataclasses: every key is known and typed, and every fault is reported at once."""
+"""Parse TOML tables into frozen dataclasses; unknown keys and wrong types are reported all at once."""
 
 from __future__ import annotations
 

@@ -1,15 +1,11 @@
-"""Shapes of published architectures that serve as reference models."""
+"""Shapes of published architectures that the benchmark measures as reference models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compress.errors import CompressError, did_you_mean
-
-if TYPE_CHECKING:
-    pass
-
 
 # Name -> model type and what differs from the defaults of its config.
 # Lan et al. (2020), table 1; Devlin et al. (2019), section 3; Sanh et al. (2019), section 2.

@@ -1,4 +1,4 @@
-"""A student: one published system as an architecture and the phases in which it learns."""
+"""Student recipe: the architecture of a published system and its training phases."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A WordPiece vocabulary of ``size`` pieces, learned from the corpus, in place of the teacher's."""
+    """A WordPiece vocabulary of ``size`` subword tokens, learned from the corpus, in place of the teacher's."""
 
     size: int
 

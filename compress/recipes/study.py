@@ -1,4 +1,4 @@
-"""A whole study: data, teacher, students, pruning, int8 and how they are measured."""
+"""Study recipe: data, teacher, students, pruning, quantization, benchmark settings and budgets."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class StudyStudent:
 class StudyPrune(Pruning):
     """Remove structure of the teacher, and recover on the pool and train.
 
-    ``name`` is what the model is called, by default after its heads. With ``vocabulary`` only the word pieces of the
+    ``name`` is what the model is called, by default after its heads. With ``vocabulary`` only the subword tokens of the
     pool and train stay.
     """
 
@@ -197,7 +197,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class BenchmarkRecipe:
+class StudyRecipe:
     """A whole study: data, teacher, students, pruning, int8 and how they are measured.
 
     It may be run at any one of its ``budgets``, by default at the first.

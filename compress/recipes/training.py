@@ -1,4 +1,4 @@
-"""How long and how fast to train, and which encoder to make a teacher of."""
+"""Training hyperparameters, and the teacher recipe: which encoder to fine-tune."""
 
 from __future__ import annotations
 

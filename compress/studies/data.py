@@ -1,4 +1,4 @@
-"""The rows of a study by role: opened, sliced, and checked for overlap."""
+"""Open the data sets of a study by role, cut the validation slice, and check overlap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compress.data import (
     open_source,
     read_examples,
 )
-from compress.recipes import BenchmarkRecipe, DataSet
+from compress.recipes import DataSet, StudyRecipe
 from compress.studies.dataset_files import find_set
 from compress.studies.journal import Stages
 
@@ -48,7 +48,7 @@ class StudyRows:
         return describe_rows({"train": self.train, "validation": self.validation})
 
 
-def open_rows(recipe: BenchmarkRecipe, stages: Stages, root: Path | None) -> StudyRows:
+def open_rows(recipe: StudyRecipe, stages: Stages, root: Path | None) -> StudyRows:
     """Open the sets of a study and check that no row plays two roles."""
     data = recipe.data
     if data.corpus:

@@ -1,4 +1,4 @@
-"""Find the file of a named set and split below a data root; studies never contain paths."""
+"""Find the file of a named data set and split below a data root; study recipes contain no paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quickstart's corpus: sentences from the docstrings of installed libraries, labelled with their library.
+"""Quickstart corpus: sentences from the docstrings of installed libraries, labelled with the library.
 
 The task is real and needs no download: *which library does this sentence come from?* Sources are parsed,
 never imported. Names of libraries are masked, sentences deduplicated across all of them, and each source

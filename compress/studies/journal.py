@@ -1,4 +1,4 @@
-"""The journal of a study: which stages are done, and from what they were made."""
+"""Study journal: finished stages with fingerprints of their inputs, so that a study resumes."""
 
 from __future__ import annotations
 

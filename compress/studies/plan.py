@@ -1,16 +1,17 @@
-"""What a study will make: its students as they are to be trained, and what everything is called."""
+"""Plan a study: apply a budget, resolve the student recipes, and name all models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from compress import recipes
 from compress.errors import CompressError, did_you_mean
 from compress.recipes import (
-    BenchmarkRecipe,
     StudentRecipe,
     StudyPrune,
+    StudyRecipe,
     StudyStudent,
     in_phases,
     replace_training,
@@ -19,7 +20,26 @@ from compress.recipes import (
 from compress.recipes.controls import control_key
 
 
-def student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentRecipe]]:
+@dataclass(frozen=True)
+class StudySettings:
+    """Directories of data and models, and what part of a study to run.
+
+    Args:
+        data_root: directory of the study's data sets.
+        model_root: directory of its fine-tuned teacher.
+        teacher: a fine-tuned teacher to use instead of the study's.
+        budget: one of the study's, by name; by default its first.
+        only: names of students and pruned models to make and measure; by default all.
+    """
+
+    data_root: str | Path | None = None
+    model_root: str | Path | None = None
+    teacher: str | Path | None = None
+    budget: str = ""
+    only: Sequence[str] = ()
+
+
+def student_plans(recipe: StudyRecipe) -> list[tuple[StudyStudent, StudentRecipe]]:
     """Return the plan of every student of a study, with the recipe as it is to be trained here.
 
     Raises:
@@ -38,13 +58,13 @@ def student_plans(recipe: BenchmarkRecipe) -> list[tuple[StudyStudent, StudentRe
     return plans
 
 
-def trainings(recipe: BenchmarkRecipe, plan: StudyStudent, student: StudentRecipe) -> list[tuple[str, int]]:
+def trainings(recipe: StudyRecipe, plan: StudyStudent, student: StudentRecipe) -> list[tuple[str, int]]:
     """Return the name and seed of every training of a student."""
     seeds = plan.seeds or (recipe.seed,)
     return [(f"{student.name}-seed-{seed}" if number else student.name, seed) for number, seed in enumerate(seeds)]
 
 
-def control_names(recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]) -> dict[str, str]:
+def control_names(recipe: StudyRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]) -> dict[str, str]:
     """Return what each control is called by its key: after the first of the study's students that it belongs to."""
     names: dict[str, str] = {}
     for plan, student in plans:
@@ -58,9 +78,7 @@ def pruned_name(plan: StudyPrune) -> str:
     return plan.name or f"pruned-{plan.heads.replace('%', '')}"
 
 
-def check_only(
-    only: Sequence[str], recipe: BenchmarkRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]
-) -> None:
+def check_only(only: Sequence[str], recipe: StudyRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]) -> None:
     """Raise a :class:`CompressError` for a name that the study will not make."""
     there = [*(student.name for _, student in plans), *map(pruned_name, recipe.prune)]
     for name in only:
@@ -70,7 +88,7 @@ def check_only(
             )
 
 
-def choose(study: BenchmarkRecipe, name: str = "") -> str:
+def choose_budget(study: StudyRecipe, name: str = "") -> str:
     """Return the name of the budget that a study runs at: the one asked for, else its first; empty if it has none.
 
     Raises:
@@ -87,7 +105,7 @@ def choose(study: BenchmarkRecipe, name: str = "") -> str:
     return name or next(iter(study.budgets), "")
 
 
-def within(study: BenchmarkRecipe, name: str) -> BenchmarkRecipe:
+def within_budget(study: StudyRecipe, name: str) -> StudyRecipe:
     """Return a study whose parts spend what one of its budgets allows; the study itself without a name.
 
     What the study plans for one student stands above the budget, and the budget above the student's recipe.

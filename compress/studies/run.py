@@ -1,4 +1,4 @@
-"""Stage: a whole study, from data to report, in one resumable command."""
+"""Run a study from data to report; a second run resumes it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from compress.pruning.recovery import RECOVERY
 from compress.pruning.removal_steps import CURVE_NAME
 from compress.quantization.quantize import default_method, needs_training_rows, quantize
 from compress.recipes import (
-    BenchmarkRecipe,
     StudentRecipe,
     StudyPrune,
+    StudyRecipe,
     StudyStudent,
     deciding,
     replace_training,
@@ -36,10 +36,18 @@ from compress.recipes import (
 )
 from compress.recipes.controls import control_key
 from compress.reporting.report import report
-from compress.studies import plan as plan_module
 from compress.studies.data import StudyRows, open_rows
 from compress.studies.journal import OutOfDate, Stages
-from compress.studies.plan import check_only, control_names, pruned_name, student_plans, trainings
+from compress.studies.plan import (
+    StudySettings,
+    check_only,
+    choose_budget,
+    control_names,
+    pruned_name,
+    student_plans,
+    trainings,
+    within_budget,
+)
 from compress.training.augmentation import augmented
 from compress.training.distill import CONTROL_PHASES, distill
 from compress.training.finetune import finetune
@@ -55,16 +63,11 @@ class FailedRows(CompressError):
 
 
 def run(
-    study: BenchmarkRecipe | str,
+    study: StudyRecipe | str,
     output: str | Path,
     *,
-    data_root: str | Path | None = None,
-    model_root: str | Path | None = None,
-    teacher: str | Path | None = None,
-    budget: str = "",
-    only: Sequence[str] = (),
-    device: str = "auto",
-    threads: int = 0,
+    settings: StudySettings = StudySettings(),
+    compute: Compute = Compute(),
     force: bool = False,
     quiet: bool = True,
     progress: Progress = silent,
@@ -75,10 +78,8 @@ def run(
 
     Args:
         study: a recipe, or its name or file.
-        data_root: where the study's sets lie; ``model_root`` where its fine-tuned teacher lies.
-        teacher: a fine-tuned teacher to use instead of the study's.
-        budget: one of the study's, by name; by default its first.
-        only: names of students and pruned models to make and measure; by default all.
+        settings: directories of data and models, and what part of the study to run.
+        compute: where and how; the seed is the study's own.
 
     Returns:
         the study's directory, with ``results.jsonl`` and ``report/``.
@@ -88,17 +89,17 @@ def run(
         CompressError: for anything about the request that the user can put right.
     """
     whole = recipes.load("benchmarks", study) if isinstance(study, str) else study
-    budget = plan_module.choose(whole, budget)
-    recipe = plan_module.within(whole, budget)
+    budget = choose_budget(whole, settings.budget)
+    recipe = within_budget(whole, budget)
     plans = student_plans(recipe)  # a fault in any recipe shows before the first hour
-    check_only(only, recipe, plans)
+    check_only(settings.only, recipe, plans)
     for pruning in recipe.prune:
         replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruned_name(pruning)}")
     stages = Stages.open(Path(output), force)
-    rows = open_rows(recipe, stages, Path(data_root) if data_root else None)
-    compute = {"device": device, "threads": threads}
-    work = Study(recipe, stages, rows, compute, quiet, progress, budget, tuple(only), control_names(recipe, plans))
-    opened, models = work.teacher(teacher, model_root)
+    rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
+    compute, settings = replace(compute, seed=recipe.seed), replace(settings, budget=budget)
+    work = Study(recipe, stages, rows, settings, compute, quiet, progress, control_names(recipe, plans))
+    opened, models = work.teacher()
     labels = [work.labels(opened)] if recipe.data.unlabeled else []
     labels.append(work.train_labels(opened))
     if recipe.teacher.quantize:
@@ -107,7 +108,7 @@ def run(
     planned |= {pruned_name(plan): work.pruned(opened, labels, plan) for plan in recipe.prune}
     failed: dict[str, Exception] = {}
     for name, making in planned.items():
-        if only and name not in only:
+        if settings.only and name not in settings.only:
             continue
         try:
             for path in making:
@@ -117,7 +118,7 @@ def run(
         except Exception as error:
             failed[name] = error
             logger.warning("%s failed: %s", name, error, exc_info=not isinstance(error, CompressError))
-    if failed and len(failed) == len(set(only) or planned):
+    if failed and len(failed) == len(set(settings.only) or planned):
         raise CompressError(_failures(failed, "nothing was measured"))
     results = work.measured(opened, [ModelDir.open(path) for path in models])
     curves = [path / CURVE_NAME for path in models if (path / CURVE_NAME).is_file()]
@@ -137,24 +138,28 @@ def run(
 class Study:
     """A study under way. Each method makes one kind of stage, or finds it made before.
 
-    ``recipe`` is within its ``budget``, whose name results bear; ``controls`` are the names of controls by their key.
+    ``recipe`` is within the budget of ``settings``, which results name; ``controls`` are the names of controls by key.
     """
 
-    recipe: BenchmarkRecipe
+    recipe: StudyRecipe
     stages: Stages
     rows: StudyRows
-    compute: dict[str, Any]
+    settings: StudySettings
+    compute: Compute
     quiet: bool
     progress: Progress
-    budget: str = ""
-    only: tuple[str, ...] = ()
     controls: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def hardware(self) -> dict[str, Any]:
+        """The arguments of every stage that computes."""
+        return {"device": self.compute.device, "threads": self.compute.threads}
 
     @property
     def fitting(self) -> dict[str, Any]:
         """The arguments of every stage that trains."""
         return {
-            **self.compute,
+            **self.hardware,
             "train": self.rows.train,
             "validation": self.rows.validation,
             "metric": self.recipe.benchmark.metric or None,
@@ -165,17 +170,17 @@ class Study:
     @property
     def spent(self) -> dict[str, str]:
         """What the budget adds to the inputs of a stage."""
-        return {"budget": self.budget} if self.budget else {}
+        return {"budget": self.settings.budget} if self.settings.budget else {}
 
     @property
     def command(self) -> str:
         """What was typed."""
         words = ["compress run", self.recipe.name, *(f"--{key} {value}" for key, value in self.spent.items())]
-        return " ".join([*words, *(f"--only {name}" for name in self.only)])
+        return " ".join([*words, *(f"--only {name}" for name in self.settings.only)])
 
-    def teacher(self, given: str | Path | None, model_root: str | Path | None) -> tuple[ModelDir, list[Path]]:
+    def teacher(self) -> tuple[ModelDir, list[Path]]:
         """Return the teacher, and models that are only measured beside it."""
-        wanted = self.recipe.teacher
+        wanted, given, model_root = self.recipe.teacher, self.settings.teacher, self.settings.model_root
         made: Path | None = None
         if wanted.recipe and (wanted.model or not given):
             base = recipes.load("teachers", wanted.recipe)
@@ -215,14 +220,14 @@ class Study:
     def labels(self, teacher: ModelDir) -> LabelDir:
         """Label the pool."""
         inputs = self._pool_inputs(teacher)
-        make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, **self.compute)
+        make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, **self.hardware)
         return LabelDir.open(self.stages.make("labels", inputs, make))
 
     def train_labels(self, teacher: ModelDir) -> LabelDir:
         """Label the gold rows once for all students."""
         inputs = {"teacher": teacher.sha256, "train": describe_rows({"train": self.rows.train})}
         source = ExampleSource(self.rows.train, "train")
-        make = partial(label, teacher, source, progress=self.progress, **self.compute)
+        make = partial(label, teacher, source, progress=self.progress, **self.hardware)
         return LabelDir.open(self.stages.make("train-labels", inputs, make))
 
     def variant_labels(self, teacher: ModelDir, student: StudentRecipe) -> tuple[LabelDir, ...]:
@@ -242,7 +247,7 @@ class Study:
                 held_out=frozenset(map(row_key, chain(self.rows.validation, self.rows.test))),
                 originals=False,
             )
-            return label(teacher, variants, path, progress=self.progress, **self.compute)
+            return label(teacher, variants, path, progress=self.progress, **self.hardware)
 
         return (LabelDir.open(self.stages.make(f"{student.name}-variants-labels", inputs, make)),)
 
@@ -358,12 +363,12 @@ class Study:
             "teacher": teacher.sha256,
             "models": [model.sha256 for model in models],
             "benchmark": asdict(settings),
-            "device": self.compute["device"],
+            "device": self.compute.device,
             "test": describe_rows({"test": self.rows.test}),
             "train": describe_rows({"train": self.rows.train}),
             **self.spent,
         }
-        device = self.compute["device"]
+        device = self.compute.device
         make = partial(
             benchmark,
             teacher,
@@ -376,7 +381,7 @@ class Study:
         output = BenchmarkOutput(
             force=True,
             study=self.recipe.name,
-            budget=self.budget,
+            budget=self.settings.budget,
             data_name=self.rows.data_name,
             command=self.command,
             progress=self.progress,

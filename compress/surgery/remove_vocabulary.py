@@ -30,7 +30,7 @@ from torch import nn
 
 from compress.data.examples import Example
 from compress.data.fingerprints import ContentFingerprint
-from compress.data.tokenization import OFFSET_POSITIONS, piece_counts, text_batches
+from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_counts
 from compress.errors import CompressError
 from compress.models.modeling.bilstm import BiLSTMConfig
 from compress.models.modeling.families import PRUNABLE, stock_type
@@ -101,7 +101,7 @@ def cut_vocabulary(
     _check_model(model)
     check_tokenizer(tokenizer)
     fingerprint = ContentFingerprint()
-    occurring = set(piece_counts(tokenizer, fingerprint.watch(corpus)))
+    occurring = set(token_counts(tokenizer, fingerprint.watch(corpus)))
     if not occurring:
         raise CompressError("the corpus has no text that the tokenizer knows; give text such as the model will read")
     smaller, kept = cut_tokenizer(tokenizer, occurring | _fixed_pieces(model))

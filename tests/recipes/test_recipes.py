@@ -10,7 +10,7 @@ import pytest
 
 from compress import plugins, recipes
 from compress.errors import CompressError
-from compress.recipes import BenchmarkRecipe, Choice, Phase, StudentRecipe, StudyPrune, TeacherRecipe, Training
+from compress.recipes import Choice, Phase, StudentRecipe, StudyPrune, StudyRecipe, TeacherRecipe, Training
 from compress.recipes.student import ROUNDING
 
 SHIPPED = [(kind, name) for kind in recipes.KINDS for name in recipes.names(kind)]  # type: ignore[arg-type]
@@ -160,11 +160,11 @@ def test_one_fault_of_a_student(change: dict[str, Any], message: str) -> None:
     ],
 )
 def test_one_fault_of_a_study(change: dict[str, Any], message: str) -> None:
-    assert message in faults(BenchmarkRecipe, {**STUDY, **change})
+    assert message in faults(StudyRecipe, {**STUDY, **change})
 
 
 def test_a_sound_study_has_no_fault() -> None:
-    assert recipes.parse(BenchmarkRecipe, STUDY, source="mine.toml").seed == 0
+    assert recipes.parse(StudyRecipe, STUDY, source="mine.toml").seed == 0
 
 
 def test_a_teacher_needs_a_place_to_come_from() -> None:

@@ -12,14 +12,16 @@ import pytest
 from compress import recipes
 from compress.cli import execute
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.recipes import BenchmarkRecipe, Choice, Phase, Vocabulary, resolved
+from compress.recipes import Choice, Phase, StudyRecipe, Vocabulary, resolved
 from compress.recipes.controls import control_key
 from compress.studies import plan
 from compress.studies import run as run_module
+from compress.studies.plan import StudySettings
 from compress.studies.run import FailedRows, run
 from tests.support.results import line, write_lines
 from tests.support.tiny import classifier, write
@@ -106,8 +108,9 @@ class Case:
         write_lines(output.path, lines)
 
     def run(self, **options: Any) -> Path:
-        given = {"data_root": self.folder / "data", "model_root": self.folder / "models", "device": "cpu", **options}
-        return run(str(self.recipe), self.out, **given)
+        force = options.pop("force", False)
+        settings = StudySettings(**{"data_root": self.folder / "data", "model_root": self.folder / "models", **options})
+        return run(str(self.recipe), self.out, settings=settings, compute=Compute("cpu"), force=force)
 
     def names(self) -> list[str]:
         return [name for name, _, _ in self.trained]
@@ -226,8 +229,8 @@ def test_a_budget_that_is_not_there(case: Case) -> None:
 
 def test_a_study_without_budgets_is_as_it_was() -> None:
     study = recipes.load("benchmarks", "quickstart")
-    assert isinstance(study, BenchmarkRecipe) and study.budgets == {}
-    assert plan.choose(study) == "" and plan.within(study, "") is study
+    assert isinstance(study, StudyRecipe) and study.budgets == {}
+    assert plan.choose_budget(study) == "" and plan.within_budget(study, "") is study
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from compress.benchmarking.benchmark import BenchmarkOutput
 from compress.benchmarking.lockfile import read_lock
 from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
@@ -23,7 +24,7 @@ from compress.progress import silent
 from compress.studies import run as run_module
 from compress.studies.data import open_rows
 from compress.studies.journal import Stages
-from compress.studies.plan import control_names, student_plans
+from compress.studies.plan import StudySettings, control_names, student_plans
 from compress.studies.run import run
 from tests.support.training_data import (
     STUDY_HEAD,
@@ -67,9 +68,9 @@ class Case:
         self.recipe = folder / "tiny.toml"
         self.recipe.write_text(STUDY.replace("FOLDER", str(folder)))
 
-    def run(self, **options: object) -> Path:
-        given = {"data_root": self.data, "model_root": self.models, "device": "cpu", "threads": 1, **options}
-        return run(str(self.recipe), self.out, **given)  # type: ignore[arg-type]
+    def run(self, *, force: bool = False, **options: Any) -> Path:
+        settings = StudySettings(**{"data_root": self.data, "model_root": self.models, **options})
+        return run(str(self.recipe), self.out, settings=settings, compute=Compute("cpu", 1), force=force)
 
     def rewrite(self, old: str, new: str) -> None:
         text = self.recipe.read_text()
@@ -325,7 +326,7 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages.open(case.out, force=False)
     rows = open_rows(recipe, stages, case.data)
-    study = run_module.Study(recipe, stages, rows, {"device": "cpu", "threads": 1}, True, silent)
+    study = run_module.Study(recipe, stages, rows, StudySettings(), Compute("cpu", 1), True, silent)
     study.measured(ModelDir.open(case.models / "tiny-bert"), [])
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["reference_models"] == ("bert-base",)
     assert given["baselines"] is False and given["train"] is rows.train and given["pruning_steps"] is False
@@ -348,7 +349,7 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages.open(case.out, force=False)
     study = run_module.Study(
-        recipe, stages, open_rows(recipe, stages, case.data), {"device": "cpu", "threads": 1}, True, silent
+        recipe, stages, open_rows(recipe, stages, case.data), StudySettings(), Compute("cpu", 1), True, silent
     )
     teacher = ModelDir.open(case.models / "tiny-bert")
     shapes = [{"removal": name, "config": {}} for name in ("nothing", "layers", "heads")]

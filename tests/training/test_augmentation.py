@@ -17,11 +17,13 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 from compress import plugins
 from compress.data import Example, ExampleSource, row_key
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.recipes import Augmentation, Choice
 from compress.studies import run as run_module
+from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.training.augmentation import AugmentedSource, Variation, augmented, vary_sides
 from compress.training.augmenters._word_replacement import (
@@ -544,8 +546,11 @@ def test_a_study_labels_the_variants_once_for_all_seeds_and_the_control(
     augmentation = '[augmentation]\nby = { name = "masking", mask = 0.3, ngram = 0.5 }\ncopies = 3\n'
     (tmp_path / "small.toml").write_text(TINY_STUDENT + augmentation)
     (tmp_path / "tiny.toml").write_text(STUDY.replace("FOLDER", str(tmp_path)))
-    roots: dict[str, Any] = {"data_root": tmp_path / "data", "model_root": tmp_path, "device": "cpu", "threads": 1}
-    run(str(tmp_path / "tiny.toml"), out, **roots)
+    given: dict[str, Any] = {
+        "settings": StudySettings(data_root=tmp_path / "data", model_root=tmp_path),
+        "compute": Compute("cpu", 1),
+    }
+    run(str(tmp_path / "tiny.toml"), out, **given)
     pool, variants = (LabelDir.open(out / name) for name in ("labels", "small-variants-labels"))
     assert pool.rows == 60 and 60 < variants.rows <= 180
     assert not {e.text for e in pool.examples()} & {e.text for e in variants.examples()}
@@ -560,7 +565,7 @@ def test_a_study_labels_the_variants_once_for_all_seeds_and_the_control(
     assert sum(rows) == 60 + variants.rows + 40
     assert student.notes["planned_steps"] == control.notes["planned_steps"] == (60 + variants.rows + 40 + 31) // 32
     stamp = (out / "small-variants-labels" / "shard-00000.parquet").stat().st_mtime_ns
-    run(str(tmp_path / "tiny.toml"), out, **roots)
+    run(str(tmp_path / "tiny.toml"), out, **given)
     assert (out / "small-variants-labels" / "shard-00000.parquet").stat().st_mtime_ns == stamp
 
 

@@ -1,1 +1,1 @@
-"""Readers of file formats: each gives a :class:`compress.data.formats.table.Table`."""
+"""File formats: each reader returns a :class:`compress.data.formats.table.Table`."""

@@ -1,4 +1,4 @@
-"""What every file becomes: a ``Table`` of text cells over lines that can be read again and again."""
+"""``Table``: the rows of a file as text cells, and ``Lines``, its decoded lines; both can be read repeatedly."""
 
 from __future__ import annotations
 

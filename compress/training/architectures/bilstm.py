@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from compress.data.tokenization import piece_counts
+from compress.data.tokenization import token_counts
 from compress.errors import CompressError
 from compress.models.modeling import is_tagger
 from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification, BiLSTMForTokenClassification
@@ -130,7 +130,7 @@ def pair_layout(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 
 def kept_pieces(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example], minimum_count: int) -> list[int]:
     """Return the token ids that occur often enough, and every special token, in order."""
-    counts = piece_counts(tokenizer, itertools.islice(examples, COUNTED_ROWS))
+    counts = token_counts(tokenizer, itertools.islice(examples, COUNTED_ROWS))
     frequent = {piece for piece, n in counts.items() if n >= minimum_count}
     return sorted(frequent | set(tokenizer.all_special_ids))
 
