@@ -1,4 +1,4 @@
-"""Energy as the hardware counts it: RAPL for processors, NVML for NVIDIA cards. Without a counter there is no figure.
+"""Energy readings of hardware counters: RAPL for CPUs, NVML for NVIDIA GPUs; none where there is no counter.
 
 RAPL counts all cores of a package and whatever else runs on them, but neither memory modules nor the mains adapter;
 NVML counts the whole card. A reading is therefore that of the machine while the model ran, not of the model alone.
@@ -12,6 +12,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class _Counter:
 
 @dataclass
 class EnergyMeter:
-    """What a device used since the meter was opened. Make one with :meth:`open`.
+    """The energy that a device used since the meter was opened. Make one with :meth:`open`.
 
     ``resolution_s`` is how often its counter is renewed: what takes hardly longer than that cannot be told apart.
     """
@@ -54,13 +55,9 @@ class EnergyMeter:
 
         Most systems let only root read RAPL, and virtual machines seldom have it.
         """
-        if device == "cpu":
-            counters = _packages(powercap)
-            return cls("RAPL", 0.001, counters) if counters else None
-        if device == "cuda":
-            card = _card()
-            return cls("NVML", 0.1, [card]) if card else None
-        return None
+        counters = _packages(powercap) if device == "cpu" else _card() if device == "cuda" else []
+        source, resolution_s = ("RAPL", 0.001) if device == "cpu" else ("NVML", 0.1)
+        return cls(source, resolution_s, counters) if counters else None
 
     def joules(self) -> float:
         """Return the energy since opening, in joules.
@@ -73,41 +70,34 @@ class EnergyMeter:
 def _packages(powercap: Path) -> list[_Counter]:
     """Open every package; domains within one (core, uncore) and the platform's (psys) would count twice."""
     try:
-        zones = [zone for zone in sorted(powercap.glob("intel-rapl:*")) if _text(zone / "name").startswith("package")]
-        return [_package(zone) for zone in zones]
+        zones = [z for z in sorted(powercap.glob("intel-rapl:*")) if (z / "name").read_text().startswith("package")]
+        readers = {zone: partial(_joules_in, zone / "energy_uj") for zone in zones}
+        return [_Counter(read, _joules_in(zone / "max_energy_range_uj"), read()) for zone, read in readers.items()]
     except (OSError, ValueError):
         return []
 
 
-def _package(zone: Path) -> _Counter:
-    def read() -> float:
-        return int(_text(zone / "energy_uj")) / 1e6
-
-    return _Counter(read, int(_text(zone / "max_energy_range_uj")) / 1e6, last=read())
+def _joules_in(file: Path) -> float:
+    """Return a number of microjoules that a file holds, in joules."""
+    return int(file.read_text(encoding="ascii")) / 1e6
 
 
-def _text(file: Path) -> str:
-    return file.read_text(encoding="ascii").strip()
-
-
-def _card() -> _Counter | None:
+def _card() -> list[_Counter]:
     """Open the first card that CUDA sees, if ``nvidia-ml-py`` is installed and the card counts energy (since Volta)."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
-        return None
+        return []
+
+    def read() -> float:
+        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # it counts millijoules
+
     try:
         nvml.nvmlInit()
         handle = _handle(nvml)
-        if handle is None:
-            return None
-
-        def read() -> float:
-            return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # it counts millijoules
-
-        return _Counter(read, None, last=read())
+        return [] if handle is None else [_Counter(read, None, last=read())]
     except nvml.NVMLError:
-        return None
+        return []
 
 
 def _handle(nvml: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Baselines, competitors and reference models: what is measured beside the models, in the same rounds.
+"""Plan baselines, competitors and reference models, which are measured in the same rounds as the models.
 
-They are planned here and built in a process of their own, each in a folder of the benchmark's scratch.
+Each is built later, in a process of its own, in a folder of the benchmark's scratch.
 """
 
 from __future__ import annotations
@@ -113,10 +113,8 @@ def plan_competitors(
             continue
         isolated = python if getattr(module, "ENVIRONMENT", "") else None
         for number, candidate in enumerate(models):
-            place, build = (
-                ModelDir(scratch / f"competitor-{name}-{number}", None),
-                Build("competitors", name, candidate.model),
-            )
+            place = ModelDir(scratch / f"competitor-{name}-{number}", None)
+            build = Build("competitors", name, candidate.model)
             entries.append(Entry(candidate, name, place, name, device, "competitors", build, isolated))
     return entries, left_out
 

@@ -1,4 +1,4 @@
-"""Whether two runs of the same benchmark agree: the figures of a lock beside those of new lines."""
+"""Compare the figures of a lock with those of new result lines, and decide whether the two runs agree."""
 
 from __future__ import annotations
 
@@ -113,21 +113,16 @@ def _setting(figure: Figure) -> str:
 def _quality(old: Figure, now: Figure) -> Comparison:
     assert old.metric is not None and old.metric_low is not None and old.metric_high is not None
     assert now.metric is not None
-    if abs(now.metric - old.metric) <= SAME_WITHIN:
-        outcome = SAME
-    else:
-        outcome = WITHIN if old.metric_low <= now.metric <= old.metric_high else DIFFERS
-    what = old.metric_name or "metric"
-    return Comparison(
-        old.model, old.runtime, "", what, old.metric, old.metric_low, old.metric_high, now.metric, outcome
-    )
+    same, within = abs(now.metric - old.metric) <= SAME_WITHIN, old.metric_low <= now.metric <= old.metric_high
+    outcome = SAME if same else WITHIN if within else DIFFERS
+    before = (old.metric, old.metric_low, old.metric_high)
+    return Comparison(old.model, old.runtime, "", old.metric_name or "metric", *before, now.metric, outcome)
 
 
 def _size(old: Figure, now: Figure) -> Comparison:
     size, margin = old.size_bytes, SIZE_WITHIN * old.size_bytes
     outcome = SAME if now.size_bytes == size else WITHIN if abs(now.size_bytes - size) <= margin else DIFFERS
-    low, high = size - margin, size + margin
-    return Comparison(old.model, old.runtime, "", "size", size, low, high, now.size_bytes, outcome)
+    return Comparison(old.model, old.runtime, "", "size", size, size - margin, size + margin, now.size_bytes, outcome)
 
 
 def _speed(old: Figure, now: Figure, comparisons: int, same_host: bool) -> Comparison:
@@ -137,17 +132,8 @@ def _speed(old: Figure, now: Figure, comparisons: int, same_host: bool) -> Compa
         outcome = NOISY
     else:
         outcome = WITHIN if ratio_agrees(old, now, comparisons) else DIFFERS
-    return Comparison(
-        old.model,
-        old.runtime,
-        _setting(old),
-        "speed-up",
-        old.speedup,
-        old.speedup_low,
-        old.speedup_high,
-        now.speedup,
-        outcome,
-    )
+    before = (old.speedup, old.speedup_low, old.speedup_high)
+    return Comparison(old.model, old.runtime, _setting(old), "speed-up", *before, now.speedup, outcome)
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -6,8 +6,8 @@ import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from compress.benchmarking.candidates import Build, Entry
 from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.extra_candidates import left_out_entry
 from compress.benchmarking.worker import Worker
-from compress.benchmarking.worker_main import write_texts
+from compress.benchmarking.worker_main import LoadRequest, write_texts
 from compress.errors import CompressError, Unavailable
 from compress.inference.cores import available_cores, quietest_first
 from compress.inference.timing import batches_per_round, draw_batches
@@ -209,9 +209,8 @@ def _start(
 
 
 def load(run: Run, texts: Path, *, cores: Sequence[int], **options: Any) -> dict[str, Any]:
-    """Load a run's model in its process; see :meth:`compress.benchmarking.worker_main.Subject.load`."""
-    return run.worker.ask(
-        "load",
+    """Load a run's model in its process; ``options`` are those of a :class:`LoadRequest`."""
+    request = LoadRequest(
         folder=run.entry.folder,
         plugin=run.entry.plugin,
         directory=str(run.entry.directory.path.resolve()),
@@ -221,13 +220,14 @@ def load(run: Run, texts: Path, *, cores: Sequence[int], **options: Any) -> dict
         texts=str(texts),
         **options,
     )
+    return run.worker.ask("load", **asdict(request))
 
 
 def _build(entry: Entry, build: Build, files: Files) -> None:
     """Build in a process that ends: what conversion takes must not count as memory of the model."""
     logger.info("%s: building", entry.title)
-    worker = Worker(entry.title, threads=len(available_cores()), scratch=files.scratch, python=entry.python)
-    try:
+    threads = len(available_cores())
+    with closing(Worker(entry.title, threads=threads, scratch=files.scratch, python=entry.python)) as worker:
         worker.ask(
             "build",
             folder=build.folder,
@@ -239,8 +239,6 @@ def _build(entry: Entry, build: Build, files: Files) -> None:
             task=build.source.task,
             classes=len(build.source.labels),
         )
-    finally:
-        worker.close()
 
 
 def take_turns(

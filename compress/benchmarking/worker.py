@@ -1,7 +1,7 @@
-"""A process of its own for each measured model, so that models share no thread pool, no memory and no warm cache.
+"""The parent's handle of a worker process; each candidate has its own, so that they share no threads, memory or cache.
 
-:class:`Worker` is the handle of a process that runs :mod:`compress.benchmarking.worker_main`: one JSON line asks, one
-answers. Arrays and texts travel as files of a directory that the parent owns.
+The process runs :mod:`compress.benchmarking.worker_main`: one JSON line is the request, one the answer. Arrays and
+texts are passed as files in a directory of the parent.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ class Worker:
         """
         self.title = title
         self._log = scratch / f"{id(self)}.log"
+        # A checkout that is not installed is found from any folder; it comes last, so that it hides nothing.
+        package_last = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(_PACKAGE.parent))))
         environment = {
             **os.environ,
             **dict.fromkeys(_THREAD_VARIABLES, str(threads)),
             "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONPATH": _lonely_package(scratch) if python else _package_last(),
+            "PYTHONPATH": _package_alone(scratch) if python else package_last,
         }
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C reaches the parent only, which then ends its children in order.
@@ -60,12 +62,11 @@ class Worker:
             CompressError: the child says so, or it ended: then with the last line it printed.
         """
         assert self._process.stdin and self._process.stdout
-        try:
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"request": request, **arguments}) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
         if not answer:
             raise CompressError(self._last_words())
         found = json.loads(answer)
@@ -93,12 +94,7 @@ class Worker:
                     pipe.close()
 
 
-def _package_last() -> str:
-    """Let a checkout that is not installed be found from any folder; last, so that it hides nothing."""
-    return os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(_PACKAGE.parent))))
-
-
-def _lonely_package(scratch: Path) -> str:
+def _package_alone(scratch: Path) -> str:
     """Return a folder with this package alone: beside it may lie libraries that another environment must not see."""
     folder = scratch / "package"
     folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The child process of a benchmark: the model under measurement and the rows it is measured on.
+"""The worker process of a benchmark: load one candidate and the test rows, predict, and time batches on request.
 
 ``python -m compress.benchmarking.worker_main`` answers one JSON line on standard output for each on standard input; see
 :class:`compress.benchmarking.worker.Worker`. At the top it imports NumPy and nothing heavier: a baseline needs no
@@ -15,6 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,7 +42,31 @@ PREDICT_ROWS = 32
 Shape = Mapping[str, int]
 
 
-class Subject:
+@dataclass(frozen=True)
+class LoadRequest:
+    """The candidate that a worker loads, and how.
+
+    Args:
+        folder, plugin: the plug-in that starts the directory: a runtime, a baseline or a competitor.
+        cores: the CPU cores that the process is pinned to; none leaves it free.
+        texts: a file of texts.
+        max_length, lengths: see :class:`compress.inference.token_runner.TokenRunner`; runtimes only.
+        handicap: lengthen each run by this share of its time, to test whether a benchmark detects it.
+    """
+
+    folder: str
+    plugin: str
+    directory: str
+    device: str
+    threads: int
+    cores: Sequence[int]
+    texts: str
+    max_length: int = 0
+    lengths: Sequence[int] = ()
+    handicap: float = 0.0
+
+
+class RequestHandler:
     """Answers requests, each by the method of its name."""
 
     runner: Runner
@@ -65,61 +90,44 @@ class Subject:
         if folder == "reference_models":
             from compress.benchmarking.reference_models import build_reference_model
 
-            build_reference_model(plugin, target, source)
-            return {}
+            return build_reference_model(plugin, target, source)
         module = plugins.find(folder, plugin).load()
         import_required(module)
         if folder == "baselines":
             module.fit(target, examples, labels, task, classes, source)
         else:
             module.build(target, source, examples, labels)
-        return {}
 
-    def load(
-        self,
-        *,
-        folder: str,
-        plugin: str,
-        directory: str,
-        device: str,
-        threads: int,
-        cores: list[int],
-        texts: str,
-        max_length: int = 0,
-        lengths: Sequence[int] = (),
-        handicap: float = 0.0,
-    ) -> Any:
-        """Load the rows and the model. Pins this process first, so that thread pools obey.
-
-        Args:
-            folder, plugin: what starts the directory: a runtime, a baseline or a competitor.
-            texts: a file of texts.
-            max_length, lengths: see :class:`compress.inference.token_runner.TokenRunner`; runtimes only.
-            handicap: make each run so much longer, as a share of its time; to see whether a benchmark notices.
+    def load(self, **fields: Any) -> Any:
+        """Load the rows and the candidate of a :class:`LoadRequest`. Pins this process first, so that thread pools
+        obey.
         """
-        pin(cores)
-        self.handicap = handicap
-        self.examples = read_texts(texts)
-        place = Path(directory)
-        module = plugins.find(folder, plugin).load()
+        request = LoadRequest(**fields)
+        pin(request.cores)
+        self.handicap = request.handicap
+        self.examples = read_texts(request.texts)
+        place = Path(request.directory)
+        module = plugins.find(request.folder, request.plugin).load()
         required = import_required(module)
         tokens = None
-        if folder == "runtimes":
+        if request.folder == "runtimes":
             from compress.inference.token_runner import TokenRunner
 
-            tokens = TokenRunner.open(place, max_length, lengths)
-        if _opens_torch_models(module):
-            importlib.import_module(
-                "compress.models.modeling.registration"
-            )  # 140 MB of code that are no part of a model
-        self.sizes = tokens.lengths(self.examples) if tokens else [_characters(row) for row in self.examples]
+            tokens = TokenRunner.open(place, request.max_length, request.lengths)
+        # A runtime says that it opens torch models; a competitor in this environment does if it required torch.
+        own_torch = "torch" in sys.modules and not getattr(module, "ENVIRONMENT", "")
+        if module.OPENS == "torch" if hasattr(module, "OPENS") else own_torch:
+            # 140 MB of code that are no part of a model
+            importlib.import_module("compress.models.modeling.registration")
+        characters = (len(row.text) + len(row.text_pair or "") for row in self.examples)
+        self.sizes = tokens.lengths(self.examples) if tokens else list(characters)
         self.memory_before = reset_peak_memory()
         started = time.perf_counter_ns()
-        opened = module.start(place, threads=threads, device=device)
+        opened = module.start(place, threads=request.threads, device=request.device)
         if tokens:
             tokens.function, opened = opened, tokens
-        elif max_length and folder == "competitors":
-            _cut_to(opened, max_length)
+        elif request.max_length and request.folder == "competitors":
+            cut_to(opened, request.max_length)
         self.runner = opened
         shortest = min(range(len(self.sizes)), key=lambda row: self.sizes[row])
         self.runner.run(self.inputs([shortest], {}))
@@ -138,25 +146,21 @@ class Subject:
     def predict(self, *, logits: str, task: str = "classification") -> Any:
         """Write the logits ``[N, C]`` of all rows; rows of like length share a batch. For tagging N counts words."""
         order = sorted(range(len(self.examples)), key=lambda row: self.sizes[row])
-        parts = [self.runner.run(self.inputs(order[i : i + PREDICT_ROWS], {})) for i in _steps(order, PREDICT_ROWS)]
+        batches = [order[start : start + PREDICT_ROWS] for start in range(0, len(order), PREDICT_ROWS)]
+        outputs = np.concatenate([self.runner.run(self.inputs(batch, {})) for batch in batches]).astype(np.float32)
         if task == "tagging":  # its runners refuse numbers that are not finite
-            of_sentences = by_sentence(np.concatenate(parts), word_counts(self.examples[row] for row in order))
-            placed = [of_sentences[place] for place in np.argsort(order)]
-            np.save(logits, np.concatenate(placed).astype(np.float32))
-            return {}
-        ordered = np.concatenate(parts).astype(np.float32)
-        if not np.isfinite(ordered).all():
+            of_sentences = by_sentence(outputs, word_counts(self.examples[row] for row in order))
+            found = np.concatenate([of_sentences[place] for place in np.argsort(order)])
+        elif np.isfinite(outputs).all():
+            found = outputs[np.argsort(order)]
+        else:
             raise CompressError("it gives logits that are not finite numbers; its weights are damaged")
-        found = np.empty_like(ordered)
-        found[order] = ordered
         np.save(logits, found)
-        return {}
 
     def warm_up(self, *, probe: list[int], shape: Shape) -> Any:
         """Run one batch until it no longer gets faster, after what a runtime does once for all batches of its size."""
-        prepare = getattr(self.runner, "prepare_shapes", None)
-        if prepare is not None:
-            prepare(len(probe), shape.get("length") or max(*self.sizes, shape.get("width", 0)))
+        if hasattr(self.runner, "prepare_shapes"):
+            self.runner.prepare_shapes(len(probe), shape.get("length") or max(*self.sizes, shape.get("width", 0)))
         inputs, samples = self.inputs(probe, shape), list[float]()
         end = time.perf_counter() + WARM_UP_SECONDS
         while not is_stable(samples) and time.perf_counter() < end:
@@ -211,7 +215,7 @@ class Subject:
         for job in jobs:
             batches = [tuple(lengths) for lengths in job["batches"]]
             known = {lengths: count_flops(model, blank_arrays(lengths, job["width"])) for lengths in set(batches)}
-            found = [value for value in (known[lengths] for lengths in batches) if value is not None]
+            found = [value for lengths in batches if (value := known[lengths]) is not None]
             counted.append(sum(found) / len(found) if len(found) == len(batches) else None)
         return {"flops": counted}
 
@@ -262,11 +266,11 @@ def import_required(module: Any) -> Mapping[str, str]:
     return required
 
 
-def _opens_torch_models(module: Any) -> bool:
-    """Tell whether a plug-in opens torch models here: a runtime says so, and a competitor that required torch does."""
-    if hasattr(module, "OPENS"):
-        return bool(module.OPENS == "torch")
-    return "torch" in sys.modules and not getattr(module, "ENVIRONMENT", "")
+def cut_to(runner: Any, max_length: int) -> None:
+    """Make a competitor truncate rows as the others do."""
+    if not hasattr(runner, "max_length"):
+        raise Unavailable("it reads texts whole; leave out --max-length to measure it")
+    runner.max_length = min(max_length, runner.max_length)
 
 
 def _versions(required: Mapping[str, str]) -> dict[str, str]:
@@ -281,25 +285,10 @@ def _versions(required: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _cut_to(runner: Any, max_length: int) -> None:
-    """Make a competitor cut rows as the others do."""
-    if not hasattr(runner, "max_length"):
-        raise Unavailable("it reads texts whole; leave out --max-length to measure it")
-    runner.max_length = min(max_length, runner.max_length)
-
-
 def _unchecked(directory: Path) -> ModelDir:
     """Open a model that the parent has checked; the environment of a competitor may lack what checking needs."""
     manifest = directory / MANIFEST_NAME
     return ModelDir(directory, Manifest.read(manifest) if manifest.is_file() else None)
-
-
-def _characters(example: Example) -> int:
-    return len(example.text) + len(example.text_pair or "")
-
-
-def _steps(rows: Sequence[int], size: int) -> range:
-    return range(0, len(rows), size)
 
 
 def _since(started_ns: int) -> float:
@@ -308,16 +297,16 @@ def _since(started_ns: int) -> float:
 
 def serve(requests: IO[str], answers: IO[str]) -> None:
     """Answer requests until the parent closes them, or is gone."""
-    subject = Subject()
+    handler = RequestHandler()
     for line in requests:
         arguments = json.loads(line)
         try:
-            answer = getattr(subject, arguments.pop("request"))(**arguments)
+            answer = getattr(handler, arguments.pop("request"))(**arguments)
         except Unavailable as error:
             answer = {"unavailable": str(error)}
         except CompressError as error:
             answer = {"error": str(error)}
-        answers.write(json.dumps(answer) + "\n")
+        answers.write(json.dumps(answer or {}) + "\n")
         answers.flush()
 
 

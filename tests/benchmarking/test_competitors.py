@@ -77,7 +77,7 @@ def skip_if_missing(name: str) -> None:
     competitor = plugins.find("competitors", name).load()
     try:
         if not getattr(competitor, "ENVIRONMENT", ""):
-            competitors.need(competitor.__name__, competitor.REQUIRES)
+            competitors.require(competitor.__name__)
         competitors.interpreter(competitor)
     except Unavailable as error:
         pytest.skip(str(error))

@@ -140,9 +140,9 @@ def test_a_turn_that_the_counter_is_too_slow_for_has_no_energy(resolution_s: flo
     readings = iter((10.0, 12.5))
     meter = SimpleNamespace(resolution_s=resolution_s, joules=lambda: next(readings))
     run = SimpleNamespace(worker=SimpleNamespace(ask=lambda request, **_: {"runs": 4}))
-    assert rounds._turn(run, rounds.Setting(1), [0], [[1]], meter)["joules"] == expected  # type: ignore[arg-type]
+    assert rounds._turn(run, rounds.Workload(1), [0], [[1]], meter)["joules"] == expected  # type: ignore[arg-type]
 
 
 def test_a_turn_without_a_meter_has_no_energy() -> None:
     run = SimpleNamespace(worker=SimpleNamespace(ask=lambda request, **_: {"runs": 4}))
-    assert rounds._turn(run, rounds.Setting(1), [0], [[1]], None)["joules"] is None  # type: ignore[arg-type]
+    assert rounds._turn(run, rounds.Workload(1), [0], [[1]], None)["joules"] is None  # type: ignore[arg-type]

@@ -202,8 +202,8 @@ def test_a_peer_that_cannot_run_here_is_left_out(
     module = ModuleType("compress.benchmarking.competitors.mine")
     vars(module).update({"DEVICES": ("cpu",), "NEEDS_TRAIN": False, "REQUIRES": {"numpy": "numpy"}, **fields})
     found = SimpleNamespace(name="mine", load=lambda: module)
-    monkeypatch.setattr(extra_candidates.plugins, "find", lambda folder, name: found)
     candidates = open_candidates(torch_directory("bert"), [], [])
+    monkeypatch.setattr(extra_candidates.plugins, "find", lambda folder, name: found)
     entries, left_out = extra_candidates.plan_competitors(["mine"], candidates, tmp_path, device="cpu", has_train=False)
     if reason:
         assert entries == [] and left_out[0]["name"] == "mine" and reason in left_out[0]["reason"]

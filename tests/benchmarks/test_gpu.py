@@ -18,6 +18,7 @@ from compress import host
 from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
 from compress.inference.runtimes import torch_bfloat16
+from compress.recipes import BenchmarkSettings
 from tests.support import REPOSITORY
 from tests.support.results import line
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, write
@@ -92,10 +93,12 @@ class Measured:
         self.failing = failing
         self.asked: list[dict[str, Any]] = []
 
-    def __call__(self, teacher: Path, models: list[Path], rows: list[Any], **asked: Any) -> list[dict[str, Any]]:
-        self.asked.append({**asked, "runtimes": list(asked["runtimes"])})
+    def __call__(
+        self, teacher: Path, models: list[Path], rows: list[Any], settings: BenchmarkSettings, **named: Any
+    ) -> list[dict[str, Any]]:
+        self.asked.append({"runtimes": list(settings.runtimes)})
         for name in self.failing:
-            if name in asked["runtimes"]:
+            if name in settings.runtimes:
                 raise CompressError(f"big in {name}: its process ended")
         return [line("big", kind="teacher"), line("small")]
 

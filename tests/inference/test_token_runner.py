@@ -76,7 +76,7 @@ def test_a_runtime_may_prepare_for_shapes_and_take_its_own_time() -> None:
 
     run = Run()
     runner = TokenRunner(tokenizer(), POSITIONS, run)
-    child = worker_main.Subject()
+    child = worker_main.RequestHandler()
     child.runner, child.examples, child.sizes = runner, ROWS, runner.lengths(ROWS)
     assert child.warm_up(probe=[0, 1], shape={})["stable"] is True
     child.warm_up(probe=[0], shape={"length": 12})
@@ -111,7 +111,7 @@ def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> N
         def run(self, inputs: list[Example]) -> None:
             clock.now_ns += 4_000_000
 
-    child = worker_main.Subject()
+    child = worker_main.RequestHandler()
     child.runner, child.examples, child.sizes = Slow(), ROWS, [1, 2, 3]  # type: ignore[assignment]
     plain = child.measure(probe=[0], batches=[[0]] * 5, shape={})
     child.handicap = 0.5
@@ -139,7 +139,7 @@ def test_a_peer_that_reads_texts_whole_cannot_be_cut() -> None:
         max_length = 64
 
     runner = Runner()
-    worker_main._cut_to(runner, 16)
+    worker_main.cut_to(runner, 16)
     assert runner.max_length == 16
     with pytest.raises(Unavailable, match="leave out --max-length"):
-        worker_main._cut_to(object(), 16)
+        worker_main.cut_to(object(), 16)

@@ -5,12 +5,14 @@ scikit-learn fits it; it is kept as safetensors and runs in NumPy, so that nothi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from compress.data.examples import Example
 from compress.errors import CompressError
 
 STRENGTHS = (1.0, 10.0, 100.0)  # C of logistic regression: the larger, the weaker its regularisation
@@ -38,8 +40,7 @@ class Head:
         if logits.shape[1] == 1:
             return logits
         logits = logits - logits.max(axis=1, keepdims=True)
-        answer: np.ndarray = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        return answer
+        return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
 
     def save(self, directory: Path) -> None:
         from safetensors.numpy import save_file
@@ -52,6 +53,23 @@ class Head:
         from safetensors.numpy import load_file
 
         return cls(**load_file(directory / HEAD_NAME))
+
+
+def sides(examples: Sequence[Example]) -> list[list[str]]:
+    """Return the texts, and the second texts if there are any."""
+    pairs = [
+        (example.text,) if examples[0].text_pair is None else (example.text, example.text_pair or "")
+        for example in examples
+    ]
+    return [list(side) for side in zip(*pairs, strict=True)]
+
+
+def pair_features(pooled: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the vectors of texts ``[B, D]``, or of pairs u, v ``[u, v, |u - v|, u * v]`` ``[B, 4 D]``."""
+    if len(pooled) == 1:
+        return pooled[0]
+    one, other = pooled
+    return np.concatenate((one, other, np.abs(one - other), one * other), axis=1)
 
 
 def fit(features: Any, gold: np.ndarray, task: str, classes: int) -> Head:

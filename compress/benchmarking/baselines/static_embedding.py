@@ -37,22 +37,17 @@ class Pooling:
 
     def tokenize(self, examples: Sequence[Example]) -> list[Ids]:
         """Return the piece ids of the texts, and of the second texts if there are any."""
-        sides = [[example.text for example in examples]]
-        if examples[0].text_pair is not None:
-            sides.append([example.text_pair or "" for example in examples])
-        return [[e.ids for e in self._tokenizer.encode_batch_fast(side, add_special_tokens=False)] for side in sides]
+        return [
+            [encoding.ids for encoding in self._tokenizer.encode_batch_fast(side, add_special_tokens=False)]
+            for side in _linear_head.sides(examples)
+        ]
 
     def features(self, sides: list[Ids]) -> np.ndarray:
         """Return ``[B, D]``, or ``[B, 4 D]`` for pairs."""
-        pooled = [np.stack([self._mean(ids) for ids in side]) for side in sides]
-        if len(pooled) == 1:
-            return pooled[0]
-        one, other = pooled
-        return np.concatenate((one, other, np.abs(one - other), one * other), axis=1)
-
-    def _mean(self, ids: list[int]) -> np.ndarray:
-        empty: np.ndarray = np.zeros(self.table.shape[1], dtype=np.float32)
-        return self.table[ids].mean(axis=0) if ids else empty
+        empty = np.zeros(self.table.shape[1], dtype=np.float32)
+        return _linear_head.pair_features(
+            [np.stack([self.table[ids].mean(axis=0) if ids else empty for ids in side]) for side in sides]
+        )
 
 
 class StaticRunner:

@@ -60,23 +60,20 @@ def interpreter(competitor: ModuleType) -> str:
     return str(folder / "bin" / "python")
 
 
-def need(module: str, requires: Mapping[str, str]) -> None:
-    """Raise, with the command to type, if a library of a competitor is not installed; this imports none of them."""
-    missing = [requirement for name, requirement in requires.items() if not _is_installed(name)]
+def require(module: str, device: str = "cpu", requires: Mapping[str, str] | None = None) -> None:
+    """Raise, with the command to type, if a library of a competitor is not installed, or if it does not run on a
+    device; this imports no library.
+    """
+    competitor, name = sys.modules[module], _typed(module)
+    missing = [f"'{pip}'" for library, pip in (requires or competitor.REQUIRES).items() if not _is_installed(library)]
     if missing:
-        quoted = " ".join(f"'{requirement}'" for requirement in missing)
-        raise Unavailable(f"the competitor {_typed(module)} is not installed; type pip install {quoted}")
+        raise Unavailable(f"the competitor {name} is not installed; type pip install {' '.join(missing)}")
+    if device not in competitor.DEVICES:
+        devices = " or ".join(competitor.DEVICES)
+        raise Unavailable(f"the competitor {name} does not run on {device!r}; use --device {devices}")
 
 
-def need_device(module: str, devices: Sequence[str], device: str) -> None:
-    """Refuse a device that a competitor does not run on."""
-    if device not in devices:
-        raise Unavailable(
-            f"the competitor {_typed(module)} does not run on {device!r}; use --device {' or '.join(devices)}"
-        )
-
-
-def need_torch_model(model: ModelDir) -> None:
+def require_torch(model: ModelDir) -> None:
     """Refuse an ONNX model."""
     if model.is_onnx:
         raise Unavailable(
@@ -103,7 +100,7 @@ def place(directory: Path, model: ModelDir, *, weights: bool) -> None:
     Raises:
         Unavailable: the model is an ONNX one.
     """
-    need_torch_model(model)
+    require_torch(model)
     directory.mkdir(parents=True, exist_ok=True)
     for file in model.path.iterdir():
         if file.name in {MANIFEST_NAME, "README.md"} or not file.is_file():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import TOKENIZERS, need, need_device, place, token_runner
+from compress.benchmarking.competitors import TOKENIZERS, place, require, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
@@ -50,7 +50,7 @@ HEADS: Mapping[str, Head] = {"bert": _bert, "distilbert": _distilbert, "roberta"
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Convert the encoder and keep the head's weights."""
-    need(__name__, REQUIRES)
+    require(__name__)
     from ctranslate2.converters import TransformersConverter
     from safetensors.numpy import save_file
 
@@ -73,8 +73,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Open the encoder and the head."""
-    need(__name__, REQUIRES)
-    need_device(__name__, DEVICES, device)
+    require(__name__, device)
     import ctranslate2
     from safetensors.numpy import load_file
 

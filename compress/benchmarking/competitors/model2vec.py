@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.baselines import _linear_head
-from compress.benchmarking.competitors import need, need_device, need_torch_model
+from compress.benchmarking.competitors import require, require_torch
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
 from compress.models.model_dir import ModelDir
@@ -43,35 +43,26 @@ class Model2VecRunner:
 
     def prepare(self, examples: Sequence[Example]) -> list[list[str]]:
         """Return the texts, and the second texts if there are any."""
-        return _sides(examples)
+        return _linear_head.sides(examples)
 
     def run(self, inputs: list[list[str]]) -> np.ndarray:
         return self._head(_features(self._static, inputs, self.max_length))
 
 
-def _sides(examples: Sequence[Example]) -> list[list[str]]:
-    sides = [[example.text for example in examples]]
-    if examples[0].text_pair is not None:
-        sides.append([example.text_pair or "" for example in examples])
-    return sides
-
-
 def _features(static: Any, sides: list[list[str]], max_length: int) -> np.ndarray:
-    encoded = [static.encode(side, max_length=max_length).astype(np.float32) for side in sides]
-    if len(encoded) == 1:
-        return np.asarray(encoded[0])
-    one, other = encoded
-    return np.concatenate((one, other, np.abs(one - other), one * other), axis=1)
+    return _linear_head.pair_features(
+        [np.asarray(static.encode(side, max_length=max_length), dtype=np.float32) for side in sides]
+    )
 
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Distil the static model and fit the classifier."""
-    need(__name__, {**REQUIRES, "skeletoken": REQUIRES["model2vec"]})
+    require(__name__, requires={**REQUIRES, "skeletoken": REQUIRES["model2vec"]})
     from model2vec.distill import distill_from_model
 
     from compress.models.attention import has_heads
 
-    need_torch_model(model)
+    require_torch(model)
     if gold is None or not train:
         raise CompressError("the competitor model2vec fits a classifier; give it labelled rows with --train")
     loaded: Any = model.load()
@@ -86,14 +77,13 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     # safetensors writes the memory of an array as it lies, and PCA leaves it by columns: it would be read back jumbled.
     static.embedding = np.ascontiguousarray(static.embedding)
     static.save_pretrained(directory / _STATIC_FOLDER)
-    features = _features(static, _sides(train), MAX_LENGTH)
+    features = _features(static, _linear_head.sides(train), MAX_LENGTH)
     _linear_head.fit(features, gold, model.task, len(model.labels)).save(directory)
 
 
 def start(directory: Path, *, threads: int, device: str) -> Model2VecRunner:
     """Open both; model2vec averages one text after the other in NumPy."""
-    need(__name__, REQUIRES)
-    need_device(__name__, DEVICES, device)
+    require(__name__, device)
     from model2vec import StaticModel
 
     static = StaticModel.from_pretrained(directory / _STATIC_FOLDER)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import TOKENIZERS, need, need_device, place, token_runner
+from compress.benchmarking.competitors import TOKENIZERS, place, require, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
@@ -31,7 +31,7 @@ GRAPH_NAME = "openvino_model.xml"
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Convert and quantize; calibration texts are spread evenly over ``train``."""
-    need(__name__, REQUIRES)
+    require(__name__)
     import nncf
     import openvino
 
@@ -70,8 +70,7 @@ def _convert(openvino: Any, model: Any, inputs: Sequence[str]) -> Any:
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Compile the graph for this processor."""
-    need(__name__, REQUIRES)
-    need_device(__name__, DEVICES, device)
+    require(__name__, device)
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import _optimum_client, need, need_device, place, token_runner
+from compress.benchmarking.competitors import _optimum_client, place, require, token_runner
 from compress.data.examples import Example
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
@@ -27,7 +27,7 @@ NEEDS_TRAIN = False
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Export the model."""
-    need(__name__, REQUIRES)
+    require(__name__)
     place(directory, model, weights=False)
     with tempfile.TemporaryDirectory() as scratch:
         place(Path(scratch), model, weights=True)
@@ -38,6 +38,5 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Open the exported model."""
-    need(__name__, REQUIRES)
-    need_device(__name__, DEVICES, device)
+    require(__name__, device)
     return token_runner(directory, *_optimum_client.start(directory, "model.onnx", threads=threads))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import TOKENIZERS, need_device, place, token_runner
+from compress.benchmarking.competitors import TOKENIZERS, place, require, token_runner
 from compress.data.examples import Example
 from compress.inference.batching import TorchRun, open_torch
 from compress.inference.token_runner import TokenRunner
@@ -35,7 +35,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Load the model and quantize it."""
-    need_device(__name__, DEVICES, device)
+    require(__name__, device)
     import torch
     from torch.ao.quantization import default_dynamic_qconfig, per_channel_dynamic_qconfig, quantize_dynamic
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import need, need_device, place, token_runner
+from compress.benchmarking.competitors import place, require, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.batching import TorchRun, open_torch
@@ -38,14 +38,13 @@ TAGS = True
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Link the model."""
-    need(__name__, REQUIRES)
+    require(__name__)
     place(directory, model, weights=True)
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Load the model, quantize and compile it."""
-    need(__name__, REQUIRES)
-    need_device(__name__, DEVICES, device)
+    require(__name__, device)
     from torch._inductor.exc import InvalidCxxCompiler
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import need_device, place
+from compress.benchmarking.competitors import place, require
 from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.inference.batching import open_torch
@@ -64,7 +64,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 def start(directory: Path, *, threads: int, device: str) -> PipelineRunner:
     """Open the model in a pipeline; ``device`` is ``"cpu"`` or ``"cuda"``."""
-    need_device(__name__, DEVICES, device)
+    require(__name__, device)
     from transformers import pipeline
 
     placed = ModelDir(directory, None)
