@@ -16,7 +16,8 @@ from compress.data.word_alignment import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation import metrics
 from compress.evaluation.calibration_error import calibration_error, calibration_interval
-from compress.evaluation.metrics import METRICS, Array, Difference, Metric
+from compress.evaluation.cluster_bootstrap import Array
+from compress.evaluation.metrics import METRICS, Difference, Metric
 
 FLIPS_KEPT = 100
 

@@ -15,9 +15,11 @@ class ContentFingerprint:
     The rows' digests are added modulo 2**256, so that a stream of any length needs no memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, examples: Iterable[Example] = ()) -> None:
         self.rows = 0
         self._total = 0
+        for example in examples:
+            self.add(example)
 
     def add(self, example: Example) -> None:
         parts = [example.text, example.text_pair, example.label, *(example.tags or ())]
@@ -42,22 +44,12 @@ def without_label(example: Example) -> Example:
 
 def content_sha256(examples: Iterable[Example]) -> str:
     """Return the :class:`ContentFingerprint` of a set of rows."""
-    fingerprint = ContentFingerprint()
-    for example in examples:
-        fingerprint.add(example)
-    return fingerprint.sha256()
+    return ContentFingerprint(examples).sha256()
 
 
 def describe_rows(sets: Mapping[str, Sequence[Example]]) -> list[dict[str, Any]]:
     """Return a :func:`data_entry` for every role that has rows."""
-    entries = []
-    for role, examples in sets.items():
-        fingerprint = ContentFingerprint()
-        for example in examples:
-            fingerprint.add(example)
-        if examples:
-            entries.append(data_entry(role, role, fingerprint))
-    return entries
+    return [data_entry(role, role, ContentFingerprint(rows)) for role, rows in sets.items() if rows]
 
 
 def data_entry(role: str, name: str, fingerprint: ContentFingerprint) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
                 else f"The {role} set is empty: give a file with at least one row."
             )
         unwanted = frozenset[bytes]().union(*held.values())
-        sets[role] = _without(roles[role], unwanted) if met else _kept(roles[role])
+        sets[role] = _without(roles[role], unwanted if met else frozenset())
         if role in HELD_OUT:
             keys[role] = frozenset(own)
     return CheckedRoles(sets, rows, dropped)
@@ -99,14 +99,10 @@ def _overlap_error(role: str, rows: int, met: Mapping[str, tuple[int, int]]) -> 
     )
 
 
-def _kept(data: RoleData) -> list[Example] | TextSource:
-    return list(data) if isinstance(data, Sequence) else data
-
-
 def _without(data: RoleData, keys: frozenset[bytes]) -> list[Example] | TextSource:
     if isinstance(data, Sequence):
-        return [example for example in data if row_key(example) not in keys]
-    return data.without(keys)
+        return [example for example in data if not keys or row_key(example) not in keys]
+    return data.without(keys) if keys else data
 
 
 def _refuse_same_source(roles: Mapping[str, RoleData]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compress.evaluation.cluster_bootstrap import sentence_weights
-from compress.evaluation.metrics import CONFIDENCE, RESAMPLES, Array
+from compress.evaluation.cluster_bootstrap import Array, sentence_weights
+from compress.evaluation.metrics import CONFIDENCE, RESAMPLES
 
 BINS = 15
 

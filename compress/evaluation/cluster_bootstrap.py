@@ -44,7 +44,7 @@ def sentence_bootstrap(
             ends = np.cumsum(lengths)
             rows = order[np.arange(ends[-1]) + np.repeat(starts[chosen] - ends + lengths, lengths)]
             drawn_values.append(float(statistic(*(column[rows] for column in samples))))
-    return _percentiles(np.array(drawn_values), confidence)
+    return percentiles(np.array(drawn_values), confidence)
 
 
 def sentence_mean_interval(
@@ -60,7 +60,7 @@ def sentence_mean_interval(
     _, inverse = np.unique(sentences, return_inverse=True)
     sums = np.bincount(inverse, weights=np.asarray(values, dtype=float))
     means = [sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1) for drawn in _draws(len(sizes), resamples, seed)]
-    return _percentiles(np.concatenate(means), confidence)
+    return percentiles(np.concatenate(means), confidence)
 
 
 def sentence_weights(sentences: Array, generator: np.random.Generator) -> NDArray[np.float64]:
@@ -87,6 +87,7 @@ def _draws(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]
         yield generator.integers(0, count, (min(size, resamples - start), count))
 
 
-def _percentiles(values: Array, confidence: float) -> tuple[float, float]:
+def percentiles(values: Array, confidence: float) -> tuple[float, float]:
+    """Return the percentile interval of resampled values."""
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)

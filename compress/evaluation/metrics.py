@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from compress.data.word_alignment import NO_ANSWER
 from compress.errors import CompressError, did_you_mean
-from compress.evaluation.cluster_bootstrap import sentence_bootstrap, sentence_mean_interval
+from compress.evaluation.cluster_bootstrap import Array, percentiles, sentence_bootstrap, sentence_mean_interval
 
-Array = NDArray[Any]
 Statistic = Callable[[Array, Array, int], Array]
 
 CONFIDENCE = 0.95
@@ -296,9 +294,7 @@ def _resampled_difference(won: int, lost: int, rows: int, seed: int) -> tuple[fl
     """
     shares = [won / rows, lost / rows, (rows - won - lost) / rows]
     drawn = np.random.default_rng(seed).multinomial(rows, shares, RESAMPLES)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / rows, [tail, 1 - tail])
-    return float(low), float(high)
+    return percentiles((drawn[:, 0] - drawn[:, 1]) / rows, CONFIDENCE)
 
 
 def _at_least_bonett_price(resampled: tuple[float, float], won: int, lost: int, rows: int) -> tuple[float, float]:

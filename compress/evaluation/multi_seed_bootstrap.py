@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compress.evaluation.metrics import CONFIDENCE, RESAMPLES, Array, Metric
+from compress.evaluation.cluster_bootstrap import Array, percentiles
+from compress.evaluation.metrics import CONFIDENCE, RESAMPLES, Metric
 
 BATCH_VALUES = 4_000_000  # some 32 MB
 
@@ -41,9 +42,7 @@ def difference_interval(sets: Sequence[Columns], *, seed: int = 0) -> tuple[floa
     differ by more than rows make a difference vary: so few say little about their own spread.
     """
     drawn = np.mean([_drawn(columns, seed + index) for index, columns in enumerate(sets)], axis=0)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return float(low), float(high)
+    return percentiles(drawn, CONFIDENCE)
 
 
 def _drawn(columns: Columns, seed: int) -> Array:

@@ -15,7 +15,8 @@ import numpy as np
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import Measurement, is_control_of, is_reference
-from compress.evaluation.metrics import METRICS, Array
+from compress.evaluation.cluster_bootstrap import Array
+from compress.evaluation.metrics import METRICS
 from compress.evaluation.multi_seed_bootstrap import Columns, difference_interval
 
 SHARED = ("kind", "stage", "runtime", "device", "metric_name")

@@ -1,26 +1,25 @@
-"""File formats: find out how a file is written and open it as a ``Table``."""
+"""Detect the format of a file and open it as a ``Table``; CSV and TSV are read here, others in their own modules."""
 
 from __future__ import annotations
 
 import csv
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 from compress.data.column_inference import Dialect, has_header, sniff_dialect, split_rows
-from compress.data.examples import sentence
+from compress.data.formats.conllu import read_conllu
 from compress.data.formats.json_parquet import read_json, read_json_lines, read_parquet
+from compress.data.formats.label_first import LABEL_FIRST, read_label_first
+from compress.data.formats.plain_text import read_plain_text
 from compress.data.formats.table import SAMPLE, Lines, Row, Table, open_bytes, reading
+from compress.data.formats.trees import TREE, read_trees
 from compress.errors import CompressError
 
 FORMATS = ("csv", "tsv", "tsv-unquoted", "jsonl", "json", "parquet", "text", "label-first", "trees", "conllu")
-_LABEL_FIRST = re.compile(r"(-?\d+|__label__\S+) +(.*)")
-_TREE = re.compile(r"\(\d+ .*\)\s*")
-_NO_WORD = re.compile(r"\d+-\d+|\d+\.\d+")
-_LEAF = re.compile(r"\(\S+ ([^()]+)\)")
+_LINE_FORMATS = {"text": read_plain_text, "label-first": read_label_first, "trees": read_trees, "conllu": read_conllu}
 
 csv.field_size_limit(2**27)  # whole reviews and articles; the default stops at 128 KiB
 
@@ -74,7 +73,7 @@ def _sniff_format(head: list[str], suffix: str) -> str:
     if suffix == ".conllu":
         return "conllu"
     if suffix not in (".csv", ".tsv"):
-        for kind, pattern in (("trees", _TREE), ("label-first", _LABEL_FIRST)):
+        for kind, pattern in (("trees", TREE), ("label-first", LABEL_FIRST)):
             found = [pattern.fullmatch(line.rstrip("\n")) for line in full]
             if all(found):
                 firsts = {match[1] for match in found if match} if kind == "label-first" else set()
@@ -127,108 +126,3 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
 
     shown = "csv" if dialect.delimiter in ",;" else "tsv" if dialect.quoted else "tsv-unquoted"
     return Table(name, shown, columns, rows, named=named)
-
-
-def _plain(lines: Lines, labelled: bool) -> Table:
-    """One text a line; labels lie in ``X_labels.txt`` beside ``X_text.txt`` or are the numeric suffix."""
-    path = lines.path
-    texts = Table(path.name, "text", ("text",), lambda: ((n, (x.rstrip("\n"),)) for n, x in enumerate(lines, 1)))
-    texts.fixed = True
-    if not labelled:
-        return texts
-    beside = path.with_name(re.sub(r"_text(\.|$)", r"_labels\1", path.name))
-    if beside != path and beside.exists():
-        labels = Lines(beside)
-
-        def rows() -> Iterator[Row]:
-            for number, (text, label) in enumerate(itertools.zip_longest(lines, labels), start=1):
-                if text is None or label is None:
-                    short, long = (path, beside) if text is None else (beside, path)
-                    raise CompressError(
-                        f"{short.name} ends after {number - 1} lines but {long.name} goes on: they must "
-                        "have one line each."
-                    )
-                yield number, (text.rstrip("\n"), label.strip())
-
-        return Table(path.name, f"text beside {beside.name}", ("text", "label"), rows, fixed=True)
-    label = Path(path.name.removesuffix(".gz")).suffix[1:]
-    if label.isdigit():
-        return Table(
-            path.name,
-            f"text of label {label}",
-            ("text", "label"),
-            fixed=True,
-            rows=lambda: ((n, (x.rstrip("\n"), label)) for n, x in enumerate(lines, 1)),
-        )
-    raise CompressError(
-        f"{path.name} is plain text, one text a line, but labels are needed here: give CSV, TSV, JSON "
-        "Lines or Parquet with a label column, or pass this file as --unlabeled."
-    )
-
-
-def _label_first(lines: Lines, labelled: bool) -> Table:
-    def rows() -> Iterator[Row]:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            match = _LABEL_FIRST.fullmatch(line.rstrip("\n"))
-            if match is None:
-                raise CompressError(
-                    f"{lines.path.name}, line {number} does not start with a label and a space: correct it."
-                )
-            yield number, (match[2], match[1].removeprefix("__label__"))
-
-    return Table(lines.path.name, "label-first", ("text", "label"), rows, fixed=True)
-
-
-def _trees(lines: Lines, labelled: bool) -> Table:
-    """Sentiment trees: the leaves are the sentence, the root's number its label."""
-
-    def rows() -> Iterator[Row]:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            if not _TREE.fullmatch(line.rstrip("\n")) or line.count("(") != line.count(")"):
-                raise CompressError(
-                    f"{lines.path.name}, line {number} is not a tree such as (3 (2 a) (4 b)): correct it."
-                )
-            yield number, (" ".join(_LEAF.findall(line)), line[1 : line.index(" ")])
-
-    return Table(lines.path.name, "trees", ("text", "label"), rows, fixed=True)
-
-
-def _conllu(lines: Lines, labelled: bool) -> Table:
-    """Sentences of a treebank: the words (column 2) with their universal parts of speech (column 4).
-
-    The surface form of a contraction (``1-2``) is skipped for its words, and so are words that are not there in the
-    text (``1.1``). https://universaldependencies.org/format.html
-    """
-    name = lines.path.name
-
-    def rows() -> Iterator[Row]:
-        words, tags = list[str](), list[str]()
-        for number, line in enumerate(itertools.chain(lines, ["\n"]), start=1):
-            cells = line.rstrip("\n").split("\t")
-            if not line.strip():
-                if words:
-                    yield number - len(words), (sentence(words), sentence(tags))[: 1 + labelled]
-                words, tags = [], []
-            elif line[0] != "#" and not _NO_WORD.fullmatch(cells[0]):
-                if len(cells) < 2 or not cells[0].isdigit() or not cells[1].strip():
-                    raise CompressError(
-                        f"{name}, line {number} is not a line of CoNLL-U, which has a number, a word and eight more "
-                        "cells with tabs between them: correct it."
-                    )
-                tag = cells[3] if labelled and len(cells) > 3 else "_"
-                if labelled and tag in ("_", ""):
-                    raise CompressError(
-                        f"{name}, line {number} has no tag in its fourth cell, but labels are needed here: give a "
-                        "treebank with parts of speech, or pass this file as --unlabeled."
-                    )
-                words.append(cells[1])
-                tags.append(tag)
-
-    return Table(name, "conllu", ("text", "label")[: 1 + labelled], rows, fixed=True, tagged=True)
-
-
-_LINE_FORMATS = {"text": _plain, "label-first": _label_first, "trees": _trees, "conllu": _conllu}

@@ -1,0 +1,26 @@
+"""Lines that begin with their label: TREC, fastText (``__label__``) and sentence polarity files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from compress.data.formats.table import Lines, Row, Table
+from compress.errors import CompressError
+
+LABEL_FIRST = re.compile(r"(-?\d+|__label__\S+) +(.*)")
+
+
+def read_label_first(lines: Lines, labelled: bool) -> Table:
+    def rows() -> Iterator[Row]:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            match = LABEL_FIRST.fullmatch(line.rstrip("\n"))
+            if match is None:
+                raise CompressError(
+                    f"{lines.path.name}, line {number} does not start with a label and a space: correct it."
+                )
+            yield number, (match[2], match[1].removeprefix("__label__"))
+
+    return Table(lines.path.name, "label-first", ("text", "label"), rows, fixed=True)
