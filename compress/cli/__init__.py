@@ -1,6 +1,6 @@
-"""The command line: one short file per command, which parses, calls one stage and prints.
+"""The command line: one file per command, which parses options, calls one stage and prints.
 
-Nothing here imports torch: ``compress --help`` answers at once.
+Nothing here imports torch, so that ``compress --help`` is quick.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(compress.__version__, prog_name="compress")
 def cli() -> None:
-    """Distil, prune and quantize text classifiers, and measure what was lost and what was won.
+    """Distil, prune and quantize text classifiers, and measure accuracy, speed and size against the teacher.
 
-    Every stage reads a model directory and writes a new one:
-    teacher, label, distill, prune, quantize, benchmark, report. 'compress run STUDY' does all of it.
+    Every stage reads a model directory and writes a new one: label, distill, prune, quantize, export.
+    'compress benchmark', 'report' and 'check' measure and judge. 'compress run STUDY' runs a whole study.
     """
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; a user's mistake is one sentence and exit code 2, an interruption is 130."""
+    """Run a command; a user's mistake is one sentence and exit code 2, an interruption exit code 130."""
     sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
 
 
 def execute(arguments: list[str]) -> int:
     """Run a command and return its exit code."""
-    # Not called run, and no builtin named list here: importing the commands of these names binds them in this module.
+    # Not named run: importing the command of this name binds it in this module.
     try:
         result = cli.main(arguments, prog_name="compress", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -91,7 +91,7 @@ def execute(arguments: list[str]) -> int:
         print(f"\nInterrupted. {_resumable(arguments)}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone; say nothing more, not even at interpreter shutdown.
+        # The reader of the output has closed it; print nothing more, not even at interpreter shutdown.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -106,7 +106,7 @@ def execute(arguments: list[str]) -> int:
 
 
 def _disk_is_full(error: BaseException | None) -> bool:
-    """Tell it from what libraries raise instead of an OSError.
+    """Recognize a full disk in errors that libraries raise instead of an OSError.
 
     safetensors repeats the system's words; torch's writer of checkpoints only says where it failed.
     """
@@ -136,7 +136,7 @@ def _fail(message: str) -> int:
 
 
 def _resumable(arguments: list[str]) -> str:
-    """Say what a repetition of the command finds."""
+    """Tell whether the same command would resume."""
     for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
         value = following if flag in {"-o", "--output"} else ""
         if flag.startswith("--output="):

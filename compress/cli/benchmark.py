@@ -28,16 +28,18 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 
 
 @click.command()
-@click.option("--teacher", required=True, metavar="DIR", help="The teacher, which every model is compared with.")
+@click.option("--teacher", required=True, metavar="DIR", help="The teacher, the reference of every comparison.")
 @click.option("--model", "models", required=True, multiple=True, metavar="DIR", help="A model; repeat for more.")
-@click.option("--control", "controls", multiple=True, metavar="DIR", help="A control that does not say so itself.")
+@click.option(
+    "--control", "controls", multiple=True, metavar="DIR", help="A control whose manifest does not name it as one."
+)
 @click.option("--data", required=True, metavar="FILE", help="Labelled rows that no model has seen.")
 @click.option(
     "--train",
     "fitted",
     multiple=True,
     metavar="FILE",
-    help="Rows that models were fitted on; shared rows are refused, and baselines are fitted on the labelled ones.",
+    help="Rows that models were trained on: refuse overlap with --data, and fit baselines on the labelled rows.",
 )
 @click.option(
     "--no-baselines", is_flag=True, help="Do not measure baselines, cheap classifiers fitted on gold labels only."
@@ -67,7 +69,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 @click.option(
     "--pruning-steps",
     is_flag=True,
-    help="Measure each removal of pruned torch models by itself, for the steps of the report's waterfall.",
+    help="Measure each removal of pruned torch models, for the report's waterfall.",
 )
 @click.option(
     "--runtime", "runtimes", multiple=True, metavar="NAME", help="See 'compress list runtimes'; may be repeated."

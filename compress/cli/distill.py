@@ -16,13 +16,13 @@ from compress.cli import options
 )
 @click.option("--unlabeled", multiple=True, metavar="FILE", help="Text that the teacher labels first; may be repeated.")
 @click.option("--rows", type=click.IntRange(min=1), help="Use only so many unlabelled rows, spread evenly.")
-@click.option("--labels", multiple=True, metavar="DIR", help="Or: what 'compress label' wrote; may be repeated.")
-@click.option("--train", metavar="FILE", help="Gold rows: taught with the teacher's logits too.")
-@click.option("--validation", metavar="FILE", help="Gold rows that select the best checkpoint.")
+@click.option("--labels", multiple=True, metavar="DIR", help="Instead: an output of 'compress label'; may be repeated.")
+@click.option("--train", metavar="FILE", help="Labelled rows to train on, with the teacher's logits.")
+@click.option("--validation", metavar="FILE", help="Labelled rows to select the best checkpoint.")
 @click.option(
-    "--encoder", metavar="DIR|RECIPE", help="What the teacher was fine-tuned from, where a student learns from it."
+    "--encoder", metavar="DIR|RECIPE", help="The pretrained encoder of the teacher, for students that learn from it."
 )
-@click.option("--start", metavar="DIR", help="What 'compress pretrain' made of this student: go on from there.")
+@click.option("--start", metavar="DIR", help="Start from this output of 'compress pretrain'.")
 @click.option("--control", is_flag=True, help="Train the control instead: same student and plan, gold labels only.")
 @options.output
 @options.drop_overlap
@@ -41,7 +41,7 @@ def command(
     output: str,
     **settings: Any,
 ) -> None:
-    """Train a small student to say what its teacher says.
+    """Train a student to match its teacher.
 
     Without --validation the best checkpoint is selected by agreement with the teacher on held-out unlabelled text.
     """

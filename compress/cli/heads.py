@@ -18,7 +18,7 @@ from compress.cli import options
     "criteria",
     multiple=True,
     metavar="NAME",
-    help="A way to score heads, several times for several; see 'compress list criteria'. [default: all but shapley]",
+    help="An importance criterion; may be repeated; see 'compress list criteria'. [default: all but shapley]",
 )
 @click.option("--examples", type=int, default=1024, show_default=True, help="Rows of --train that score the heads.")
 @click.option("--step", type=float, default=0.1, show_default=True, help="Share of heads between two points.")
@@ -34,10 +34,10 @@ from compress.cli import options
 def command(
     model: str, train: str, validation: str, criteria: tuple[str, ...], output: str, quiet: bool, **settings: Any
 ) -> None:
-    """Study what a model's attention heads are worth, without changing it.
+    """Study the importance of a model's attention heads, without changing it.
 
-    Writes heads.json, tables, and a page with the importance of every head, what each alone is worth, and how many can
-    go in which order.
+    Writes heads.json, tables, and a report: importance by criterion, the metric with one head removed, with one head
+    kept in a layer, and with more and more heads removed.
     """
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)

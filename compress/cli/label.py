@@ -36,7 +36,7 @@ def command(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Run the teacher once over unlabelled text and keep its logits. Stopped, it goes on where it was."""
+    """Run the teacher once over unlabelled text and keep its logits. Resumable."""
     pool = options.open_pool(unlabeled, settings, rows=rows or 0)
     assert pool is not None  # click requires at least one file
     from compress.labelling.label import label

@@ -11,7 +11,7 @@ from compress.recipes.catalogue import KINDS, entries, students
 @click.command()
 @click.argument("kind", metavar="|".join(KINDS))
 def command(kind: str) -> None:
-    """List what there is to choose from."""
+    """List recipes and plug-ins."""
     if kind not in KINDS:
         raise CompressError(f"there is no list of {kind!r}; there is {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
     rows = students() if kind == "students" else entries(kind)

@@ -1,4 +1,4 @@
-"""Options that mean the same in every command, and how the text they name is opened."""
+"""Options shared by commands, and opening of the text that they name."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def computing(function: Function) -> Function:
 def verbosity(function: Function) -> Function:
     """``-v`` and ``-q``; sets up messages and passes ``quiet`` and ``progress`` on."""
 
-    @click.option("-v", "--verbose", is_flag=True, help="Say more.")
-    @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
+    @click.option("-v", "--verbose", is_flag=True, help="Print more.")
+    @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
     @functools.wraps(function)
     def wrapped(*arguments: Any, verbose: bool, quiet: bool, **named: Any) -> Any:
         from compress.progress import for_terminal

@@ -38,7 +38,7 @@ def command(
     Runs the phases of the student's recipe that need no task: masked language modelling, or general distillation from
     the encoder. Give the result to 'compress distill --start', or use it as any other encoder.
 
-    Without --student the encoder itself goes on by masked language modelling. Its head for that is always a new one.
+    Without --student the encoder itself is trained by masked language modelling, with a new head.
     """
     if student and head_only:
         raise CompressError("--head-only keeps the encoder as it is, so that there is no --student; leave one out")

@@ -18,9 +18,9 @@ _DEFAULT = Pruning()
 @click.option("--heads", default="", metavar="N", help="Attention heads to remove: 60%, 0.6, or a count such as 40.")
 @click.option("--ffn", default="", metavar="N", help="Neurons of feed-forward networks to remove, likewise.")
 @click.option("--layers", default="", metavar="N", help="Whole layers to remove: a count such as 2, or 50%.")
-@click.option("--hidden", default="", metavar="N", help="Width between layers to remove: 25%, in whole head widths.")
+@click.option("--hidden", default="", metavar="N", help="Hidden width to remove: 25%, in whole head widths.")
 @click.option(
-    "--vocabulary", multiple=True, metavar="FILE", help="Keep only the word pieces of this text; may be repeated."
+    "--vocabulary", multiple=True, metavar="FILE", help="Keep only the subword tokens of this text; may be repeated."
 )
 @click.option(
     "--max-accuracy-drop",
@@ -34,7 +34,7 @@ _DEFAULT = Pruning()
     type=float,
     default=0.0,
     metavar="TIMES",
-    help="Remove heads and neurons until the model is so many times as fast, measured here.",
+    help="Remove heads and neurons until the model is so many times as fast on this host.",
 )
 @click.option(
     "--speedup-batch-size",
@@ -43,12 +43,14 @@ _DEFAULT = Pruning()
     show_default=True,
     help="Rows a batch for --speedup.",
 )
-@click.option("--train", required=True, metavar="FILE", help="Labelled rows: score what may go, and teach.")
-@click.option("--validation", metavar="FILE", help="Labelled rows that judge each step and select the best checkpoint.")
+@click.option("--train", required=True, metavar="FILE", help="Labelled rows for scoring and for recovery.")
+@click.option("--validation", metavar="FILE", help="Labelled rows to evaluate each step and select the checkpoint.")
 @click.option(
     "--criterion", default=_DEFAULT.criterion, show_default=True, metavar="NAME", help="See 'compress list criteria'."
 )
-@click.option("--examples", type=int, default=_DEFAULT.examples, show_default=True, help="Rows of --train that score.")
+@click.option(
+    "--examples", type=int, default=_DEFAULT.examples, show_default=True, help="Rows of --train used for scoring."
+)
 @click.option(
     "--step", type=float, default=_DEFAULT.step, show_default=True, help="Share of units to remove at a time."
 )
@@ -66,7 +68,7 @@ _DEFAULT = Pruning()
     type=click.Choice(["model", "layer"]),
     default=_DEFAULT.scope,
     show_default=True,
-    help="Rank the units of the whole model, or let every layer lose alike.",
+    help="Rank units over the whole model, or remove equally many from every layer.",
 )
 @click.option(
     "--keep-heads", type=int, default=_DEFAULT.keep_heads, show_default=True, help="Heads that every layer keeps."
@@ -76,14 +78,14 @@ _DEFAULT = Pruning()
     type=int,
     default=_DEFAULT.multiple,
     show_default=True,
-    help="What feed-forward widths are multiples of.",
+    help="Round feed-forward widths to multiples of this.",
 )
 @click.option(
     "--schedule",
     type=click.Choice(["steps", "cubic"]),
     default=_DEFAULT.schedule,
     show_default=True,
-    help="Decide before training, or mask heads and neurons while the recovery trains.",
+    help="Remove before the recovery, or mask gradually during it.",
 )
 @click.option("--recover", type=float, default=0.0, metavar="EPOCHS", help="Distil from the unpruned model afterwards.")
 @click.option(
@@ -91,7 +93,7 @@ _DEFAULT = Pruning()
     type=click.Choice(["logits", "hidden", "relations"]),
     default=_DEFAULT.recovery,
     show_default=True,
-    help="What --recover learns from: logits, also hidden states, or also relations of tokens.",
+    help="Signal of --recover: logits, also hidden states, or also token relations.",
 )
 @click.option("--labels", multiple=True, metavar="DIR", help="Text for --recover, from 'compress label'.")
 @click.option(
@@ -112,10 +114,10 @@ def command(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Remove layers, heads, neurons, width and vocabulary, for real.
+    """Remove layers, heads, neurons, hidden width and vocabulary, then recover accuracy.
 
-    All amounts say what goes. The weights get smaller; a page in the new directory says what each removal won and cost,
-    and the accuracy after every step is written as a table and a picture.
+    Amounts are what is removed. A report in the new directory lists speed-up and accuracy after each removal, with the
+    metric after every step as a table and a chart.
     """
     pruning = Pruning(**{field.name: settings.pop(field.name) for field in dataclasses.fields(Pruning)})
     pruning.check()

@@ -14,7 +14,7 @@ from compress.cli import options
 @click.option(
     "--method",
     metavar="NAME",
-    help="See 'compress list quantizers'. Default: what the model was trained for, or onnx-dynamic.",
+    help="See 'compress list quantizers'. Default: the method that the model was trained for, or onnx-dynamic.",
 )
 @click.option(
     "--keep-fp32",
@@ -42,7 +42,7 @@ from compress.cli import options
 @options.force
 @options.verbosity
 def command(model: str, train: str | None, validation: str | None, output: str, quiet: bool, **settings: Any) -> None:
-    """Turn weights into int8, if that proves accurate and faster.
+    """Quantize weights to int8, accepted only if accurate and faster.
 
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
     """

@@ -27,7 +27,7 @@ WIDTH_IN_A_LOG = 160
     "roots",
     multiple=True,
     metavar="DIR",
-    help="Where models are looked for; default where the lock lies, and the current directory.",
+    help="Folder to search for models; default the lock's folder and the current directory.",
 )
 @click.option("-o", "--output", required=True, metavar="FILE", help="New results to write: JSON lines.")
 @options.columns

@@ -31,12 +31,12 @@ from compress.errors import CompressError
     metavar="MACHINE=AMOUNT",
     help="What an hour of a whole machine costs: cpu=0.34, cpu:8=0.34 (with 8 threads), cuda=2.5; may be repeated.",
 )
-@click.option("--currency", default="", metavar="TEXT", help="What to write behind amounts.")
+@click.option("--currency", default="", metavar="TEXT", help="Currency written after amounts.")
 @click.option(
     "--texts",
     multiple=True,
     metavar="FILE",
-    help="The test data: the page then shows the texts of rows that changed. May be repeated.",
+    help="The test data, to show the texts of flipped rows in the page; may be repeated.",
 )
 @options.columns
 @options.output
@@ -51,7 +51,7 @@ def command(
     progress: Any,
     **settings: Any,
 ) -> None:
-    """Turn results into an HTML page, its Markdown twin and a JSON file."""
+    """Write results as an HTML page, Markdown and JSON."""
     from compress.reporting.report import report
 
     names = ("text_column", "text_pair_column", "label_column")

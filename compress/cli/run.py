@@ -12,14 +12,18 @@ from compress.cli import options
 
 @click.command()
 @click.argument("study", metavar="STUDY")
-@click.option("--data-root", envvar="COMPRESS_DATA", metavar="DIR", help="Where data sets lie. [env: COMPRESS_DATA]")
 @click.option(
-    "--model-root", envvar="COMPRESS_MODELS", metavar="DIR", help="Where teachers lie. [env: COMPRESS_MODELS]"
+    "--data-root", envvar="COMPRESS_DATA", metavar="DIR", help="Folder of the data sets. [env: COMPRESS_DATA]"
+)
+@click.option(
+    "--model-root", envvar="COMPRESS_MODELS", metavar="DIR", help="Folder of the teachers. [env: COMPRESS_MODELS]"
 )
 @click.option("--teacher", metavar="DIR", help="A fine-tuned teacher to use instead of the study's.")
 @click.option("--budget", default="", metavar="NAME", help="One of the study's budgets; default its first.")
 @click.option("--only", multiple=True, metavar="NAME", help="Make and measure this student or pruned model only.")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Directory of the study; started again it goes on.")
+@click.option(
+    "-o", "--output", required=True, metavar="DIR", help="Directory of the study; the same command resumes it."
+)
 @options.device
 @options.threads
 @options.force
@@ -28,7 +32,7 @@ def command(study: str, output: str, device: str, threads: int, quiet: bool, **g
     """Run a whole study, from data to report.
 
     STUDY is a name from 'compress list studies', or a .toml file. Teacher, labels, students and controls,
-    pruning, int8, benchmark, report. Stopped, it goes on where it was.
+    pruning, int8, benchmark, report. Resumable.
     """
     from compress.inference.compute import Compute
     from compress.studies.plan import StudySettings

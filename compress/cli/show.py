@@ -10,7 +10,7 @@ import click
 def command(name: str) -> None:
     """Explain a recipe or plug-in.
 
-    What it does, from which paper, and what of the paper's method it does not do yet.
+    Prints the method, its paper, and which parts of the paper's method are missing.
     """
     from compress.recipes.catalogue import describe
 
