@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from compress.inference.compute import Compute
     from compress.labelling.label import label
     from compress.models.model_dir import ModelDir, load
-    from compress.pruning.head_study import head_study
+    from compress.pruning.head_study import HeadStudy, head_study
     from compress.pruning.importance import head_importance
-    from compress.pruning.prune import prune
+    from compress.pruning.prune import PruningData, prune
     from compress.quantization.quantize import quantize
     from compress.recipes import BenchmarkSettings, Pruning
     from compress.reporting.report import report
@@ -37,9 +37,11 @@ _LAZY = {
     "BenchmarkOutput": "compress.benchmarking.benchmark",
     "BenchmarkSettings": "compress.recipes",
     "Compute": "compress.inference.compute",
+    "HeadStudy": "compress.pruning.head_study",
     "LabelledData": "compress.data",
     "ModelDir": "compress.models.model_dir",
     "Pruning": "compress.recipes",
+    "PruningData": "compress.pruning.prune",
     "benchmark": "compress.benchmarking.benchmark",
     "check": "compress.gating.check",
     "distill": "compress.training.distill",
@@ -62,9 +64,11 @@ __all__ = [
     "BenchmarkSettings",
     "CompressError",
     "Compute",
+    "HeadStudy",
     "LabelledData",
     "ModelDir",
     "Pruning",
+    "PruningData",
     "__version__",
     "benchmark",
     "check",

@@ -16,11 +16,12 @@ from compress import plugins
 from compress.cli import execute
 from compress.data import Example, open_source, read_examples, row_key
 from compress.inference.batching import TorchRun, logits_of
+from compress.inference.compute import Compute
 from compress.inference.predict import predictor
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir, load
 from compress.models.saving import save_model
-from compress.pruning.prune import prune
+from compress.pruning.prune import PruningData, prune
 from compress.quantization.quantize import quantize
 from compress.recipes import Choice, Phase, Pruning, StudentRecipe, Training
 from compress.studies.dataset_files import find_set
@@ -94,7 +95,11 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
         teacher, STUDENT, tmp_path / "student", labels=[labels], train=train, validation=validation, **options
     )
     small = prune(
-        teacher, Pruning(heads="50%", examples=64), tmp_path / "small", train=train, validation=validation, **options
+        teacher,
+        Pruning(heads="50%", examples=64),
+        tmp_path / "small",
+        data=PruningData(train, validation, drop_overlap=True),
+        compute=Compute("cpu", 1),
     )
     assert small.manifest is not None and sum(small.manifest.architecture["heads_per_layer"]) == 4
     int8 = quantize(small, tmp_path / "int8", threads=1)

@@ -19,7 +19,7 @@ from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.quality_fields import quality_fields
 from compress.benchmarking.results.files import Row
 from compress.cli import execute
-from compress.data import Example, content_sha256, infer_task, open_source, read_examples
+from compress.data import Example, LabelledData, content_sha256, infer_task, open_source, read_examples
 from compress.data.examples import sentence
 from compress.data.label_encoding import encode_gold, infer_labels
 from compress.data.tokenization import encode
@@ -36,9 +36,9 @@ from compress.labelling import label as label_module
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir, load
-from compress.pruning.head_study import head_study
+from compress.pruning.head_study import HeadStudy, head_study
 from compress.pruning.importance import scoring_batches
-from compress.pruning.prune import prune
+from compress.pruning.prune import PruningData, prune
 from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings, Choice, Phase, Pruning, StudentRecipe, resolved
 from compress.reporting.tables.flips import flips_of
@@ -480,13 +480,8 @@ def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDi
         teacher,
         Pruning(heads="50%", recover=1.0),
         folder / "pruned",
-        train=TRAIN,
-        validation=VALIDATION,
-        labels=[labels],
-        training=TRAINING,
-        drop_overlap=True,
-        device="cpu",
-        threads=1,
+        data=PruningData(TRAIN, VALIDATION, drop_overlap=True, labels=[labels], training=TRAINING),
+        compute=Compute("cpu", 1),
     )
     manifest = made.manifest
     assert manifest is not None and sum(manifest.architecture["heads_per_layer"]) == 4
@@ -500,13 +495,9 @@ def test_the_heads_of_a_tagger_are_studied_by_words(folder: Path, teacher: Model
     made = head_study(
         teacher,
         folder / "heads",
-        train=TRAIN,
-        validation=TEST,
-        criteria=("gradient", "oracle"),
-        step=0.5,
-        drop_overlap=True,
-        device="cpu",
-        threads=1,
+        data=LabelledData(TRAIN, TEST, drop_overlap=True),
+        study=HeadStudy(("gradient", "oracle"), step=0.5),
+        compute=Compute("cpu", 1),
     )
     study = json.loads((made / "heads.json").read_text())
     assert study["value"] == pytest.approx(accuracy(teacher)) and study["heads_per_layer"] == [4, 4]

@@ -43,7 +43,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.pruning.importance import head_importance
-from compress.pruning.masked_evaluation import Evaluations, JudgingRows
+from compress.pruning.masked_evaluation import EvaluationRows, MaskedEvaluation
 from compress.recipes.amounts import units_to_remove
 from compress.studies.dataset_files import find_set
 from compress.surgery.remove_units import remove_heads
@@ -180,8 +180,8 @@ def variants(
     gold = np.asarray(dev.labels)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
-        rows = JudgingRows(dev, METRICS["accuracy"], 2, MAX_LENGTH, "classification")
-        judged = Evaluations(model, tokenizer, rows, Path(folder))
+        rows = EvaluationRows(dev, METRICS["accuracy"], 2, MAX_LENGTH, "classification")
+        judged = MaskedEvaluation(model, tokenizer, rows, Path(folder))
         whole = judged.value()
         for by_layer in (False, True):
             reference = exact(gradients)

@@ -24,14 +24,14 @@ from compress.benchmarking.results.files import host_id
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
 from compress.exporting.export import export
 from compress.host import describe_host, library_versions, typed_command
+from compress.inference.compute import Compute
 from compress.inference.side_by_side import time_side_by_side
 from compress.labelling.label import label
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
-from compress.pruning.prune import prune
-from compress.pruning.removal_steps import REPORT_NAME
+from compress.pruning.prune import REPORT_NAME, PruningData, prune
 from compress.recipes import Pruning, Training
 
 HELD_OUT, SCORED = 0.05, 512
@@ -113,13 +113,15 @@ def main() -> None:
                 options.teacher,
                 pruning,
                 made[name],
-                train=train,
-                validation=validation,
-                vocabulary=ExampleSource(rest, "vocabulary") if name == "vocabulary" else None,
-                labels=[labels] if pruning.recover else [],
-                training=replace(TRAINING, max_steps=options.steps),
+                data=PruningData(
+                    train,
+                    validation,
+                    vocabulary=ExampleSource(rest, "vocabulary") if name == "vocabulary" else None,
+                    labels=[labels] if pruning.recover else [],
+                    training=replace(TRAINING, max_steps=options.steps),
+                ),
                 measure=False,
-                threads=1 if pruning.speedup else 0,
+                compute=Compute(threads=1 if pruning.speedup else 0),
             )
         print(name, found_in(made[name])["value"], flush=True)
     speeds = timed(options.teacher, made, validation)

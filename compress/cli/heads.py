@@ -41,17 +41,15 @@ def command(
     """
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)
-    from compress.pruning.head_study import CRITERIA, head_study
+    from compress.data import LabelledData
+    from compress.inference.compute import Compute
+    from compress.pruning.head_study import CRITERIA, HeadStudy, head_study
 
-    options.forget_columns(settings)
+    data = LabelledData(train_rows, validation_rows, settings["metric"], settings["drop_overlap"])
+    study = HeadStudy(criteria or CRITERIA, settings["examples"], settings["step"], settings["normalise"])
+    compute = Compute(settings["device"], settings["threads"], settings["seed"])
     made = head_study(
-        model,
-        output,
-        train=train_rows,
-        validation=validation_rows,
-        criteria=criteria or CRITERIA,
-        quiet=quiet,
-        **settings,
+        model, output, data=data, study=study, compute=compute, force=settings["force"], progress=settings["progress"]
     )
     if not quiet:
         click.echo(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")

@@ -124,12 +124,20 @@ def command(
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)
     corpus = options.open_pool(vocabulary, settings)
-    from compress.pruning.prune import prune
+    from compress.inference.compute import Compute
+    from compress.pruning.prune import PruningData, prune
 
-    options.forget_columns(settings)
-    made = prune(
-        model, pruning, output, train=train_rows, validation=validation_rows, vocabulary=corpus, quiet=quiet, **settings
+    data = PruningData(
+        train_rows,
+        validation_rows,
+        settings["metric"],
+        settings["drop_overlap"],
+        vocabulary=corpus,
+        labels=settings["labels"],
     )
+    compute = Compute(settings["device"], settings["threads"], settings["seed"])
+    named = {name: settings[name] for name in ("measure", "force", "progress")}
+    made = prune(model, pruning, output, data=data, compute=compute, **named)
     options.show_result(made)
     if not quiet and made.manifest:
         click.echo(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
-
-if TYPE_CHECKING:
-    pass
-
 
 # What compress prune takes, and what there is less of then.
 REMOVALS: Mapping[str, str] = {

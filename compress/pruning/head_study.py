@@ -1,46 +1,42 @@
-"""Stage: what the heads of a model are worth: by criterion, one by one, alone in a layer, and fewer and fewer of them.
+"""Head study: score heads by criteria, and evaluate the model with heads masked one by one, alone, and cumulatively.
 
 Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv:1905.10650), sections 3 and 4. Rows of train
-score the heads; what comes of it is measured on rows of validation.
+score the heads; rows of validation evaluate.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from compress import plugins
-from compress.data import Example, check_roles, describe_rows, encode_gold
-from compress.data.tokenization import maximum_length
+from compress.data import LabelledData
 from compress.errors import CompressError
-from compress.evaluation.metrics import find_metric
+from compress.evaluation.metrics import METRICS, bootstrap
+from compress.inference.compute import Compute, resolve_device
+from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
+from compress.models.prunable_units import Part, heads_per_layer
 from compress.models.stage import Stage
-from compress.progress import Progress, silent
-from compress.pruning.importance import check_rows, scoring_batches, scoring_rows
-from compress.pruning.masked_evaluation import Evaluations, JudgingRows
+from compress.progress import Advance, Progress, silent
+from compress.pruning.importance import scoring_batches
+from compress.pruning.masked_evaluation import MaskedEvaluation
 from compress.pruning.removal_path import MEASURE, removal_path, score
+from compress.pruning.rows import split_rows
 from compress.pruning.scoring import Values
 from compress.recipes import Pruning
-from compress.surgery.unit_masks import Masks, unmasked
-from compress.training.training_data import Gold
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
-
-    from compress.models.batch import Batch
-
-
-logger = logging.getLogger("compress")
+from compress.reporting.heads_page import write_report
+from compress.surgery.unit_masks import Masks, masks_reach_logits, unmasked
 
 STUDY_NAME = "heads.json"
 CRITERIA = ("gradient", "taylor", "magnitude", "confidence", "oracle", "random")
@@ -48,254 +44,195 @@ RANDOM_ORDERS = 5
 
 
 @dataclass(frozen=True)
-class Removal:
-    """A model with some heads masked: ``points`` against the whole one with its interval, and McNemar's p."""
+class HeadStudy:
+    """What to study.
 
-    layer: int
-    head: int
-    value: float
-    points: float
-    low: float
-    high: float
-    mcnemar_p: float | None
+    Args:
+        criteria: plug-ins that score the heads.
+        examples: rows of train, drawn at random, that they read.
+        step: share of the heads between two points of the cumulative removal.
+        normalise: divide the scores of a layer by their norm before layers are compared.
+    """
+
+    criteria: Sequence[str] = CRITERIA
+    examples: int = 1024
+    step: float = 0.1
+    normalise: bool = True
 
 
-@dataclass(frozen=True)
-class Step:
-    """A point of the evolution: so many heads removed in an order, and what that costs."""
-
-    order: str
-    seed: int
-    heads_removed: int
-    share_removed: float
-    value: float
-    points: float
-    low: float
-    high: float
+DEFAULT_STUDY = HeadStudy()
 
 
 def head_study(
     model: ModelDir | str | Path,
     output: str | Path,
     *,
-    train: Sequence[Example],
-    validation: Sequence[Example],
-    criteria: Sequence[str] = CRITERIA,
-    examples: int = 1024,
-    step: float = 0.1,
-    normalise: bool = True,
-    drop_overlap: bool = False,
-    metric: str | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    threads: int = 0,
+    data: LabelledData,
+    study: HeadStudy = DEFAULT_STUDY,
+    compute: Compute = Compute(),
     force: bool = False,
-    quiet: bool = True,
     progress: Progress = silent,
 ) -> Path:
     """Write ``heads.json``, tables and pictures about the heads of a model, and return the directory.
 
-    Args:
-        train: gold rows; ``examples`` of them, drawn at random, score the heads by every one of the ``criteria``.
-        validation: gold rows on which single heads are removed, layers keep one head only, and the evolution is drawn.
-        step: share of the heads between two points of the evolution.
-
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
-    import torch
-
-    from compress.inference.compute import resolve_device
-    from compress.models.prunable_units import heads_per_layer
-    from compress.reporting.heads_page import write_report
-    from compress.surgery.unit_masks import masks_reach_logits
-
     source = ModelDir.open(model)
-    for name in criteria:
+    for name in study.criteria:
         plugins.find("criteria", name)
-    pruning = Pruning(examples=examples, step=step, normalise=normalise)
+    pruning = Pruning(examples=study.examples, step=study.step, normalise=study.normalise)
     if faults := pruning.scoring_faults():
         raise CompressError("; ".join(faults))
-    check_rows(train)
-    if not validation:
+    if data.train and not data.validation:
         raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
-    for role, given in (("train", train), ("validation", validation)):
-        encode_gold(given, source.labels, task=source.task, name=role)  # rows are counted as they were given
-    checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
-    train = checked.sets["train"]  # type: ignore[assignment]
-    chosen = find_metric(metric, task=source.task, classes=len(source.labels))
-    torch_device = resolve_device(device)
-    if threads:
-        torch.set_num_threads(threads)
-    whole: Any = source.load()
-    whole.to(torch_device)
+    rows = split_rows(source, data, examples=study.examples, seed=compute.seed)
+    device = resolve_device(compute.device)
+    if compute.threads:
+        torch.set_num_threads(compute.threads)
+    whole, tokenizer = source.load(), source.load_tokenizer()
+    whole.to(device)  # type: ignore[arg-type]
     if not masks_reach_logits(whole):
         raise CompressError(
             f"masks on the heads of a {whole.config.model_type!r} model do not reach its logits; it cannot be studied"
         )
-    sample = scoring_rows(train, examples, seed)
-    data = describe_rows({"train": train, "validation": validation})
-    recipe = {"criteria": list(criteria), "examples": examples, "step": step}
-    settings = {**recipe, "normalise": normalise, "metric": chosen.name, "measure": MEASURE}
-    tokenizer = source.load_tokenizer()
-    max_length = maximum_length(tokenizer, source.config)
-    gold = {
-        role: Gold(rows, encode_gold(rows, source.labels, task=source.task, name=role))
-        for role, rows in (("train", sample), ("validation", validation))
-    }
-    batches = list(
-        scoring_batches(
-            sample, gold["train"].labels, tokenizer, max_length=max_length, task=source.task, device=str(torch_device)
-        )
+    recipe = {"criteria": list(study.criteria), "examples": study.examples, "step": study.step}
+    shown = {"metric": rows.metric.name, "normalise": study.normalise, "measure": MEASURE}
+    request: dict[str, Any] = {"parents": {"model": source}, "settings": recipe | shown, "data": rows.described}
+    evaluated = rows.evaluation(source)
+    batches = scoring_batches(
+        rows.sample.examples,
+        rows.sample.labels,
+        tokenizer,
+        max_length=evaluated.max_length,
+        task=source.task,
+        device=device,
     )
-    parents = {"model": source}
-    with Stage.begin("heads", output, parents=parents, settings=settings, data=data, seed=seed, force=force) as stage:
-        known = stage.scratch
-        values = Values(known / "values.jsonl")
-        rows = JudgingRows(gold["validation"], chosen, len(source.labels), max_length, source.task)
-        judging = Evaluations(whole, tokenizer, rows, known / "judging")
-        heads = heads_per_layer(whole)
-        with progress("Scoring heads", len(criteria)) as advance:
-            scores = {}
-            for name in criteria:
-                scores[name] = _scores(known, name, whole, batches, seed, values)
-                advance(1)
-        with progress("Removing single heads", sum(heads)) as advance:
-            ablation = list(_single(judging, heads, advance))
-        with progress("Keeping single heads", sum(heads)) as advance:
-            alone = list(_alone(judging, batches, heads, values, advance))
-        with progress("Removing more and more", 2 + RANDOM_ORDERS) as advance:
-            evolution: list[Step] = []
-            for order, number in (("gradient", 0), ("oracle", 0), *(("random", n) for n in range(RANDOM_ORDERS))):
-                fixed = _scores(known, order, whole, batches, seed, values) if order == "oracle" else None
-                by_gradient = order == "gradient"
-                going = replace(pruning, criterion=order, normalise=normalise and by_gradient, recompute=by_gradient)
-                evolution += _evolution(judging, batches, heads, going, seed + number, fixed)
-                advance(1)
-        low, high = judging.interval()
-        study = {
+    with Stage.begin("heads", output, **request, seed=compute.seed, force=force) as stage:
+        folder = stage.scratch
+        evaluation = MaskedEvaluation(whole, tokenizer, evaluated, folder / "judging")
+        heads = HeadEvaluations(evaluation, list(batches), compute.seed, Values(folder / "values.jsonl"), folder)
+        counts = heads.counts
+        with progress("Scoring heads", len(study.criteria)) as advance:
+            scores = {name: heads.scores(name, advance) for name in study.criteria}
+        with progress("Removing single heads", sum(counts)) as advance:
+            ablation = list(heads.without_each(advance))
+        with progress("Keeping single heads", sum(counts)) as advance:
+            alone = list(heads.best_alone(advance))
+        orders = [("gradient", 0), ("oracle", 0), *(("random", number) for number in range(RANDOM_ORDERS))]
+        with progress("Removing more and more", len(orders)) as advance:
+            evolution = [
+                point for order, number in orders for point in heads.evolution(order, number, pruning, advance)
+            ]
+        low, high = evaluation.interval()
+        content = {
             "model": source.name,
             "model_sha256": source.sha256,
-            "heads_per_layer": heads,
-            "metric": chosen.name,
-            "value": judging.value(),
+            "heads_per_layer": counts,
+            "value": evaluation.value(),
             "low": low,
             "high": high,
-            "validation_rows": len(validation),
-            "scoring_rows": len(sample),
-            "seed": seed,
-            "normalise": normalise,
-            "measure": MEASURE,
-            "criteria": {
-                name: [row[:count].tolist() for row, count in zip(found, heads, strict=True)]
-                for name, found in scores.items()
-            },
-            "correlations": list(_correlations(scores, heads, seed)),
-            "ablation": [asdict(one) for one in ablation],
-            "one_head": [asdict(one) for one in alone],
-            "evolution": [asdict(one) for one in evolution],
+            "validation_rows": len(rows.validation.examples),
+            "scoring_rows": len(rows.sample.examples),
+            "seed": compute.seed,
+            **shown,
+            "criteria": {name: [row.tolist() for row in heads.by_layer(found)] for name, found in scores.items()},
+            "correlations": list(heads.correlations(scores)),
+            "ablation": ablation,
+            "one_head": alone,
+            "evolution": evolution,
         }
-        write_atomically(stage.working / STUDY_NAME, json.dumps(study, indent=1) + "\n")
-        write_report(study, stage.working)
+        write_atomically(stage.working / STUDY_NAME, json.dumps(content, indent=1) + "\n")
+        write_report(content, stage.working)
         stage.finish(kind="heads", recipe=recipe)
     return Path(output)
 
 
-def _scores(folder: Path, name: str, model: PreTrainedModel, batches: list[Batch], seed: int, values: Values) -> Tensor:
-    """Return the scores of a criterion, kept in a file once they are known."""
-    import torch
+@dataclass(frozen=True)
+class HeadEvaluations:
+    """The tables of a head study, as JSON values.
 
-    path = folder / f"scores-{name}.json"
-    if not path.is_file():
-        found = score(model, batches, unmasked(model), "heads", name, seed=seed, values=values)
-        write_atomically(path, json.dumps(found.tolist()))
-    return torch.tensor(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _single(judging: Evaluations, heads: Sequence[int], advance: Any) -> Iterator[Removal]:
-    """Yield what the model is without each head (Michel et al. 2019, section 3.2)."""
-    for layer, count in enumerate(heads):
-        for head in range(count):
-            masks = unmasked(judging.model)
-            masks["heads"][layer][head] = 0.0
-            yield _removal(judging, layer, head, masks)
-            advance(1)
-
-
-def _alone(
-    judging: Evaluations, batches: list[Batch], heads: Sequence[int], values: Values, advance: Any
-) -> Iterator[Removal]:
-    """Yield for each layer what the model is with its best head alone there (section 3.3).
-
-    The best head is the one of the lowest loss on the scoring rows: on the rows that judge it, the best of many would
-    look too good.
+    ``batches`` score and ``evaluation`` evaluates; ``values`` and ``folder`` keep what is known for a resumed run.
     """
-    for layer, count in enumerate(heads):
-        found = []
-        for head in range(count):
-            found.append(values.of(judging.model, _only(judging.model, layer, head), batches, MEASURE))
-            advance(1)
-        best = int(np.argmax(found))
-        yield _removal(judging, layer, best, _only(judging.model, layer, best))
 
+    evaluation: MaskedEvaluation
+    batches: list[Batch]
+    seed: int
+    values: Values
+    folder: Path
 
-def _removal(judging: Evaluations, layer: int, head: int, masks: Masks) -> Removal:
-    found = judging.difference(masks)
-    return Removal(layer, head, judging.value(masks), found.points, found.low, found.high, found.mcnemar_p)
+    @cached_property
+    def counts(self) -> list[int]:
+        """The number of heads of each layer."""
+        return heads_per_layer(self.evaluation.model)
 
+    def by_layer(self, scores: Tensor) -> list[Tensor]:
+        """Return the scores of the heads that each layer has."""
+        return [row[:count] for row, count in zip(scores, self.counts, strict=True)]
 
-def _only(model: PreTrainedModel, layer: int, head: int) -> Masks:
-    masks = unmasked(model)
-    masks["heads"][layer].zero_()
-    masks["heads"][layer][head] = 1.0
-    return masks
+    def scores(self, criterion: str, advance: Advance = lambda steps: None) -> Tensor:
+        """Return the scores ``[L, H]`` of a criterion, cached in a file."""
+        path, model = self.folder / f"scores-{criterion}.json", self.evaluation.model
+        if not path.is_file():
+            found = score(model, self.batches, unmasked(model), "heads", criterion, seed=self.seed, values=self.values)
+            write_atomically(path, json.dumps(found.tolist()))
+        advance(1)
+        return torch.tensor(json.loads(path.read_text(encoding="utf-8")))
 
+    def without_each(self, advance: Advance) -> Iterator[dict[str, Any]]:
+        """Yield the metric without each head (Michel et al. 2019, section 3.2)."""
+        for layer, count in enumerate(self.counts):
+            for head in range(count):
+                masks = unmasked(self.evaluation.model)
+                masks["heads"][layer][head] = 0.0
+                yield self._ablation(layer, head, masks)
+                advance(1)
 
-def _evolution(
-    judging: Evaluations,
-    batches: list[Batch],
-    heads: Sequence[int],
-    pruning: Pruning,
-    seed: int,
-    fixed: Tensor | None,
-) -> Iterator[Step]:
-    """Yield what is left as heads go in an order, until each layer has one (section 4.2)."""
-    total = sum(heads)
-    path = removal_path(
-        judging.model,
-        batches,
-        {"heads": total - len(heads)},
-        pruning,
-        seed=seed,
-        fixed=None if fixed is None else {"heads": fixed},
-    )
-    for removed, masks in ((0, unmasked(judging.model)), *((step.removed["heads"], step.masks) for step in path)):
-        found = judging.difference(masks)
-        yield Step(
-            pruning.criterion,
-            seed,
-            removed,
-            round(removed / total, 4),
-            judging.value(masks),
-            found.points,
-            found.low,
-            found.high,
-        )
+    def best_alone(self, advance: Advance) -> Iterator[dict[str, Any]]:
+        """Yield for each layer the metric with its best head alone there (section 3.3).
 
+        The best head has the lowest loss on the scoring rows: the best of many on the evaluation rows would look too
+        good.
+        """
+        for layer, count in enumerate(self.counts):
+            found = []
+            for head in range(count):
+                found.append(self.values.of(self.evaluation.model, self._only(layer, head), self.batches, MEASURE))
+                advance(1)
+            best = int(np.argmax(found))
+            yield self._ablation(layer, best, self._only(layer, best))
 
-def _correlations(scores: dict[str, Tensor], heads: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:
-    """Yield Spearman's rank correlation of every two criteria, with its bootstrap interval over heads."""
-    from compress.evaluation.metrics import METRICS, bootstrap
+    def evolution(self, order: str, number: int, pruning: Pruning, advance: Advance) -> Iterator[dict[str, Any]]:
+        """Yield the metric as heads are removed in the order of a criterion, until each layer has one (section 4.2)."""
+        model, total, seed = self.evaluation.model, sum(self.counts), self.seed + number
+        gradient = order == "gradient"
+        pruning = replace(pruning, criterion=order, normalise=pruning.normalise and gradient, recompute=gradient)
+        fixed: dict[Part, Tensor] | None = {"heads": self.scores(order)} if order == "oracle" else None
+        path = removal_path(model, self.batches, {"heads": total - len(self.counts)}, pruning, seed=seed, fixed=fixed)
+        for removed, masks in ((0, unmasked(model)), *((step.removed["heads"], step.masks) for step in path)):
+            share = round(removed / total, 4)
+            effect = self.evaluation.effect(masks)
+            yield {"order": order, "seed": seed, "heads_removed": removed, "share_removed": share, **effect}
+        advance(1)
 
-    flat = {
-        name: np.concatenate([row[:count].numpy() for row, count in zip(found, heads, strict=True)]).astype(float)
-        for name, found in scores.items()
-    }
-    spearman = METRICS["spearman"].statistic
-    for first, second in combinations(flat, 2):
-        columns = (flat[first], flat[second])
-        if min(np.ptp(column) for column in columns) == 0:
-            continue  # all heads score alike, so that there is no order
-        low, high = bootstrap(columns, lambda a, b: spearman(a, b, 1), seed=seed)
-        value = float(spearman(*columns, 1))
-        yield {"first": first, "second": second, "spearman": value, "low": float(low), "high": float(high)}
+    def correlations(self, scores: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
+        """Yield Spearman's rank correlation of every two criteria, with its bootstrap interval over heads."""
+        flat = {name: torch.cat(self.by_layer(found)).numpy().astype(float) for name, found in scores.items()}
+        spearman = METRICS["spearman"].statistic
+        for first, second in combinations(flat, 2):
+            columns = (flat[first], flat[second])
+            if min(np.ptp(column) for column in columns) == 0:
+                continue  # equal scores have no order
+            low, high = bootstrap(columns, lambda a, b: spearman(a, b, 1), seed=self.seed)
+            value = float(spearman(*columns, 1))
+            yield {"first": first, "second": second, "spearman": value, "low": float(low), "high": float(high)}
+
+    def _ablation(self, layer: int, head: int, masks: Masks) -> dict[str, Any]:
+        found = {"value": self.evaluation.value(masks), **asdict(self.evaluation.difference(masks))}
+        return {"layer": layer, "head": head, **found}
+
+    def _only(self, layer: int, head: int) -> Masks:
+        masks = unmasked(self.evaluation.model)
+        masks["heads"][layer].zero_()
+        masks["heads"][layer][head] = 1.0
+        return masks

@@ -1,25 +1,22 @@
-"""Score the heads of a model; the rows and batches that all criteria see."""
+"""Score the heads of a model by a criterion, and batch the rows that criteria read."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress import plugins
 from compress.data import Example, encode_gold
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
+from compress.models.batch import Batch
+from compress.models.modeling import is_tagger
 from compress.surgery.unit_selection import normalised
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.models.batch import Batch
-
 
 SCORING_BATCH_ROWS = 32
 
@@ -46,8 +43,6 @@ def head_importance(
     Raises:
         CompressError: a model, criterion, option or label that does not fit, or no examples.
     """
-    from compress.models.modeling import is_tagger
-
     check_rows(examples)
     if is_tagger(model):
         raise CompressError(
@@ -70,14 +65,9 @@ def head_importance(
 
 
 def check_rows(train: Sequence[object]) -> None:
-    """Refuse to score without rows."""
+    """Raise an error without rows to score on."""
     if not train:
         raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
-
-
-def scoring_rows(train: Sequence[Example], examples: int, seed: int) -> list[Example]:
-    """Return the rows of train that every criterion sees: so many, drawn at random."""
-    return random.Random(seed).sample(list(train), min(examples, len(train)))
 
 
 def scoring_batches(
@@ -89,14 +79,7 @@ def scoring_batches(
     task: str,
     device: str,
 ) -> Iterator[Batch]:
-    """Yield batches of like length with gold labels; of sentences to tag those of the words that the model reads.
-
-    Without ``gold`` they have none.
-    """
-    import torch
-
-    from compress.models.batch import Batch
-
+    """Yield batches of rows of similar length, labelled where ``gold`` is given; for a tagger by word."""
     tokens = encode(tokenizer, examples, max_length, task=task)
     order = sorted(range(len(examples)), key=lambda row: len(tokens["input_ids"][row]))
     for start in range(0, len(order), SCORING_BATCH_ROWS):

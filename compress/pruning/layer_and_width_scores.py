@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
+from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import kept_layers
 from compress.pruning.scoring import Labels, labels_of, losses_of, value_of
 from compress.surgery.remove_hidden import members
 from compress.surgery.remove_layers import removable_layers, skipped
-
-if TYPE_CHECKING:
-    from compress.models.batch import Batch
 
 
 @dataclass(frozen=True)

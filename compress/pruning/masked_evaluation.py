@@ -1,14 +1,15 @@
-"""What a model answers on fixed rows with some of its heads and neurons masked. Answers are kept for a resumed run."""
+"""Evaluate a model with some heads or neurons masked; predictions are cached so that runs resume."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data.word_alignment import one_column
 from compress.evaluation.metrics import Difference, Metric, interval, paired_difference, predictions, score
@@ -16,13 +17,10 @@ from compress.inference.batching import TorchRun, logits_of
 from compress.surgery.unit_masks import Masks, mask_key, masked
 from compress.training.training_data import Gold
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
 
 @dataclass(frozen=True)
-class JudgingRows:
-    """Rows with gold labels, how a model reads them, and the metric that its answers get."""
+class EvaluationRows:
+    """Rows with gold labels, how a model reads them, and the metric of its predictions."""
 
     gold: Gold
     metric: Metric
@@ -33,16 +31,21 @@ class JudgingRows:
 
 
 @dataclass(frozen=True)
-class Evaluations:
-    """A model, the rows that judge it, and a folder for what it predicts of them, ``[N]`` (of words, where it tags)."""
+class MaskedEvaluation:
+    """Evaluations of one model on fixed rows.
+
+    ``folder`` caches predictions ``[N]`` (of words, for a tagger). ``reference`` are the predictions that differences
+    are against; by default those of the model without masks.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    rows: JudgingRows
+    rows: EvaluationRows
     folder: Path
+    reference: np.ndarray | None = None
 
     def predicted(self, masks: Masks | None = None) -> np.ndarray:
-        """Return the predictions of the model with heads and neurons masked, or of the model as it is."""
+        """Return the predictions of the model with these heads and neurons masked."""
         path = self.folder / f"{mask_key(masks or {})}.npy"
         if path.is_file():
             known: np.ndarray = np.load(path, allow_pickle=False)
@@ -55,7 +58,7 @@ class Evaluations:
         return found
 
     def logits(self, masks: Masks | None = None, first: int | None = None) -> np.ndarray:
-        """Return logits ``[N, C]``, not kept, of all rows or the first ones."""
+        """Return logits ``[N, C]``, not cached, of all rows or the first ones."""
         rows = self.rows
         with masked(self.model, masks or {}):
             return logits_of(
@@ -71,38 +74,29 @@ class Evaluations:
         return score(self.predicted(masks), self._labels, metric=self.rows.metric, classes=self.rows.classes)
 
     def interval(self) -> tuple[float, float]:
-        """Return the 95% interval of the whole model's value."""
-        return interval(
-            self.predicted(),
-            self._labels,
-            metric=self.rows.metric,
-            classes=self.rows.classes,
-            sentences=self._sentences,
-        )
+        """Return the 95% interval of the metric without masks."""
+        return interval(self.predicted(), self._labels, **self._compared)
 
-    def difference(self, masks: Masks) -> Difference:
-        """Return what the model wins or loses with these masks against itself without, on the same rows."""
-        return self.against(self.predicted(), masks)
+    def difference(self, masks: Masks | None = None) -> Difference:
+        """Return the difference to the reference on the same rows, with its 95% interval."""
+        reference = self.predicted() if self.reference is None else self.reference
+        return paired_difference(self.predicted(masks), reference, self._labels, **self._compared)
 
-    def against(self, reference: np.ndarray, masks: Masks | None = None) -> Difference:
-        """Return what the model wins or loses against the predictions of another one on these rows."""
-        return paired_difference(
-            self.predicted(masks),
-            reference,
-            self._labels,
-            metric=self.rows.metric,
-            classes=self.rows.classes,
-            sentences=self._sentences,
-        )
+    def effect(self, masks: Masks | None = None) -> dict[str, Any]:
+        """Return the metric as ``value`` and the fields of the difference, except McNemar's p."""
+        found = {"value": self.value(masks), **asdict(self.difference(masks))}
+        del found["mcnemar_p"]
+        return found
 
     @cached_property
     def _labels(self) -> np.ndarray:
         return one_column(self.rows.gold.labels)
 
     @cached_property
-    def _sentences(self) -> np.ndarray | None:
-        """Return of each word which sentence it belongs to; None where whole texts are labelled."""
-        if self.rows.task != "tagging":
-            return None
-        tags: Sequence[list[int]] = self.rows.gold.labels  # type: ignore[assignment]
-        return np.repeat(np.arange(len(tags)), [len(row) for row in tags])
+    def _compared(self) -> dict[str, Any]:
+        """Arguments of intervals; for a tagger with the sentence of each word, since whole sentences are resampled."""
+        sentences = None
+        if self.rows.task == "tagging":
+            tags: Sequence[list[int]] = self.rows.gold.labels  # type: ignore[assignment]
+            sentences = np.repeat(np.arange(len(tags)), [len(row) for row in tags])
+        return {"metric": self.rows.metric, "classes": self.rows.classes, "sentences": sentences}

@@ -1,40 +1,60 @@
-"""Stage: take from a model what it can do without, for real, and win back what was lost.
+"""Pruning stage: remove layers, heads, neurons, hidden size and vocabulary, then recover accuracy by distillation.
 
-Vocabulary, layers, heads and neurons, and hidden width go in this order, in one command, and one recovery ends it.
+Removals are done in the order vocabulary, layers, heads and neurons, hidden size; one recovery follows.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import asdict, replace
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from compress import plugins
-from compress.data import Example, check_roles, content_sha256, describe_rows, encode_gold, row_key
+from compress.data import Example, LabelledData, content_sha256
 from compress.errors import CompressError
-from compress.evaluation.metrics import find_metric
-from compress.exporting.export import export, exporter_for
-from compress.labelling.label import teacher_logits
+from compress.exporting.export import exporter_for
+from compress.inference.compute import Compute, resolve_device
+from compress.inference.side_by_side import Speed
 from compress.labelling.label_dir import LabelDir, open_labels
-from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.output_dir import empty, writing
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import empty, write_atomically
+from compress.models.stage import Stage
 from compress.progress import Progress, silent
-from compress.pruning.importance import check_rows, scoring_rows
-from compress.pruning.recovery import RECOVERY, Recovery, check_labels, check_noise, selection_for
-from compress.pruning.removal_steps import Removals
-from compress.pruning.step_timing import Stopwatch, TooNoisy
+from compress.pruning.plan import PruningPlan, plan_pruning
+from compress.pruning.pruned_state import PrunedState, reloadable
+from compress.pruning.recovery import RECOVERY, Recovery, check_labels
+from compress.pruning.removal_steps import PlanExecution
+from compress.pruning.rows import split_rows
+from compress.pruning.step_timing import StepTimer, TooNoisy
 from compress.recipes import Pruning, Training
-from compress.training.training_data import Gold, Pool, TrainingData
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
+from compress.reporting.charts.pruning_curve import curve_csv
+from compress.reporting.pruning_page import removed, write_report
+from compress.surgery.remove_vocabulary import check_tokenizer
 
 BATCH_SIZES = (1, 32)  # at which each removal is timed
+CURVE_NAME = "pruning_curve.csv"
+REPORT_NAME = "pruning.json"
+
+
+@dataclass(frozen=True)
+class PruningData(LabelledData):
+    """Rows that a pruning reads: ``train`` scores and trains, ``validation`` evaluates and selects.
+
+    Without validation rows the scoring rows evaluate, which flatters; the report says so.
+
+    Args:
+        vocabulary: text whose subword tokens are kept; it is read twice. None keeps all.
+        labels: text for the recovery, labelled by the unpruned model or its teacher, beside the rows of ``train``.
+        training: hyperparameters of the recovery on them.
+    """
+
+    vocabulary: Iterable[Example] | None = None
+    labels: Sequence[LabelDir | str | Path] = ()
+    training: Training = RECOVERY
 
 
 def prune(
@@ -42,194 +62,110 @@ def prune(
     pruning: Pruning,
     output: str | Path,
     *,
-    train: Sequence[Example],
-    validation: Sequence[Example] = (),
-    vocabulary: Iterable[Example] | None = None,
-    labels: Sequence[LabelDir | str | Path] = (),
-    training: Training = RECOVERY,
+    data: PruningData,
     measure: bool = True,
-    drop_overlap: bool = False,
-    metric: str | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    threads: int = 0,
+    compute: Compute = Compute(),
     force: bool = False,
-    quiet: bool = True,
     progress: Progress = silent,
 ) -> ModelDir:
     """Remove structure from a model and return the smaller one.
 
-    ``report.html`` in its directory, and ``pruning.json`` with the same figures, say after each removal how many
-    weights and operations are left, how fast that is in each runtime, and what it costs; ``pruning_curve.csv`` is the
-    metric step by step.
+    ``report.html`` in its directory, and ``pruning.json`` with the same figures, tell after each removal the number of
+    weights and FLOPs, the speed in each runtime, and the metric; ``pruning_curve.csv`` is the metric step by step.
 
     Args:
         pruning: what to remove, and how it is chosen.
-        train: gold rows; some of them, drawn at random, score what may go.
-        validation: gold rows that judge and select; without any the scoring rows judge, which flatters, and it is said.
-        vocabulary: text whose word pieces stay, and no others; it is read twice. None keeps all.
-        labels: text for the recovery, labelled by the unpruned model or its teacher; the texts of ``train`` are always
-            learned from.
-        measure: time the model after each removal.
-        threads: processor threads; speeds are measured on one, or as many as are said.
+        measure: time the model after each removal, on one thread or as many as ``compute`` says.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
-    import torch
-
-    from compress.inference.compute import resolve_device
-    from compress.models.saving import describe_architecture, write_model
-    from compress.surgery.remove_vocabulary import check_tokenizer
-
     source = ModelDir.open(model)
     pruning.check()
-    if not (pruning.removes_units or pruning.layers or pruning.hidden or vocabulary is not None):
-        raise CompressError(
-            "nothing to remove; say what with --heads 60%, --ffn 40%, --layers 2, --hidden 25% or --vocabulary FILE, "
-            "or how far to go with --max-accuracy-drop 1.0 or --speedup 1.5"
-        )
-    if pruning.max_accuracy_drop and not validation:
+    if pruning.max_accuracy_drop and not data.validation:
         raise CompressError(
             "--max-accuracy-drop is judged on rows that the model was not fitted on; give them with --validation FILE"
         )
     plugins.find("criteria", pruning.criterion)
-    label_dirs = open_labels(labels)
-    check_labels(source, label_dirs, pruning.recover, bool(validation))
-    check_rows(train)
-    for role, given in (("train", train), ("validation", validation)):
-        encode_gold(given, source.labels, task=source.task, name=role)  # rows are counted as they were given
-    pool: Any = Pool(label_dirs) if label_dirs else None
-    roles = {"train": train, "unlabeled": pool, "validation": validation}
-    checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
-    train = checked.sets["train"]  # type: ignore[assignment]
-    sample = scoring_rows(train, pruning.examples, seed)
-    if pool is not None:
-        pool = checked.sets["unlabeled"].without(frozenset(map(row_key, train)))  # type: ignore[union-attr]
-    chosen_metric = find_metric(metric, task=source.task, classes=len(source.labels))
-    torch_device = resolve_device(device)
-    if threads:
-        torch.set_num_threads(threads)
-    gold = {
-        role: Gold(rows, encode_gold(rows, source.labels, task=source.task, name=role))
-        for role, rows in (("sample", sample), ("train", train), ("validation", validation))
+    labels = open_labels(data.labels)
+    check_labels(source, labels, pruning.recover, bool(data.validation))
+    rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
+    compute = replace(compute, device=resolve_device(compute.device))
+    if compute.threads:
+        torch.set_num_threads(compute.threads)
+    whole, tokenizer = source.load(), source.load_tokenizer()
+    plan = plan_pruning(whole, pruning, vocabulary=data.vocabulary is not None)
+    if plan.vocabulary:
+        check_tokenizer(tokenizer)
+    recipe = {**asdict(pruning), "training": asdict(data.training)}
+    settings = {
+        **recipe,
+        **({"vocabulary": content_sha256(data.vocabulary)} if data.vocabulary is not None else {}),
+        "labels": [directory.manifest.files for directory in labels],
+        "metric": rows.metric.name,
+        **({"threads": compute.threads} if pruning.speedup else {}),
     }
-    data = describe_rows({"train": train, "validation": validation})
-    corpus = {"vocabulary": content_sha256(vocabulary)} if vocabulary is not None else {}
-    request = {
-        "stage": "prune",
-        "model": source.sha256,
-        **asdict(pruning),
-        **corpus,
-        "training": asdict(training),
-        "data": data,
-        "labels": [directory.manifest.files for directory in label_dirs],
-        "seed": seed,
-        "metric": chosen_metric.name,
-        **({"threads": threads} if pruning.speedup else {}),
-    }
-    whole: Any = source.load()
-    _check_model(whole, pruning)
-    if vocabulary is not None:
-        check_tokenizer(source.load_tokenizer())
-    whole.to(torch_device)
-    with writing(output, request, force=force) as working:
-        fitting = {"task": source.task, "seed": seed, "device": torch_device, "threads": threads, "quiet": quiet}
-        recovery = Recovery(
-            pruning,
-            training,
-            cache(lambda: _lessons(source, pool, gold, torch_device, threads)),
-            selection_for(pool, gold["validation"], chosen_metric.name, source.task),
-            fitting,
-        )
-        stopwatch = Stopwatch(
-            gold["validation"].examples or sample,
-            ("torch", *(("onnxruntime",) if exporter_for(source) else ())),
-            threads or 1,
-            _opened_by,
-        )
-        removals = Removals(
-            source, pruning, gold, chosen_metric, working, recovery, stopwatch, torch_device, seed, progress
-        )
+    request: dict[str, Any] = {"parents": {"unpruned": source}, "settings": settings, "data": rows.described}
+    with Stage.begin("prune", output, **request, seed=compute.seed, force=force) as stage:
+        runtimes = ("torch", "onnxruntime") if exporter_for(source) else ("torch",)
+        evaluated = rows.evaluation(source)
+        timer = StepTimer(evaluated.gold.examples, runtimes, compute.threads or 1)
+        recovery = Recovery.of(source, rows, pruning, data.training, compute, quiet=progress is silent)
         try:
-            state, decided = removals.carry_out(whole, vocabulary)
+            state = PrunedState(whole.to(compute.device), tokenizer, evaluated, stage.scratch / "cuts")  # type: ignore[arg-type]
+            execution = PlanExecution(plan, state, rows.sample, timer, recovery, compute, stage.scratch, progress)
+            decisions = execution.run(data.vocabulary)
         except TooNoisy:
             raise
         except CompressError:
-            empty(working)  # something else is to be asked for, under the same name
+            empty(stage.working)  # the next request under this name will be another one
             raise
-        notes: dict[str, Any] = {}
-        if pruning.recover:
-            notes["recovery"] = recovery.recover(state, working).noted
+        state.model = reloadable(state.model)
+        notes = {"recovery": recovery.recover(state, stage.working).noted} if pruning.recover else {}
         with progress("Timing", None):
-            speeds = stopwatch.speeds(state, BATCH_SIZES) if measure else []
-        found = removals.report(state, decided, speeds, Path(output).name)
-        manifest = Manifest(
-            stage="prune",
-            name=Path(output).name,
-            task=source.task,
-            labels=source.labels,
-            architecture=describe_architecture(state.model),
-            parents=(parent_entry("unpruned", source),),
-            recipe={**asdict(pruning), "training": asdict(training)},
-            data=(
-                *(source.manifest.data if source.manifest else ()),
-                *data,
-                *(entry for directory in label_dirs for entry in directory.manifest.data),
-            ),
-            metrics=(state.metric_entry,),
-            notes={**found, **notes},
-            seeds={"seed": seed},
+            speeds = timer.speeds(state.timed, BATCH_SIZES) if measure else []
+        notes |= write_pruning_report(source, plan, state, decisions, speeds, stage)
+        before = source.manifest.data if source.manifest else ()
+        read = (*before, *rows.described, *(entry for directory in labels for entry in directory.manifest.data))
+        stage.write_model(
+            state.model, state.tokenizer, recipe=recipe, data=read, metrics=(state.metric_entry,), notes=notes
         )
-        write_model(state.model, state.tokenizer, manifest, working)
     return ModelDir.open(output)
 
 
-def _lessons(source: ModelDir, pool: Pool | None, gold: Mapping[str, Gold], device: str, threads: int) -> TrainingData:
-    """Return the rows that are learned from: the pool, and train with the logits of the whole model."""
-    own = [directory for directory in pool.labels if directory.teacher_sha256 == source.sha256] if pool else []
-    logits = teacher_logits(source, gold["train"].examples, labels=own, device=device, threads=threads)
-    return TrainingData(pool, replace(gold["train"], logits=logits), hold_out=not gold["validation"].examples)
-
-
-def _check_model(model: PreTrainedModel, pruning: Pruning) -> None:
-    """Refuse a model that cannot give what is asked for, before anything is written.
-
-    Which layers go is not known yet; the first that can go stand for them.
-    """
-    from compress.models.attention import has_heads
-    from compress.pruning.targets import amounts_of, layers_to_remove, positions_to_remove
-    from compress.surgery.remove_hidden import members, remove_hidden
-    from compress.surgery.remove_layers import removable_layers, remove_layers
-    from compress.surgery.unit_masks import masks_reach_logits
-
-    if pruning.recovery == "relations" and not has_heads(model):
-        raise CompressError(
-            f"--recovery relations reads queries, keys and values, which compress does not know where to find in a "
-            f"{model.config.model_type!r} model; use --recovery logits or hidden"
-        )
-    smaller = deepcopy(model)
-    if pruning.layers:
-        count = layers_to_remove(model, pruning)
-        remove_layers(smaller, removable_layers(model)[:count])
-    for part in amounts_of(smaller, pruning) if pruning.removes_units else ():
-        if not masks_reach_logits(model, part):
-            raise CompressError(
-                f"masks on the {part} of a {model.config.model_type!r} model do not reach its logits; it cannot be "
-                "pruned"
-            )
-    if pruning.schedule == "cubic" and not pruning.layers:
-        check_noise(model)
-    if pruning.hidden:
-        members(model)
-        remove_hidden(smaller, range(positions_to_remove(model, pruning)))
-
-
-def _opened_by(runtime: str, directory: Path) -> Path:
-    """Return the directory that a runtime opens: of ONNX, the export of a torch directory."""
-    if runtime == "torch":
-        return directory
-    target = directory.with_name(f"{directory.name}-onnx")
-    if not target.is_dir():
-        export(ModelDir.open(directory, verify=False), target)
-    return target
+def write_pruning_report(
+    source: ModelDir,
+    plan: PruningPlan,
+    state: PrunedState,
+    decisions: Mapping[str, Any],
+    speeds: Sequence[Speed],
+    stage: Stage,
+) -> dict[str, Any]:
+    """Write the page, tables and pictures of a pruned model, and return the notes of its manifest."""
+    curve, last, config = list(decisions.get("curve", ())), state.steps[-1], plan.config
+    if curve and last.removal == "recovery":
+        chosen = next(point for point in curve if point["chosen"])
+        recovered = {key: getattr(last, key) for key in ("value", "points", "low", "high")}
+        curve.append({**chosen, **recovered, "recovered": True})
+    content = {
+        "name": stage.manifest.name,
+        "model": source.name,
+        "model_sha256": source.sha256,
+        "metric": state.rows.metric.name,
+        "split": state.rows.split,
+        "rows": len(state.rows.gold.examples),
+        "schedule": config.schedule,
+        "criterion": "gradual-pruning" if config.schedule == "cubic" else config.criterion,
+        "cuts": [asdict(step) for step in state.steps],
+        "speeds": [asdict(speed) for speed in speeds],
+        **({"max_accuracy_drop": config.max_accuracy_drop} if config.max_accuracy_drop else {}),
+        **decisions,
+        "curve": curve,
+    }
+    write_atomically(stage.working / REPORT_NAME, json.dumps(content, indent=1) + "\n")
+    write_report(content, stage.working)
+    if curve:
+        write_atomically(stage.working / CURVE_NAME, curve_csv(curve))
+    # A target may remove no heads or no neurons.
+    shapes = [{"removal": step.removal, "config": step.config} for step in state.steps if step.removed or not step.of]
+    return {"removed": removed(content["cuts"]), "shapes": shapes}

@@ -1,36 +1,40 @@
-"""How a pruned model wins back what was lost: by what it learns and is selected."""
+"""Recovery: distil the unpruned model into the pruned one, while or after heads and neurons are removed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import PretrainedConfig
 
 from compress.errors import CompressError
+from compress.inference.compute import Compute
+from compress.labelling.label import teacher_logits
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
+from compress.models.modeling.families import head_size_of
 from compress.models.output_dir import WORK_FOLDER
+from compress.models.prunable_units import Part
+from compress.pruning.pruned_state import PrunedState
+from compress.pruning.rows import PruningRows
 from compress.recipes import Choice, Phase, Pruning, Training
+from compress.surgery.unit_masks import Masks, masks_at
+from compress.training import phases
 from compress.training.schedule import SEEDS_APART
-from compress.training.training_data import Gold, Pool, Selection, TrainingData, agreement_rows
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-
-    from compress.pruning.pruned_state import Shrinking
-    from compress.surgery.unit_masks import Masks
-    from compress.training.trainer import Outcome
-
+from compress.training.trainer import Outcome
+from compress.training.training_data import Selection, TrainingData, agreement_rows
 
 RECOVERY = Training(epochs=1.0, learning_rate=5e-5, evaluations=8, patience=4)
-# Of the recovery, in which the cubic schedule masks units, the last of them when so much of that is done: what is left
-# learns for a moment before the units are cut out. The rate is constant meanwhile, and falls in the rest.
+# The cubic schedule masks heads and neurons in this share of the recovery's epochs, at a constant learning rate. The
+# last ones are masked after MASKED_BY of it, so that the model trains without them before they are removed.
 MASKING_SHARE, MASKED_BY = 0.6, 0.9
 
 
 def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, validation: bool) -> None:
-    """Refuse a recovery that has nothing to be selected by, and labels that nothing reads or another model made."""
+    """Raise an error for a recovery without rows to select by, and for labels that are unused or of another model."""
     if recover and not validation and not label_dirs:
         raise CompressError("--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR")
     if label_dirs and not recover:
@@ -45,10 +49,8 @@ def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: floa
             )
 
 
-def losses_of(recovery: str, config: PretrainedConfig, layers: str) -> tuple[Choice, ...]:
-    """Return what ``--recovery`` names: logits, beside them hidden states by a layer map, or relations of tokens."""
-    from compress.models.modeling.families import head_size_of
-
+def recovery_losses(recovery: str, config: PretrainedConfig, layers: str) -> tuple[Choice, ...]:
+    """Return the losses of ``--recovery``: of logits, and of hidden states by a layer map or of token relations."""
     if recovery == "hidden":
         return (Choice("logit-mse"), Choice("hidden-mse", options={"layers": layers}))
     if recovery == "relations":
@@ -57,112 +59,105 @@ def losses_of(recovery: str, config: PretrainedConfig, layers: str) -> tuple[Cho
     return (Choice("logit-mse"),)
 
 
-def check_noise(model: PreTrainedModel) -> None:
-    """Refuse to mask units of a whole model by the gradients of a training that has none at first.
-
-    A model that drops nothing out says what its teacher says: the first units would go by the noise of rounding.
-    """
-    from torch import nn
-
-    if not any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout)):
-        raise CompressError(
-            "--schedule cubic masks units by the gradients of its training, which begin at zero for a model without "
-            "dropout such as this one; use --schedule steps, or remove --layers too"
-        )
-
-
-def selection_for(pool: Pool | None, validation: Gold, metric: str, task: str) -> Selection | None:
-    """Return what the recovered checkpoint is selected by, if there is anything."""
-    if validation.examples:
-        return Selection(list(validation.rows()), "validation", metric)
-    return agreement_rows(pool, task) if pool is not None else None
-
-
 @dataclass(frozen=True)
 class Recovery:
-    """Distillation of a whole model into what is left of it.
+    """Distillation of the unpruned model into the pruned one.
 
-    ``training_data`` makes the rows to learn from, which may take a run of the whole model; ``fitting`` is what
-    :func:`compress.training.phases.fit` is told beside them.
+    ``training_data`` returns the rows to train on, for which the unpruned model may have to run; ``fitting`` are other
+    arguments of :func:`compress.training.phases.fit`.
     """
 
-    pruning: Pruning
+    config: Pruning
     training: Training
     training_data: Callable[[], TrainingData]
     selection: Selection | None
     fitting: Mapping[str, Any]
 
-    def mask(self, state: Shrinking, folder: Path) -> Masks:
-        """Let heads and neurons go one after the other in the first part of the training; return what stays.
+    @classmethod
+    def of(
+        cls, source: ModelDir, rows: PruningRows, config: Pruning, training: Training, compute: Compute, quiet: bool
+    ) -> Recovery:
+        """Return the recovery of a model on the rows of a pruning stage.
 
-        ``folder`` keeps the outcome for a command that is repeated.
+        It trains on the text of the pool and on train, with the logits of the unpruned model. Without validation rows
+        the checkpoint is selected by agreement with it on a part of the pool.
         """
-        from compress.pruning.targets import announced_amounts
-        from compress.surgery.unit_masks import masks_at
-        from compress.training.phases import recall, remember
 
-        amounts = announced_amounts(state.model, self.pruning)
-        options = {
-            "heads": amounts.get("heads", 0),
-            "neurons": amounts.get("neurons", 0),
-            "until": MASKED_BY,
-            "keep_heads": self.pruning.keep_heads,
-            "multiple": self.pruning.multiple,
-            "normalise": self.pruning.normalise,
-        }
-        outcome = recall(folder, state.model)
+        @cache
+        def training_data() -> TrainingData:
+            own = [labels for labels in rows.pool.labels if labels.teacher_sha256 == source.sha256] if rows.pool else []
+            logits = teacher_logits(
+                source, rows.train.examples, labels=own, device=compute.device, threads=compute.threads
+            )
+            return TrainingData(rows.pool, replace(rows.train, logits=logits), hold_out=not rows.validation.examples)
+
+        selection = None
+        if rows.validation.examples:
+            selection = Selection(list(rows.validation.rows()), "validation", rows.metric.name)
+        elif rows.pool is not None:
+            selection = agreement_rows(rows.pool, source.task)
+        fitting = {"seed": compute.seed, "device": compute.device, "threads": compute.threads}
+        return cls(config, training, training_data, selection, {**fitting, "task": source.task, "quiet": quiet})
+
+    def mask_gradually(self, state: PrunedState, units: Mapping[Part, int], folder: Path) -> Masks:
+        """Train a model while the cubic schedule masks heads and neurons, and return the masks.
+
+        ``folder`` keeps the outcome for a run that is resumed.
+        """
+        outcome = phases.recall(folder, state.model)
         if outcome is None:
             (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
-            masking = Choice("gradual-pruning", options=options)
+            names = ("keep_heads", "multiple", "normalise")
+            options: dict[str, Any] = {name: getattr(self.config, name) for name in names}
+            options |= {"until": MASKED_BY, "heads": units.get("heads", 0), "neurons": units.get("neurons", 0)}
             training = replace(self._part_of_training(MASKING_SHARE), schedule="constant")
-            outcome = self._learn(state, folder, training, self.fitting["seed"], None, masking)
-            remember(folder, state.model, outcome)
+            modifier = Choice("gradual-pruning", options=options)
+            outcome = self._distil(state, folder, training, modifier=modifier)
+            phases.remember(folder, state.model, outcome)
         state.trained = True
         assert outcome.masked is not None
         return masks_at(state.model, outcome.masked)
 
-    def recover(self, state: Shrinking, working: Path) -> Outcome:
-        """Train what is left, for what a masking has left of the epochs, and keep its best checkpoint."""
-        training, seed = self._part_of_training(1.0), self.fitting["seed"]
-        if self.pruning.schedule == "cubic":
-            training = self._part_of_training(1 - MASKING_SHARE)
-            seed += SEEDS_APART  # with the masking's own its first rows would all be read again
-        outcome = self._learn(state, working, training, seed, self.selection)
+    def recover(self, state: PrunedState, working: Path) -> Outcome:
+        """Train the pruned model for the rest of the epochs, select its best checkpoint, and record it."""
+        share, seed = 1.0, self.fitting["seed"]
+        if self.config.schedule == "cubic":
+            share, seed = 1 - MASKING_SHARE, seed + SEEDS_APART  # another order of rows than while masking
+        outcome = self._distil(state, working, self._part_of_training(share), selection=self.selection, seed=seed)
         state.trained = True
-        state.done("recovery", 0, 0)
+        state.record("recovery", 0, 0)
         return outcome
 
     def _part_of_training(self, share: float) -> Training:
         return replace(
             self.training,
-            epochs=share * self.pruning.recover,
+            epochs=share * self.config.recover,
             max_steps=self.training.max_steps and max(1, round(share * self.training.max_steps)),
         )
 
-    def _learn(
+    def _distil(
         self,
-        state: Shrinking,
+        state: PrunedState,
         working: Path,
         training: Training,
-        seed: int,
-        selection: Selection | None,
+        *,
+        selection: Selection | None = None,
         modifier: Choice | None = None,
+        **fitting: Any,
     ) -> Outcome:
-        from compress.training.phases import Teachers, fit
-
-        losses = losses_of(self.pruning.recovery, state.model.config, state.layer_map)
+        losses = recovery_losses(self.config.recovery, state.model.config, state.layer_map)
         phase = Phase(losses, modifier=modifier)
         live = phase.needs & {"hidden", "attention"}
-        teacher = ModelDir.open(state.whole, verify=False).load() if live else None
-        (outcome,) = fit(
+        teacher = ModelDir.open(state.teacher, verify=False).load() if live else None
+        (outcome,) = phases.fit(
             state.model,
             state.tokenizer,
             self.training_data(),
             selection,
             phases=(phase,),
-            teachers=Teachers(teacher),
+            teachers=phases.Teachers(teacher),
             training=training,
             working=working,
-            **{**self.fitting, "seed": seed},
+            **{**self.fitting, **fitting},
         )
         return outcome

@@ -1,44 +1,41 @@
-"""The path along which heads and neurons go, step by step, and how far along it a target lets us."""
+"""Removal path: rank heads and neurons by importance and mask the lowest, step by step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress import plugins
 from compress.errors import CompressError
+from compress.models.batch import Batch
 from compress.models.prunable_units import Part
 from compress.pruning.scoring import Measure, Values
 from compress.recipes import Pruning
 from compress.surgery.unit_masks import Masks, masked, unmasked
 from compress.surgery.unit_selection import mask_lowest, normalised
 
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
-
-    from compress.models.batch import Batch
-
-
 MEASURE: Measure = "loss"
 
 
 @dataclass(frozen=True)
-class Step:
-    """A point of the path: the masks there, and the scores ``[L, U]`` by part that chose its last masking."""
+class PathStep:
+    """Masks of heads and neurons, and the scores ``[L, U]`` by part that the last ones were chosen by."""
 
     masks: Masks
     scores: Mapping[Part, Tensor]
 
     @property
     def removed(self) -> dict[Part, int]:
-        """How many units are masked."""
+        """How many heads and neurons are masked."""
         return {part: int(sum((row == 0).sum() for row in rows)) for part, rows in self.masks.items()}
 
 
 def check_criterion(pruning: Pruning, parts: Sequence[Part]) -> None:
-    """Refuse a criterion that is not there, or that does not score a part."""
+    """Raise an error for an unknown criterion, or one that does not score a part."""
     plugin = plugins.find("criteria", pruning.criterion)
     if "neurons" in parts and "part" not in plugin.parameters:
         able = [name for name in plugins.names("criteria") if "part" in plugins.find("criteria", name).parameters]
@@ -57,13 +54,13 @@ def removal_path(
     seed: int = 0,
     fixed: Mapping[Part, Tensor] | None = None,
     values: Values | None = None,
-) -> Iterator[Step]:
-    """Yield the points of the path, at each of which a share ``step`` of the units of every part is gone, at most.
+) -> Iterator[PathStep]:
+    """Yield steps, each of which masks at most a share ``pruning.step`` of the heads and of the neurons.
 
     Args:
-        counts: how many heads and neurons go in all. A part that is through waits for the others.
-        fixed: scores to use instead of computing any.
-        values: what a criterion of many evaluations, which scores heads alone, knows already.
+        counts: how many heads and neurons are masked in the end. A part that has reached its count waits.
+        fixed: scores to use instead of the criterion's.
+        values: known evaluations for a criterion that compares many; such a criterion scores heads only.
 
     Raises:
         CompressError: the criterion does not score one of the parts.
@@ -75,7 +72,7 @@ def removal_path(
     scores = dict(fixed or {})
     for number in range(1, steps + 1):
         due = {part: min(count, number * sizes[part]) for part, count in counts.items()}
-        now = Step(masks, scores).removed
+        now = PathStep(masks, scores).removed
         if not fixed and (not scores or pruning.recompute):
             scores = {
                 part: score(model, batches, masks, part, pruning.criterion, seed=seed, values=values) for part in counts
@@ -84,26 +81,21 @@ def removal_path(
             part: mask_least_important(rows, scores[part], max(0, due[part] - now[part]), part, pruning)
             for part, rows in masks.items()
         }
-        yield Step(masks, dict(scores))
+        yield PathStep(masks, dict(scores))
 
 
 def mask_least_important(
     rows: Sequence[Tensor], scores: Tensor, count: int, part: Part, pruning: Pruning
 ) -> Sequence[Tensor]:
-    """Return the masks of a part with about ``count`` more units masked, as the pruning says."""
+    """Return the masks of a part with about ``count`` more units masked: the least important ones."""
     return mask_lowest(
         normalised(scores) if pruning.normalise else scores,
         rows,
         count,
         by_layer=pruning.scope == "layer",
-        keep=kept_at_least(part, pruning),
+        keep=pruning.kept(part),
         multiple=1 if part == "heads" else pruning.multiple,
     )
-
-
-def kept_at_least(part: Part, pruning: Pruning) -> int:
-    """Return how many heads, or neurons, every layer keeps."""
-    return pruning.keep_heads if part == "heads" else pruning.multiple
 
 
 def score(
@@ -116,11 +108,10 @@ def score(
     seed: int,
     values: Values | None = None,
 ) -> Tensor:
-    """Return the scores ``[L, U]`` of one part while the masked units of every part are masked.
+    """Return the scores ``[L, U]`` of one part with the masks of all parts applied.
 
-    A criterion that compares evaluations compares losses: hardly an answer on rows that the model was fitted on changes
-    with one unit, so that right answers would leave most units in the order in which they lie. ``values`` are those
-    that are known already, with no other part masked.
+    A criterion that compares evaluations compares losses: one head changes hardly any prediction on rows that the model
+    was fitted on, so that accuracies would tie. ``values`` are known evaluations with no other part masked.
     """
     plugin = plugins.find("criteria", criterion)
     known = {"seed": seed, "measure": MEASURE, "part": part, "values": values}
@@ -131,9 +122,9 @@ def score(
 
 
 def first_that(steps: Sequence[Any], reaches: Callable[[Any], bool]) -> int | None:
-    """Return the position of the first step that reaches a target that later steps reach too; None if none does.
+    """Return the position of the first step that reaches a target, by bisection; None if none does.
 
-    Halves what is left at each question, since an answer may take seconds of measuring.
+    Steps after one that reaches the target must reach it too. Bisection, because a step may take seconds to measure.
     """
     low, high = 0, len(steps)
     while low < high:

@@ -8,18 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.surgery.unit_masks import Masks, mask_key, masked
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 Labels = Literal["gold", "own"]
 Measure = Literal["loss", "metric"]

@@ -1,21 +1,18 @@
-"""How fast a model is after each removal: all states side by side, on the rows that judge."""
+"""Time a model after each removal, side by side with the unpruned model."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from compress.data.examples import Example
 from compress.errors import CompressError
+from compress.exporting.export import export
 from compress.inference.side_by_side import Speed, time_side_by_side
 from compress.inference.timing import Ratio, is_noisy
-
-if TYPE_CHECKING:
-    from compress.pruning.pruned_state import Shrinking
-
+from compress.models.model_dir import ModelDir
 
 logger = logging.getLogger("compress")
 
@@ -27,28 +24,22 @@ class TooNoisy(CompressError):
 
 
 @dataclass(frozen=True)
-class Stopwatch:
-    """Rows to read, runtimes, and what makes of a torch directory the one that a runtime opens."""
+class StepTimer:
+    """Rows to read, and the runtimes to time in; the last one decides about a speed-up."""
 
     rows: Sequence[Example]
     runtimes: Sequence[str]
     threads: int
-    opened_by: Callable[[str, Path], Path]
 
-    def speeds(self, state: Shrinking, batch_sizes: Sequence[int]) -> list[Speed]:
-        """Return the speeds after each removal in every runtime; recovery changes no shape."""
-        directories = {
-            cut.removal: directory
-            for cut, directory in zip(state.cuts, state.directories, strict=True)
-            if cut.removal != "recovery"
-        }
-        return [speed for runtime in self.runtimes for speed in self._timed(directories, runtime, batch_sizes)]
+    def speeds(self, steps: Mapping[str, Path], batch_sizes: Sequence[int]) -> list[Speed]:
+        """Return the speeds of model directories by name in every runtime."""
+        return [speed for runtime in self.runtimes for speed in self._timed(steps, runtime, batch_sizes)]
 
     def speedup(self, whole: Path, candidate: Path, batch_size: int) -> Ratio:
-        """Return how many times as fast a candidate is, in the runtime in which a model is deployed.
+        """Return how many times as fast a candidate is in the last runtime.
 
         Raises:
-            TooNoisy: measured three times, and the first digits were not known at any.
+            TooNoisy: the ratio was too noisy in every try.
         """
         for _ in range(TRIES):
             found = self._timed({"whole": whole, "candidate": candidate}, self.runtimes[-1], (batch_size,))[-1]
@@ -59,9 +50,19 @@ class Stopwatch:
         raise TooNoisy(
             f"this host is too busy to tell how fast a model is: x{ratio.value:.2f}, but from {ratio.low:.2f} to "
             f"{ratio.high:.2f}, in the last of {TRIES} tries; give the same command again when less runs beside it, or "
-            "say with --heads and --ffn how much goes"
+            "say with --heads and --ffn how much to remove"
         )
 
     def _timed(self, directories: Mapping[str, Path], runtime: str, batch_sizes: Sequence[int]) -> list[Speed]:
-        places = {name: self.opened_by(runtime, path) for name, path in directories.items()}
+        places = {name: directory_for(runtime, path) for name, path in directories.items()}
         return time_side_by_side(places, self.rows, runtime=runtime, threads=self.threads, batch_sizes=batch_sizes)
+
+
+def directory_for(runtime: str, directory: Path) -> Path:
+    """Return the directory that a runtime opens: for ONNX the export of a torch directory."""
+    if runtime == "torch":
+        return directory
+    target = directory.with_name(f"{directory.name}-onnx")
+    if not target.is_dir():
+        export(ModelDir.open(directory, verify=False), target)
+    return target

@@ -76,6 +76,10 @@ class Pruning:
         """Whether heads or neurons go."""
         return bool(self.heads or self.ffn or self.has_target)
 
+    def kept(self, part: str) -> int:
+        """Return how many ``heads``, or ``neurons``, every layer keeps at least."""
+        return self.keep_heads if part == "heads" else self.multiple
+
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         found = []

@@ -21,9 +21,8 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.models.removal_history import removals_of
 from compress.progress import Progress, silent
-from compress.pruning.prune import prune
+from compress.pruning.prune import CURVE_NAME, PruningData, prune
 from compress.pruning.recovery import RECOVERY
-from compress.pruning.removal_steps import CURVE_NAME
 from compress.quantization.quantize import default_method, needs_training_rows, quantize
 from compress.recipes import (
     StudentRecipe,
@@ -317,17 +316,14 @@ class Study:
             "seed": self.recipe.seed,
             **self.spent,
         }
-        make = partial(
-            prune,
-            teacher,
-            plan.pruning,
-            vocabulary=list(chain(self.rows.unlabeled, self.rows.train)) if plan.vocabulary else None,
-            labels=labels if plan.recover else (),
-            training=training,
-            measure=False,  # the benchmark does
-            progress=self.progress,
-            **self.fitting,
+        metric, text = self.recipe.benchmark.metric or None, labels if plan.recover else ()
+        corpus = list(chain(self.rows.unlabeled, self.rows.train)) if plan.vocabulary else None
+        data = PruningData(
+            self.rows.train, self.rows.validation, metric, vocabulary=corpus, labels=text, training=training
         )
+        compute = replace(self.compute, seed=self.recipe.seed)
+        # The benchmark measures.
+        make = partial(prune, teacher, plan.pruning, data=data, measure=False, compute=compute, progress=self.progress)
         made = self.stages.make(name, inputs, make)
         yield made
         if plan.quantize:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch_pruning
@@ -22,10 +22,6 @@ from compress.models.dummy_inputs import example_inputs
 from compress.models.frozen import fixed_weights
 from compress.models.modeling.families import PRUNABLE, head_size_of, layers_of, stock_type
 from compress.models.prunable_units import kept_heads, units_of
-
-if TYPE_CHECKING:
-    pass
-
 
 # What modules call the number of columns and of rows of their weight.
 _WIDTHS: dict[type[nn.Module], tuple[str, str]] = {

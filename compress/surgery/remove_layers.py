@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -12,9 +11,6 @@ from transformers import PreTrainedModel
 from compress.errors import CompressError
 from compress.models.modeling.families import PRUNABLE, layers_of, stock_type
 from compress.models.prunable_units import kept_layers
-
-if TYPE_CHECKING:
-    pass
 
 
 def removable_layers(model: PreTrainedModel) -> list[int]:

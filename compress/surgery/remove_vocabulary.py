@@ -23,10 +23,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data.examples import Example
 from compress.data.fingerprints import ContentFingerprint
@@ -34,10 +35,6 @@ from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_cou
 from compress.errors import CompressError
 from compress.models.modeling.bilstm import BiLSTMConfig
 from compress.models.modeling.families import PRUNABLE, stock_type
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
 
 # Kind of tokenizer -> settings with which it is not known that covered text keeps its pieces.
 KINDS: Mapping[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,6 @@ from transformers import PreTrainedModel
 
 from compress.models.dummy_inputs import example_inputs
 from compress.models.prunable_units import Part, units_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @dataclass

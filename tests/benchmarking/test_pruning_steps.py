@@ -18,11 +18,12 @@ from compress.benchmarking.rounds import Entry, Run, Workload, groups_of, worklo
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.removal_history import removals_of
-from compress.pruning import targets
-from compress.pruning.prune import prune
+from compress.pruning import removal_steps
+from compress.pruning.prune import PruningData, prune
 from compress.recipes import BenchmarkSettings, Pruning
 from compress.reporting.speedup_breakdown import waterfalls
 from tests.support.tiny import PLAIN, classifier, examples, torch_directory, write
@@ -36,12 +37,9 @@ def small(teacher: Path, output: Path, pruning: Pruning, **options: Any) -> Mode
         teacher,
         pruning,
         output,
-        train=train_rows(),
-        validation=validation_rows(),
+        data=PruningData(train_rows(), validation_rows(), **options),
         measure=False,
-        device="cpu",
-        threads=1,
-        **options,
+        compute=Compute("cpu", 1),
     )
 
 
@@ -180,14 +178,14 @@ def test_recovery_and_the_whole_are_no_removals() -> None:
 def test_a_target_that_leaves_neurons_alone_does_not_count_them(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = targets.choose_units
+    original = removal_steps.choose_units
 
     def choose(*arguments: Any, **options: Any) -> Any:
         chosen = original(*arguments, **options)
         chosen["masks"]["neurons"] = [[1] * len(row) for row in chosen["masks"]["neurons"]]
         return chosen
 
-    monkeypatch.setattr(targets, "choose_units", choose)
+    monkeypatch.setattr(removal_steps, "choose_units", choose)
     made = small(teacher, tmp_path / "heads", Pruning(heads="3", ffn="50%", multiple=8, step=1.0))
     assert made.manifest is not None and made.manifest.architecture["ffn_per_layer"] == [64, 64]
     assert removals_of(made) == ("heads",)

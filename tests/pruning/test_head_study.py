@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,19 +16,22 @@ import torch
 from torch import Tensor
 
 from compress.cli import execute
-from compress.data import Example
+from compress.data import Example, LabelledData
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.pruning import scoring as scoring_module
-from compress.pruning.head_study import RANDOM_ORDERS, head_study
-from compress.pruning.masked_evaluation import Evaluations
+from compress.pruning.head_study import RANDOM_ORDERS, HeadStudy, head_study
+from compress.pruning.masked_evaluation import MaskedEvaluation
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Series
 from compress.reporting.heads_page import holm, view
 from compress.surgery.remove_units import remove_heads
 from tests.support.tiny import HEADS, LABELS, LAYERS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import train_rows, validation_rows
+
+SETTINGS: tuple[Any, ...] = (LabelledData, HeadStudy, Compute)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,10 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def studied(model: Path, output: Path, **options: Any) -> Path:
     given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "device": "cpu", "step": 0.25}
-    return head_study(model, output, **given | options)
+    given |= options
+    named = [{f.name: given.pop(f.name) for f in fields(kind) if f.name in given} for kind in SETTINGS]
+    data, study, compute = (kind(**chosen) for kind, chosen in zip(SETTINGS, named, strict=True))
+    return head_study(model, output, data=data, study=study, compute=compute, **given)
 
 
 def content(directory: Path) -> dict[str, Any]:
@@ -186,9 +192,9 @@ def test_no_head_hides_another_and_no_bar_goes_beyond_all_answers(
 
 def test_a_stopped_study_goes_on_where_it_was(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = content(studied(model, tmp_path / "whole", criteria=("gradient", "oracle")))
-    original, computed = Evaluations.predicted, []
+    original, computed = MaskedEvaluation.predicted, []
 
-    def predicted(self: Evaluations, masks: Any = None) -> Any:
+    def predicted(self: MaskedEvaluation, masks: Any = None) -> Any:
         before = len(list(self.folder.glob("*.npy"))) if self.folder.is_dir() else 0
         found = original(self, masks)
         if len(list(self.folder.glob("*.npy"))) > before:
@@ -197,7 +203,7 @@ def test_a_stopped_study_goes_on_where_it_was(model: Path, tmp_path: Path, monke
                 raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(Evaluations, "predicted", predicted)
+    monkeypatch.setattr(MaskedEvaluation, "predicted", predicted)
     with pytest.raises(KeyboardInterrupt):
         studied(model, tmp_path / "stopped", criteria=("gradient", "oracle"))
     assert not (tmp_path / "stopped").exists()

@@ -19,15 +19,15 @@ import torch
 
 from compress.data import Example
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.inference.predict import predictor
 from compress.labelling.label import label
 from compress.models.model_dir import ModelDir, load
 from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads
-from compress.pruning import prune as prune_module
 from compress.pruning import scoring as scoring_module
 from compress.pruning import step_timing as step_timing_module
 from compress.pruning import targets as targets_module
-from compress.pruning.prune import prune
+from compress.pruning.prune import PruningData, prune
 from compress.recipes import Pruning
 from compress.reporting.pruning_page import view
 from compress.surgery.unit_masks import mask_hooks
@@ -43,10 +43,15 @@ PER_HEAD = 3 * (8 * 32 + 8) + 32 * 8
 PER_MOBILEBERT_HEAD = 2 * (4 * 16 + 4) + (4 * 32 + 4) + 16 * 4
 
 
+SETTINGS: tuple[Any, ...] = (Pruning, PruningData, Compute)
+
+
 def pruned(model: Path, output: Path, heads: str = "3", **options: Any) -> ModelDir:
-    own = {field.name: options.pop(field.name) for field in fields(Pruning) if field.name in options}
-    given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "measure": False, **options}
-    return prune(model, Pruning(heads=heads, **own), output, device="cpu", threads=1, **given)
+    given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "device": "cpu", "threads": 1}
+    given |= {"heads": heads, "measure": False, **options}
+    named = [{f.name: given.pop(f.name) for f in fields(kind) if f.name in given} for kind in SETTINGS]
+    pruning, data, compute = (kind(**chosen) for kind, chosen in zip(SETTINGS, named, strict=True))
+    return prune(model, pruning, output, data=data, compute=compute, **given)
 
 
 def curve(directory: Path) -> list[dict[str, str]]:
@@ -418,7 +423,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, latency: Any) -> list[Path]:
         return found
 
     monkeypatch.setattr(step_timing_module, "time_side_by_side", fake)
-    monkeypatch.setattr(prune_module, "_opened_by", lambda runtime, directory: directory)
+    monkeypatch.setattr(step_timing_module, "directory_for", lambda runtime, directory: directory)
     return asked
 
 
@@ -655,9 +660,8 @@ def test_timing_leaves_the_threads_of_the_process_alone(teacher: Path, tmp_path:
             teacher,
             Pruning(layers="1"),
             tmp_path / "small",
-            train=train_rows(),
-            validation=validation_rows(),
-            device="cpu",
+            data=PruningData(train_rows(), validation_rows()),
+            compute=Compute("cpu"),
         )
         assert torch.get_num_threads() == 2
     finally:

@@ -7,18 +7,15 @@ can rest its attention on the end of its text, so that weights on it say nothing
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.pruning.scoring import as_scores
 from compress.surgery.unit_masks import mask_hooks
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @torch.no_grad()

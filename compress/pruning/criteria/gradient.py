@@ -8,19 +8,16 @@ before the mean, as the equation says, and nothing piles up over batches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import Part
 from compress.pruning.scoring import Labels, as_scores, labels_of, losses_of
 from compress.surgery.unit_masks import mask_hooks
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def importance(

@@ -7,17 +7,14 @@ weights; here the norm of all that would go with the head, as structured pruning
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress.models.batch import Batch
 from compress.models.prunable_units import Part, units_of
 from compress.pruning.scoring import as_scores
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @torch.no_grad()

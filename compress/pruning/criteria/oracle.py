@@ -7,18 +7,15 @@ negative. Heads that replace each other all look useless alone, which is what ``
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.pruning.scoring import Measure, Values, as_scores
 from compress.surgery.unit_masks import unmasked
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def importance(

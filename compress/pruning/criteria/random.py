@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress.models.batch import Batch
 from compress.models.prunable_units import Part, units_of
 from compress.pruning.scoring import as_scores
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def importance(

@@ -9,19 +9,16 @@ standard that cheap criteria are held against.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.pruning.scoring import Measure, Values, as_scores
 from compress.surgery.unit_masks import unmasked
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def importance(

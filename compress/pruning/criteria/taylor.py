@@ -8,19 +8,16 @@ weights, and Fan et al. 2021 for transformers. The gradient is that of the mean 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import Part, units_of
 from compress.pruning.scoring import Labels, as_scores, labels_of, losses_of
 from compress.surgery.unit_masks import mask_hooks
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def importance(

@@ -15,19 +15,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.prunable_units import Part, units_of
 from compress.surgery.unit_masks import MaskHooks, mask_hooks
 from compress.surgery.unit_selection import mask_lowest, normalised
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 STATE = "gradual_pruning"  # a submodule of the student meanwhile, so that checkpoints hold what was decided
 
