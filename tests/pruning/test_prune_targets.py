@@ -1,0 +1,101 @@
+"""Pruning to a limit of the accuracy drop, or to a speed-up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compress.errors import CompressError
+from compress.models.model_dir import load
+from compress.models.prunable_units import ffn_widths, heads_per_layer
+from compress.pruning import step_timing as step_timing_module
+from tests.support.pruning import content, curve, pruned, timed
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+
+def test_a_limit_of_accuracy_stops_the_path_where_the_interval_falls_below_it(teacher: Path, tmp_path: Path) -> None:
+    path = [float(row["low"]) for row in curve(pruned(teacher, tmp_path / "far", "6", step=0.125).path)]
+    limit = -(path[1] + min(path)) / 2  # some step, and not the first, goes beyond it
+    made = pruned(teacher, tmp_path / "small", "max", step=0.125, max_accuracy_drop=limit)
+    rows = curve(made.path)
+    taken = [row["chosen"] for row in rows].index("True")
+    lows = [float(row["low"]) for row in rows]
+    assert lows == path[: len(lows)] and len(lows) == taken + 2
+    assert min(lows[: taken + 1]) >= -limit > lows[taken + 1]
+    assert sum(heads_per_layer(load(made.path)[0])) == int(rows[taken]["heads_kept"]) < 8
+
+
+def test_a_limit_that_no_step_keeps_is_said(teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match=r"drop 0.1 allows nothing: the first step is .* 16 rows of val"):
+        pruned(teacher, tmp_path / "small", "", max_accuracy_drop=0.1)
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_speed_is_reached_with_the_fewest_removals(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = timed(monkeypatch, lambda heads, neurons: 10.0 + heads + neurons / 4)  # 50 at first
+    made = pruned(teacher, tmp_path / "small", "", speedup=1.5, step=0.125, multiple=8)
+    model, _ = load(made.path)
+    heads, neurons = sum(heads_per_layer(model)), sum(ffn_widths(model))
+    rows = curve(made.path)
+    reached = [50 / (10 + int(row["heads_kept"]) + int(row["neurons_kept"]) / 4) >= 1.5 for row in rows]
+    taken = reached.index(True)
+    assert (heads, neurons) == (int(rows[taken]["heads_kept"]), int(rows[taken]["neurons_kept"]))
+    assert rows[taken]["chosen"] == "True" and 1 <= len(asked) <= 4
+
+
+def test_a_speed_out_of_reach_is_said(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, lambda heads, neurons: 10.0 + heads)
+    with pytest.raises(CompressError, match=r"--speedup 3 is out of reach: .* x1.50 \(1.50 to 1.50\) as fast here at"):
+        pruned(teacher, tmp_path / "small", "max", speedup=3.0)
+
+
+def test_a_speed_is_measured_again_on_a_busy_host_and_refused_on_one_that_stays_busy(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, lambda heads, neurons: 10.0 + heads + neurons / 4)
+    quiet, busy, asked = step_timing_module.time_side_by_side, 2, []
+
+    def disturbed(*given: Any, **named: Any) -> list[Any]:
+        asked.append(1)
+        found = quiet(*given, **named)
+        return [replace(speed, speedup=9.0, low=1.0, high=9.0) if len(asked) <= busy else speed for speed in found]
+
+    monkeypatch.setattr(step_timing_module, "time_side_by_side", disturbed)
+    calm = pruned(teacher, tmp_path / "calm", "", speedup=1.5, step=0.125, multiple=8)
+    assert content(calm)["target"]["low"] >= 1.5, "the two disturbed turns decided nothing"
+    busy, before = 99, len(asked)
+    with pytest.raises(CompressError, match=r"too busy to tell how fast .* x9.00, but from 1.00 to 9.00, in"):
+        pruned(teacher, tmp_path / "small", "", speedup=1.5, step=0.125, multiple=8)
+    assert len(asked) == before + 3
+    busy = 0
+    again = pruned(teacher, tmp_path / "small", "", speedup=1.5, step=0.125, multiple=8)
+    assert heads_per_layer(load(again.path)[0]) == heads_per_layer(load(calm.path)[0])
+
+
+def test_a_speed_that_is_there_already_costs_nothing_more(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, lambda heads, neurons: float(heads))
+    made = pruned(teacher, tmp_path / "small", "max", layers="1", speedup=1.9)
+    assert heads_per_layer(load(made.path)[0]) == [4]
+    assert made.manifest is not None and made.manifest.notes["removed"].startswith("1 of 2 layers, 0 of 4 heads")
+    assert content(made)["target"]["value"] == 2.0
+    assert "Asked for ×1.90 at batch size 1; when it was decided, ×2.00" in (made.path / "report.md").read_text()
+
+
+def test_another_target_may_be_asked_for_after_one_that_is_out_of_reach(teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="allows nothing"):
+        pruned(teacher, tmp_path / "small", "", max_accuracy_drop=0.1)
+    assert list(tmp_path.iterdir()) == []
+    assert pruned(teacher, tmp_path / "small", "max", max_accuracy_drop=99.0).manifest is not None
+
+
+def test_layers_that_already_cost_too_much_are_blamed_themselves(teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="is broken before any head or neuron goes: the layers"):
+        pruned(teacher, tmp_path / "small", "max", layers="1", max_accuracy_drop=0.1)

@@ -1,0 +1,58 @@
+"""Prune a tiny model, and read what the stage wrote."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compress.inference.compute import Compute
+from compress.models.model_dir import ModelDir, load
+from compress.models.prunable_units import ffn_widths, heads_per_layer
+from compress.pruning import step_timing as step_timing_module
+from compress.pruning.prune import PruningData, prune
+from compress.recipes import Pruning
+from tests.support.training_data import train_rows, validation_rows
+
+SETTINGS: tuple[Any, ...] = (Pruning, PruningData, Compute)
+
+
+def pruned(model: Path, output: Path, heads: str = "3", **options: Any) -> ModelDir:
+    given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "device": "cpu", "threads": 1}
+    given |= {"heads": heads, "measure": False, **options}
+    named = [{f.name: given.pop(f.name) for f in fields(kind) if f.name in given} for kind in SETTINGS]
+    pruning, data, compute = (kind(**chosen) for kind, chosen in zip(SETTINGS, named, strict=True))
+    return prune(model, pruning, output, data=data, compute=compute, **given)
+
+
+def curve(directory: Path) -> list[dict[str, str]]:
+    with (directory / "pruning_curve.csv").open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def content(made: ModelDir) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((made.path / "pruning.json").read_text())
+    return found
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, latency: Any) -> list[Path]:
+    """Let a model be as fast as ``latency`` of its heads and neurons says; return what was timed."""
+    asked: list[Path] = []
+
+    def fake(directories: dict[str, Path], rows: Any, *, runtime: str, threads: int, batch_sizes: Any) -> list[Any]:
+        found = []
+        for name, place in directories.items():
+            model, _ = load(place)
+            value = latency(sum(heads_per_layer(model)), sum(ffn_widths(model)))
+            ratio = latency(8, 128) / value
+            found.append(step_timing_module.Speed(name, runtime, threads, batch_sizes[0], value, ratio, ratio, ratio))
+        asked.append(place)
+        return found
+
+    monkeypatch.setattr(step_timing_module, "time_side_by_side", fake)
+    monkeypatch.setattr(step_timing_module, "directory_for", lambda runtime, directory: directory)
+    return asked
