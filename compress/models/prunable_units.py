@@ -1,4 +1,4 @@
-"""What can go from a layer one by one: its attention heads, and the neurons of its feed-forward network."""
+"""Prunable units of a layer: its attention heads, and the neurons of its feed-forward network."""
 
 from __future__ import annotations
 

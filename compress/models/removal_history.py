@@ -1,4 +1,4 @@
-"""Read from a manifest which removals a pruned model went through."""
+"""Read the removals of a pruned model from its manifest."""
 
 from __future__ import annotations
 

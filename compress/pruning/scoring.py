@@ -1,4 +1,4 @@
-"""What criteria share: the loss of a batch, a model whose weights take no gradient, and scores as one tensor.
+"""Shared code of the criteria: the task loss of a batch, cached evaluations, and scores as one tensor.
 
 Shapes: B batch, L layers, U units (heads or neurons) of a layer, N examples.
 """

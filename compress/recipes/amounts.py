@@ -1,4 +1,4 @@
-"""How much ``--heads``, ``--ffn``, ``--layers`` and ``--hidden`` remove. They say what goes, never what stays."""
+"""Amounts of ``--heads``, ``--ffn``, ``--layers`` and ``--hidden``. They are what is removed: ``60%`` removes 60%."""
 
 from __future__ import annotations
 

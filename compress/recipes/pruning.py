@@ -18,7 +18,7 @@ _OF_STEPS = ("criterion", "step", "recompute", "scope")
 class Pruning:
     """What to remove from a model.
 
-    Amounts say what goes, never what stays: a share (``60%``) of what is there when its turn comes, a count (``40``),
+    Amounts are what is removed: a share (``60%``) of what is there when its turn comes, a count (``40``),
     or ``max``, all that may go. Layers go first, then heads and neurons step by step, then hidden width; one recovery
     ends it all.
 
@@ -39,7 +39,7 @@ class Pruning:
         normalise: divide the scores of a layer by their norm before layers are compared.
         scope: compare the units of the whole ``model``, or let every ``layer`` come down to the same width.
         keep_heads: how many heads every layer keeps at least.
-        multiple: widths of feed-forward networks stay multiples of this, which keeps the processor's vectors full.
+        multiple: widths of feed-forward networks stay multiples of this, which fills the vector registers of a CPU.
         schedule: ``steps`` decides before any training; ``cubic`` masks units during the first part of the recovery
             (Zhu and Gupta 2017, arXiv:1710.01878).
         recover: epochs of distillation from the unpruned model.

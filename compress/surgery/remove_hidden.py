@@ -1,4 +1,4 @@
-"""Take positions out of the hidden width: out of every vector that layers hand on, and so out of almost every weight.
+"""Remove positions of the hidden size from the hidden states, and so from almost every weight.
 
 What belongs to a position is found by torch-pruning's dependency graph, whatever the family calls it: the embeddings,
 the layer norms, what reads the hidden states and what writes them. The pooled vector that some heads make of them is as
@@ -152,7 +152,7 @@ def _group(graph: torch_pruning.DependencyGraph, module: nn.Module, cut: Callabl
             continue
         if positions != [0]:
             raise RuntimeError(f"the positions of {dependency.target.name} are not those of the hidden states")
-        # Of norms and tables torch-pruning says both, since what goes in comes out.
+        # torch-pruning reports norms and tables as both, since their input and output are equally wide.
         reads = isinstance(target, nn.Linear | nn.Conv1d) and graph.is_in_channel_pruning_fn(dependency.handler)
         found.append(Member(target, reads))
     return found

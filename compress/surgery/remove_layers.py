@@ -1,4 +1,4 @@
-"""Take whole layers out of a model, for good or for a while, and choose those without which it does best."""
+"""Remove whole layers from a model, permanently or within a block."""
 
 from __future__ import annotations
 

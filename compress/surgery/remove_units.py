@@ -1,4 +1,4 @@
-"""Take heads and neurons out of the weights for good, with torch-pruning.
+"""Remove heads and neurons from the weights with torch-pruning.
 
 The model then computes what it computed with them masked, and its config says what is left. To save it, turn it into a
 class that reloads with :func:`compress.models.modeling.pruned.to_pruned`.
@@ -67,7 +67,7 @@ def _remove(model: PreTrainedModel, remove: Mapping[int, Sequence[int]], part: P
 
 
 def _slice(units: Units, positions: Sequence[int]) -> None:
-    """Cut the rows and columns of some units of a layer; what takes no gradient goes on taking none."""
+    """Remove the rows and columns of some units of a layer; parameters keep their requires_grad."""
     rows, columns = units.rows_of(positions), units.columns_of(positions)
     for linear in (*units.rows, units.columns):
         learns = {name: parameter.requires_grad for name, parameter in linear.named_parameters()}

@@ -1,4 +1,4 @@
-"""A vocabulary without the pieces that a corpus does not use: a smaller embedding, and the same answers.
+"""Remove the subword tokens that a corpus does not use: a smaller embedding, and the same predictions.
 
 Abdaoui et al. 2020, "Load What You Need: Smaller Versions of Multilingual BERT" (arXiv:2010.05609), and the vocabulary
 pruning of Yang et al. 2022, "TextPruner" (arXiv:2203.15996).

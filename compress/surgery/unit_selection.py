@@ -1,4 +1,4 @@
-"""Which units to mask next: pure functions on scores ``[L, U]`` and masks, ``[U]`` a layer, 1 for kept."""
+"""Select the heads or neurons to mask next, by scores ``[L, U]`` and masks (``[U]`` a layer, 1 for kept)."""
 
 from __future__ import annotations
 
