@@ -1,5 +1,6 @@
 # make demo    the whole pipeline on real text, from installation to report
 # make test    every test
+# make test-fast   the tests that need no training, export or processes, for work in progress
 # make check   what CI runs: lint, types, generated docs, tests
 # make docs    the command reference, from the help of the commands
 # make ci-study   the small study that CI holds to budgets
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 QUICKSTART := $(VENV)/.installed-quickstart
 DEVELOPMENT := $(VENV)/.installed-development
 
-.PHONY: demo ci-study test check lint types docs docs-check bench venv
+.PHONY: demo ci-study test test-fast check lint types docs docs-check bench venv
 
 demo: $(QUICKSTART)
 	$(BIN)/compress run quickstart -o $(STUDY_OUTPUT)
@@ -28,6 +29,9 @@ ci-study: $(QUICKSTART)
 # Each worker computes on one thread, so that workers do not fight over the cores.
 test: $(DEVELOPMENT)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGUMENTS)
+
+test-fast: PYTEST_ARGUMENTS += -m fast
+test-fast: test
 
 check: lint types docs-check test
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+from compress.benchmarking import worker
 from compress.labelling import label as label_module
+from tests.support import forked_workers as forked_workers_module
 
 # Tiny models lose more by threads that wait for each other than they win. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,8 +24,59 @@ hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, d
 hypothesis.settings.load_profile("tests")
 
 
+# Modules that train, export, start processes or read real data: most of the time of all tests. The others are "fast".
+SLOW = frozenset(
+    """
+    benchmarking/test_benchmark benchmarking/test_competitors benchmarking/test_extra_candidates
+    benchmarking/test_pruning_steps benchmarking/test_replay benchmarks/test_compositions
+    benchmarks/test_distillation_speed benchmarks/test_gpu benchmarks/test_importance_parity
+    benchmarks/test_self_comparison cli/test_cli cli/test_startup exporting/test_export gating/test_action
+    inference/test_runtimes labelling/test_label models/modeling/test_pruned pruning/test_criteria
+    pruning/test_head_study pruning/test_prune quantization/test_hessian_sensitivity quantization/test_quantize
+    quantization/test_quantizers studies/test_docstring_corpus studies/test_run surgery/test_remove_hidden
+    surgery/test_remove_layers surgery/test_remove_vocabulary test_docs test_packaging test_shared test_tagging
+    training/architectures/test_families training/architectures/test_initialization
+    training/losses/test_losses_train training/modifiers/test_gradual_pruning training/modifiers/test_quantization
+    training/test_augmentation training/test_distill training/test_finetune training/test_learned_vocabulary
+    training/test_phases training/test_pretrain
+    """.split()
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    root = Path(__file__).parent
+    for item in items:
+        slow = item.path.relative_to(root).with_suffix("").as_posix() in SLOW
+        item.add_marker(pytest.mark.slow if slow else pytest.mark.fast)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "fast: in none of the modules of SLOW; 'make test-fast' runs these")
+    config.addinivalue_line("markers", "slow: trains, exports, starts processes or reads real data")
     config.addinivalue_line("markers", "shared: reads the real data sets of ../shared/data (or COMPRESS_DATA)")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector off what stays: it would walk all of torch again and again, a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers() -> Iterator[None]:
+    """Start the workers of benchmarks by forking, which spares each the import of torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "subprocess", SimpleNamespace(Popen=forked_workers_module.start, PIPE=subprocess.PIPE))
+        yield
+
+
+@pytest.fixture(scope="module")
+def real_workers() -> Iterator[None]:
+    """Start the workers of benchmarks as users do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "subprocess", subprocess)
+        yield
 
 
 @pytest.fixture(scope="session")

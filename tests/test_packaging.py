@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SLOW
 from tests.support import REPOSITORY
 
 ROOT = REPOSITORY
@@ -169,3 +170,8 @@ def test_an_editable_installation_reads_the_recipes_of_the_checkout(tmp_path: Pa
     folder, _, *listed = done.stdout.partition("\n\n")[0].splitlines()
     assert Path(folder) == source / "students"
     assert "mine" in {line.split()[0] for line in listed}
+
+
+def test_every_slow_module_is_there() -> None:
+    folder = REPOSITORY / "tests"
+    assert [name for name in sorted(SLOW) if not (folder / f"{name}.py").is_file()] == []

@@ -26,6 +26,8 @@ from compress.progress import silent
 from compress.recipes import BenchmarkSettings
 from tests.support.tiny import bilstm, examples, onnx_directory, torch_directory, write
 
+pytestmark = pytest.mark.usefixtures("real_workers")
+
 TRAIN = [Example(f"{row.text} zebra", None, row.label) for row in examples(60)]
 TINY_REFERENCE_MODEL = (
     "bert",
