@@ -20,9 +20,9 @@ from typing import Any
 import click
 
 from compress import recipes
-from compress.benchmarking.results.files import Measurement, Row, is_reference, read_results, rows_of
-from compress.benchmarking.results.formatting import megabytes, noise_note, points, shown, table, times
-from compress.benchmarking.results.schema import GROUPS, json_schema
+from compress.benchmarking.results.files import Row, read_results, rows_of
+from compress.benchmarking.results.formatting import megabytes, noise_note, points, shown, shown_metric, table, times
+from compress.benchmarking.results.schema import Measurement, groups, json_schema
 from compress.cli import COMMANDS, cli
 from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import marks
@@ -142,25 +142,25 @@ def with_tables(page: Path) -> str:
 def picture(study: str) -> str:
     """Return metric against speed-up of a study's committed results as SVG, each model in its fastest runtime."""
     teacher, rows = fastest_rows(study)
-    drawn = [row for row in rows if row.head["kind"] != "reference-model" and row.head["model"] != "majority"]
+    drawn = [row for row in rows if row.head.kind != "reference-model" and row.head.model != "majority"]
     head = teacher.head
-    title = f"{head['data']}: {head['metric_name']} and speed at batch size {head['batch_size']}, 95% intervals"
-    return pareto_chart(marks([teacher, *drawn], ()), title=title, y_label=f"{head['metric_name']}, %") + "\n"
+    title = f"{head.data}: {head.metric_name} and speed at batch size {head.batch_size}, 95% intervals"
+    return pareto_chart(marks([teacher, *drawn], ()), title=title, y_label=f"{head.metric_name}, %") + "\n"
 
 
 def fastest_rows(study: str, runtime: str = "") -> tuple[Row, list[Row]]:
     """Return the reference of a study's speed-ups, and every other model in its fastest runtime, or the one given."""
     rows = rows_of(read_results([RESULTS / f"{study}.jsonl"]))
-    threads = min(row.head["threads"] for row in rows)
-    rows = [row for row in rows if row.head["threads"] == threads and row.head["length"] is None]
-    rows = [row for row in rows if row.head["padding"] == "longest" and runtime in {"", row.head["runtime"]}]
+    threads = min(row.head.threads for row in rows)
+    rows = [row for row in rows if row.head.threads == threads and row.head.length is None]
+    rows = [row for row in rows if row.head.padding == "longest" and runtime in {"", row.head.runtime}]
     teacher = next(row for row in rows if _is_reference(row.head, runtime))
     fastest: dict[tuple[str, str, str], Row] = {}
-    for row in sorted(rows, key=lambda row: -row.head["speedup"]):
+    for row in sorted(rows, key=lambda row: -row.head.speedup):
         line = row.head
-        fastest.setdefault((line["kind"], line["model"], line["runtime"] if line["kind"] == "competitor" else ""), row)
+        fastest.setdefault((line.kind, line.model, line.runtime if line.kind == "competitor" else ""), row)
     kinds = ("teacher", "model", "control", "baseline", "competitor", "reference-model")
-    chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.head["kind"]), -row.head["speedup"]))
+    chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.head.kind), -row.head.speedup))
     return teacher, [row for row in chosen if row is not teacher]
 
 
@@ -171,24 +171,24 @@ def results_table(study: str, runtime: str = "") -> str:
     """
     teacher, rows = fastest_rows(study, runtime)
     head = teacher.head
-    sizes = [line["batch_size"] for line in teacher.lines]
+    sizes = [line.batch_size for line in teacher.lines]
     lines = [
-        f"| | runs in | {head['metric_name']} | points to the teacher | kept | weights | "
+        f"| | runs in | {head.metric_name} | points to the teacher | kept | weights | "
         + " | ".join(f"speed-up, batch {size}" for size in sizes)
         + " |",
         "|---|---|---:|---:|---:|---:|" + "---:|" * len(sizes),
         *(_table_line(row, sizes, runtime) for row in [teacher, *rows]),
     ]
-    host = head["host"]
+    host = head.host
     flags = ", ".join(host["cpu_flags"])
     where = f"each in its fastest runtime at batch {sizes[0]}; speed-ups against the teacher in torch float32"
     if runtime:
         where = f"all in {runtime}, speed-ups against the teacher there"
     lines += [
         "",
-        f"{head['data']}, n = {head['metric_rows']:,}; 95% intervals; {where}, "
-        f"{head['threads']} thread{'s' * (head['threads'] > 1)}, without tokenisation, "
-        f"on {host['cpu']} (family/model {host['cpu_family_model']}; {flags}). Made by `{head['command']}`; every "
+        f"{head.data}, n = {head.metric_rows:,}; 95% intervals; {where}, "
+        f"{head.threads} thread{'s' * (head.threads > 1)}, without tokenisation, "
+        f"on {host['cpu']} (family/model {host['cpu_family_model']}; {flags}). Made by `{head.command}`; every "
         f"runtime is in [{study}.jsonl](benchmarks/results/{study}.jsonl).",
     ]
     return "\n".join(lines) + "\n"
@@ -196,32 +196,28 @@ def results_table(study: str, runtime: str = "") -> str:
 
 def _table_line(row: Row, sizes: list[int], runtime: str) -> str:
     line = row.head
-    by_size = {one["batch_size"]: one for one in row.lines}
-    note = "" if line["kind"] in {"teacher", "model"} else f" ({line['kind']})"
+    by_size = {one.batch_size: one for one in row.lines}
+    note = "" if line.kind in {"teacher", "model"} else f" ({line.kind})"
     metric = difference = kept = "–"
-    if line["metric"] is not None:
-        metric = f"{shown(line)} ({shown(line, 'metric_low', digits=1)} to {shown(line, 'metric_high', digits=1)})"
-        kept = f"{line['metric_kept_percent']:.1f}%" if line["metric_kept_percent"] is not None else "–"
-    if line["metric"] is not None and not is_reference(line):
-        low, high = points(line["difference_low"]), points(line["difference_high"])
-        difference = f"{points(line['difference_points'])} ({low} to {high})"
-        if line["metric_kept_percent"] is not None:
-            kept += f" ({_kept(line, 'difference_low')} to {_kept(line, 'difference_high')})"
+    if line.metric is not None:
+        low, high = (shown(end, line.metric_name, digits=1) for end in (line.metric_low, line.metric_high))
+        metric = f"{shown_metric(line)} ({low} to {high})"
+        kept = f"{line.metric_kept_percent:.1f}%" if line.metric_kept_percent is not None else "–"
+    if line.metric is not None and line.difference is not None and not line.is_reference:
+        difference = "{} ({} to {})".format(*map(points, line.difference))
+        if line.metric_kept_percent is not None:
+            # The ends of the difference, as shares of the teacher's metric.
+            whole = line.metric - line.difference.value / 100
+            kept += f" ({100 + line.difference.low / whole:.1f}% to {100 + line.difference.high / whole:.1f}%)"
     speedups = [_speedup(by_size.get(size), runtime) for size in sizes]
-    weights = megabytes(line["size_bytes"]) if line["size_bytes"] else "–"
-    cells = [f"{line['model']}{note}", line["runtime"], metric, difference, kept, weights, *speedups]
+    weights = megabytes(line.size_bytes) if line.size_bytes else "–"
+    cells = [f"{line.model}{note}", line.runtime, metric, difference, kept, weights, *speedups]
     return f"| {' | '.join(cells)} |"
-
-
-def _kept(line: Measurement, end: str) -> str:
-    """Return an end of the interval of what is kept: that of the difference, as a share of the teacher's metric."""
-    whole = line["metric"] - line["difference_points"] / 100
-    return f"{100 + line[end] / whole:.1f}%"
 
 
 def _is_reference(line: Measurement, runtime: str) -> bool:
     """Tell whether speed-ups are against this line: the teacher in torch, or in the one runtime of the table."""
-    return line["kind"] == "teacher" and line["runtime"] == runtime if runtime else is_reference(line)
+    return line.kind == "teacher" and line.runtime == runtime if runtime else line.is_reference
 
 
 def _speedup(line: Measurement | None, runtime: str) -> str:
@@ -229,10 +225,10 @@ def _speedup(line: Measurement | None, runtime: str) -> str:
         return "–"
     if _is_reference(line, runtime):
         return "×1"
-    if line["noisy"]:
+    if line.noisy:
         return f"too noisy{noise_note(line)}"
     speed = "speedup_same_runtime" if runtime else "speedup"
-    return f"{times(line[speed])} ({times(line[f'{speed}_low'])} to {times(line[f'{speed}_high'])})"
+    return "{} ({} to {})".format(*(times(getattr(line, speed + end)) for end in ("", "_low", "_high")))
 
 
 def survey_page(page: Path) -> str:
@@ -249,12 +245,12 @@ def survey_tables(studies: Sequence[str]) -> str:
     parts = [part for study in studies for part in committed(study)]
     if not parts:
         return survey_table.unmeasured(students)
-    measured = {row.head["recipe"] for part in parts for row in part.rows if row.head["kind"] == "model"}
+    measured = {row.head.recipe for part in parts for row in part.rows if row.head.kind == "model"}
     waiting = [student for student in students if student.name not in measured]
     found = []
     for number, part in enumerate(parts):
         made = survey_table.survey(part.rows, part.lines, () if number else waiting)
-        title = f"**{part.rows[0].head['data']}**\n\n" if len(parts) > 1 else ""
+        title = f"**{part.rows[0].head.data}**\n\n" if len(parts) > 1 else ""
         found += [title + survey_table.as_markdown(made)] if made else []
     return "\n".join(found)
 
@@ -275,14 +271,12 @@ def repeats_table(study: str) -> str:
     if not path.is_file():
         return "Not measured yet.\n"
     lines = read_results([path])
-    teacher = next(line for line in lines if is_reference(line))
+    teacher = next(line for line in lines if line.is_reference)
     kept = [index for index, heading in enumerate(seeds_table.HEADINGS) if heading not in {"Data sets", "Notes"}]
     rows = sorted(seeds_table.repeats(lines), key=lambda row: -float(row[METRIC].value or 0))
     text = [[cells.in_one_line(row[index]) for index in kept] for row in rows]
-    about = f"{teacher['data']}, n = {teacher['metric_rows']:,}; the teacher: {shown(teacher)}."
-    return (
-        table([seeds_table.HEADINGS[index] for index in kept], text) + f"\n\n{about} Made by `{teacher['command']}`.\n"
-    )
+    about = f"{teacher.data}, n = {teacher.metric_rows:,}; the teacher: {shown_metric(teacher)}."
+    return table([seeds_table.HEADINGS[index] for index in kept], text) + f"\n\n{about} Made by `{teacher.command}`.\n"
 
 
 def committed(study: str) -> list[Measured]:
@@ -299,7 +293,7 @@ def results_page() -> str:
 
 def field_table() -> str:
     lines = []
-    for group, fields in GROUPS.items():
+    for group, fields in groups().items():
         lines += [f"\n**{group}**\n", "| field | type | meaning |", "|---|---|---|"]
         for field in fields:
             kind = field.kind + (" or null" if field.null else "") + (", may be left out" if field.optional else "")

@@ -49,6 +49,7 @@ from compress.training.distill import distill
 from compress.training.finetune import finetune
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
 from compress.training.training_data import Pool, agreement_rows
+from tests.support.results import line as made_up
 from tests.support.tagging import TAGS, bilstm_tagger, conllu, pruned_tagger, sentences, tagger
 from tests.support.tiny import FAMILIES, PRUNABLE, classifier, tokenizer, write
 from tests.support.training_data import TRAINING
@@ -329,8 +330,8 @@ def test_quality_of_words_by_hand() -> None:
     ]
     (won,) = found["flips_won"]
     assert won == {"row": 1, "word": 1, "gold": 0, "predicted": 0, "change": pytest.approx(99.97, abs=0.02)}
-    line = {**found, "model": "m", "model_sha256": "", "runtime": "torch", "kind": "model", "data_sha256": "x"}
-    (flips,) = flips_of([Row(({**line, "labels": ["a", "b", "c"]},))], {"x": ["one two three", "four five"]})
+    line = made_up("m", data_sha256="x", labels=["a", "b", "c"], **found)
+    (flips,) = flips_of([Row((line,))], {"x": ["one two three", "four five"]})
     assert [(flip.text, flip.gold) for flip in flips.lost] == [("three: one two three", "b"), ("four: four five", "c")]
     by_label = {one["label"]: one for one in found["classes"]}
     assert by_label["c"]["recall"] == 0 and by_label["c"]["low"] is None  # words of one sentence only
@@ -577,18 +578,18 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
         train=TRAIN,
     )
     words = sum(len(row.words) for row in rows)
-    found = {(line["model"], line["runtime"]): line for line in lines}
-    assert found["teacher", "torch"]["metric"] == pytest.approx(accuracy(teacher, rows))
-    assert found[exported.name, "onnxruntime"]["metric"] == pytest.approx(accuracy(student, rows))
-    assert {line["metric_rows"] for line in lines} == {words}
-    assert {line["data_rows"] for line in lines} == {len(rows)}
+    found = {(line.model, line.runtime): line for line in lines}
+    assert found["teacher", "torch"].metric == pytest.approx(accuracy(teacher, rows))
+    assert found[exported.name, "onnxruntime"].metric == pytest.approx(accuracy(student, rows))
+    assert {line.metric_rows for line in lines} == {words}
+    assert {line.data_rows for line in lines} == {len(rows)}
     baseline = found["word-majority", "numpy"]
-    assert baseline["kind"] == "baseline" and baseline["metric"] > 0.95  # here the tag follows from the word
+    assert baseline.kind == "baseline" and baseline.metric > 0.95  # here the tag follows from the word
     assert not {"majority", "tfidf", "static-embedding"} & {model for model, _ in found}
-    assert found["teacher", "torch-dynamic-int8"]["metric"] == pytest.approx(accuracy(teacher, rows), abs=0.1)
-    left_out = {one["name"]: one["reason"] for one in lines[0]["left_out"]}
+    assert found["teacher", "torch-dynamic-int8"].metric == pytest.approx(accuracy(teacher, rows), abs=0.1)
+    left_out = {one["name"]: one["reason"] for one in lines[0].left_out}
     assert "tag words" in left_out["transformers-pipeline"]
-    assert all("predictions" not in line for line in lines)
+    assert not any(line.predictions for line in lines)
     report([results], tmp_path / "report")
     assert (tmp_path / "report").is_dir()
 
@@ -672,9 +673,9 @@ def test_a_study_of_several_treebanks(folder: Path, teacher: ModelDir, tmp_path:
     settings = StudySettings(data_root=tmp_path, model_root=folder)
     made = run(str(tmp_path / "tags.toml"), tmp_path / "study", settings=settings, compute=Compute("cpu", 1))
     lines = [json.loads(line) for line in (made / "results.jsonl").read_text().splitlines()]
-    assert {line["data"] for line in lines} == {"tiny/one dev + tiny/two dev"}
-    assert {line["kind"] for line in lines} == {"teacher", "model", "control", "baseline"}
-    assert {line["metric_rows"] for line in lines} == {sum(len(row.words) for row in TEST)}
+    assert {line.data for line in lines} == {"tiny/one dev + tiny/two dev"}
+    assert {line.kind for line in lines} == {"teacher", "model", "control", "baseline"}
+    assert {line.metric_rows for line in lines} == {sum(len(row.words) for row in TEST)}
 
 
 def test_gold_in_one_column() -> None:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.peak_flops import matmul_peak_tflops
-from compress.benchmarking.results.files import Measurement, write_results
+from compress.benchmarking.results.files import write_results
+from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.worker_main import PROBE_RUNS
 from compress.data import Example, open_source, read_examples
 from compress.data.tokenization import encode, maximum_length, pad
@@ -324,8 +325,8 @@ def measure(
             left_out.append({"name": failed, "reason": without_home(str(error))})
             runtimes.remove(failed)
     if left_out:
-        said = [entry for entry in left_out if entry not in lines[0]["left_out"]]
-        lines = [{**line, "left_out": [*line["left_out"], *said]} for line in lines]
+        said = [entry for entry in left_out if entry not in lines[0].left_out]
+        lines = [replace(line, left_out=[*line.left_out, *said]) for line in lines]
         write_results(options.output, lines)
     return lines
 
@@ -362,15 +363,15 @@ def show(lines: Sequence[Measurement]) -> None:
     say("results")
     print(f"{'model':24} {'runtime':18} {'batch':>5} {'p50 ms':>8} {'card ms':>8} {'rows/s':>9} {'peak':>6} speed-up")
     for line in lines:
-        card = "" if line["device_p50_ms"] is None else f"{line['device_p50_ms']:.3f}"
-        share = "" if line["matmul_peak_share"] is None else f"{line['matmul_peak_share']:.1%}"
+        card = "" if line.device_p50_ms is None else f"{line.device_p50_ms:.3f}"
+        share = "" if line.matmul_peak_share is None else f"{line.matmul_peak_share:.1%}"
         print(
-            f"{line['model']:24.24} {line['runtime']:18.18} {line['batch_size']:5} {line['latency_p50_ms']:8.3f} "
-            f"{card:>8} {line['throughput_rows_per_second']:9,.0f} {share:>6} "
-            f"x{line['speedup']:.2f} ({line['speedup_low']:.2f} to {line['speedup_high']:.2f})"
-            + (", noisy" if line["noisy"] else "")
+            f"{line.model:24.24} {line.runtime:18.18} {line.batch_size:5} {line.latency_p50_ms:8.3f} "
+            f"{card:>8} {line.throughput_rows_per_second:9,.0f} {share:>6} "
+            f"x{line.speedup:.2f} ({line.speedup_low:.2f} to {line.speedup_high:.2f})"
+            + (", noisy" if line.noisy else "")
         )
-    for missing in lines[0]["left_out"]:
+    for missing in lines[0].left_out:
         print(f"left out: {missing['name']}: {missing['reason']}")
 
 

@@ -31,8 +31,8 @@ from compress.benchmarking.result_fields import (
     setting_fields,
     speed_fields,
 )
-from compress.benchmarking.results.files import Measurement, host_id, write_results
-from compress.benchmarking.results.schema import SCHEMA
+from compress.benchmarking.results.files import host_id, write_results
+from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement
 from compress.benchmarking.rounds import Files, Run, groups_of, started, take_turns, workloads_of
 from compress.data import Example, TextSource, check_roles, content_sha256, encode_gold, open_source, read_examples
 from compress.data.word_alignment import one_column, word_counts
@@ -151,16 +151,16 @@ def benchmark(
             has_train=fitted is not None,
         )
         files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
-        lines: list[Measurement] = []
+        measured_fields: list[Fields] = []
         logits: dict[str, np.ndarray | None] = {}
         for number, group in enumerate(groups_of([*entries, *added], settings.together)):
             # The teacher of a later group is there to be compared with; its own lines are the first group's.
             own = replace(settings, padded_teacher=settings.padded_teacher and not number)
             with started(group, own, files, left_out, output.progress) as (runs, predicted):
-                for run, line in _measure(runs, predicted, own, compute, rows, metric, output.progress):
-                    lines += [] if number and run.is_of_teacher else [line]
+                for run, fields in _measure(runs, predicted, own, compute, rows, metric, output.progress):
+                    measured_fields += [] if number and run.is_of_teacher else [fields]
             logits |= predicted
-    common = {
+    common: Fields = {
         "schema": SCHEMA,
         "study": output.study,
         "data": rows.name,
@@ -176,11 +176,12 @@ def benchmark(
         "left_out": left_out,
         **({"budget": output.budget} if output.budget else {}),
     }
-    lines = [{**common, **line} for line in lines]
+    lines = [Measurement(**common, **fields) for fields in measured_fields]
     # Intervals resample whole sentences, which cannot be done with the predictions of single words.
     if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
         known = {title: values for title, values in logits.items() if values is not None}
-        keep_predictions(lines, {t: metrics.predictions(v, metric.task) for t, v in known.items()}, rows.gold)
+        predictions = {title: metrics.predictions(values, metric.task) for title, values in known.items()}
+        lines = keep_predictions(lines, predictions, rows.gold)
     if output.target is not None:
         write_results(output.target, lines)
         given = [first, *models, *controls]
@@ -196,7 +197,7 @@ def _measure(
     rows: Rows,
     metric: metrics.Metric,
     progress: Progress,
-) -> Iterator[tuple[Run, Measurement]]:
+) -> Iterator[tuple[Run, Fields]]:
     """Let loaded runs take turns, and yield their lines, without the fields that all lines of a benchmark share."""
     workloads = [workloads_of(run, settings) for run in runs]
     take_turns(runs, workloads, rows=len(rows.examples), rounds=settings.rounds, seed=compute.seed, progress=progress)

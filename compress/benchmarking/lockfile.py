@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from compress.benchmarking.results.files import EARLIER_KINDS, Measurement
+from compress.benchmarking.results.files import EARLIER_KINDS
+from compress.benchmarking.results.schema import Measurement
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference.compute import Compute
@@ -87,7 +88,7 @@ class Figure:
     @classmethod
     def of(cls, line: Measurement) -> Figure:
         """Return the fields of a result line that a lock keeps."""
-        return cls(**{f.name: line[f.name] for f in fields(cls)})
+        return cls(**{f.name: getattr(line, f.name) for f in fields(cls)})
 
     @property
     def is_locked_model(self) -> bool:
@@ -169,18 +170,18 @@ def write_lock(
     """
     first = lines[0]
     opened = [model if isinstance(model, ModelDir) else ModelDir.open(model, verify=False) for model in models]
-    found = {(line["model"], line["model_sha256"]): line for line in reversed(lines) if line["kind"] in KINDS}
+    found = {(line.model, line.model_sha256): line for line in reversed(lines) if line.kind in KINDS}
     lock = Lock(
-        data=LockedData(first["data"], first["data_sha256"], first["data_rows"]),
+        data=LockedData(first.data, first.data_sha256, first.data_rows),
         train=None if train is None else LockedData("train", content_sha256(train), len(train)),
         models=tuple(
             LockedModel(
-                name=line["model"],
-                kind=line["kind"],
-                sha256=line["model_sha256"],
-                tokenizer_sha256=line["tokenizer_sha256"],
+                name=line.model,
+                kind=line.kind,
+                sha256=line.model_sha256,
+                tokenizer_sha256=line.tokenizer_sha256,
                 directory=_directory_name(line, opened),
-                training_seed=line["training_seed"],
+                training_seed=line.training_seed,
             )
             for line in reversed(found.values())
         ),
@@ -188,7 +189,7 @@ def write_lock(
             **{**vars(settings), "device": "cuda" if compute.device == "cuda" else "cpu", "seed": compute.seed}
         ),
         figures=tuple(Figure.of(line) for line in lines),
-        **{name: first[name] for name in ("versions", "host", "host_id", "study", "command", "created")},
+        **{name: getattr(first, name) for name in ("versions", "host", "host_id", "study", "command", "created")},
     )
     target = lock_path(results)
     content = {"format_version": FORMAT_VERSION, **asdict(lock)}
@@ -198,8 +199,8 @@ def write_lock(
 
 def _directory_name(line: Measurement, opened: Sequence[ModelDir]) -> str:
     """Return the name of a model's directory, without its path; of copies the one whose name is the line's."""
-    called = [model.path.resolve().name for model in opened if model.sha256 == line["model_sha256"]]
-    own = line["model"].rpartition("/")[2]
+    called = [model.path.resolve().name for model in opened if model.sha256 == line.model_sha256]
+    own = line.model.rpartition("/")[2]
     name = own if own in called or not called else called[0]
     return name if _is_one_name(name) else "model"
 

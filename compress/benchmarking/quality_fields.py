@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.results.files import Measurement
+from compress.benchmarking.results.schema import Fields
 from compress.data.word_alignment import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation import metrics
@@ -39,7 +39,7 @@ def quality_fields(
     task: str,
     labels: Sequence[str],
     sentences: np.ndarray | None = None,
-) -> dict[str, Measurement]:
+) -> dict[str, Fields]:
     """Return all quality fields but ``predictions`` and ``gold`` of every model, by its title.
 
     Args:
@@ -62,7 +62,7 @@ def quality_fields(
     if len(gold) < 2:
         raise CompressError(f"the test data have {len(gold)} row, and an interval needs two or more; give more --data")
     teacher = read_answers(baseline, teacher_logits, len(gold), task=task, labels=labels)
-    found: dict[str, Measurement] = {}
+    found: dict[str, Fields] = {}
     for title, values in logits.items():
         if values is None:
             found[title] = _of_a_reference_model()
@@ -105,7 +105,7 @@ def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels
     return Answers(predicted, probabilities)
 
 
-def _of_a_reference_model() -> Measurement:
+def _of_a_reference_model() -> Fields:
     numbers = (
         "metric_name",
         "metric",
@@ -128,7 +128,7 @@ def _of_a_reference_model() -> Measurement:
 
 def _metric_fields(
     model: Answers, teacher: Answers, gold: Array, metric: Metric, classes: int, sentences: Array | None
-) -> Measurement:
+) -> Fields:
     mine, reference = model.predicted, teacher.predicted
     value = metrics.score(mine, gold, metric=metric, classes=classes)
     reached = metrics.score(reference, gold, metric=metric, classes=classes)
@@ -154,7 +154,7 @@ def _metric_fields(
     }
 
 
-def _calibration_fields(model: Answers, gold: Array, sentences: Array | None) -> Measurement:
+def _calibration_fields(model: Answers, gold: Array, sentences: Array | None) -> Fields:
     """Of the probability of the predicted class; a regression has none."""
     names = ("calibration_error", "calibration_error_low", "calibration_error_high")
     if model.probabilities is None:
@@ -194,7 +194,7 @@ def _class_fields(
     return found
 
 
-def _flip_fields(model: Answers, teacher: Answers, gold: Array, sentences: Array | None) -> Measurement:
+def _flip_fields(model: Answers, teacher: Answers, gold: Array, sentences: Array | None) -> Fields:
     """List the rows that the model spoils and those that it mends, largest change first.
 
     Of a classifier, a row is lost that the teacher has right and the model wrong, and ``change`` is how the probability

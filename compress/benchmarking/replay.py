@@ -13,7 +13,7 @@ from pathlib import Path
 from compress.benchmarking.benchmark import BenchmarkOutput, Data, benchmark
 from compress.benchmarking.lockfile import Lock, LockedData, LockedModel, lock_path, read_lock
 from compress.benchmarking.replay_agreement import Agreement, compare
-from compress.benchmarking.results.files import Measurement
+from compress.benchmarking.results.schema import Measurement
 from compress.data import Example, TextSource, content_sha256, open_source, read_examples
 from compress.errors import CompressError
 from compress.inference.compute import Compute

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compress.benchmarking.lockfile import Figure, Lock
-from compress.benchmarking.results.files import Measurement
+from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
 
 SAME_WITHIN = 1e-6  # of a metric: sums of floating-point numbers differ with the order of their terms
@@ -71,13 +71,13 @@ def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:
     scored = [(old, now) for old, now in reversed(once.values()) if old.metric is not None and now.metric is not None]
     # The teacher in torch is what the others are compared with: its own speed-up is 1 by definition.
     timed = [(old, now) for old, now in pairs if old.speedup_low != old.speedup_high or now.speedup != old.speedup]
-    same_host = lines[0]["host_id"] == lock.host_id
+    same_host = lines[0].host_id == lock.host_id
     comparisons = [
         *(_quality(old, now) for old, now in scored),
         *(_size(old, now) for old, now in reversed(once.values())),
         *(_speed(old, now, len(timed), same_host) for old, now in timed),
     ]
-    return Agreement(tuple(comparisons), _changed(lock.versions, lines[0]["versions"]), tuple(missing))
+    return Agreement(tuple(comparisons), _changed(lock.versions, lines[0].versions), tuple(missing))
 
 
 def ratio_agrees(before: Figure, after: Figure, comparisons: int = 1) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from compress.benchmarking.candidates import Candidate, precision_of, training_seed, vocabulary_sha256
-from compress.benchmarking.results.files import Measurement, is_reference
+from compress.benchmarking.results.schema import Fields, Measurement
 from compress.benchmarking.rounds import Run, Workload
 from compress.benchmarking.worker import Worker
 from compress.data import Example
@@ -50,19 +50,21 @@ class Arithmetic:
     peak_tflops: Mapping[str, float]
 
 
-def keep_predictions(lines: Sequence[Measurement], predicted: Mapping[str, np.ndarray], gold: np.ndarray) -> None:
-    """Add what each row was predicted to be to the first line of every entry, and the gold to the baseline's."""
-    done: set[str] = set()
+def keep_predictions(
+    lines: Sequence[Measurement], predicted: Mapping[str, np.ndarray], gold: np.ndarray
+) -> list[Measurement]:
+    """Add the predictions of each row to the first line of every entry, and the gold labels to the teacher's."""
+    kept: dict[str, Fields] = {
+        title: {"predictions": [round(value, 5) for value in values.tolist()]} for title, values in predicted.items()
+    }
+    found = []
     for line in lines:
-        title = f"{line['model']} in {line['runtime']}"
-        if title not in done and title in predicted:
-            line["predictions"] = [round(value, 5) for value in predicted[title].tolist()]
-            if is_reference(line):
-                line["gold"] = gold.tolist()
-        done.add(title)
+        added = kept.pop(line.title, {})
+        found.append(replace(line, **added, **({"gold": gold.tolist()} if added and line.is_reference else {})))
+    return found
 
 
-def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
+def describe_run(run: Run, runs: Sequence[Run]) -> Fields:
     """Return what a run is: names, origin, architecture, sizes, memory."""
     entry, candidate = run.entry, run.entry.candidate
     teacher = next(other.entry.candidate for other in runs if other.is_reference)
@@ -104,7 +106,7 @@ def describe_run(run: Run, runs: Sequence[Run]) -> Measurement:
     }
 
 
-def training_fields(model: ModelDir) -> Measurement:
+def training_fields(model: ModelDir) -> Fields:
     """Return for how many steps of how many rows a model was trained, where its manifest says so."""
     manifest = model.manifest
     steps = manifest.notes.get("steps") if manifest else None
@@ -124,7 +126,7 @@ SHAPE = {
 }
 
 
-def shape_of(model: ModelDir) -> Measurement:
+def shape_of(model: ModelDir) -> Fields:
     """Return a model's type, layers, hidden width and vocabulary as its config says; nothing of what it does not."""
     if not (model.path / "config.json").is_file():  # a baseline
         return {}
@@ -134,7 +136,7 @@ def shape_of(model: ModelDir) -> Measurement:
     return {key: value for key, value in named.items() if value is not None}
 
 
-def setting_fields(run: Run, runs: Sequence[Run], workload: Workload) -> Measurement:
+def setting_fields(run: Run, runs: Sequence[Run], workload: Workload) -> Fields:
     """Return the workload of a run and the tokens of its rows; rows of baselines are counted as the teacher's."""
     lengths = [workload.length] if workload.length else token_lengths(run, runs)
     return {
@@ -148,7 +150,7 @@ def setting_fields(run: Run, runs: Sequence[Run], workload: Workload) -> Measure
     }
 
 
-def speed_fields(run: Run, runs: Sequence[Run], workload: Workload, seed: int) -> Measurement:
+def speed_fields(run: Run, runs: Sequence[Run], workload: Workload, seed: int) -> Fields:
     """Return the timing fields of a run at a workload: alone, against the teacher in torch and in its own runtime.
 
     Both are compared at the same threads, batch size and length; neither teacher is padded more than it must be.
@@ -184,7 +186,7 @@ def speed_fields(run: Run, runs: Sequence[Run], workload: Workload, seed: int) -
     }
 
 
-def device_fields(run: Run, workload: Workload, arithmetic: Arithmetic) -> Measurement:
+def device_fields(run: Run, workload: Workload, arithmetic: Arithmetic) -> Fields:
     """Return what the hardware says beside time: its own clock, energy, and the share of its peak."""
     turns = run.turns[workload]
     device_ms = [turn["device_ms"] for turn in turns]

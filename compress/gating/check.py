@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from compress.benchmarking.results.files import Measurement, read_results, rows_of
+from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.budgets import Budget, Tolerance, read_budgets
 from compress.gating.limits import (
@@ -130,7 +131,7 @@ def _judge_each(
 
 
 def _older(lines: Sequence[Measurement], baseline: str | Path | None, against: str | None) -> Comparison | None:
-    hosts = [line["host_id"] for line in lines]
+    hosts = [line.host_id for line in lines]
     if baseline is not None:
         return Comparison(lines, read_reference(baseline, hosts), str(baseline))
     if against is not None:

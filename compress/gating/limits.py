@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from compress.benchmarking.results import verdict
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import Measurement, is_reference, rows_of
+from compress.benchmarking.results.files import rows_of
 from compress.benchmarking.results.formatting import in_percent, in_points, megabytes, milliseconds, times
+from compress.benchmarking.results.schema import Measurement
 from compress.gating.budgets import Budget
 from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, VERBS, Figures, Judgement, interval, lost, subjects
 
@@ -22,7 +24,7 @@ _ONE_MODEL = ("data_sha256", "host_id", "model", "runtime", "device", "model_sha
 
 def first_of_its_model(line: Measurement, seen: set[tuple[object, ...]]) -> bool:
     """Tell whether no line of this model in this runtime was seen before, and remember it."""
-    key = tuple(line[name] for name in _ONE_MODEL)
+    key = tuple(getattr(line, name) for name in _ONE_MODEL)
     is_first = key not in seen
     seen.add(key)
     return is_first
@@ -30,37 +32,37 @@ def first_of_its_model(line: Measurement, seen: set[tuple[object, ...]]) -> bool
 
 def with_worst_noise(line: Measurement, lines: Sequence[Measurement]) -> Measurement:
     """Return a line that is as noisy as the noisier side of its speed-up: itself or the teacher in the same run."""
-    same = [x for x in lines if is_reference(x) and all(x[key] == line[key] for key in _ONE_TURN)]
-    return {**line, "noise": max(x["noise"] for x in (line, *same))}
+    same = [x for x in lines if x.is_reference and all(getattr(x, key) == getattr(line, key) for key in _ONE_TURN)]
+    return replace(line, noise=max(x.noise for x in (line, *same)))
 
 
 def judge(name: str, limit: float, line: Measurement, subject: str) -> Judgement | None:
     """Judge a line by the limit of that name; None where the line is what the limit is relative to."""
-    if name in RELATIVE and is_reference(line):
+    if name in RELATIVE and line.is_reference:
         return None
     return _JUDGES[name](name, limit, line, subject)
 
 
 def _drop(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
-    what = f"the loss of at most {in_points(limit)} of {line['metric_name']}"
+    what = f"the loss of at most {in_points(limit)} of {line.metric_name}"
     difference = figures_of(line, "difference_points", "difference")
     if difference is None:
         return unknown(gate, limit, line, subject, f"the loss of at most {in_points(limit)}", "metric")
     found = verdict.judge_drop_of(line, limit)
     figures = -difference[0], -difference[2], -difference[1]
-    return judged(gate, limit, figures, found, what, subject, lost, line["metric_rows"], "examples")
+    return judged(gate, limit, figures, found, what, subject, lost, line.metric_rows, "examples")
 
 
 def _metric(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
     def form(value: float) -> str:
-        return f"{100 * value:.2f}%" if in_percent(line["metric_name"]) else f"{value:.4f}"
+        return f"{100 * value:.2f}%" if in_percent(line.metric_name) else f"{value:.4f}"
 
     figures = figures_of(line, "metric", "metric")
     if figures is None:
         return unknown(gate, limit, line, subject, f"the metric of at least {limit:g}", "metric")
     found = _at_most(-figures[2], -figures[1], -limit)
-    what = f"the {line['metric_name']} of at least {form(limit)}"
-    return judged(gate, limit, figures, found, what, subject, form, line["metric_rows"], "examples")
+    what = f"the {line.metric_name} of at least {form(limit)}"
+    return judged(gate, limit, figures, found, what, subject, form, line.metric_rows, "examples")
 
 
 def _calibration(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
@@ -69,31 +71,31 @@ def _calibration(gate: str, limit: float, line: Measurement, subject: str) -> Ju
     if figures is None:
         return unknown(gate, limit, line, subject, what, "probabilities, and so no calibration error")
     found = _at_most(figures[1], figures[2], limit)
-    return judged(gate, limit, figures, found, what, subject, "{:.3f}".format, line["metric_rows"], "examples")
+    return judged(gate, limit, figures, found, what, subject, "{:.3f}".format, line.metric_rows, "examples")
 
 
 def _speedup(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
     key = gate.removeprefix("min_")
-    figures = line[key], line[f"{key}_low"], line[f"{key}_high"]
-    found = verdict.judge_speedup(*figures, limit, line["noisy"], line["noise"])
+    figures = getattr(line, key), getattr(line, f"{key}_low"), getattr(line, f"{key}_high")
+    found = verdict.judge_speedup(*figures, limit, line.noisy, line.noise)
     tokenizer = " with the tokenizer" if key != "speedup" else ""
-    what = f"the speed-up of at least {times(limit)}{tokenizer} at batch {line['batch_size']}"
-    return judged(gate, limit, figures, found, what, subject, times, line["rounds"], "rounds")
+    what = f"the speed-up of at least {times(limit)}{tokenizer} at batch {line.batch_size}"
+    return judged(gate, limit, figures, found, what, subject, times, line.rounds, "rounds")
 
 
 def _latency(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
-    figures = line["latency_p95_ms"], line["latency_p95_low_ms"], line["latency_p95_high_ms"]
-    found = verdict.judge_latency_p95(*figures, limit, line["noisy"], line["noise"])
-    what = f"the p95 latency of at most {milliseconds(limit)} at batch {line['batch_size']}"
-    return judged(gate, limit, figures, found, what, subject, milliseconds, line["rounds"], "rounds")
+    figures = line.latency_p95_ms, line.latency_p95_low_ms, line.latency_p95_high_ms
+    found = verdict.judge_latency_p95(*figures, limit, line.noisy, line.noise)
+    what = f"the p95 latency of at most {milliseconds(limit)} at batch {line.batch_size}"
+    return judged(gate, limit, figures, found, what, subject, milliseconds, line.rounds, "rounds")
 
 
 def _size(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
-    return _exact(gate, limit, line["size_bytes"], f"the size of at most {megabytes(limit)}", subject)
+    return _exact(gate, limit, line.size_bytes, f"the size of at most {megabytes(limit)}", subject)
 
 
 def _memory(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
-    return _exact(gate, limit, line["model_memory_bytes"], f"the memory of at most {megabytes(limit)}", subject)
+    return _exact(gate, limit, line.model_memory_bytes, f"the memory of at most {megabytes(limit)}", subject)
 
 
 def _exact(gate: str, limit: float, value: int, what: str, subject: str) -> Judgement:
@@ -124,13 +126,13 @@ def judged(
 
 def unknown(gate: str, limit: float, line: Measurement, subject: str, what: str, missing: str) -> Judgement:
     """Judge a line that lacks what the limit is about: it cannot be decided, and is never passed in silence."""
-    sentence = f"{subject}: {what} {VERBS[UNDECIDED]}: the {line['kind']} has no {missing}."
-    return Judgement(gate, subject, UNDECIDED, sentence, limit, None, None, None, line["metric_rows"], "examples")
+    sentence = f"{subject}: {what} {VERBS[UNDECIDED]}: the {line.kind} has no {missing}."
+    return Judgement(gate, subject, UNDECIDED, sentence, limit, None, None, None, line.metric_rows, "examples")
 
 
 def figures_of(line: Measurement, key: str, prefix: str) -> Figures | None:
     """Return a value and its interval; None where the line has not all of them."""
-    found = line[key], line[f"{prefix}_low"], line[f"{prefix}_high"]
+    found = getattr(line, key), getattr(line, f"{prefix}_low"), getattr(line, f"{prefix}_high")
     return None if None in found else found
 
 
@@ -154,7 +156,7 @@ _JUDGES: Mapping[str, Callable[[str, float, Measurement, str], Judgement]] = {
 def baselines_within(lines: Sequence[Measurement], budgets: Sequence[Budget]) -> list[str]:
     """Say which baselines are, or may be, within the loosest budget of a loss."""
     drops = [budget.max_accuracy_drop for budget in budgets if budget.max_accuracy_drop is not None]
-    baselines = [row.head for row in rows_of(lines) if row.head["kind"] == "baseline"]
+    baselines = [row.head for row in rows_of(lines) if row.head.kind == "baseline"]
     notes = [_note(baseline, max(drops)) for baseline in baselines if drops]
     return list(dict.fromkeys(note for note in notes if note))
 
@@ -168,8 +170,8 @@ def _note(baseline: Measurement, budget: float) -> str:
         return ""
     return (
         f"A baseline {'is' if found.outcome == verdict.WITHIN else 'may be'} within the budget of "
-        f"{in_points(budget)} of {baseline['metric_name']}, fitted on gold labels only: {baseline['model']}, "
-        f"{lost(-difference[0])} on {baseline['metric_rows']:,} examples "
+        f"{in_points(budget)} of {baseline.metric_name}, fitted on gold labels only: {baseline.model}, "
+        f"{lost(-difference[0])} on {baseline.metric_rows:,} examples "
         f"({interval(lost, -difference[2], -difference[1])})."
     )
 
@@ -182,11 +184,11 @@ def judge_over_seeds(limit: float, chosen: Sequence[Measurement], lines: Sequenc
 
     One seed says nothing about another: a recipe with a single one is undecided.
     """
-    chosen = [line for line in chosen if not is_reference(line)]
-    sets = {line["data_sha256"] for line in chosen}
-    asked = {(line["model"], line["runtime"], line["device"]): line for line in chosen}
+    chosen = [line for line in chosen if not line.is_reference]
+    sets = {line.data_sha256 for line in chosen}
+    asked = {(line.model, line.runtime, line.device): line for line in chosen}
     found = []
-    for mean in aggregate(line for line in lines if line["data_sha256"] in sets):
+    for mean in aggregate(line for line in lines if line.data_sha256 in sets):
         members = {(model, mean.runtime, mean.device) for model in mean.models}
         if members & set(asked):
             found.append(_judge(limit, mean))

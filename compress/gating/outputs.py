@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
-from compress.benchmarking.results.formatting import megabytes, plain, points, shown, table, times
+from compress.benchmarking.results.formatting import megabytes, plain, points, shown_metric, table, times
 from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, Change, Judgement, Verdict
 
 JSON_SCHEMA = 1
@@ -51,9 +51,9 @@ def change_table(changes: Sequence[Change]) -> str:
 
 def _change_row(change: Change) -> list[str]:
     then, now = change.then, change.now
-    metric = [shown(line) if line and line["metric"] is not None else "–" for line in (then, now)]
-    speed = [times(line["speedup"]) if line else "–" for line in (then, now)]
-    size = [megabytes(line["size_bytes"]) if line else "–" for line in (then, now)]
+    metric = [shown_metric(line) if line and line.metric is not None else "–" for line in (then, now)]
+    speed = [times(line.speedup) if line else "–" for line in (then, now)]
+    size = [megabytes(line.size_bytes) if line else "–" for line in (then, now)]
     lost = "–" if change.points is None else "{} ({} to {})".format(*map(points, change.points))
     ratio = "–" if change.speed_ratio is None else "{:.2f} ({:.2f} to {:.2f})".format(*change.speed_ratio)
     return [change.subject, *metric, lost, *speed, ratio, *size]

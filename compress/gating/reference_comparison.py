@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from compress.benchmarking.results import verdict
-from compress.benchmarking.results.files import Measurement
 from compress.benchmarking.results.formatting import in_points, times
+from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.gating.budgets import Tolerance
 from compress.gating.limits import first_of_its_model, judged, with_worst_noise
 from compress.gating.verdict import UNDECIDED, VERBS, Change, Figures, Judgement, lost, subjects
 
-_SAME_MODEL = ("metric_name", "model", "runtime", "device")
-_SAME_ROWS = (*_SAME_MODEL, "data_sha256", "model_sha256", "created")
-_SAME_SPEED = ("host_id", "threads", "batch_size", "length", "padding", "max_length")
+_SAME_MODEL = attrgetter("metric_name", "model", "runtime", "device")
+_SAME_ROWS = attrgetter("metric_name", "model", "runtime", "device", "data_sha256", "model_sha256", "created")
+_SAME_GOLD = attrgetter("data_sha256", "labels")
+_SAME_SPEED = attrgetter("host_id", "threads", "batch_size", "length", "padding", "max_length")
 
 
 @dataclass
@@ -39,8 +41,8 @@ class Comparison:
         names = subjects(chosen)
         for line in chosen:
             subject = names[id(line)]
-            known = [old for old in self.older if _alike(old, line, _SAME_MODEL)]
-            before = [old for old in known if old["data_sha256"] == line["data_sha256"]]
+            known = [old for old in self.older if _SAME_MODEL(old) == _SAME_MODEL(line)]
+            before = [old for old in known if old.data_sha256 == line.data_sha256]
             if before:
                 self._judge_known(line, subject, tolerance, before)
             elif known:
@@ -54,11 +56,11 @@ class Comparison:
     def _judge_known(
         self, line: Measurement, subject: str, tolerance: Tolerance, before: Sequence[Measurement]
     ) -> None:
-        here = [old for old in before if old["host_id"] == line["host_id"]]
-        like = [old for old in here if _alike(old, line, _SAME_SPEED)]
+        here = [old for old in before if old.host_id == line.host_id]
+        like = [old for old in here if _SAME_SPEED(old) == _SAME_SPEED(line)]
         then = _newest(like or here or before)
         difference = None
-        if not any(x[key] is None for x in (line, then) for key in ("metric", "metric_low", "metric_high")):
+        if not any(getattr(x, key) is None for x in (line, then) for key in ("metric", "metric_low", "metric_high")):
             difference = self._difference(line, then)
             if first_of_its_model(line, self.judged):
                 self.judgements.append(_judge_metric(line, subject, tolerance.max_drop, difference))
@@ -68,7 +70,7 @@ class Comparison:
             sides = with_worst_noise(line, self.lines), with_worst_noise(then, self.older)
             self.judgements.append(_judge_speed(*sides, subject, tolerance.max_slowdown, ratio))
         else:
-            missing = "with these settings" if here else f"on this host ({line['host_id']})"
+            missing = "with these settings" if here else f"on this host ({line.host_id})"
             self.notes.append(f"{subject}: {self.name} has no speed measured {missing}, so its speed is not compared.")
         self.changes.append(Change(subject, then, line, difference, ratio))
 
@@ -76,77 +78,71 @@ class Comparison:
         """Return now minus then in points: row by row where both keep their predictions, else from two intervals."""
         now_rows = _kept(self.lines, line, "predictions", _SAME_ROWS)
         then_rows = _kept(self.older, then, "predictions", _SAME_ROWS)
-        gold = _kept([*self.lines, *self.older], line, "gold", ("data_sha256", "labels"))
-        metric = METRICS.get(line["metric_name"])
-        is_paired = line["labels"] == then["labels"]  # a prediction is the number of a label
+        gold = _kept([*self.lines, *self.older], line, "gold", _SAME_GOLD)
+        metric = METRICS.get(line.metric_name or "")
+        is_paired = line.labels == then.labels  # a prediction is the number of a label
         if metric and is_paired and now_rows is not None and then_rows is not None and gold is not None:
             if len(now_rows) == len(then_rows) == len(gold):
-                classes = len(line["labels"])
+                classes = len(line.labels)
                 found = paired_difference(now_rows, then_rows, gold, metric=metric, classes=classes)
                 return found.points, found.low, found.high
         # Rows that cannot be paired: two separate intervals are wider.
-        half = 100 * math.hypot(*((x["metric_high"] - x["metric_low"]) / 2 for x in (line, then)))
-        difference = 100 * (line["metric"] - then["metric"])
+        half = 100 * math.hypot(*(((x.metric_high or 0.0) - (x.metric_low or 0.0)) / 2 for x in (line, then)))
+        difference = line.points_above(then)
         return difference, difference - half, difference + half
 
     def _note_what_is_gone(self, chosen: Sequence[Measurement]) -> None:
-        there = {(line["model"], line["runtime"]) for line in self.lines}
-        gone = [old for old in self.older if old["kind"] == "model" and (old["model"], old["runtime"]) not in there]
-        for (model, runtime), old in {(old["model"], old["runtime"]): old for old in gone}.items():
+        there = {(line.model, line.runtime) for line in self.lines}
+        gone = [old for old in self.older if old.kind == "model" and (old.model, old.runtime) not in there]
+        for (model, runtime), old in {(old.model, old.runtime): old for old in gone}.items():
             if not any(change.now is None and change.then is old for change in self.changes):
                 self.notes.append(f"{model} in {runtime} is in {self.name} and not in these results.")
                 self.changes.append(Change(f"{model} in {runtime}", old, None))
 
 
-def _alike(first: Mapping[str, Any], second: Mapping[str, Any], keys: Sequence[str]) -> bool:
-    return all(first[key] == second[key] for key in keys)
-
-
 def _newest(lines: Sequence[Measurement]) -> Measurement:
     """Return the line of the newest run, and of its batch sizes the smallest."""
-    return max(lines, key=lambda line: (line["created"], -line["batch_size"]))
+    return max(lines, key=lambda line: (line.created, -line.batch_size))
 
 
-def _kept(lines: Sequence[Measurement], like: Measurement, key: str, same: Sequence[str]) -> np.ndarray | None:
-    found = next((np.asarray(x[key]) for x in lines if key in x and _alike(x, like, same)), None)
+def _kept(lines: Sequence[Measurement], like: Measurement, key: str, same: attrgetter[Any]) -> np.ndarray | None:
+    found = next((np.asarray(getattr(x, key)) for x in lines if getattr(x, key) and same(x) == same(like)), None)
     return found if found is not None and found.ndim == 1 and found.size and found.dtype.kind in "if" else None
 
 
 def _on_other_data(line: Measurement, subject: str, budget: float, older: str) -> Judgement:
     sentence = (
         f"{subject}: the loss of at most {in_points(budget)} against {older} {VERBS[UNDECIDED]}: it was measured there "
-        f"on other data than {line['data']} ({line['metric_rows']:,} examples); write it anew with --update-baseline."
+        f"on other data than {line.data} ({line.metric_rows:,} examples); write it anew with --update-baseline."
     )
     return Judgement(
-        "baseline_drop", subject, UNDECIDED, sentence, budget, None, None, None, line["metric_rows"], "examples"
+        "baseline_drop", subject, UNDECIDED, sentence, budget, None, None, None, line.metric_rows, "examples"
     )
 
 
 def _judge_metric(line: Measurement, subject: str, budget: float, difference: Figures) -> Judgement:
     value, low, high = difference
-    found = verdict.judge_drop(value, low, high, budget, line["metric_rows"])
-    what = f"the loss of at most {in_points(budget)} of {line['metric_name']} against the baseline"
+    found = verdict.judge_drop(value, low, high, budget, line.metric_rows)
+    what = f"the loss of at most {in_points(budget)} of {line.metric_name} against the baseline"
     figures = -value, -high, -low
-    return judged("baseline_drop", budget, figures, found, what, subject, lost, line["metric_rows"], "examples")
+    return judged("baseline_drop", budget, figures, found, what, subject, lost, line.metric_rows, "examples")
 
 
 def _speed_ratio(line: Measurement, then: Measurement) -> Figures:
     """Return the ratio of two speed-ups of separate runs: their logarithms have independent errors."""
     try:
-        ratio = line["speedup"] / then["speedup"]
-        half = math.hypot(*(math.log(x["speedup_high"] / x["speedup_low"]) / 2 for x in (line, then)))
+        ratio = line.speedup / then.speedup
+        half = math.hypot(*(math.log(x.speedup_high / x.speedup_low) / 2 for x in (line, then)))
     except (ValueError, ZeroDivisionError):  # a speed-up of 0 decides nothing
         return math.nan, math.nan, math.nan
     return ratio, ratio * math.exp(-half), ratio * math.exp(half)
 
 
 def _judge_speed(line: Measurement, then: Measurement, subject: str, slowdown: float, ratio: Figures) -> Judgement:
-    noisy = [x["noise"] for x in (line, then) if x["noisy"]]
+    noisy = [x.noise for x in (line, then) if x.noisy]
     found = verdict.judge_speedup(*ratio, 1 - slowdown, bool(noisy), max(noisy, default=0.0))
     what = (
-        f"the speed-up of at least {1 - slowdown:.0%} of the baseline's at batch {line['batch_size']} "
-        f"({times(line['speedup'])} now, {times(then['speedup'])} then)"
+        f"the speed-up of at least {1 - slowdown:.0%} of the baseline's at batch {line.batch_size} "
+        f"({times(line.speedup)} now, {times(then.speedup)} then)"
     )
-    return judged(
-        "baseline_speed", 1 - slowdown, ratio, found, what, subject, "{:.0%}".format, line["rounds"], "rounds"
-    )
+    return judged("baseline_speed", 1 - slowdown, ratio, found, what, subject, "{:.0%}".format, line.rounds, "rounds")

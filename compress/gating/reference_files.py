@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from compress.benchmarking.results.files import Measurement, parse_results, read_results, write_results
+from compress.benchmarking.results.files import parse_results, read_results, write_results
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.git_reference import open_tree
 
@@ -57,7 +58,7 @@ def update_baseline(directory: str | Path, lines: Sequence[Measurement]) -> list
         raise CompressError(f"--update-baseline {directory} is a file; give the directory that holds one file a host")
     by_host: dict[str, list[Measurement]] = {}
     for line in lines:
-        by_host.setdefault(line["host_id"], []).append(line)
+        by_host.setdefault(line.host_id, []).append(line)
     for host in by_host:
         if not _HOST.fullmatch(host):
             raise CompressError(f"host_id {host!r} cannot name a file; run the benchmark again")
@@ -79,7 +80,7 @@ def _of_hosts(
     lines: list[Measurement] = []
     for name in own + others:
         found = read(name)
-        strangers = {line["host_id"] for line in found} - {name.removesuffix(SUFFIX)}
+        strangers = {line.host_id for line in found} - {name.removesuffix(SUFFIX)}
         if strangers:
             raise CompressError(
                 f"{where}/{name} holds lines of another host ({', '.join(sorted(strangers))}); a baseline is named "

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
-from compress.benchmarking.results.files import Measurement, Row
+from compress.benchmarking.results.files import Row
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError, did_you_mean
 
 _PATTERNS = ("model", "runtime", "device", "data")
@@ -54,23 +55,23 @@ def select(selector: Selector, rows: Sequence[Row], *, source: str) -> list[Meas
     for name in _PATTERNS:
         left = _narrowed(left, name, selector, _matcher(name, getattr(selector, name)), source)
     if selector.threads is not None:
-        left = _narrowed(left, "threads", selector, lambda row: row.head["threads"] == selector.threads, source)
-    left = _narrowed(left, "length", selector, lambda row: row.head["length"] == selector.length, source)
+        left = _narrowed(left, "threads", selector, lambda row: row.head.threads == selector.threads, source)
+    left = _narrowed(left, "length", selector, lambda row: row.head.length == selector.length, source)
     if selector.batch_size is None:
         return [row.head for row in left]
-    lines = [line for row in left for line in row.lines if line["batch_size"] == selector.batch_size]
+    lines = [line for row in left for line in row.lines if line.batch_size == selector.batch_size]
     if not lines:
-        sizes = {line["batch_size"] for row in left for line in row.lines}
+        sizes = {line.batch_size for row in left for line in row.lines}
         raise _nothing(selector, "batch_size", sorted(map(str, sizes), key=int), source)
     return lines
 
 
 def _matcher(name: str, pattern: str) -> Callable[[Row], bool]:
     def matches(row: Row) -> bool:
-        value = str(row.head[name])
+        value = str(getattr(row.head, name))
         if value == pattern:
             return True
-        return fnmatchcase(value, pattern) and (name != "model" or row.head["kind"] == "model")
+        return fnmatchcase(value, pattern) and (name != "model" or row.head.kind == "model")
 
     return matches
 
@@ -87,10 +88,10 @@ def _narrowed(
 
 def _shown(row: Row, name: str) -> str:
     """Return a value for a list of what there is; of a model its kind too, as patterns find models only."""
-    value = row.head[name]
+    value = getattr(row.head, name)
     if name == "length" and value is None:
         return "the data's own rows"
-    return f"{value} ({row.head['kind']})" if name == "model" and row.head["kind"] != "model" else str(value)
+    return f"{value} ({row.head.kind})" if name == "model" and row.head.kind != "model" else str(value)
 
 
 def _nothing(selector: Selector, name: str, there: Sequence[str], source: str) -> CompressError:

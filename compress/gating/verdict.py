@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Measurement
 from compress.benchmarking.results.formatting import points
+from compress.benchmarking.results.schema import Measurement
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
 EXIT_CODES = {HOLDS: 0, BROKEN: 1, UNDECIDED: 3}
@@ -85,14 +85,14 @@ _SETTINGS = {
 
 def subjects(lines: Sequence[Measurement]) -> dict[int, str]:
     """Name each line, by its ``id()``: model and runtime, and of the settings those that differ between the lines."""
-    vary = [key for key in _SETTINGS if len({line[key] for line in lines}) > 1]
+    vary = [key for key in _SETTINGS if len({getattr(line, key) for line in lines}) > 1]
     return {id(line): _subject(line, vary) for line in lines}
 
 
 def _subject(line: Measurement, vary: Sequence[str]) -> str:
-    keys = [key for key in _SETTINGS if key in vary or (key == "device" and line[key] != "cpu")]
-    settings = [_SETTINGS[key].format(line[key]) for key in keys if line[key] is not None]
-    return ", ".join([f"{line['model']} in {line['runtime']}", *settings])
+    keys = [key for key in _SETTINGS if key in vary or (key == "device" and getattr(line, key) != "cpu")]
+    settings = [_SETTINGS[key].format(getattr(line, key)) for key in keys if getattr(line, key) is not None]
+    return ", ".join([f"{line.model} in {line.runtime}", *settings])
 
 
 def interval(form: Callable[[float], str], low: float, high: float) -> str:

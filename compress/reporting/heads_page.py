@@ -47,7 +47,7 @@ def holm(p_values: Sequence[float | None], level: float) -> list[bool]:
 def _verdict(study: Mapping[str, Any], significant: Sequence[bool]) -> list[str]:
     heads, metric = sum(study["heads_per_layer"]), study["metric"]
     told = [
-        f"{metric.capitalize()} of the whole model: {shown({'metric': study['value'], 'metric_name': metric})} on "
+        f"{metric.capitalize()} of the whole model: {shown(study['value'], metric)} on "
         f"{study['validation_rows']:,} rows; heads were scored on {study['scoring_rows']:,} others.",
     ]
     tested = any(one["mcnemar_p"] is not None for one in study["ablation"])
@@ -260,7 +260,7 @@ def _correlations(study: Mapping[str, Any]) -> Figure:
 
 
 def _value(study: Mapping[str, Any], one: Mapping[str, Any]) -> list[Cell]:
-    value = shown({"metric": one["value"], "metric_name": study["metric"]})
+    value = shown(one["value"], study["metric"])
     return [
         Cell(value, "", one["value"]),
         Cell(points(one["points"]), f"{points(one['low'])} to {points(one['high'])}", one["points"]),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Measurement, Row, is_control_of, is_reference
+from compress.benchmarking.results.files import Row, is_control_of
+from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, judge_drop_of
 
 
@@ -16,30 +17,30 @@ def best_row(rows: Sequence[Row], budget_points: float = 1.0) -> Row | None:
     loses least, of those that may be within the budget if there are any. Among models judged alike, one whose speed
     was too noisy to say comes last: noise in speed says nothing about quality.
     """
-    models = [row for row in rows if row.head["kind"] == "model" and row.head["metric"] is not None]
+    models = [row for row in rows if row.head.kind == "model" and row.head.metric is not None]
     for outcome in (WITHIN, UNDECIDED):
         good = [row for row in models if _holds(row.head, outcome, budget_points)]
-        if quiet := [row for row in good if not row.head["noisy"]]:
-            return max(quiet, key=lambda row: float(row.head["speedup"]))
+        if quiet := [row for row in good if not row.head.noisy]:
+            return max(quiet, key=lambda row: float(row.head.speedup))
         if good:
-            return max(good, key=lambda row: float(row.head["metric"]))
-    return max(models, key=lambda row: (not _is_worse(row.head, budget_points), row.head["metric"]), default=None)
+            return max(good, key=lambda row: row.head.metric or 0.0)
+    return max(models, key=lambda row: (not _is_worse(row.head, budget_points), row.head.metric), default=None)
 
 
 def faster_row(best: Row | None, rows: Sequence[Row], budget_points: float = 1.0) -> Row | None:
     """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
     judged = judge(best.head, budget_points) if best else None
-    if best is None or best.head["noisy"] or judged is None or judged.outcome != WITHIN:
+    if best is None or best.head.noisy or judged is None or judged.outcome != WITHIN:
         return None
     open_ones = [
         row
         for row in rows
-        if row.head["kind"] == "model"
-        and not row.head["noisy"]
-        and row.head["speedup_low"] > best.head["speedup_high"]
+        if row.head.kind == "model"
+        and not row.head.noisy
+        and row.head.speedup_low > best.head.speedup_high
         and _holds(row.head, UNDECIDED, budget_points)
     ]
-    return max(open_ones, key=lambda row: float(row.head["speedup"]), default=None)
+    return max(open_ones, key=lambda row: float(row.head.speedup), default=None)
 
 
 def leaders(rows: Sequence[Row], budget_points: float = 1.0) -> list[Row]:
@@ -53,15 +54,15 @@ def taken_apart(rows: Sequence[Row], lines: Sequence[Measurement]) -> list[list[
 
     That is itself and its int8, in every runtime, by the largest batch size, where times are longest and known best.
     """
-    pruned = dict.fromkeys(line["parents"][0] for line in lines if line["kind"] == "pruning-step")
-    made = [[row for row in rows if sha in (row.head["model_sha256"], *row.head["parents"][:1])] for sha in pruned]
-    return [sorted(own, key=lambda row: -float(row.bulk["speedup"])) for own in made if own]
+    pruned = dict.fromkeys(line.parents[0] for line in lines if line.kind == "pruning-step")
+    made = [[row for row in rows if sha in (row.head.model_sha256, *row.head.parents[:1])] for sha in pruned]
+    return [sorted(own, key=lambda row: -float(row.bulk.speedup)) for own in made if own]
 
 
 def teacher_row(rows: Sequence[Row], of: Row | None = None) -> Row | None:
     """Return the teacher in torch, where it is among the rows; of several that of the same run as ``of``."""
-    found = [row for row in rows if is_reference(row.head)]
-    return next((row for row in found if of and row.head["created"] == of.head["created"]), found[0] if found else None)
+    found = [row for row in rows if row.head.is_reference]
+    return next((row for row in found if of and row.head.created == of.head.created), found[0] if found else None)
 
 
 def control_pair(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
@@ -71,37 +72,35 @@ def control_pair(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
     int8 model it is the student before int8 that is compared, so that int8 is not in the difference; in the model's own
     runtime if both are there.
     """
-    name = row.head["model"]
-    controls = [other for other in rows if other.head["metric"] is not None and is_control_of(other.head, [row.head])]
-    controls.sort(key=lambda o: (o.head["control_of"] != name, o.head["runtime"] != row.head["runtime"]))
+    name = row.head.model
+    controls = [other for other in rows if other.head.metric is not None and is_control_of(other.head, [row.head])]
+    controls.sort(key=lambda o: (o.head.control_of != name, o.head.runtime != row.head.runtime))
     if not controls:
         return None
     control = controls[0]
-    students = [other for other in rows if other.head["model"] in _before_int8(row.head, control.head, rows)]
-    students.sort(key=lambda other: other.head["runtime"] != control.head["runtime"])
-    if not students and row.head["stage"] == "quantize":
+    students = [other for other in rows if other.head.model in _before_int8(row.head, control.head, rows)]
+    students.sort(key=lambda other: other.head.runtime != control.head.runtime)
+    if not students and row.head.stage == "quantize":
         return None  # the student before int8 was not measured, and int8 would be in the difference
     return (students or [row])[0], control
 
 
 def _before_int8(line: Measurement, control: Measurement, rows: Sequence[Row]) -> set[str]:
     """Return the names of the student that a control of a line is compared with."""
-    if not line.get("control"):
-        return {control["control_of"]}
-    if line["stage"] != "quantize":
-        return {line["model"]}
+    if not line.control:
+        return {control.control_of}
+    if line.stage != "quantize":
+        return {line.model}
     return {
-        other.head["model"]
-        for other in rows
-        if other.head["kind"] == "model" and other.head["model_sha256"] in line["parents"]
+        other.head.model for other in rows if other.head.kind == "model" and other.head.model_sha256 in line.parents
     }
 
 
 def judged_baselines(rows: Sequence[Row], budget_points: float, outcome: str) -> list[Row]:
     """Return the baselines whose loss is judged so, the most accurate first."""
-    baselines = [row for row in rows if row.head["kind"] == "baseline" and row.head["metric"] is not None]
+    baselines = [row for row in rows if row.head.kind == "baseline" and row.head.metric is not None]
     found = [row for row in baselines if (told := judge(row.head, budget_points)) and told.outcome == outcome]
-    return sorted(found, key=lambda row: -float(row.head["metric"]))
+    return sorted(found, key=lambda row: -(row.head.metric or 0.0))
 
 
 def _is_worse(line: Measurement, budget_points: float) -> bool:
@@ -112,7 +111,7 @@ def _is_worse(line: Measurement, budget_points: float) -> bool:
 def _holds(line: Measurement, outcome: str, budget_points: float) -> bool:
     """Tell whether a line is judged so, and loses no more than the budget as far as its rows say."""
     judged = judge(line, budget_points)
-    return judged is not None and judged.outcome == outcome and line["difference_points"] >= -budget_points
+    return judged is not None and judged.outcome == outcome and (line.difference_points or 0.0) >= -budget_points
 
 
 __all__ = ["UNDECIDED", "WITHIN", "WORSE", "Judged", "judge"]
@@ -133,7 +132,7 @@ class Judged:
 
 def judge(line: Measurement, budget_points: float) -> Judged | None:
     """Judge the loss of a line against a budget in points; nothing where it has no metric to compare."""
-    if line["difference_points"] is None:
+    if line.difference_points is None:
         return None
     found = judge_drop_of(line, budget_points)
     more = found.sentence.removeprefix(f"{UNDECIDED}: ") if found.outcome == UNDECIDED else ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compress.benchmarking.results.files import Measurement, rows_of
+from compress.benchmarking.results.files import rows_of
+from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts.pruning_curve import Curve, draw_curve
 from compress.reporting.leaders import leaders
 from compress.reporting.provenance import Known, Lock, Origin, known_models, left_out, origins
@@ -63,11 +64,11 @@ def view(
     chosen = options or Options()
     measured = gather(lines)
     best = [row for part in measured for row in leaders(part.rows, chosen.budget_points)]
-    studies = sorted({line["study"] for line in lines if line["study"]})
+    studies = sorted({line.study for line in lines if line.study})
     return Page(
-        title=chosen.title or ", ".join(studies) or f"Compression on {lines[0]['data']}",
+        title=chosen.title or ", ".join(studies) or f"Compression on {lines[0].data}",
         budget_points=chosen.budget_points,
-        hosts=len({line["host_id"] for line in lines}),
+        hosts=len({line.host_id for line in lines}),
         sections=[section(part, chosen.budget_points, chosen.texts) for part in measured],
         curves=[draw_curve(*curve) for curve in curves],
         costs=costs_of(rows_of(lines), best, chosen.prices, chosen.currency),

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.lockfile import lock_path
-from compress.benchmarking.results.files import Measurement
 from compress.benchmarking.results.formatting import NONE, plural
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 
 _LIBRARIES_SHOWN = ("compress", "torch", "transformers", "onnxruntime", "openvino", "python")
@@ -49,25 +49,25 @@ def origins(lines: Iterable[Measurement]) -> list[Origin]:
     """Return every run among the lines."""
     found: dict[tuple[Any, ...], Origin] = {}
     for line in lines:
-        key = (line["created"], line["host_id"], line["command"], line["data_sha256"], line["device"])
+        key = (line.created, line.host_id, line.command, line.data_sha256, line.device)
         if key not in found:
-            found[key] = Origin(_facts(line), line["command"])
+            found[key] = Origin(_facts(line), line.command)
     return list(found.values())
 
 
 def _facts(line: Measurement) -> list[tuple[str, str]]:
-    host, versions = line["host"], line["versions"]
+    host, versions = line.host, line.versions
     flags = ", ".join(host.get("cpu_flags", [])) or "none of note"
     libraries = ", ".join(f"{name} {versions[name]}" for name in _LIBRARIES_SHOWN if name in versions)
     return [
-        ("When", line["created"]),
-        ("Data", f"{line['data']}, {plural(line['data_rows'], 'row')}, sha256 {line['data_sha256']}"),
+        ("When", line.created),
+        ("Data", f"{line.data}, {plural(line.data_rows, 'row')}, sha256 {line.data_sha256}"),
         ("Host", f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores, instruction sets: {flags}"),
         ("System", str(host.get("system", "unknown"))),
         ("GPU", ", ".join(map(str, host.get("gpu") or [])) or "none"),
         ("Versions", libraries),
-        ("Rounds and seed", f"{plural(line['rounds'], 'round')}, seed {line['seed']}"),
-        ("Rows cut to", plural(line["max_length"], "token")),
+        ("Rounds and seed", f"{plural(line.rounds, 'round')}, seed {line.seed}"),
+        ("Rows cut to", plural(line.max_length, "token")),
     ]
 
 
@@ -75,25 +75,25 @@ def known_models(lines: Iterable[Measurement]) -> list[Known]:
     """Return every model among the lines that is made of files, once; pruning steps, which nobody has, are left out."""
     found: dict[tuple[str, str], Known] = {}
     for line in lines:
-        if line["kind"] == "pruning-step":
+        if line.kind == "pruning-step":
             continue
-        heads, widths = line["heads_per_layer"], line["ffn_per_layer"]
+        heads, widths = line.heads_per_layer, line.ffn_per_layer
         shape = [f"{noun} {'/'.join(map(str, each))}" for noun, each in (("heads", heads), ("width", widths)) if each]
-        seed = NONE if line["training_seed"] is None else str(line["training_seed"])
-        found[line["model"], line["model_sha256"]] = Known(
-            line["model"],
-            line["recipe"] or NONE,
+        seed = NONE if line.training_seed is None else str(line.training_seed)
+        found[line.model, line.model_sha256] = Known(
+            line.model,
+            line.recipe or NONE,
             "; ".join(shape) or NONE,
             seed,
-            line["model_sha256"] or NONE,
-            line["tokenizer_sha256"] or NONE,
+            line.model_sha256 or NONE,
+            line.tokenizer_sha256 or NONE,
         )
     return list(found.values())
 
 
 def left_out(lines: Iterable[Measurement]) -> list[tuple[str, str]]:
     """Return what was asked for but could not be measured, with the reason."""
-    found = {(str(one["name"]), str(one["reason"])): None for line in lines for one in line["left_out"]}
+    found = {(str(one["name"]), str(one["reason"])): None for line in lines for one in line.left_out}
     return list(found)
 
 

@@ -70,11 +70,10 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
             f"Batch size {batch_size}: {shown_speeds}, each against the unpruned model in the same runtime, "
             f"{plural(at[0]['threads'], 'thread')}."
         )
-    value = {"metric": last["value"], "metric_name": found["metric"]}
     told.append(
-        f"{found['metric'].capitalize()} {shown(value)} on {found['rows']:,} rows of {found['split']}: "
-        f"{points(last['points'])} points ({points(last['low'])} to {points(last['high'])}) to the unpruned model. "
-        f"{_flattery(found)}"
+        f"{found['metric'].capitalize()} {shown(last['value'], found['metric'])} on {found['rows']:,} rows of "
+        f"{found['split']}: {points(last['points'])} points ({points(last['low'])} to {points(last['high'])}) to the "
+        f"unpruned model. {_flattery(found)}"
     )
     if vocabulary := found.get("vocabulary"):
         anew = vocabulary["fallbacks"]
@@ -126,7 +125,7 @@ def _removals(found: Mapping[str, Any], runtime: str) -> Figure:
                 Cell(count(cut["parameters"]), "", cut["parameters"]),
                 Cell(NONE if cut["flops"] is None else f"{cut['flops'] / 1e9:.3g}", "", cut["flops"]),
                 *(_speed(speeds[last, size]) for size in sizes),
-                Cell(shown({"metric": cut["value"], "metric_name": found["metric"]}), "", cut["value"]),
+                Cell(shown(cut["value"], found["metric"]), "", cut["value"]),
                 Cell(points(cut["points"]), span(points(cut["low"]), points(cut["high"])), cut["points"]),
             ]
         )
@@ -199,7 +198,7 @@ def _curve(found: Mapping[str, Any]) -> Figure:
             [
                 *(Cell(f"{point[f'{part}_removed']:,}", "", point[f"{part}_removed"]) for part in parts),
                 Cell(f"{100 * point['share_removed']:.0f}%", _mark(point), point["share_removed"]),
-                Cell(shown({"metric": point["value"], "metric_name": found["metric"]}), "", point["value"]),
+                Cell(shown(point["value"], found["metric"]), "", point["value"]),
                 Cell(points(point["points"]), span(points(point["low"]), points(point["high"])), point["points"]),
             ]
             for point in found["curve"]

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compress.benchmarking.results.files import Measurement, read_results
+from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.models.output_dir import write_atomically
 from compress.reporting.charts.pruning_curve import read_curve
@@ -97,7 +98,7 @@ def _read_texts(given: Sequence[TextSource | str | Path], lines: Sequence[Measur
         return {}
     from compress.data import content_sha256, open_source, read_examples
 
-    measured = {line["data_sha256"]: line["data"] for line in lines}
+    measured = {line.data_sha256: line.data for line in lines}
     found = {}
     for one in given:
         source = open_source(one, role="test", labelled=True) if isinstance(one, str | Path) else one

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Measurement, Row, is_reference, rows_of
+from compress.benchmarking.results.files import Row, rows_of
 from compress.benchmarking.results.formatting import in_percent, megabytes, metric_title, plural, points, span, times
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.charts.markers import ORDER
 from compress.reporting.charts.pareto import pareto_chart
@@ -82,24 +83,24 @@ def gather(lines: Sequence[Measurement]) -> list[Measured]:
     """
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for line in lines:
-        if line["kind"] not in {*ORDER, "pruning-step"} or line["device"] not in DEVICES:
+        if line.kind not in {*ORDER, "pruning-step"} or line.device not in DEVICES:
             raise CompressError(
-                f"{line['model']} is a {line['kind']!r} on {line['device']!r}, which this compress does not know; "
+                f"{line.model} is a {line.kind!r} on {line.device!r}, which this compress does not know; "
                 f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"
             )
-        groups.setdefault((line["data_sha256"], line["host_id"], line["device"]), []).append(line)
+        groups.setdefault((line.data_sha256, line.host_id, line.device), []).append(line)
     return [_measured(group) for group in groups.values()]
 
 
 def _measured(lines: list[Measurement]) -> Measured:
     everything = rows_of(lines)
-    lengths = {row.head["length"] for row in everything}
-    main = None if None in lengths else min(lengths)
-    swept = [row for row in everything if row.head["length"] == main]
-    threads = min(row.head["threads"] for row in swept)
-    rows = [row for row in swept if row.head["threads"] == threads]
-    fixed = [row for row in everything if row.head["length"] is not None and row.head["threads"] == threads]
-    rows.sort(key=lambda row: (not is_reference(row.head), ORDER[row.head["kind"]] > 0, -row.head["speedup"]))
+    lengths = {row.head.length for row in everything}
+    main = None if None in lengths else min(filter(None, lengths))
+    swept = [row for row in everything if row.head.length == main]
+    threads = min(row.head.threads for row in swept)
+    rows = [row for row in swept if row.head.threads == threads]
+    fixed = [row for row in everything if row.head.length is not None and row.head.threads == threads]
+    rows.sort(key=lambda row: (not row.head.is_reference, ORDER[row.head.kind] > 0, -row.head.speedup))
     return Measured(rows, swept, fixed, lines)
 
 
@@ -109,17 +110,17 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
     first, best = rows[0].head, best_row(rows, budget_points)
     judged = judge(best.head, budget_points) if best else None
     published = published_figures(rows)
-    speeds = [row.head["speedup"] for row in rows if not row.head["noisy"]]
-    kinds = [kind for kind in ORDER if any(row.head["kind"] == kind for row in rows)]
-    lengths = sorted({row.head["length"] for row in measured.fixed} - {first["length"]})
+    speeds = [row.head.speedup for row in rows if not row.head.noisy]
+    kinds = [kind for kind in ORDER if any(row.head.kind == kind for row in rows)]
+    lengths = sorted({row.head.length for row in measured.fixed if row.head.length} - {first.length or 0})
     return Section(
         title=_title(first),
-        data=first["data"],
-        data_sha256=first["data_sha256"],
-        host_id=first["host_id"],
-        device=first["device"],
-        threads=first["threads"],
-        length=first["length"],
+        data=first.data,
+        data_sha256=first.data_sha256,
+        host_id=first.host_id,
+        device=first.device,
+        threads=first.threads,
+        length=first.length,
         verdict=verdict(rows, budget_points),
         outcome=judged.outcome if judged else "",
         tiles=_tiles(best, rows) if best else [],
@@ -134,7 +135,7 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
         lengths_sweep=length_sweep(measured.fixed, best),
         at_lengths=[
             AtLength(
-                length, results_table.results([r for r in measured.fixed if r.head["length"] == length], budget_points)
+                length, results_table.results([r for r in measured.fixed if r.head.length == length], budget_points)
             )
             for length in lengths
         ],
@@ -155,7 +156,7 @@ def _waterfalls(measured: Measured, budget_points: float) -> list[Waterfall]:
             continue
         by_size: dict[int, Waterfall] = {}
         for row in made:
-            if by_size.keys() >= {row.head["batch_size"], row.bulk["batch_size"]}:
+            if by_size.keys() >= {row.head.batch_size, row.bulk.batch_size}:
                 break
             by_size = {fall.batch_size: fall for fall in waterfalls(row, measured.lines)} | by_size
         found += [by_size[size] for size in sorted(by_size)]
@@ -163,12 +164,12 @@ def _waterfalls(measured: Measured, budget_points: float) -> list[Waterfall]:
 
 
 def _title(line: Measurement) -> str:
-    host = line["host"]
+    host = line.host
     gpus = host.get("gpu") or []
-    machine = str(gpus[0]) if line["device"] == "cuda" and gpus else str(host.get("cpu", "unknown processor"))
-    place = f"{machine}, {plural(line['threads'], 'thread')}"
-    length = "" if line["length"] is None else f", every row {line['length']} tokens long"
-    return f"{line['data']} ({plural(line['data_rows'], 'row')}) on {place}{length}"
+    machine = str(gpus[0]) if line.device == "cuda" and gpus else str(host.get("cpu", "unknown processor"))
+    place = f"{machine}, {plural(line.threads, 'thread')}"
+    length = "" if line.length is None else f", every row {line.length} tokens long"
+    return f"{line.data} ({plural(line.data_rows, 'row')}) on {place}{length}"
 
 
 def _picture(rows: Sequence[Row], published: Sequence[Published]) -> Picture | None:
@@ -176,8 +177,8 @@ def _picture(rows: Sequence[Row], published: Sequence[Published]) -> Picture | N
     if not any(mark.metric is not None and mark.speedup is not None for mark in drawn):
         return None
     first = rows[0].head
-    name = first["metric_name"] or "metric"
-    title = f"{name} against speed-up at batch {first['batch_size']}"
+    name = first.metric_name or "metric"
+    title = f"{name} against speed-up at batch {first.batch_size}"
     scale = 100.0 if in_percent(name) else 1.0
     return Picture.both(
         lambda canvas: pareto_chart(drawn, title=title, y_label=metric_title(name), scale=scale, canvas=canvas)
@@ -188,16 +189,16 @@ def _tiles(best: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Return the figures of the best model that are read from afar."""
     line = best.head
     found = []
-    if not line["noisy"]:
-        interval = span(times(line["speedup_low"]), times(line["speedup_high"]))
-        found.append((times(line["speedup"]), f"speed, {interval}"))
-    if line["metric_kept_percent"] is not None:
-        found.append((f"{line['metric_kept_percent']:.1f}%", f"of the teacher’s {line['metric_name']} kept"))
-    if (line["size_ratio"] or 0) > 1.05:
-        found.append((times(line["size_ratio"]), f"smaller on disk, {megabytes(line['size_bytes'])}"))
+    if not line.noisy:
+        interval = span(times(line.speedup_low), times(line.speedup_high))
+        found.append((times(line.speedup), f"speed, {interval}"))
+    if line.metric_kept_percent is not None:
+        found.append((f"{line.metric_kept_percent:.1f}%", f"of the teacher’s {line.metric_name} kept"))
+    if line.size_ratio and line.size_ratio > 1.05:
+        found.append((times(line.size_ratio), f"smaller on disk, {megabytes(line.size_bytes)}"))
     pair = control_pair(best, rows)
     if pair is not None:
-        gain = points(100 * (pair[0].head["metric"] - pair[1].head["metric"]))
+        gain = points(pair[0].head.points_above(pair[1].head))
         bounds = gain_interval(pair[0].head, pair[1].head, teacher.head) if (teacher := teacher_row(rows)) else None
         interval = f", {span(*map(points, bounds))}" if bounds else ", without an interval"
         found.append((gain, f"points over the same student undistilled{interval}"))
@@ -206,16 +207,16 @@ def _tiles(best: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 def _notes(rows: Sequence[Row]) -> list[str]:
     line = rows[0].head
-    kinds = {row.head["kind"] for row in rows}
+    kinds = {row.head.kind for row in rows}
     found = [
-        f"Speed-ups are at batch {line['batch_size']}, against the teacher in torch fp32 on the same rows in the same "
-        f"rounds ({line['rounds']} interleaved rounds, median of per-round ratios, 95% bootstrap interval); "
+        f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32 on the same rows in the same "
+        f"rounds ({line.rounds} interleaved rounds, median of per-round ratios, 95% bootstrap interval); "
         "tokenisation is not in them unless a column says so.",
-        f"Texts have {line['tokens_median']:.0f} tokens in the median, {line['tokens_p95']:.0f} at the "
+        f"Texts have {line.tokens_median:.0f} tokens in the median, {line.tokens_p95:.0f} at the "
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
     ]
-    models = sum(row.head["kind"] == "model" for row in rows)
+    models = sum(row.head.kind == "model" for row in rows)
     if models > 1:
         found.append(
             f"The model named first was chosen among {models} rows on these examples, so that its figures "
@@ -237,9 +238,9 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         found.append(
             "A reference model has random weights: it is there to compare speeds with published ones; it has no metric."
         )
-    if any(row.head["tokenizer_inside"] for row in rows):
-        inside = ", ".join(sorted({row.head["model"] for row in rows if row.head["tokenizer_inside"]}))
+    if any(row.head.tokenizer_inside for row in rows):
+        inside = ", ".join(sorted({row.head.model for row in rows if row.head.tokenizer_inside}))
         found.append(f"Of {inside} the tokenisation cannot be told from the rest; it is in every speed of theirs.")
-    if len({row.head["created"] for row in rows}) > 1:
+    if len({row.head.created for row in rows}) > 1:
         found.append("The rows come from more than one run on this host; each speed-up is within its own run.")
     return found

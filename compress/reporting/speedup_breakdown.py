@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.results.files import Measurement, Row
+from compress.benchmarking.results.files import Row
 from compress.benchmarking.results.formatting import plural, precision, span, times
+from compress.benchmarking.results.schema import Measurement
 from compress.inference.timing import Ratio, speedup
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.waterfall import Bar, waterfall_chart
@@ -81,7 +83,7 @@ def waterfalls(best: Row, lines: Iterable[Measurement]) -> list[Waterfall]:
 
     ``lines`` are all that were measured; only those of the best row's own run, device, length and batch size are used.
     """
-    lines, sizes = list(lines), dict.fromkeys((best.head["batch_size"], best.bulk["batch_size"]))
+    lines, sizes = list(lines), dict.fromkeys((best.head.batch_size, best.bulk.batch_size))
     found = [_waterfall(_Run(best.head, lines, size)) for size in sizes]
     return [one for one in found if one is not None]
 
@@ -90,38 +92,36 @@ class _Run:
     """The lines of one run that may be compared, found by model, runtime, padding and threads."""
 
     def __init__(self, best: Measurement, lines: Iterable[Measurement], batch_size: int) -> None:
-        same = ("created", "data_sha256", "host_id", "device", "length")
+        same = attrgetter("created", "data_sha256", "host_id", "device", "length")
         self.best = best
         self.batch_size = batch_size
-        self.lines = [
-            line for line in lines if line["batch_size"] == batch_size and all(line[k] == best[k] for k in same)
-        ]
-        teachers = [line for line in self.lines if line["kind"] == "teacher"]
-        self.teacher = teachers[0]["model_sha256"] if teachers else ""
+        self.lines = [line for line in lines if line.batch_size == batch_size and same(line) == same(best)]
+        teachers = [line for line in self.lines if line.kind == "teacher"]
+        self.teacher = teachers[0].model_sha256 if teachers else ""
 
     def find(
         self, model: str, runtime: str, *, padding: str = "longest", threads: int | None = None
     ) -> Measurement | None:
-        wanted = (model, runtime, padding, self.best["threads"] if threads is None else threads)
+        wanted = (model, runtime, padding, self.best.threads if threads is None else threads)
         keys = ("model_sha256", "runtime", "padding", "threads")
-        return next((line for line in self.lines if tuple(line[key] for key in keys) == wanted), None)
+        return next((line for line in self.lines if tuple(getattr(line, key) for key in keys) == wanted), None)
 
     @property
     def itself(self) -> Measurement | None:
         """The best model at this batch size."""
-        return self.find(self.best["model_sha256"], self.best["runtime"])
+        return self.find(self.best.model_sha256, self.best.runtime)
 
     def knows(self, model: str) -> bool:
-        return any(line["model_sha256"] == model for line in self.lines)
+        return any(line.model_sha256 == model for line in self.lines)
 
     def steps(self, model: str) -> list[Measurement]:
         """Return a line of each shape that a pruned model had before its last removal, the smallest first."""
         found = {
-            line["model_sha256"]: line
+            line.model_sha256: line
             for line in self.lines
-            if line["kind"] == "pruning-step" and line["parents"][:1] == [model]
+            if line.kind == "pruning-step" and line.parents[:1] == [model]
         }
-        return sorted(found.values(), key=lambda line: -len(line.get("removals", [])))
+        return sorted(found.values(), key=lambda line: -len(line.removals))
 
 
 def _waterfall(run: _Run) -> Waterfall | None:
@@ -129,22 +129,22 @@ def _waterfall(run: _Run) -> Waterfall | None:
     pairs = [*_padding(run, missing), *_made(run, missing), *_threads(run, missing)]
     steps = []
     for name, before, after in pairs:
-        if before["noisy"] or after["noisy"]:
+        if before.noisy or after.noisy:
             missing.append(f"{name} (the host was too noisy)")
         else:
             steps.append(_step(name, before, after))
     first = run.find(run.teacher, REFERENCE_RUNTIME, padding="max_length") or run.find(run.teacher, REFERENCE_RUNTIME)
     last = pairs[-1][2] if pairs and pairs[-1][0].startswith("threads") else run.itself
-    if not steps or first is None or last is None or first["noisy"] or last["noisy"]:
+    if not steps or first is None or last is None or first.noisy or last.noisy:
         return None
     total = _step("all together", first, last)
-    start = "stock use" if first["padding"] == "max_length" else "the teacher in torch"
-    title = f"From {start} to {run.best['model']}, batch {run.batch_size}"
+    start = "stock use" if first.padding == "max_length" else "the teacher in torch"
+    title = f"From {start} to {run.best.model}, batch {run.batch_size}"
     product = 1.0
     for step in steps:
         product *= step.value
     return Waterfall(
-        run.batch_size, run.best["model"], steps, product, total, missing, _picture(title, steps, total), _note(run)
+        run.batch_size, run.best.model, steps, product, total, missing, _picture(title, steps, total), _note(run)
     )
 
 
@@ -167,7 +167,7 @@ def _made(run: _Run, missing: list[str]) -> list[Pair]:
     The runtime changes at the first model of the chain that was measured in both: at the teacher, if there is a choice.
     A model that was not measured where its neighbours were is stepped over: its step and the next one are told as one.
     """
-    runtime, chain = run.best["runtime"], _chain(run)
+    runtime, chain = run.best.runtime, _chain(run)
     both = [i for i, (_, model) in enumerate(chain) if run.find(model, REFERENCE_RUNTIME) and run.find(model, runtime)]
     switch = both[0] if both else 0
     found: list[Pair] = []
@@ -196,9 +196,9 @@ def _chain(run: _Run) -> list[tuple[str, str]]:
     """
     chain: list[tuple[str, str]] = []
     line = run.best
-    while line["model_sha256"] != run.teacher:
-        parents = line["parents"]
-        known = next((p for p in parents if p != line["model_sha256"] and run.knows(p)), None)
+    while line.model_sha256 != run.teacher:
+        parents = line.parents
+        known = next((p for p in parents if p != line.model_sha256 and run.knows(p)), None)
         is_direct = known is not None and known == parents[0]
         words, models = _words(line, run)
         if not is_direct and words[-1]:
@@ -206,7 +206,7 @@ def _chain(run: _Run) -> list[tuple[str, str]]:
         chain += zip([word or "another model" for word in words], models, strict=True)
         if known is None or known in {sha for _, sha in chain}:
             break
-        line = next(other for other in run.lines if other["model_sha256"] == known)
+        line = next(other for other in run.lines if other.model_sha256 == known)
     return [("", run.teacher), *reversed(chain)]
 
 
@@ -215,13 +215,13 @@ def _words(line: Measurement, run: _Run) -> tuple[list[str], list[str]]:
 
     Pruning is a step for each removal where the shapes between them were measured, else one.
     """
-    if line["stage"] == "quantize":
-        return [precision(line)], [line["model_sha256"]]
-    between = run.steps(line["model_sha256"])
-    removals = line.get("removals", [])
+    if line.stage == "quantize":
+        return [precision(line)], [line.model_sha256]
+    between = run.steps(line.model_sha256)
+    removals = line.removals
     if len(removals) != len(between) + 1:
-        return [_WORDS.get(line["stage"], "")], [line["model_sha256"]]
-    made = [line["model_sha256"], *(one["model_sha256"] for one in between)]
+        return [_WORDS.get(line.stage, "")], [line.model_sha256]
+    made = [line.model_sha256, *(one.model_sha256 for one in between)]
     return [_removed(removal) for removal in reversed(removals)], made
 
 
@@ -233,9 +233,9 @@ def _note(run: _Run) -> str:
     """Say that removals were taken apart with random weights, or how to take them apart."""
     notes = []
     for _, model in _chain(run)[1:]:
-        line = next(line for line in run.lines if line["model_sha256"] == model)
-        removals = line.get("removals", [])
-        if line["kind"] == "pruning-step":
+        line = next(line for line in run.lines if line.model_sha256 == model)
+        removals = line.removals
+        if line.kind == "pruning-step":
             notes.append("Shapes between removals were measured with random weights, which are as fast.")
         elif len(removals) > 1 and not run.steps(model):
             told = ", ".join(_removed(removal) for removal in removals)
@@ -252,17 +252,17 @@ def _threads(run: _Run, missing: list[str]) -> list[Pair]:
     more = [
         line
         for line in run.lines
-        if line["threads"] > best["threads"]
-        and line["padding"] == "longest"
-        and (line["model_sha256"], line["runtime"]) == (best["model_sha256"], best["runtime"])
+        if line.threads > best.threads
+        and line.padding == "longest"
+        and (line.model_sha256, line.runtime) == (best.model_sha256, best.runtime)
     ]
     if one is None or not more:
         missing.append("threads")
         return []
-    fastest = min([one, *more], key=lambda line: float(line["latency_p50_ms"]))
+    fastest = min([one, *more], key=lambda line: float(line.latency_p50_ms))
     if fastest is one:
         return []
-    return [(f"threads: {one['threads']} → {fastest['threads']}", one, fastest)]
+    return [(f"threads: {one.threads} → {fastest.threads}", one, fastest)]
 
 
 def _pair(name: str, before: Measurement | None, after: Measurement | None, missing: list[str]) -> list[Pair]:
@@ -273,13 +273,13 @@ def _pair(name: str, before: Measurement | None, after: Measurement | None, miss
 
 
 def _step(name: str, before: Measurement, after: Measurement) -> Step:
-    ratio: Ratio = speedup(before["latency_ms"], after["latency_ms"])
+    ratio: Ratio = speedup(before.latency_ms, after.latency_ms)
     return Step(name, _told(before), _told(after), ratio.value, ratio.low, ratio.high)
 
 
 def _told(line: Measurement) -> str:
-    padded = f", padded to {line['max_length']}" if line["padding"] == "max_length" else ""
-    return f"{line['model']} in {line['runtime']}{padded}, {plural(line['threads'], 'thread')}"
+    padded = f", padded to {line.max_length}" if line.padding == "max_length" else ""
+    return f"{line.model} in {line.runtime}{padded}, {plural(line.threads, 'thread')}"
 
 
 def _picture(title: str, steps: Sequence[Step], total: Step) -> Picture:

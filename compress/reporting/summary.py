@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.results.files import Measurement, Row, is_reference, rows_of
+from compress.benchmarking.results.files import Row, rows_of
 from compress.benchmarking.results.formatting import (
     NONE,
     count,
@@ -19,11 +19,12 @@ from compress.benchmarking.results.formatting import (
     noise_note,
     plural,
     points,
-    shown,
+    shown_metric,
     span,
     speed_or_noise,
     times,
 )
+from compress.benchmarking.results.schema import Interval, Measurement
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.reporting.leaders import (
     UNDECIDED,
@@ -74,19 +75,19 @@ def verdict(rows: Sequence[Row], budget_points: float = 1.0) -> list[str]:
 def _baseline_sentence(baseline: Row, teacher: Row, budget_points: float) -> str:
     line = baseline.head
     return (
-        f"{line['model']} alone is within {in_points(budget_points)} of the teacher: {shown(line)} against "
-        f"{shown(teacher.head)}, {_interval(line)}."
+        f"{line.model} alone is within {in_points(budget_points)} of the teacher: {shown_metric(line)} against "
+        f"{shown_metric(teacher.head)}, {_interval(line)}."
     )
 
 
 def _best_sentence(best: Row, judged: Judged, budget_points: float) -> str:
     line, budget = best.head, in_points(budget_points)
     speed = f"was measured on too noisy a host to say how fast it is{noise_note(line)}"
-    if not line["noisy"]:
-        speed = f"runs at {times(line['speedup'])} the speed of the teacher in torch{_in_same_runtime(line)}"
-    smaller = f", is {times(line['size_ratio'])} smaller on disk" if (line["size_ratio"] or 0) > 1.05 else ""
-    kept = line["metric_kept_percent"]
-    keeps = f" and keeps {kept:.1f}% of the {line['metric_name']}" if kept is not None else ""
+    if not line.noisy:
+        speed = f"runs at {times(line.speedup)} the speed of the teacher in torch{_in_same_runtime(line)}"
+    smaller = f", is {times(line.size_ratio)} smaller on disk" if line.size_ratio and line.size_ratio > 1.05 else ""
+    kept = line.metric_kept_percent
+    keeps = f" and keeps {kept:.1f}% of the {line.metric_name}" if kept is not None else ""
     if judged.outcome == WITHIN:
         return f"{best.title} is within {budget} of the teacher: it {speed}{smaller}{keeps}."
     if judged.outcome == UNDECIDED:
@@ -96,18 +97,19 @@ def _best_sentence(best: Row, judged: Judged, budget_points: float) -> str:
 
 def _in_same_runtime(line: Measurement) -> str:
     """Say how much of a speed is left over the teacher in the model's own runtime, where that is another one."""
-    if line["runtime"] == REFERENCE_RUNTIME or line["speedup_same_runtime"] is None:
+    if line.runtime == REFERENCE_RUNTIME or line.speedup_same_runtime is None:
         return ""
-    return f" ({times(line['speedup_same_runtime'])} that of the teacher in {line['runtime']})"
+    return f" ({times(line.speedup_same_runtime)} that of the teacher in {line.runtime})"
 
 
 def _accuracy_sentence(best: Row, teacher: Row, judged: Judged) -> str:
     line = best.head
+    assert line.difference is not None  # it was judged by it
+    value, low, high = line.difference
     return (
-        f"Its {line['metric_name']} is {shown(line)} against {shown(teacher.head)} on "
-        f"{line['metric_rows']:,} examples: {points(line['difference_points'])} points, and the data allow "
-        f"{span(points(line['difference_low']), points(line['difference_high']))} (95% paired interval)"
-        + (f"; {judged.more}." if judged.more else ".")
+        f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher.head)} on "
+        f"{line.metric_rows:,} examples: {points(value)} points, and the data allow "
+        f"{span(points(low), points(high))} (95% paired interval)" + (f"; {judged.more}." if judged.more else ".")
     )
 
 
@@ -115,7 +117,7 @@ def _faster_sentence(row: Row, budget_points: float) -> str:
     line, judged = row.head, judge(row.head, budget_points)
     assert judged is not None  # it was chosen by its verdict
     return (
-        f"{row.title} is faster still, {times(line['speedup'])}, at {_interval(line)}: whether that is within "
+        f"{row.title} is faster still, {times(line.speedup)}, at {_interval(line)}: whether that is within "
         f"{in_points(budget_points)} is undecided; {judged.more}."
     )
 
@@ -126,8 +128,8 @@ def _control_sentence(row: Row, teacher: Row, rows: Sequence[Row]) -> list[str]:
         return []
     student, control = (one.head for one in pair)
     sentence = (
-        f"{student['model']} trained on gold labels only reaches {shown(control)} instead of {shown(student)}: "
-        f"distillation is worth {points(100 * (student['metric'] - control['metric']))} points"
+        f"{student.model} trained on gold labels only reaches {shown_metric(control)} instead of "
+        f"{shown_metric(student)}: distillation is worth {points(student.points_above(control))} points"
     )
     bounds = gain_interval(student, control, teacher.head)
     if bounds is None:
@@ -138,16 +140,16 @@ def _control_sentence(row: Row, teacher: Row, rows: Sequence[Row]) -> list[str]:
 
 def _other_baselines(rows: Sequence[Row], budget_points: float) -> list[str]:
     """Say of the best baseline that is not within the budget how far it is."""
-    baselines = [row for row in rows if row.head["kind"] == "baseline" and row.head["difference_points"] is not None]
+    baselines = [row for row in rows if row.head.kind == "baseline" and row.head.difference_points is not None]
     undecided = judged_baselines(rows, budget_points, UNDECIDED)
-    best = next(iter(undecided), max(baselines, key=lambda row: float(row.head["metric"]), default=None))
+    best = next(iter(undecided), max(baselines, key=lambda row: row.head.metric or 0.0, default=None))
     if best is None:
         return []
     judged = judge(best.head, budget_points)
     if undecided and judged is not None:
-        return [f"{best.head['model']} alone may be enough, at {_interval(best.head)}: undecided; {judged.more}."]
+        return [f"{best.head.model} alone may be enough, at {_interval(best.head)}: undecided; {judged.more}."]
     budget = in_points(budget_points)
-    return [f"No baseline is within {budget}: the best, {best.head['model']}, is at {_interval(best.head)}."]
+    return [f"No baseline is within {budget}: the best, {best.head.model}, is at {_interval(best.head)}."]
 
 
 def _faster_competitor(best: Row, rows: Sequence[Row], budget_points: float) -> list[str]:
@@ -155,42 +157,40 @@ def _faster_competitor(best: Row, rows: Sequence[Row], budget_points: float) -> 
 
     Where tokenisation cannot be told from the competitor's time it is counted on both sides.
     """
-    if best.head["noisy"]:
+    if best.head.noisy:
         return []
     faster = [
         row
         for row in rows
-        if row.head["kind"] == "competitor"
-        and not row.head["noisy"]
+        if row.head.kind == "competitor"
+        and not row.head.noisy
         and _is_surely_faster(row.head, best.head)
         and (judged := judge(row.head, budget_points))
         and judged.outcome in (WITHIN, UNDECIDED)
     ]
-    first = max(faster, key=lambda row: float(row.head["speedup"]), default=None)
+    first = max(faster, key=lambda row: float(row.head.speedup), default=None)
     if first is None:
         return []
     line, judged = first.head, judge(first.head, budget_points)
     found = f"within {in_points(budget_points)}"
     if judged and judged.outcome == UNDECIDED:
         found = f"whether that is {found} is undecided"
-    inside = ", tokenisation included" if line["tokenizer_inside"] else ""
-    return [
-        f"A competitor is faster: {first.title} at {times(line['speedup'])}{inside}, at {_interval(line)}: {found}."
-    ]
+    inside = ", tokenisation included" if line.tokenizer_inside else ""
+    return [f"A competitor is faster: {first.title} at {times(line.speedup)}{inside}, at {_interval(line)}: {found}."]
 
 
 def _is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
-    key = "speedup_with_tokenizer" if competitor["tokenizer_inside"] else "speedup"
-    return bool(competitor[f"{key}_low"] > best[f"{key}_high"])
+    key = "speedup_with_tokenizer" if competitor.tokenizer_inside else "speedup"
+    return bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
 
 
 def noise_sentences(rows: Sequence[Row]) -> list[str]:
     """Say which speeds the host was too noisy for, if any."""
-    noisy = [row for row in rows if any(line["noisy"] for line in row.lines)]
+    noisy = [row for row in rows if any(line.noisy for line in row.lines)]
     if not noisy:
         return []
-    worst = max(noisy, key=lambda row: max(float(line["noise"]) for line in row.lines))
-    noise = max(line["noise"] for line in worst.lines)
+    worst = max(noisy, key=lambda row: max(float(line.noise) for line in row.lines))
+    noise = max(line.noise for line in worst.lines)
     return [
         f"The host was too noisy to tell {plural(len(noisy), 'speed')} of {len(rows)}: the same work varied by up to "
         f"{noise:.0%} ({worst.title}). Those speeds are not shown; measure them again on a quieter host."
@@ -198,17 +198,18 @@ def noise_sentences(rows: Sequence[Row]) -> list[str]:
 
 
 def _interval(line: Measurement) -> str:
-    low, high = points(line["difference_low"]), points(line["difference_high"])
-    return f"{points(line['difference_points'])} points ({span(low, high)})"
+    assert line.difference is not None  # it was judged by it
+    value, low, high = map(points, line.difference)
+    return f"{value} points ({span(low, high)})"
 
 
 def gain_interval(model: Measurement, control: Measurement, teacher: Measurement) -> tuple[float, float] | None:
     """Return the paired 95% interval of a model against its control, where the lines keep their predictions."""
-    columns = (model.get("predictions"), control.get("predictions"), teacher.get("gold"))
-    if any(column is None for column in columns):
+    columns = (model.predictions, control.predictions, teacher.gold)
+    if not all(columns):
         return None
     predicted, reference, gold = (np.asarray(column) for column in columns)
-    metric, classes = METRICS[model["metric_name"]], len(model["labels"])
+    metric, classes = METRICS[model.metric_name or ""], len(model.labels)
     found = paired_difference(predicted, reference, gold, metric=metric, classes=classes)
     return found.low, found.high
 
@@ -220,17 +221,17 @@ def results_table(lines: Sequence[Measurement]) -> Table:
 
     rows = rows_of(lines)
     head, bulk = (teacher_row(rows) or rows[0]).head, rows[0].bulk
-    settings = [key for key in ("threads", "length", "padding") if len({row.head[key] for row in rows}) > 1]
-    table = Table(title=f"{head['metric_name']} on {escape(head['data'])}, {head['data_rows']:,} rows")
+    settings = [key for key in ("threads", "length", "padding") if len({getattr(row.head, key) for row in rows}) > 1]
+    table = Table(title=f"{head.metric_name} on {escape(head.data)}, {head.data_rows:,} rows")
     table.add_column("model", overflow="fold")
     table.add_column("runtime")
     for name in (
         *settings,
-        metric_title(head["metric_name"]),
+        metric_title(head.metric_name),
         "points to teacher",
-        f"speed-up, batch {head['batch_size']}",
-        f"p50, batch {head['batch_size']}",
-        f"rows/s, batch {bulk['batch_size']}",
+        f"speed-up, batch {head.batch_size}",
+        f"p50, batch {head.batch_size}",
+        f"rows/s, batch {bulk.batch_size}",
         "parameters",
         "disk",
         "memory",
@@ -238,26 +239,25 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     ):
         table.add_column(name, justify="right")
     for row in rows:
-        line, base = row.head, is_reference(row.head)
+        line, base = row.head, row.head.is_reference
+        speedup = Interval(line.speedup, line.speedup_low, line.speedup_high)
         cells = [
-            escape(line["model"]) + (f" ({line['kind']})" if line["kind"] != "model" else ""),
-            line["runtime"],
-            *(str(line[key] if line[key] is not None else "own") for key in settings),
-            shown(line).removesuffix("%"),
-            "" if base else _bracketed(points, line, "difference_points", "difference"),
-            "×1" if base else speed_or_noise(line, _bracketed(times, line, "speedup", "speedup")),
-            speed_or_noise(line, milliseconds(line["latency_p50_ms"])),
-            speed_or_noise(row.bulk, f"{row.bulk['throughput_rows_per_second']:,.0f}"),
-            count(line["parameters"]),
-            megabytes(line["size_bytes"]),
-            megabytes(line["model_memory_bytes"]),
-            f"{line['noise']:.1%}",
+            escape(line.model) + (f" ({line.kind})" if line.kind != "model" else ""),
+            line.runtime,
+            *(str(getattr(line, key) if getattr(line, key) is not None else "own") for key in settings),
+            shown_metric(line).removesuffix("%"),
+            "" if base else _bracketed(points, line.difference),
+            "×1" if base else speed_or_noise(line, _bracketed(times, speedup)),
+            speed_or_noise(line, milliseconds(line.latency_p50_ms)),
+            speed_or_noise(row.bulk, f"{row.bulk.throughput_rows_per_second:,.0f}"),
+            count(line.parameters),
+            megabytes(line.size_bytes),
+            megabytes(line.model_memory_bytes),
+            f"{line.noise:.1%}",
         ]
-        table.add_row(*cells, style="dim" if line["kind"] in {"control", "baseline", "reference-model"} else None)
+        table.add_row(*cells, style="dim" if line.kind in {"control", "baseline", "reference-model"} else None)
     return table
 
 
-def _bracketed(form: Callable[[float], str], line: Measurement, key: str, prefix: str) -> str:
-    if line[key] is None:
-        return NONE
-    return f"{form(line[key])} \\[{form(line[prefix + '_low'])}, {form(line[prefix + '_high'])}]"
+def _bracketed(form: Callable[[float], str], figure: Interval | None) -> str:
+    return NONE if figure is None else "{} \\[{}, {}]".format(*map(form, figure))

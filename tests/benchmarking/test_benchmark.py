@@ -17,7 +17,8 @@ from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
 from compress.benchmarking.candidates import open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.result_fields import training_fields
-from compress.benchmarking.results.files import is_reference, read_results, rows_of
+from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.rounds import groups_of
 from compress.benchmarking.worker import Worker
 from compress.cli import execute
@@ -43,7 +44,7 @@ def with_manifest(directory: Path, **fields: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Measurement]]:
     """A teacher in torch and ONNX Runtime, its own export and a control."""
     folder = tmp_path_factory.mktemp("models")
     control = with_manifest(
@@ -60,12 +61,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
     return output, lines
 
 
-def find(lines: list[dict[str, Any]], runtime: str, batch_size: int = 1, **fields: Any) -> dict[str, Any]:
+def find(lines: list[Measurement], runtime: str, batch_size: int = 1, **fields: Any) -> Measurement:
     fields = {"padding": "longest", **fields}
     (line,) = [
         x
         for x in lines
-        if x["runtime"] == runtime and x["batch_size"] == batch_size and all(x[k] == v for k, v in fields.items())
+        if x.runtime == runtime and x.batch_size == batch_size and all(getattr(x, k) == v for k, v in fields.items())
     ]
     return line
 
@@ -76,10 +77,10 @@ def test_models_may_be_measured_in_groups(tmp_path: Path) -> None:
     lines = benchmark(
         torch_directory("bert"), models, ROWS, replace(QUICK, together=2, batch_sizes=(1,)), output=output
     )
-    told = [(line["model"], line["padding"]) for line in lines]
+    told = [(line.model, line.padding) for line in lines]
     assert told == [("bert", "longest"), ("bert", "max_length"), ("a", "longest"), ("b", "longest"), ("c", "longest")]
-    assert len({line["created"] for line in lines}) == 1 and all("predictions" in x for x in lines if x["model"] == "c")
-    assert all(line["speedup_low"] <= line["speedup"] <= line["speedup_high"] for line in lines)
+    assert len({line.created for line in lines}) == 1 and all(x.predictions for x in lines if x.model == "c")
+    assert all(line.speedup_low <= line.speedup <= line.speedup_high for line in lines)
     assert read_lock(lock_path(output)).settings.together == 2
 
 
@@ -95,109 +96,109 @@ def test_a_group_has_the_teacher_and_all_runtimes_of_its_models(tmp_path: Path) 
     assert groups_of(entries, 0) == [entries] and groups_of(entries[:2], 1) == [entries[:2]]
 
 
-def test_one_line_for_each_configuration(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_one_line_for_each_configuration(measured: tuple[Path, list[Measurement]]) -> None:
     output, lines = measured
     assert read_results([output]) == lines
     # The teacher also runs in its export's runtime, and in torch with all rows padded.
     assert len(lines) == 2 * (2 + 1 + 1 + 1)
-    assert {(x["kind"], x["runtime"]) for x in lines} == {
+    assert {(x.kind, x.runtime) for x in lines} == {
         ("teacher", "torch"),
         ("teacher", "onnxruntime"),
         ("model", "onnxruntime"),
         ("control", "torch"),
     }
-    assert [(x["batch_size"], x["padding"]) for x in lines if x["kind"] == "teacher" and x["runtime"] == "torch"] == [
+    assert [(x.batch_size, x.padding) for x in lines if x.kind == "teacher" and x.runtime == "torch"] == [
         (1, "longest"),
         (8, "longest"),
         (1, "max_length"),
         (8, "max_length"),
     ]
-    assert len(rows_of(lines)) == 5 and sum(is_reference(x) for x in lines) == 2
+    assert len(rows_of(lines)) == 5 and sum(x.is_reference for x in lines) == 2
 
 
-def test_a_lock_lies_beside_the_results(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_a_lock_lies_beside_the_results(measured: tuple[Path, list[Measurement]]) -> None:
     lock = read_lock(lock_path(measured[0]))
     assert [m.kind for m in lock.models] == ["teacher", "model", "control"]
     assert lock.settings.batch_sizes == (1, 8) and lock.settings.padded_teacher is True
     assert len(lock.figures) == len(measured[1])
 
 
-def test_padding_costs_operations_and_changes_no_answer(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_padding_costs_operations_and_changes_no_answer(measured: tuple[Path, list[Measurement]]) -> None:
     line = find(measured[1], "torch", 8, kind="teacher", padding="max_length")
     dynamic = find(measured[1], "torch", 8, kind="teacher")
-    assert line["max_length"] == 64  # 128 is more than this model reads
-    assert line["flops_per_row"] > 1.5 * dynamic["flops_per_row"]
-    assert line["speedup_low"] <= line["speedup"] <= line["speedup_high"]
-    assert (dynamic["speedup"], dynamic["speedup_low"]) == (1.0, 1.0)
-    assert line["metric"] == dynamic["metric"] and "predictions" not in line
+    assert line.max_length == 64  # 128 is more than this model reads
+    assert line.flops_per_row > 1.5 * dynamic.flops_per_row
+    assert line.speedup_low <= line.speedup <= line.speedup_high
+    assert (dynamic.speedup, dynamic.speedup_low) == (1.0, 1.0)
+    assert line.metric == dynamic.metric and not line.predictions
 
 
-def test_a_line_says_where_a_model_comes_from(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_a_line_says_where_a_model_comes_from(measured: tuple[Path, list[Measurement]]) -> None:
     teacher, export = find(measured[1], "torch", kind="teacher"), find(measured[1], "onnxruntime", kind="model")
-    assert teacher["parents"] == [] and export["parents"] == [teacher["model_sha256"]]
-    assert export["stage"] == "export" and export["model_sha256"] != teacher["model_sha256"]
-    assert len(teacher["tokenizer_sha256"]) == 64 and teacher["training_seed"] is None
+    assert teacher.parents == [] and export.parents == [teacher.model_sha256]
+    assert export.stage == "export" and export.model_sha256 != teacher.model_sha256
+    assert len(teacher.tokenizer_sha256) == 64 and teacher.training_seed is None
     control = find(measured[1], "torch", kind="control")
-    assert control["training_seed"] == 7 and control["tokenizer_sha256"] == teacher["tokenizer_sha256"]
+    assert control.training_seed == 7 and control.tokenizer_sha256 == teacher.tokenizer_sha256
 
 
-def test_operations_are_counted_where_torch_can(measured: tuple[Path, list[dict[str, Any]]]) -> None:
-    small, large = (find(measured[1], "torch", size, kind="teacher")["flops_per_row"] for size in (1, 8))
+def test_operations_are_counted_where_torch_can(measured: tuple[Path, list[Measurement]]) -> None:
+    small, large = (find(measured[1], "torch", size, kind="teacher").flops_per_row for size in (1, 8))
     assert 0 < small < large  # a batch pads its rows
     # The teacher's graph does what the teacher does; of a graph that came as one nobody knows.
-    assert find(measured[1], "onnxruntime", kind="teacher")["flops_per_row"] == small
-    assert find(measured[1], "onnxruntime", kind="model")["flops_per_row"] is None
-    assert find(measured[1], "torch", kind="control")["flops_per_row"] > 0
-    assert {x["matmul_peak_tflops"] for x in measured[1]} == {None}  # measured on a card only
-    assert {x["device_p50_ms"] for x in measured[1]} == {None}
+    assert find(measured[1], "onnxruntime", kind="teacher").flops_per_row == small
+    assert find(measured[1], "onnxruntime", kind="model").flops_per_row is None
+    assert find(measured[1], "torch", kind="control").flops_per_row > 0
+    assert {x.matmul_peak_tflops for x in measured[1]} == {None}  # measured on a card only
+    assert {x.device_p50_ms for x in measured[1]} == {None}
 
 
-def test_a_line_holds_samples_sizes_and_origin(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_a_line_holds_samples_sizes_and_origin(measured: tuple[Path, list[Measurement]]) -> None:
     line = find(measured[1], "torch", kind="teacher")
-    assert [len(samples) for samples in line["latency_ms"]] == [20] * 3
-    assert 0 < line["latency_p50_ms"] <= line["latency_p90_ms"] <= line["latency_p95_ms"] <= line["latency_p99_ms"]
-    assert line["latency_p95_low_ms"] <= line["latency_p95_ms"] <= line["latency_p95_high_ms"]
-    assert line["throughput_tokens_per_second"] > 3 * line["throughput_rows_per_second"]
-    assert line["tokenizer_inside"] is False and line["labels"] == ["negative", "positive"] and line["left_out"] == []
-    assert line["throughput_rows_per_second"] > line["throughput_with_tokenizer_rows_per_second"] > 0
-    assert (line["speedup"], line["speedup_low"], line["speedup_high"]) == (1.0, 1.0, 1.0)
+    assert [len(samples) for samples in line.latency_ms] == [20] * 3
+    assert 0 < line.latency_p50_ms <= line.latency_p90_ms <= line.latency_p95_ms <= line.latency_p99_ms
+    assert line.latency_p95_low_ms <= line.latency_p95_ms <= line.latency_p95_high_ms
+    assert line.throughput_tokens_per_second > 3 * line.throughput_rows_per_second
+    assert line.tokenizer_inside is False and line.labels == ["negative", "positive"] and line.left_out == []
+    assert line.throughput_rows_per_second > line.throughput_with_tokenizer_rows_per_second > 0
+    assert (line.speedup, line.speedup_low, line.speedup_high) == (1.0, 1.0, 1.0)
     teacher = torch_directory("bert")
-    assert line["parameters"] == teacher.parameters and line["size_bytes"] == teacher.size_bytes
-    assert line["directory_bytes"] > line["size_bytes"]
+    assert line.parameters == teacher.parameters and line.size_bytes == teacher.size_bytes
+    assert line.directory_bytes > line.size_bytes
     # Some 500 MB of libraries are no part of a model of 0.1 MB.
-    assert line["peak_memory_bytes"] > 10 * line["model_memory_bytes"] > 0
-    assert line["data_rows"] == 40 and line["data_sha256"] == content_sha256(ROWS)
-    assert line["host"]["cores"] == os.cpu_count() and line["versions"]["torch"] and len(line["host_id"]) == 12
-    assert line["study"] == "tiny" and line["threads"] == 1 and line["tokens_max"] >= line["tokens_median"] > 0
-    assert not any(example.text in json.dumps(measured[1]) for example in ROWS)
+    assert line.peak_memory_bytes > 10 * line.model_memory_bytes > 0
+    assert line.data_rows == 40 and line.data_sha256 == content_sha256(ROWS)
+    assert line.host["cores"] == os.cpu_count() and line.versions["torch"] and len(line.host_id) == 12
+    assert line.study == "tiny" and line.threads == 1 and line.tokens_max >= line.tokens_median > 0
+    assert not any(example.text in json.dumps([line.to_json() for line in measured[1]]) for example in ROWS)
 
 
-def test_an_export_agrees_with_its_teacher(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_an_export_agrees_with_its_teacher(measured: tuple[Path, list[Measurement]]) -> None:
     line = find(measured[1], "onnxruntime", kind="model")
     teacher = find(measured[1], "torch", kind="teacher")
-    assert line["agreement"] == 1.0 and line["predictions"] == teacher["predictions"]
-    assert line["metric"] == teacher["metric"] and line["metric_kept_percent"] == 100.0
-    assert line["difference_points"] == 0 and line["difference_low"] < 0 < line["difference_high"]
-    assert line["mcnemar_p"] == 1.0
+    assert line.agreement == 1.0 and line.predictions == teacher.predictions
+    assert line.metric == teacher.metric and line.metric_kept_percent == 100.0
+    assert line.difference_points == 0 and line.difference_low < 0 < line.difference_high
+    assert line.mcnemar_p == 1.0
     # One is against the graph of the teacher, the other against torch: two measurements.
-    assert line["speedup_same_runtime"] != line["speedup"]
-    assert line["speedup_same_runtime_low"] < line["speedup_same_runtime_high"]
+    assert line.speedup_same_runtime != line.speedup
+    assert line.speedup_same_runtime_low < line.speedup_same_runtime_high
 
 
-def test_the_metric_is_that_of_the_model(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_the_metric_is_that_of_the_model(measured: tuple[Path, list[Measurement]]) -> None:
     gold = np.array([("negative", "positive").index(example.label or "") for example in ROWS])
     teacher = find(measured[1], "torch", kind="teacher")
-    assert teacher["gold"] == gold.tolist()
+    assert teacher.gold == gold.tolist()
     for line in measured[1]:
-        if "predictions" in line:
-            assert line["metric"] == pytest.approx((np.array(line["predictions"]) == gold).mean())
-            assert line["metric_low"] <= line["metric"] <= line["metric_high"] and line["metric_rows"] == 40
+        if line.predictions:
+            assert line.metric == pytest.approx((np.array(line.predictions) == gold).mean())
+            assert line.metric_low <= line.metric <= line.metric_high and line.metric_rows == 40
 
 
-def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[Measurement]], tmp_path: Path) -> None:
     teacher = find(measured[1], "torch", kind="teacher")
-    assert teacher["shape"] == {"type": "bert", "layers": 2, "hidden_size": 32, "vocabulary_size": len(tokenizer())}
-    assert teacher["training_steps"] is None and "budget" not in teacher
+    assert teacher.shape == {"type": "bert", "layers": 2, "hidden_size": 32, "vocabulary_size": len(tokenizer())}
+    assert teacher.training_steps is None and not teacher.budget
     recipe = {"training": {"batch_size": 64}, "phases": [{"training": {}}, {"training": {"learning_rate": 1e-4}}]}
     trained = with_manifest(write(tmp_path / "s", bilstm()), recipe=recipe, notes={"steps": 500})
     assert training_fields(ModelDir.open(trained)) == {"training_steps": 500, "training_batch_size": 64}
@@ -206,9 +207,9 @@ def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[dict[st
     assert training_fields(ModelDir.open(uneven)) == {"training_steps": 500, "training_batch_size": None}
 
 
-def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[Measurement]], tmp_path: Path) -> None:
     line = find(measured[1], "torch", kind="control")
-    assert line["model"] == "control" and line["recipe"] == "bilstm"
+    assert line.model == "control" and line.recipe == "bilstm"
     student = with_manifest(write(tmp_path / "student", bilstm()), recipe={"name": "bilstm"})
     control = with_manifest(write(tmp_path / "c", bilstm()), recipe={"name": "bilstm"}, notes={"control": True})
     found = open_candidates(torch_directory("bert"), [control, student], [])
@@ -273,10 +274,10 @@ def test_what_was_made_from_a_student_bears_its_recipe(control: bool, tmp_path: 
     assert [(c.recipe, c.kind) for c in found[1:]] == [("bilstm", kind)] * 2
 
 
-def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, list[Measurement]]) -> None:
     model, tokenizer = torch_directory("bert").load(), torch_directory("bert").load_tokenizer()
     expected = [int(model(**tokenizer(row.text, return_tensors="pt", truncation=True)).logits.argmax()) for row in ROWS]
-    assert find(measured[1], "torch", kind="teacher")["predictions"] == expected
+    assert find(measured[1], "torch", kind="teacher").predictions == expected
 
 
 def test_torch_models_are_exported_for_a_runtime_that_needs_it(tmp_path: Path) -> None:
@@ -297,8 +298,8 @@ def test_pairs_and_regression(tmp_path: Path) -> None:
     pairs = zip(examples(12), examples(24)[12:], strict=True)
     rows = [Example(x.text, y.text, str(i / 4)) for i, (x, y) in enumerate(pairs)]
     lines = benchmark(teacher, [], rows, replace(QUICK, batch_sizes=(2,), metric="spearman"))
-    assert lines[0]["metric_name"] == "spearman" and -1 <= lines[0]["metric"] <= 1
-    assert len(set(lines[0]["predictions"])) > 2 and lines[0]["mcnemar_p"] is None
+    assert lines[0].metric_name == "spearman" and -1 <= lines[0].metric <= 1
+    assert len(set(lines[0].predictions)) > 2 and lines[0].mcnemar_p is None
 
 
 def test_two_threads_are_compared_with_two_threads() -> None:
@@ -307,7 +308,7 @@ def test_two_threads_are_compared_with_two_threads() -> None:
     lines = benchmark(
         torch_directory("bert"), [], examples(), replace(QUICK, batch_sizes=(1,), threads=(1, 2), padded_teacher=False)
     )
-    assert [(line["threads"], line["speedup"]) for line in lines] == [(1, 1.0), (2, 1.0)]
+    assert [(line.threads, line.speedup) for line in lines] == [(1, 1.0), (2, 1.0)]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 from compress.benchmarking import extra_candidates, reference_models, rounds
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import Build, Entry, open_candidates
+from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.rounds import REFERENCE_BATCHES, Files, Run, Workload, workloads_of
 from compress.benchmarking.worker import Worker
 from compress.data import Example
@@ -36,7 +37,7 @@ TINY_REFERENCE_MODEL = (
 
 
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[Measurement]:
     """One benchmark with everything beside the teacher: a baseline, a reference model, a competitor, and one that is
     not installed.
     """
@@ -68,65 +69,63 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         )
 
 
-def of(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [line for line in lines if line["kind"] == kind]
+def of(lines: list[Measurement], kind: str) -> list[Measurement]:
+    return [line for line in lines if line.kind == kind]
 
 
-def test_every_kind_is_measured_at_its_settings(lines: list[dict[str, Any]]) -> None:
-    settings = {
-        kind: [(x["batch_size"], x["length"]) for x in of(lines, kind)] for kind in ("teacher", "reference-model")
-    }
+def test_every_kind_is_measured_at_its_settings(lines: list[Measurement]) -> None:
+    settings = {kind: [(x.batch_size, x.length) for x in of(lines, kind)] for kind in ("teacher", "reference-model")}
     assert settings == {
         "teacher": [(2, None), (4, None), (2, 12), (4, 12)],
         "reference-model": [(2, None), (2, 12)],  # latency only
     }
     for kind in ("baseline", "competitor"):  # they read texts, which have the length they have
-        assert [(x["batch_size"], x["length"]) for x in of(lines, kind)] == [(2, None), (4, None)]
+        assert [(x.batch_size, x.length) for x in of(lines, kind)] == [(2, None), (4, None)]
 
 
-def test_fixed_lengths_are_compared_with_fixed_lengths(lines: list[dict[str, Any]]) -> None:
+def test_fixed_lengths_are_compared_with_fixed_lengths(lines: list[Measurement]) -> None:
     line = of(lines, "teacher")[2]
-    assert (line["speedup"], line["tokens_median"], line["tokens_max"]) == (1.0, 12.0, 12)
-    assert line["throughput_tokens_per_second"] == pytest.approx(12 * line["throughput_rows_per_second"])
+    assert (line.speedup, line.tokens_median, line.tokens_max) == (1.0, 12.0, 12)
+    assert line.throughput_tokens_per_second == pytest.approx(12 * line.throughput_rows_per_second)
 
 
-def test_a_floor_has_quality_and_no_tokens(lines: list[dict[str, Any]]) -> None:
+def test_a_floor_has_quality_and_no_tokens(lines: list[Measurement]) -> None:
     for line in of(lines, "baseline"):
-        assert (line["model"], line["runtime"]) == ("majority", "numpy") and line["metric"] == 0.5
-        assert line["throughput_tokens_per_second"] is None and line["tokenizer_sha256"] == ""
-        assert line["max_length"] == 0 and line["speedup_same_runtime"] is None and line["parameters"] == 2
-        assert len(line["model_sha256"]) == 64 and line["size_bytes"] > 0
-    assert len(set(of(lines, "baseline")[0]["predictions"])) == 1
+        assert (line.model, line.runtime) == ("majority", "numpy") and line.metric == 0.5
+        assert line.throughput_tokens_per_second is None and line.tokenizer_sha256 == ""
+        assert line.max_length == 0 and line.speedup_same_runtime is None and line.parameters == 2
+        assert len(line.model_sha256) == 64 and line.size_bytes > 0
+    assert len(set(of(lines, "baseline")[0].predictions)) == 1
 
 
-def test_a_floor_needs_no_torch(lines: list[dict[str, Any]]) -> None:
+def test_a_floor_needs_no_torch(lines: list[Measurement]) -> None:
     baseline, teacher = of(lines, "baseline")[0], of(lines, "teacher")[0]
-    assert baseline["peak_memory_bytes"] < 0.5 * teacher["peak_memory_bytes"]
+    assert baseline.peak_memory_bytes < 0.5 * teacher.peak_memory_bytes
 
 
-def test_a_peer_runs_the_model_in_another_tool(lines: list[dict[str, Any]]) -> None:
+def test_a_peer_runs_the_model_in_another_tool(lines: list[Measurement]) -> None:
     competitor, teacher = of(lines, "competitor")[0], of(lines, "teacher")[0]
-    assert (competitor["model"], competitor["runtime"]) == ("bert", "torch-dynamic-int8")
-    assert competitor["model_sha256"] == teacher["model_sha256"] and competitor["agreement"] > 0.5
-    assert competitor["tokens_median"] == teacher["tokens_median"] and competitor["versions"]["torch"]
-    assert (competitor["speedup_same_runtime"], competitor["speedup_same_runtime_low"]) == (
+    assert (competitor.model, competitor.runtime) == ("bert", "torch-dynamic-int8")
+    assert competitor.model_sha256 == teacher.model_sha256 and competitor.agreement > 0.5
+    assert competitor.tokens_median == teacher.tokens_median and competitor.versions["torch"]
+    assert (competitor.speedup_same_runtime, competitor.speedup_same_runtime_low) == (
         1.0,
         1.0,
     )  # it is the teacher
 
 
-def test_a_body_has_speed_and_no_quality(lines: list[dict[str, Any]]) -> None:
+def test_a_body_has_speed_and_no_quality(lines: list[Measurement]) -> None:
     for line in of(lines, "reference-model"):
-        assert (line["model"], line["runtime"], line["recipe"]) == ("tiny-reference-model", "torch", "")
-        assert line["metric"] is line["agreement"] is line["metric_name"] is None
-        assert line["speedup"] > 0 and line["flops_per_row"] > 0 and line["parameters"] > 0
-        assert "predictions" not in line
-        assert {len(batches) for batches in line["latency_ms"]} == {REFERENCE_BATCHES}
+        assert (line.model, line.runtime, line.recipe) == ("tiny-reference-model", "torch", "")
+        assert line.metric is line.agreement is line.metric_name is None
+        assert line.speedup > 0 and line.flops_per_row > 0 and line.parameters > 0
+        assert not line.predictions
+        assert {len(batches) for batches in line.latency_ms} == {REFERENCE_BATCHES}
 
 
-def test_what_could_not_be_measured_is_in_every_line(lines: list[dict[str, Any]]) -> None:
+def test_what_could_not_be_measured_is_in_every_line(lines: list[Measurement]) -> None:
     for line in lines:
-        ((name, reason),) = ((x["name"], x["reason"]) for x in line["left_out"])
+        ((name, reason),) = ((x["name"], x["reason"]) for x in line.left_out)
         assert name == "optimum-int8" and "competitor_environments.py" in reason
 
 

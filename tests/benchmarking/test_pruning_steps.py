@@ -69,43 +69,43 @@ def measured(teacher: Path, half: ModelDir, tmp_path_factory: pytest.TempPathFac
 def test_every_shape_but_the_last_is_measured_wherever_the_model_is(measured: tuple[Path, list[Any]]) -> None:
     output, lines = measured
     assert read_results([output]) == lines
-    found = [one for one in lines if one["kind"] == "pruning-step"]
+    found = [one for one in lines if one.kind == "pruning-step"]
     names = [
         "half: fewer word pieces",
         "half: fewer word pieces and layers",
         "half: fewer word pieces, layers and heads",
     ]
-    assert [(x["model"], x["runtime"], x["batch_size"]) for x in found] == [
+    assert [(x.model, x.runtime, x.batch_size) for x in found] == [
         (name, "onnxruntime", size) for name in names for size in (1, 4)
     ]
-    assert [x["removals"] for x in found[::2]] == [
+    assert [x.removals for x in found[::2]] == [
         ["vocabulary"],
         ["vocabulary", "layers"],
         ["vocabulary", "layers", "heads"],
     ]
-    pruned = next(x for x in lines if x["model"] == "half")
-    assert pruned["removals"] == ["vocabulary", "layers", "heads", "neurons"] and pruned["metric"] is not None
-    teacher = next(x for x in lines if x["kind"] == "teacher")
-    assert "removals" not in teacher
+    pruned = next(x for x in lines if x.model == "half")
+    assert pruned.removals == ["vocabulary", "layers", "heads", "neurons"] and pruned.metric is not None
+    teacher = next(x for x in lines if x.kind == "teacher")
+    assert not teacher.removals
     for one in found:
-        assert one["parents"] == [pruned["model_sha256"], teacher["model_sha256"]]
-        assert one["tokenizer_sha256"] == pruned["tokenizer_sha256"] != teacher["tokenizer_sha256"]
-        assert one["metric"] is one["metric_name"] is one["agreement"] is None and "predictions" not in one
-        assert [len(batches) for batches in one["latency_ms"]] == [
-            len(batches) for batches in next(x for x in lines if x["batch_size"] == one["batch_size"])["latency_ms"]
+        assert one.parents == [pruned.model_sha256, teacher.model_sha256]
+        assert one.tokenizer_sha256 == pruned.tokenizer_sha256 != teacher.tokenizer_sha256
+        assert one.metric is one.metric_name is one.agreement is None and not one.predictions
+        assert [len(batches) for batches in one.latency_ms] == [
+            len(batches) for batches in next(x for x in lines if x.batch_size == one.batch_size).latency_ms
         ]
-        assert one["speedup"] > 0 and one["speedup_same_runtime"] > 0 and one["stage"] == one["recipe"] == ""
+        assert one.speedup > 0 and one.speedup_same_runtime > 0 and one.stage == one.recipe == ""
     whole, shallow, narrow = found[::2]
-    assert (whole["heads_per_layer"], whole["ffn_per_layer"]) == ([4, 4], [64, 64])
-    assert (shallow["heads_per_layer"], shallow["ffn_per_layer"]) == ([4], [64])
-    assert (narrow["heads_per_layer"], narrow["ffn_per_layer"]) == ([3], [64])
-    assert teacher["parameters"] > whole["parameters"] > shallow["parameters"] > narrow["parameters"]
-    assert narrow["parameters"] > pruned["parameters"]
-    assert narrow["flops_per_row"] > pruned["flops_per_row"]
+    assert (whole.heads_per_layer, whole.ffn_per_layer) == ([4, 4], [64, 64])
+    assert (shallow.heads_per_layer, shallow.ffn_per_layer) == ([4], [64])
+    assert (narrow.heads_per_layer, narrow.ffn_per_layer) == ([3], [64])
+    assert teacher.parameters > whole.parameters > shallow.parameters > narrow.parameters
+    assert narrow.parameters > pruned.parameters
+    assert narrow.flops_per_row > pruned.flops_per_row
 
 
 def test_the_waterfall_has_a_step_for_every_removal(measured: tuple[Path, list[Any]]) -> None:
-    lines = [{**one, "noisy": False} for one in measured[1]]  # a busy host must not decide what is tested
+    lines = [replace(one, noisy=False) for one in measured[1]]  # a busy host must not decide what is tested
     (best,) = [row for row in rows_of(lines) if row.title == "half in onnxruntime"]
     for found in waterfalls(best, lines):
         assert [step.name for step in found.steps] == [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compress.benchmarking.quality_fields import quality_fields
-from compress.benchmarking.results.schema import QUALITY, faults
+from compress.benchmarking.results.schema import faults, groups
 from compress.errors import CompressError
 from compress.evaluation.calibration_error import calibration_error, calibration_interval
 from compress.evaluation.metrics import METRICS, mcnemar_p, paired_difference
@@ -45,10 +45,10 @@ def found() -> dict[str, dict[str, Any]]:
 
 
 def test_every_field_of_the_schema_is_there_and_of_its_type(found: dict[str, dict[str, Any]]) -> None:
-    names = {field.name for field in QUALITY} - {"predictions", "gold"}
+    names = {field.name for field in groups()["Quality"]} - {"predictions", "gold"}
     for one in found.values():
         assert set(one) == names
-        assert faults(line("model", **one)) == []
+        assert faults(line("model", **one).to_json()) == []
         json.dumps(one, allow_nan=False)
 
 
@@ -146,7 +146,7 @@ def test_a_regression_flips_where_its_error_grows() -> None:
     ]
     assert found["flips_won"] == [{"row": 1, "gold": 1.0, "predicted": 1.0, "change": 0.5}]
     assert found["calibration_error"] is found["calibration_error_low"] is found["mcnemar_p"] is None
-    assert found["classes"] == [] and faults(line("model", **found)) == []
+    assert found["classes"] == [] and faults(line("model", **found).to_json()) == []
     assert found["agreement"] == pytest.approx(np.corrcoef(teacher[:, 0], model[:, 0])[0, 1])
 
 

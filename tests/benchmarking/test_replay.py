@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from compress.benchmarking.replay_agreement import (
     ratio_agrees,
 )
 from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.schema import Measurement
 from compress.cli import execute
 from compress.errors import CompressError
 from compress.inference.compute import Compute
@@ -48,7 +50,7 @@ def speed(value: float, percent: float) -> dict[str, float]:
     return {"speedup": value, "speedup_low": value / factor, "speedup_high": value * factor}
 
 
-def run_lines(**changed: Any) -> list[dict[str, Any]]:
+def run_lines(**changed: Any) -> list[Measurement]:
     """Return the lines of a teacher and a student at two batch sizes; changes are of the student at batch 1."""
     teacher = {"kind": "teacher", "model_sha256": "a" * 64}
     return [
@@ -59,7 +61,7 @@ def run_lines(**changed: Any) -> list[dict[str, Any]]:
     ]
 
 
-def compared(folder: Path, new: list[dict[str, Any]], **old: Any) -> Agreement:
+def compared(folder: Path, new: list[Measurement], **old: Any) -> Agreement:
     return compare(read_lock(write_lock(folder / "old.jsonl", run_lines(**old), SETTINGS, Compute("cpu"), [])), new)
 
 
@@ -154,15 +156,15 @@ def test_a_lock_that_was_noisy_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_another_host_is_not_judged_by_speed_but_by_quality(tmp_path: Path) -> None:
-    elsewhere = [{**x, "host_id": "other"} for x in run_lines(**speed(1.1, 1))]
+    elsewhere = [replace(x, host_id="other") for x in run_lines(**speed(1.1, 1))]
     agreement = compared(tmp_path, elsewhere)
     assert outcome(agreement, "speed-up", setting="batch 1") == OTHER_HOST and agreement.exit_code == 3
-    worse = [{**x, "host_id": "other"} for x in run_lines(metric=0.5)]
+    worse = [replace(x, host_id="other") for x in run_lines(metric=0.5)]
     assert compared(tmp_path, worse).exit_code == 1
 
 
 def test_versions_that_changed_are_named(tmp_path: Path) -> None:
-    new = [{**x, "versions": {"torch": "2.14.0", "onnx": "1.0"}} for x in run_lines()]
+    new = [replace(x, versions={"torch": "2.14.0", "onnx": "1.0"}) for x in run_lines()]
     assert compared(tmp_path, new).versions == {
         "onnx": ("not installed", "1.0"),
         "python": ("3.11.7", "not installed"),
@@ -176,9 +178,8 @@ def test_what_was_not_measured_again_leaves_it_undecided(tmp_path: Path) -> None
 
 
 def test_a_model_may_be_called_otherwise(tmp_path: Path) -> None:
-    new = run_lines()
-    for changed in new[2:]:
-        changed["model"] = "another-name"
+    teacher, small = run_lines()[:2], run_lines()[2:]
+    new = [*teacher, *(replace(one, model="another-name") for one in small)]
     assert not compared(tmp_path, new).missing
     # A baseline has no hash: its name is all there is.
     baseline = {"kind": "baseline", "model_sha256": "", "runtime": "sklearn"}
@@ -289,7 +290,7 @@ def without_measuring(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> list[d
     def same_lines(teacher: Path, models: list[Path], rows: Any, *given: Any, **named: Any) -> list[Any]:
         asked.append({"settings": given[0], **named})
         first, *rest = read_results([Path(teacher).parents[2] / "results.jsonl"])
-        return [first, *({**x, **changed} for x in rest)]
+        return [first, *(replace(x, **changed) for x in rest)]
 
     monkeypatch.setattr(replay_module, "benchmark", same_lines)
     return asked

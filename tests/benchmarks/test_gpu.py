@@ -74,9 +74,9 @@ def test_a_dry_run_measures_what_this_machine_can(
     assert gpu.main([*words, *some("torch-bfloat16", "torch-float16"), "-o", str(output)]) == 0
     lines = read_results([output])
     expected = itertools.product(("big", "small"), ("torch", "torch-bfloat16"), (1, 4))
-    assert {(x["model"], x["runtime"], x["batch_size"]) for x in lines} == set(expected)
-    assert all(x["left_out"] == [{"name": "torch-float16", "reason": "it does not run on cpu"}] for x in lines)
-    assert lines[0]["rounds"] == 3 and lines[0]["study"] == "gpu" and lines[0]["data"] == "test.csv"
+    assert {(x.model, x.runtime, x.batch_size) for x in lines} == set(expected)
+    assert all(x.left_out == [{"name": "torch-float16", "reason": "it does not run on cpu"}] for x in lines)
+    assert lines[0].rounds == 3 and lines[0].study == "gpu" and lines[0].data == "test.csv"
     checks = json.loads((output.parent / "gpu.checks.json").read_text())
     assert checks["peaks_tflops"]["float32"] > 0 and len(checks["checks"]) == 4
     assert all(not check["problem"] and set(check["latency_ms"]) == {"1", "4"} for check in checks["checks"])
@@ -120,7 +120,7 @@ def test_a_wrong_runtime_is_left_out_with_the_reason(
     output = tmp_path / "gpu.jsonl"
     assert quick.main([*words, *some("torch-bfloat16"), "-o", str(output)]) == 0
     assert [asked["runtimes"] for asked in measured.asked] == [["torch"]]
-    left_out = read_results([output])[0]["left_out"]
+    left_out = read_results([output])[0].left_out
     assert [entry["name"] for entry in left_out] == ["big in torch-bfloat16", "small in torch-bfloat16"]
     assert "differ from float32" in left_out[0]["reason"] and "1e-07" in left_out[0]["reason"]
 
@@ -133,7 +133,7 @@ def test_a_runtime_that_fails_in_the_benchmark_is_left_out_and_the_rest_measured
     output = tmp_path / "gpu.jsonl"
     assert quick.main([*words, *some("torch-bfloat16"), "-o", str(output)]) == 0
     assert [asked["runtimes"] for asked in measured.asked] == [["torch", "torch-bfloat16"], ["torch"]]
-    assert read_results([output])[0]["left_out"] == [
+    assert read_results([output])[0].left_out == [
         {"name": "torch-bfloat16", "reason": "big in torch-bfloat16: its process ended"}
     ]
 

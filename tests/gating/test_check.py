@@ -157,7 +157,7 @@ def test_bounds_that_are_not_numbers_decide_nothing(
     tmp_path: Path, limit: dict[str, float], fields: tuple[str, ...]
 ) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps(student(**dict.fromkeys(fields, float("nan")))))
+    path.write_text(json.dumps(student(**dict.fromkeys(fields, float("nan"))).to_json()))
     assert check([path], **limit).exit_code == 3
 
 
@@ -289,7 +289,7 @@ def test_nothing_to_judge_is_the_users_mistake(results: Results) -> None:
         ("", "holds no results"),
         ("{not json", "line 1 is not valid JSON"),
         ('{"a": 1}', "is not a result of compress benchmark"),
-        (json.dumps({**line("x"), "schema": 99}), "schema 99"),
+        (json.dumps({**line("x").to_json(), "schema": 99}), "schema 99"),
     ],
 )
 def test_files_that_are_no_results(tmp_path: Path, text: str, message: str) -> None:

@@ -302,7 +302,7 @@ def test_json_has_every_figure(results: Results) -> None:
 
 def test_json_without_numbers_that_json_has_not(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps(student(speedup_low=float("nan"), speedup_high=float("inf"))))
+    path.write_text(json.dumps(student(speedup_low=float("nan"), speedup_high=float("inf")).to_json()))
     (judgement,) = json.loads(to_json(check([path], min_speedup=1)))["judgements"]
     assert (judgement["low"], judgement["high"], judgement["outcome"]) == (None, None, "undecided")
 
@@ -319,6 +319,6 @@ def test_files_are_written_whole_whatever_the_outcome(results: Results, tmp_path
 
 def test_lone_surrogates_of_damaged_files_are_shown(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps(student(model="a\ud800b")))
+    path.write_text(json.dumps(student(model="a\ud800b").to_json()))
     assert execute(["check", str(path), *options(BREAKS), "--junit", str(tmp_path / "j.xml")]) == 1
     assert "a�b in onnxruntime" in capsys.readouterr().out and ElementTree.parse(tmp_path / "j.xml") is not None

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from compress.benchmarking.results.formatting import (
     rate,
     times,
 )
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.json_report import shape
 from compress.reporting.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
@@ -38,7 +40,7 @@ CURVE = """heads_removed,heads_kept,share_removed,metric,value,split,rows,recove
 """
 
 
-def usual() -> list[dict[str, Any]]:
+def usual() -> list[Measurement]:
     student = {"recipe": "bilstm", "runtime": "onnxruntime", "size_ratio": 20.7}
     return [
         line("teacher", kind="teacher"),
@@ -63,7 +65,7 @@ def usual() -> list[dict[str, Any]]:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
-    def make(lines: list[dict[str, Any]], **options: Any) -> tuple[str, str]:
+    def make(lines: list[Measurement], **options: Any) -> tuple[str, str]:
         path = write_lines(tmp_path / "results.jsonl", lines)
         report([path], tmp_path / "out", force=True, **options)
         return tuple((tmp_path / "out" / name).read_text("utf-8") for name in (HTML_NAME, MARKDOWN_NAME))  # type: ignore[return-value]
@@ -151,7 +153,7 @@ def test_a_second_command_in_markdown_is_no_part_of_the_list_before_it(made: Any
 
 
 def test_hosts_are_never_compared(made: Any) -> None:
-    other = [{**x, "host_id": "other", "host": {"cpu": "Other CPU"}} for x in usual()]
+    other = [replace(x, host_id="other", host={"cpu": "Other CPU"}) for x in usual()]
     html, markdown = made(usual() + other)
     assert "2 different machines" in html and "2 different machines" in markdown
     assert html.count('<section id="section-') == 2 and "Other CPU" in html
@@ -163,7 +165,7 @@ def test_the_newest_run_of_a_configuration_counts() -> None:
     stale = line("student", batch_size=32, created="2026-01-01T00:00:00+00:00")
     for order in ([old, stale, new], [new, stale, old]):
         (row,) = rows_of(order)
-        assert [x["speedup"] for x in row.lines] == [4.0]
+        assert [x.speedup for x in row.lines] == [4.0]
 
 
 def test_the_step_summary_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +316,7 @@ def test_locks_and_what_was_left_out_are_shown(made: Any, tmp_path: Path) -> Non
 def test_several_seeds_are_taken_together(made: Any) -> None:
     lines = [line("teacher", kind="teacher")]
     lines += [line(f"s{seed}", recipe="bilstm", training_seed=seed, model_sha256=f"{seed}" * 64) for seed in (0, 1, 2)]
-    int8 = [{**one, "model": f"{one['model']}-int8", "stage": "quantize"} for one in lines[1:]]
+    int8 = [replace(one, model=f"{one.model}-int8", stage="quantize") for one in lines[1:]]
     html, markdown = made([*lines, *int8])
     assert "Over seeds and data sets" in html and "Over seeds and data sets" in markdown
     assert "| bilstm (torch) |" in markdown and "| bilstm (quantize, torch) |" in markdown

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.charts.sweeps import length_sweep, thread_sweep
 from compress.reporting.page import view
@@ -18,25 +20,25 @@ from tests.support.results import line
 TEACHER = line("teacher", kind="teacher")
 
 
-def student(**fields: Any) -> dict[str, Any]:
+def student(**fields: Any) -> Measurement:
     return line("s", runtime="onnxruntime", model_sha256="5" * 64, **fields)
 
 
 def test_rows_are_those_of_the_fewest_threads_and_of_the_datas_own_length() -> None:
     lines = [
-        {**one, **more}
+        replace(one, **more)
         for one in (TEACHER, student())
         for more in ({"threads": 4}, {"threads": 2}, {"threads": 2, "length": 16})
     ]
     (found,) = gather(lines)
-    assert {(row.head["threads"], row.head["length"]) for row in found.rows} == {(2, None)}
+    assert {(row.head.threads, row.head.length) for row in found.rows} == {(2, None)}
     assert len(found.rows) == 2 and len(found.swept) == 4
-    assert [row.head["length"] for row in found.fixed] == [16, 16]
+    assert [row.head.length for row in found.fixed] == [16, 16]
 
 
 def test_only_fixed_lengths_begin_with_the_shortest() -> None:
-    (found,) = gather([{**one, "length": length} for one in (TEACHER, student()) for length in (128, 16)])
-    assert {row.head["length"] for row in found.rows} == {16}
+    (found,) = gather([replace(one, length=length) for one in (TEACHER, student()) for length in (128, 16)])
+    assert {row.head.length for row in found.rows} == {16}
     shown = section(found, 1.0, {})
     assert shown.title.endswith("every row 16 tokens long") and [part.length for part in shown.at_lengths] == [128]
 
@@ -49,14 +51,14 @@ def test_that_the_first_was_chosen_among_several_is_said() -> None:
 
 def test_data_hosts_and_devices_are_apart() -> None:
     changes: list[dict[str, Any]] = [{}, {"device": "cuda"}, {"host_id": "other"}, {"data_sha256": "1" * 64}]
-    assert [len(part.rows) for part in gather([{**TEACHER, **change} for change in changes])] == [1] * 4
+    assert [len(part.rows) for part in gather([replace(TEACHER, **change) for change in changes])] == [1] * 4
     with pytest.raises(CompressError, match="'tpu', which this compress does not know"):
-        gather([{**TEACHER, "device": "tpu"}])
+        gather([replace(TEACHER, device="tpu")])
 
 
 def test_threads_are_a_chart_of_the_most_telling_and_a_table_of_all() -> None:
     (cpu, gpu) = gather(study())
-    best = next(row for row in cpu.rows if row.head["model"] == "bilstm-int8")
+    best = next(row for row in cpu.rows if row.head.model == "bilstm-int8")
     found = thread_sweep(cpu.swept, best)
     assert found is not None and [row[0].text for row in found.rows[:4]] == ["teacher"] * 2 + ["bilstm-int8"] * 2
     assert [row[1].value for row in found.rows[:4]] == [1, 2, 1, 2] and len(found.rows) == 2 * 27
@@ -71,7 +73,7 @@ def test_lengths_are_a_chart_where_there_are_several() -> None:
     found = length_sweep(cpu.fixed, None)
     assert found is not None and [row[1].value for row in found.rows[:3]] == [16, 64, 128]
     assert length_sweep(gpu.fixed, None) is None
-    assert length_sweep([row for row in cpu.fixed if row.head["length"] == 16], None) is None
+    assert length_sweep([row for row in cpu.fixed if row.head.length == 16], None) is None
 
 
 def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
@@ -99,7 +101,7 @@ def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
 
 def test_what_distillation_is_worth_is_read_from_afar_with_its_doubt() -> None:
     gold = [0, 1] * 50
-    teacher = {**TEACHER, "gold": gold, "predictions": gold}
+    teacher = replace(TEACHER, gold=gold, predictions=gold)
     made = student(predictions=[1, *gold[1:]], metric=0.99)
     fields = {"kind": "control", "control_of": "s", "runtime": "onnxruntime", "metric": 0.98}
     control = line("c", predictions=[1, 0, *gold[2:]], **fields)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compress.benchmarking.results.files import Row, rows_of
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.check import Budget, check
 from compress.reporting.page import view
@@ -43,7 +45,7 @@ INT8 = made("s-int8", "onnxruntime", 0.4, stage="quantize", parent="s")
 THREADS = made("s-int8", "onnxruntime", 0.25, stage="quantize", parent="s", threads=4)
 
 
-def fall(*lines: dict[str, Any], best: dict[str, Any] = INT8) -> Waterfall:
+def fall(*lines: Measurement, best: Measurement = INT8) -> Waterfall:
     (found,) = waterfalls(Row((best,)), lines)
     return found
 
@@ -67,7 +69,7 @@ def test_every_step_is_its_own_factor_and_the_product_is_the_whole() -> None:
 
 
 def test_more_threads_that_are_slower_are_no_step() -> None:
-    found = fall(BASE, FAST, STUDENT, INT8, {**THREADS, "latency_p50_ms": 0.5})
+    found = fall(BASE, FAST, STUDENT, INT8, replace(THREADS, latency_p50_ms=0.5))
     assert factors(found)[-1][0] == "int8" and "threads" not in found.missing
     assert found.total.value == pytest.approx(25)
 
@@ -89,7 +91,7 @@ def test_a_runtime_that_the_teacher_was_not_measured_in() -> None:
 
 
 def test_a_parent_that_was_not_measured_is_said_to_be_inside() -> None:
-    line_of_two = {**INT8, "parents": [sha256("s"), sha256("t")]}
+    line_of_two = replace(INT8, parents=[sha256("s"), sha256("t")])
     found = fall(BASE, FAST, line_of_two, best=line_of_two)
     assert factors(found)[1:] == [("int8 and what came before", 12.5)]
     stranger = made("x", "onnxruntime", 1.0, kind="model")
@@ -149,12 +151,12 @@ def test_one_removal_is_called_by_its_name_and_needs_no_structure() -> None:
     shallow = made("p", "torch", 5.0, stage="prune", parent="t", removals=["layers"])
     found = fall(BASE, shallow, best=shallow)
     assert factors(found) == [("layers removed", 2.0)] and found.note == ""
-    assert fall({**BASE, "removals": ALL}, shallow, best=shallow).note == ""  # the teacher is where it begins
+    assert fall(replace(BASE, removals=ALL), shallow, best=shallow).note == ""  # the teacher is where it begins
 
 
 def test_removals_keep_their_steps_behind_a_change_of_runtime_and_a_parent_that_is_missing() -> None:
-    best = {**PRUNED, "runtime": "onnxruntime", "parents": [sha256("s"), sha256("t")], "removals": ["layers", "heads"]}
-    between = {**of("p", ["layers"], 2.5), "runtime": "onnxruntime"}
+    best = replace(PRUNED, runtime="onnxruntime", parents=[sha256("s"), sha256("t")], removals=["layers", "heads"])
+    between = replace(of("p", ["layers"], 2.5), runtime="onnxruntime")
     assert factors(fall(BASE, FAST, best, between, best=best)) == [
         ("runtime: torch → onnxruntime", 2.0),
         ("layers removed and what came before", 2.0),
@@ -163,17 +165,17 @@ def test_removals_keep_their_steps_behind_a_change_of_runtime_and_a_parent_that_
 
 
 def test_a_noisy_removal_is_left_out_with_its_neighbour() -> None:
-    found = fall(BASE, PRUNED, *BETWEEN[:3], {**BETWEEN[3], "noisy": True}, best=PRUNED)
+    found = fall(BASE, PRUNED, *BETWEEN[:3], replace(BETWEEN[3], noisy=True), best=PRUNED)
     assert [name for name, _ in factors(found)] == ["smaller vocabulary", "layers removed", "heads removed"]
     assert "narrower (the host was too noisy)" in found.missing
 
 
 def test_structures_are_in_nothing_but_the_waterfall(tmp_path: Path) -> None:
-    between = [{**one, "speedup": 99.0, "speedup_low": 98.0, "speedup_high": 100.0} for one in BETWEEN]
+    between = [replace(one, speedup=99.0, speedup_low=98.0, speedup_high=100.0) for one in BETWEEN]
     lines = [BASE, PRUNED, *between]
-    assert [row.head["model"] for row in rows_of(lines)] == ["t", "p"]
+    assert [row.head.model for row in rows_of(lines)] == ["t", "p"]
     (part,) = gather(lines)
-    names = [row.head["model"] for rows in (part.rows, part.swept, part.fixed) for row in rows]
+    names = [row.head.model for rows in (part.rows, part.swept, part.fixed) for row in rows]
     assert set(names) == {"t", "p"}
     page = view(lines)
     (shown,) = page.sections
@@ -193,9 +195,9 @@ def test_every_pruned_model_that_was_taken_apart_has_its_steps() -> None:
     int8 = made("q-int8", "torch", 1.6, stage="quantize", parent="q", **quality)
     whole = made("r", "torch", 2.0, stage="prune", parent="t", removals=["layers", "heads"], **quality)
     lines = [BASE, PRUNED, *BETWEEN, other, int8, of("q", ["layers"], 4.0), whole]
-    lines = [{**line, "speedup": 10.0 / line["latency_ms"][0][0]} for line in lines]
-    large = [{**line, "batch_size": 32, "noisy": False} for line in lines]
-    small = [{**line, "noisy": line["model"] == "q-int8"} for line in lines]  # too short to be told at batch 1
+    lines = [replace(line, speedup=10.0 / line.latency_ms[0][0]) for line in lines]
+    large = [replace(line, batch_size=32, noisy=False) for line in lines]
+    small = [replace(line, noisy=line.model == "q-int8") for line in lines]  # too short to be told at batch 1
     (shown,) = view([*small, *large]).sections
     told = [(found.model, found.batch_size) for found in shown.waterfalls]
     assert told == [("p", 1), ("p", 32), ("q", 1), ("q-int8", 32)]
@@ -205,7 +207,7 @@ def test_every_pruned_model_that_was_taken_apart_has_its_steps() -> None:
 
 def test_lines_of_another_run_length_or_device_do_not_count() -> None:
     for change in ({"created": "2026-01-01T00:00:00+00:00"}, {"length": 16}, {"device": "cuda"}):
-        found = fall({**STOCK, **change}, BASE, {**FAST, **change}, {**THREADS, **change}, STUDENT, INT8)
+        found = fall(replace(STOCK, **change), BASE, replace(FAST, **change), replace(THREADS, **change), STUDENT, INT8)
         assert "dynamic padding" in found.missing and "threads" in found.missing
 
 
@@ -218,16 +220,16 @@ def test_a_model_that_was_not_measured_where_its_neighbours_were_is_stepped_over
 
 
 def test_a_noisy_step_is_left_out_with_its_reason() -> None:
-    found = fall(BASE, FAST, {**STUDENT, "noisy": True}, INT8)
+    found = fall(BASE, FAST, replace(STUDENT, noisy=True), INT8)
     assert [name for name, _ in factors(found)] == ["runtime: torch → onnxruntime"]
     assert "distillation (the host was too noisy)" in found.missing
-    assert waterfalls(Row((INT8,)), [{**BASE, "noisy": True}, FAST, STUDENT, INT8]) == []
+    assert waterfalls(Row((INT8,)), [replace(BASE, noisy=True), FAST, STUDENT, INT8]) == []
 
 
 def test_one_for_each_end_of_the_batch_sizes() -> None:
     lines = [BASE, FAST, STUDENT, INT8]
-    lines += [{**one, "batch_size": 32, "latency_ms": [[9.0] * 3] * ROUNDS} for one in lines]
-    (best,) = [row for row in rows_of(lines) if row.head["model"] == "s-int8"]
+    lines += [replace(one, batch_size=32, latency_ms=[[9.0] * 3] * ROUNDS) for one in lines]
+    (best,) = [row for row in rows_of(lines) if row.head.model == "s-int8"]
     assert [found.batch_size for found in waterfalls(best, lines)] == [1, 32]
 
 

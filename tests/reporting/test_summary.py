@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from compress.benchmarking.results.files import rows_of
+from compress.benchmarking.results.schema import Measurement
 from compress.reporting.leaders import best_row, control_pair, faster_row, judge
 from compress.reporting.summary import verdict
 from tests.support.results import line
@@ -14,23 +16,23 @@ from tests.support.results import line
 TEACHER = line("teacher", kind="teacher")
 
 
-def model(name: str, speedup: float, low: float = -0.9, high: float = -0.1, **fields: Any) -> dict[str, Any]:
+def model(name: str, speedup: float, low: float = -0.9, high: float = -0.1, **fields: Any) -> Measurement:
     """Return a line whose loss lies between two points."""
     middle = (low + high) / 2
     fields = {"speedup_low": 0.98 * speedup, "speedup_high": 1.02 * speedup, "metric": 0.9 + middle / 100} | fields
     return line(name, speedup=speedup, difference_points=middle, difference_low=low, difference_high=high, **fields)
 
 
-def said(*lines: dict[str, Any], budget: float = 1.0) -> list[str]:
+def said(*lines: Measurement, budget: float = 1.0) -> list[str]:
     return verdict(rows_of([TEACHER, *lines]), budget)
 
 
 def test_a_model_that_is_surely_within_comes_before_a_faster_one_that_may_be() -> None:
     rows = rows_of([TEACHER, model("sure", 5), model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7)])
     best = best_row(rows)
-    assert best is not None and best.head["model"] == "sure"
+    assert best is not None and best.head.model == "sure"
     faster = faster_row(best, rows)
-    assert faster is not None and faster.head["model"] == "open"
+    assert faster is not None and faster.head.model == "open"
     assert faster_row(best, rows_of([TEACHER, model("open", 5.1, -1.6, 2.0)])) is None  # not surely faster
     first, _, second = said(*(row.head for row in rows[1:]))[:3]
     assert first.startswith("sure in torch is within 1 point of the teacher: it runs at ×5.00 the speed of")
@@ -99,7 +101,7 @@ def test_a_faster_peer_is_named() -> None:
     wide = model("wide", 60, -1.6, 1.0, kind="competitor")
     assert any("A competitor is faster" in s and s.endswith("is undecided.") for s in said(model("m", 40), wide))
     assert not any("competitor" in s for s in said(model("m", 59.9), competitor))  # not surely
-    assert not any("competitor" in s for s in said(model("m", 40), {**competitor, "noisy": True}))
+    assert not any("competitor" in s for s in said(model("m", 40), replace(competitor, noisy=True)))
 
 
 def test_a_peer_that_tokenises_inside_is_held_against_speed_with_the_tokenizer() -> None:
@@ -126,9 +128,9 @@ def test_what_distillation_is_worth_leaves_int8_out() -> None:
     control = model("bilstm-control", 20, kind="control", recipe="bilstm", control_of="bilstm", metric=0.85)
     rows = rows_of([TEACHER, student, int8, control])
     pair = control_pair(rows[2], rows)
-    assert pair is not None and [row.head["model"] for row in pair] == ["bilstm", "bilstm-control"]
+    assert pair is not None and [row.head.model for row in pair] == ["bilstm", "bilstm-control"]
     assert any("worth +6.00 points; without predictions" in s for s in said(student, int8, control))
-    rows = rows_of([TEACHER, {**int8, "stage": "quantize"}, control])
+    rows = rows_of([TEACHER, replace(int8, stage="quantize"), control])
     assert control_pair(rows[1], rows) is None
 
 
@@ -140,16 +142,16 @@ def test_a_control_that_several_students_share_is_each_ones() -> None:
     control = model("one-control", 20, kind="control", recipe="one", control_of="one", metric=0.85)
     rows = rows_of([TEACHER, one, two, int8, control])
     for name, student in (("one", "one"), ("two", "two"), ("two-int8", "two")):
-        (row,) = (row for row in rows if row.head["model"] == name)
+        (row,) = (row for row in rows if row.head.model == name)
         pair = control_pair(row, rows)
-        assert pair is not None and [one.head["model"] for one in pair] == [student, "one-control"]
+        assert pair is not None and [one.head.model for one in pair] == [student, "one-control"]
     rows = rows_of([TEACHER, one, int8, control])
     assert control_pair(rows[2], rows) is None  # the student before int8 was not measured
 
 
 def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
     gold = [0, 1] * 50
-    teacher = {**TEACHER, "gold": gold, "predictions": gold}
+    teacher = replace(TEACHER, gold=gold, predictions=gold)
     student = model("s", 20, predictions=[1, *gold[1:]], metric=0.99)
     control = model("c", 20, kind="control", control_of="s", predictions=[1, 0, *gold[2:]], metric=0.98)
     sentences = verdict(rows_of([teacher, student, control]))

@@ -142,18 +142,18 @@ def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
     assert ModelDir.open(finished.out / "small").sha256 != ModelDir.open(finished.out / "small-seed-5").sha256
     lines = read_results([finished.out / "results.jsonl"])
     fields = ("training_seed", "control_of", "control")
-    assert {line["model"]: tuple(map(line.get, fields)) for line in lines if line["model"] in names} == {
+    assert {line.model: tuple(getattr(line, name) for name in fields) for line in lines if line.model in names} == {
         "small": (1, "", "small-control"),
         "small-control": (1, "small", ""),
         "small-seed-5": (5, "", "small-seed-5-control"),
         "small-seed-5-control": (5, "small-seed-5", ""),
     }
-    assert {line["training_steps"] for line in lines if line["model"] in names} == {7}
+    assert {line.training_steps for line in lines if line.model in names} == {7}
 
 
 def test_a_study_measures_floors_fitted_on_its_training_rows(finished: Case) -> None:
     lines = read_results([finished.out / "results.jsonl"])
-    baselines = {line["model"] for line in lines if line["kind"] == "baseline"}
+    baselines = {line.model for line in lines if line.kind == "baseline"}
     assert {"majority", "tfidf"} <= baselines
     lock = read_lock(finished.out / "results.lock.json")
     assert lock.train is not None and lock.train.rows == 40 and lock.settings.baselines is True

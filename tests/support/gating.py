@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from compress.benchmarking.results.schema import Measurement
 from compress.gating import check as check_module
 from tests.support.results import line, write_lines
 
@@ -18,13 +19,13 @@ Results = Callable[..., Path]
 def results(tmp_path: Path) -> Results:
     """Return a maker of result files: the given lines beside a teacher in torch."""
 
-    def make(*lines: dict[str, Any], name: str = "results.jsonl") -> Path:
+    def make(*lines: Measurement, name: str = "results.jsonl") -> Path:
         return write_lines(tmp_path / name, [line("teacher", kind="teacher", gold=[1] * 2000), *lines])
 
     return make
 
 
-def student(**fields: Any) -> dict[str, Any]:
+def student(**fields: Any) -> Measurement:
     return line(fields.pop("model", "student"), runtime=fields.pop("runtime", "onnxruntime"), **fields)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from compress.benchmarking.results.schema import Measurement
 from compress.inference.timing import percentiles, speedup, throughput
 from tests.support.results import line
 
@@ -59,7 +62,7 @@ def sha256(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def study(*, rows: int = 5000) -> list[dict[str, Any]]:
+def study(*, rows: int = 5000) -> list[Measurement]:
     """Return the lines of a CPU with one and two threads and fixed lengths, and of a GPU."""
     cpu = _Host(rows, {"device": "cpu"}, factor=1.0)
     for threads in (1, 2):
@@ -75,11 +78,9 @@ def study(*, rows: int = 5000) -> list[dict[str, Any]]:
         for name in (TEACHER, "minilm-3", "bilstm"):
             gpu.add(name, "torch", threads=1, batch_size=size)
     lines = [*cpu.lines(), *gpu.lines()]
-    for one in lines:
-        if one["model"] == "torchao-int8":
-            one |= {"noisy": True, "noise": 0.17}
-    lines[0]["left_out"] = [{"name": "ctranslate2-int8", "reason": "no wheel for this Python; <pip> says so"}]
-    return lines
+    left_out = [{"name": "ctranslate2-int8", "reason": "no wheel for this Python; <pip> says so"}]
+    lines[0] = replace(lines[0], left_out=left_out)
+    return [replace(one, noisy=True, noise=0.17) if one.model == "torchao-int8" else one for one in lines]
 
 
 class _Host:
@@ -87,7 +88,7 @@ class _Host:
 
     def __init__(self, rows: int, fields: dict[str, Any], factor: float) -> None:
         self.rows, self.fields, self.factor = rows, fields, factor
-        self.made: list[dict[str, Any]] = []
+        self.made: list[Measurement] = []
 
     def add_all(self, *, threads: int, batch_size: int) -> None:
         for name, (_, runtimes, *_) in MODELS.items():
@@ -166,28 +167,28 @@ class _Host:
             ],
         }
 
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[Measurement]:
         """Return the lines with their speed-ups over the teacher, at the same threads, length and batch size."""
-        for one in self.made:
-            first = self._teacher(one, "torch")
-            for name in ("speedup", "speedup_with_tokenizer"):
-                one |= _ratio(name, first["latency_ms"], one)
-            same = self._teacher(one, one["runtime"])
-            beside = _ratio("speedup_same_runtime", same["latency_ms"], one) if same else None
-            one |= beside or dict.fromkeys([f"speedup_same_runtime{end}" for end in ("", "_low", "_high")])
-            one["size_ratio"] = first["size_bytes"] / one["size_bytes"]
-            one["parameters_ratio"] = first["parameters"] / one["parameters"] if one["parameters"] else None
-        return self.made
+        return [self._compared(one) for one in self.made]
 
-    def _teacher(self, like: dict[str, Any], runtime: str) -> Any:
-        keys = ("threads", "batch_size", "length")
+    def _compared(self, one: Measurement) -> Measurement:
+        first, same = self._teacher(one, "torch"), self._teacher(one, one.runtime)
+        assert first is not None
+        changes: dict[str, Any] = dict.fromkeys([f"speedup_same_runtime{end}" for end in ("", "_low", "_high")])
+        for name, teacher in (("speedup", first), ("speedup_with_tokenizer", first), ("speedup_same_runtime", same)):
+            changes |= _ratio(name, teacher.latency_ms, one) if teacher else {}
+        ratio = first.parameters / one.parameters if one.parameters else None
+        return replace(one, size_ratio=first.size_bytes / one.size_bytes, parameters_ratio=ratio, **changes)
+
+    def _teacher(self, like: Measurement, runtime: str) -> Measurement | None:
+        setting = attrgetter("threads", "batch_size", "length")
         found = [
             one
             for one in self.made
-            if one["kind"] == "teacher"
-            and one["runtime"] == runtime
-            and one["padding"] == "longest"
-            and all(one[key] == like[key] for key in keys)
+            if one.kind == "teacher"
+            and one.runtime == runtime
+            and one.padding == "longest"
+            and setting(one) == setting(like)
         ]
         return found[0] if found else None
 
@@ -197,8 +198,8 @@ def _latency(seed: str, middle: float) -> list[list[float]]:
     return [[middle * generator.uniform(0.97, 1.05) for _ in range(6)] for _ in range(ROUNDS)]
 
 
-def _ratio(name: str, reference: list[list[float]], one: dict[str, Any]) -> dict[str, float]:
-    if one["latency_ms"] == reference:
+def _ratio(name: str, reference: list[list[float]], one: Measurement) -> dict[str, float]:
+    if one.latency_ms == reference:
         return {name: 1.0, f"{name}_low": 1.0, f"{name}_high": 1.0}
-    ratio = speedup(reference, one["latency_ms"])
+    ratio = speedup(reference, one.latency_ms)
     return {name: ratio.value, f"{name}_low": ratio.low, f"{name}_high": ratio.high}

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.files import write_results
-from compress.benchmarking.results.schema import SCHEMA
+from compress.benchmarking.results.schema import SCHEMA, Measurement
 
 HOST = {"cpu": "Test CPU", "cpu_flags": ["avx2"], "cores": 2, "gpu": [], "system": "Linux x86_64"}
 
 
-def line(model: str, *, kind: str = "model", **fields: Any) -> dict[str, Any]:
+def line(model: str, *, kind: str = "model", **fields: Any) -> Measurement:
     """Return a line of a model that is five to six times faster and loses about half a point."""
     teacher = kind == "teacher"
     base: dict[str, Any] = {
@@ -110,9 +110,9 @@ def line(model: str, *, kind: str = "model", **fields: Any) -> dict[str, Any]:
         "versions": {"torch": "2.13.0", "python": "3.11.7"},
         "left_out": [],
     }
-    return {**base, **fields}
+    return Measurement(**{**base, **fields})
 
 
-def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> Path:
+def write_lines(path: Path, lines: Iterable[Measurement]) -> Path:
     write_results(path, lines)
     return path

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.results.files import Measurement, is_control_of, is_reference
+from compress.benchmarking.results.files import is_control_of
+from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import METRICS
 from compress.evaluation.multi_seed_bootstrap import Columns, difference_interval
@@ -71,12 +72,12 @@ class Answers:
     def read(cls, lines: Iterable[Measurement]) -> Answers:
         found = cls()
         for line in lines:
-            if "predictions" in line:
-                found.predictions.setdefault(_model_of(line), np.asarray(line["predictions"]))
-                if is_reference(line):
-                    found.teacher.setdefault(_run_of(line), np.asarray(line["predictions"]))
-            if "gold" in line:
-                found.gold.setdefault(_run_of(line), np.asarray(line["gold"]))
+            if line.predictions:
+                found.predictions.setdefault(_model_of(line), np.asarray(line.predictions))
+                if line.is_reference:
+                    found.teacher.setdefault(_run_of(line), np.asarray(line.predictions))
+            if line.gold:
+                found.gold.setdefault(_run_of(line), np.asarray(line.gold))
         return found
 
     def columns(self, pairs: Sequence[Pair]) -> Columns | list[str]:
@@ -85,20 +86,20 @@ class Answers:
         for line, other in pairs:
             mine = self.predictions.get(_model_of(line))
             theirs = self.teacher.get(_run_of(line)) if other is None else self.predictions.get(_model_of(other))
-            asked = "the teacher" if other is None else other["model"]
-            for name, found in ((line["model"], mine), (asked, theirs)):
+            asked = "the teacher" if other is None else other.model
+            for name, found in ((line.model, mine), (asked, theirs)):
                 if found is None:
-                    missing.append(f"no predictions of {name} on {line['data']}{_seed_of(line)}")
+                    missing.append(f"no predictions of {name} on {line.data}{_seed_of(line)}")
             if mine is not None and theirs is not None:
                 predicted.append(mine)
                 reference.append(theirs)
         head = pairs[0][0]
         gold = self.gold.get(_run_of(head))
         if gold is None:
-            missing.append(f"no gold labels of {head['data']}")
+            missing.append(f"no gold labels of {head.data}")
         if missing or gold is None:
             return missing
-        metric, classes = METRICS[head["metric_name"]], len(head["labels"])
+        metric, classes = METRICS[head.metric_name or ""], len(head.labels)
         return Columns(np.stack(predicted), np.stack(reference), gold, metric, classes)
 
 
@@ -108,7 +109,7 @@ def aggregate(lines: Iterable[Measurement], *, seed: int = 0) -> list[Aggregate]
     Any line of a model will do, whatever its batch size, threads and padding: quality does not depend on them. Of a
     model and seed measured twice on the same data the newest run counts. What has random weights is left out.
     """
-    kept = [line for line in lines if line["metric"] is not None]
+    kept = [line for line in lines if line.metric is not None]
     members, answers = _newest(kept), Answers.read(kept)
     return [_aggregate(name, group, members, answers, seed) for name, group in _grouped(members)]
 
@@ -119,29 +120,29 @@ def _aggregate(
     head = group[0]
     sets = list(_by_data(group).values())
     notes = _uneven(sets, members)
-    metric, metric_spread = _macro([[line["metric"] for line in lines] for lines in sets])
-    points, points_spread = _macro([[line["difference_points"] for line in lines] for lines in sets])
+    metric, metric_spread = _macro([[line.metric or 0.0 for line in lines] for lines in sets])
+    points, points_spread = _macro([[line.difference_points or 0.0 for line in lines] for lines in sets])
     low: float | None
     high: float | None
-    if head["kind"] == "teacher" and head["runtime"] == REFERENCE_RUNTIME:
+    if head.kind == "teacher" and head.runtime == REFERENCE_RUNTIME:
         low, high = 0.0, 0.0  # it is what the others are compared with
     elif len(group) == 1:
-        low, high = head["difference_low"], head["difference_high"]
+        low, high = head.difference_low, head.difference_high
     else:
         low, high = _interval([[(line, None) for line in lines] for lines in sets], answers, notes, seed)
     pairs = _with_controls(group, members, notes)
     gain = gain_low = gain_high = None
     if pairs:
-        gain, _ = _macro([[100 * (m["metric"] - c["metric"]) for m, c in of_set if c] for of_set in pairs])
+        gain, _ = _macro([[m.points_above(c) for m, c in of_set if c] for of_set in pairs])
         gain_low, gain_high = _interval(pairs, answers, notes, seed)
     return Aggregate(
         name=name,
-        models=tuple(dict.fromkeys(line["model"] for line in group)),
-        recipe=head["recipe"],
-        **{key: head[key] for key in SHARED},
+        models=tuple(dict.fromkeys(line.model for line in group)),
+        recipe=head.recipe,
+        **{key: getattr(head, key) for key in SHARED},
         seeds=min(map(len, sets)),
         data_sets=len(sets),
-        rows=sum(lines[0]["metric_rows"] for lines in sets),
+        rows=sum(lines[0].metric_rows for lines in sets),
         metric=metric,
         metric_spread=metric_spread,
         difference_points=points,
@@ -181,39 +182,39 @@ def _interval(
 
 def _with_controls(group: Sequence[Measurement], members: Sequence[Measurement], notes: list[str]) -> list[list[Pair]]:
     """Pair every line with the control of its data set and seed; empty without controls on every data set."""
-    head, models = group[0], {line["model"] for line in group}
-    if head["kind"] != "model":
+    head, models = group[0], {line.model for line in group}
+    if head.kind != "model":
         return []
     alike = [key for key in SHARED if key != "kind"]
     controls: dict[tuple[Any, ...], Measurement] = {}
-    for line in sorted(members, key=lambda line: line["control_of"] not in models):
-        if is_control_of(line, group) and all(line[key] == head[key] for key in alike):
+    for line in sorted(members, key=lambda line: line.control_of not in models):
+        if is_control_of(line, group) and all(getattr(line, key) == getattr(head, key) for key in alike):
             controls.setdefault(_unit_of(line), line)
     if not controls:
         return []
     pairs: list[list[Pair]] = []
     for lines in _by_data(group).values():
-        notes += [f"no control on {x['data']}{_seed_of(x)}" for x in lines if _unit_of(x) not in controls]
+        notes += [f"no control on {x.data}{_seed_of(x)}" for x in lines if _unit_of(x) not in controls]
         pairs.append([(line, controls[_unit_of(line)]) for line in lines if _unit_of(line) in controls])
     return pairs if all(pairs) else []
 
 
 def _uneven(sets: Sequence[Sequence[Measurement]], members: Sequence[Measurement]) -> list[str]:
     """Say which data sets of the metric the group lacks, and where it has fewer seeds than elsewhere."""
-    metric = sets[0][0]["metric_name"]
-    there = {lines[0]["data_sha256"] for lines in sets}
-    absent = {x["data_sha256"]: x["data"] for x in members if x["metric_name"] == metric}
+    metric = sets[0][0].metric_name
+    there = {lines[0].data_sha256 for lines in sets}
+    absent = {x.data_sha256: x.data for x in members if x.metric_name == metric}
     notes = [f"not measured on {name}" for sha, name in absent.items() if sha not in there]
     most = max(map(len, sets))
-    return notes + [f"{len(lines)} of {most} seeds on {lines[0]['data']}" for lines in sets if len(lines) < most]
+    return notes + [f"{len(lines)} of {most} seeds on {lines[0].data}" for lines in sets if len(lines) < most]
 
 
 def _newest(lines: Sequence[Measurement]) -> list[Measurement]:
     """Return one line of every model, seed, runtime and data set: the first of its newest run."""
     found: dict[tuple[Any, ...], Measurement] = {}
     for line in lines:
-        key = (line["model"], *_unit_of(line), *(line[name] for name in SHARED))
-        if key not in found or line["created"] > found[key]["created"]:
+        key = (line.model, *_unit_of(line), *(getattr(line, name) for name in SHARED))
+        if key not in found or line.created > found[key].created:
             found[key] = line
     return list(found.values())
 
@@ -222,8 +223,8 @@ def _grouped(members: Sequence[Measurement]) -> list[tuple[str, list[Measurement
     """Gather repetitions under one name; what has two models of one data set and seed is taken apart by model."""
     by_recipe: dict[tuple[Any, ...], list[Measurement]] = {}
     for line in members:
-        name = line["recipe"] or ("teacher" if line["kind"] == "teacher" else line["model"])
-        key = (name, *(line[shared] for shared in SHARED))
+        name = line.recipe or ("teacher" if line.kind == "teacher" else line.model)
+        key = (name, *(getattr(line, shared) for shared in SHARED))
         by_recipe.setdefault(key, []).append(line)
     groups: list[tuple[str, list[Measurement]]] = []
     for (name, *_), group in by_recipe.items():
@@ -232,7 +233,7 @@ def _grouped(members: Sequence[Measurement]) -> list[tuple[str, list[Measurement
             continue
         by_model: dict[str, list[Measurement]] = {}
         for line in group:
-            by_model.setdefault(line["model"], []).append(line)
+            by_model.setdefault(line.model, []).append(line)
         groups += by_model.items()
     return groups
 
@@ -240,22 +241,22 @@ def _grouped(members: Sequence[Measurement]) -> list[tuple[str, list[Measurement
 def _by_data(group: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     sets: dict[str, list[Measurement]] = {}
     for line in group:
-        sets.setdefault(line["data_sha256"], []).append(line)
+        sets.setdefault(line.data_sha256, []).append(line)
     return sets
 
 
 def _run_of(line: Measurement) -> tuple[Any, ...]:
     """Name the benchmark that a line is from: it is compared with the teacher of its own run."""
-    return line["data_sha256"], line["created"]
+    return line.data_sha256, line.created
 
 
 def _model_of(line: Measurement) -> tuple[Any, ...]:
-    return *_run_of(line), line["model"], line["runtime"], line["device"]
+    return *_run_of(line), line.model, line.runtime, line.device
 
 
 def _unit_of(line: Measurement) -> tuple[Any, ...]:
-    return line["data_sha256"], line["training_seed"]
+    return line.data_sha256, line.training_seed
 
 
 def _seed_of(line: Measurement) -> str:
-    return "" if line["training_seed"] is None else f", seed {line['training_seed']}"
+    return "" if line.training_seed is None else f", seed {line.training_seed}"

@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.results.schema import SCHEMA, faults
+from compress.benchmarking.results.schema import SCHEMA, Measurement, faults
 from compress.errors import CompressError
 from compress.models.output_dir import write_atomically
-
-# Raw samples, metric with n, sizes and host of one configuration: one line of JSON, as
-# compress.benchmarking.results.schema says.
-Measurement = dict[str, Any]
 
 # Kinds as earlier versions wrote them.
 EARLIER_KINDS = {"floor": "baseline", "peer": "competitor", "body": "reference-model", "structure": "pruning-step"}
@@ -55,7 +51,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        return f"{self.head['model']} in {self.head['runtime']}"
+        return self.head.title
 
 
 def rows_of(lines: Iterable[Measurement]) -> list[Row]:
@@ -65,47 +61,42 @@ def rows_of(lines: Iterable[Measurement]) -> list[Row]:
     """
     newest: dict[tuple[Any, ...], dict[int, Measurement]] = {}
     for line in lines:
-        if line["kind"] == "pruning-step":
+        if line.kind == "pruning-step":
             continue
-        sizes = newest.setdefault(tuple(line[key] for key in KEY), {})
-        made = {other["created"] for other in sizes.values()}
-        if made and line["created"] < max(made):
+        sizes = newest.setdefault(tuple(getattr(line, key) for key in KEY), {})
+        made = {other.created for other in sizes.values()}
+        if made and line.created < max(made):
             continue
-        if made and line["created"] > max(made):
+        if made and line.created > max(made):
             sizes.clear()
-        sizes[line["batch_size"]] = line
+        sizes[line.batch_size] = line
     return [Row(tuple(sizes[size] for size in sorted(sizes))) for sizes in newest.values()]
 
 
-def is_reference(line: Mapping[str, Any]) -> bool:
-    """Tell whether a line is the teacher in torch, padded as little as can be, against which every speed-up is."""
-    return line["kind"] == "teacher" and line["runtime"] == "torch" and line["padding"] == "longest"
-
-
-def is_control_of(control: Mapping[str, Any], models: Iterable[Mapping[str, Any]]) -> bool:
+def is_control_of(control: Measurement, models: Iterable[Measurement]) -> bool:
     """Tell whether a line is of a control of one of the models, whose lines share a recipe.
 
     Models name their control. Where none does, as in older results, it names one of them or shares their recipe.
     """
     models = list(models)
-    if control["kind"] != "control":
+    if control.kind != "control":
         return False
-    if named := {line["control"] for line in models if line.get("control")}:
-        return control["model"] in named
-    return any(control["control_of"] == line["model"] or control["recipe"] == line["recipe"] != "" for line in models)
+    if named := {line.control for line in models if line.control}:
+        return control.model in named
+    return any(control.control_of == line.model or control.recipe == line.recipe != "" for line in models)
 
 
-def write_results(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+def write_results(path: Path, lines: Iterable[Measurement]) -> None:
     """Write lines whole or not at all.
 
     Raises:
         ValueError: a line is not as :mod:`compress.benchmarking.results.schema` says.
     """
-    lines = list(lines)
-    for line in lines:
+    found = [line.to_json() for line in lines]
+    for line in found:
         if wrong := faults(line):
             raise ValueError(f"a line of results is not as its schema says: {', '.join(wrong)}")
-    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
+    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in found)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
@@ -159,7 +150,7 @@ def _parse(text: str, number: int, path: str) -> Measurement:
         raise CompressError(
             f"{path}, line {number} is not a result of compress benchmark: {', '.join(wrong[:3])}{more}"
         )
-    return dict(line)
+    return Measurement(**line)
 
 
 def host_id(host: Mapping[str, Any]) -> str:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from compress.benchmarking.results.schema import Measurement
 from compress.inference.timing import NOISE_LIMIT
 
 NONE = "–"
 
 
-def shown(line: Mapping[str, Any], key: str = "metric", *, digits: int = 2) -> str:
-    """Return a metric as people write it: accuracy and F1 in percent, correlations as fractions; a dash for none."""
-    if line[key] is None:
+def shown(value: float | None, metric: str | None, *, digits: int = 2) -> str:
+    """Return the value of a metric: accuracy and F1 in percent, correlations as fractions; a dash for none."""
+    if value is None:
         return NONE
-    value = float(line[key])
-    return f"{100 * value:.{digits}f}%" if in_percent(line["metric_name"]) else f"{value:.{digits + 2}f}"
+    return f"{100 * value:.{digits}f}%" if in_percent(metric) else f"{value:.{digits + 2}f}"
+
+
+def shown_metric(line: Measurement) -> str:
+    """Return the metric of a line; a dash for none."""
+    return shown(line.metric, line.metric_name)
 
 
 def in_percent(metric: str | None) -> bool:
@@ -39,9 +43,9 @@ def in_points(budget: float) -> str:
     return f"{budget:g} point{'' if budget == 1 else 's'}"
 
 
-def precision(line: Mapping[str, Any]) -> str:
+def precision(line: Measurement) -> str:
     """Return what quantization made of a model: ``int8``, or ``packed``, which is smaller and no faster."""
-    return "packed" if line.get("quantizer") == "packed" else "int8"
+    return "packed" if line.quantizer == "packed" else "int8"
 
 
 def megabytes(size_bytes: float) -> str:
@@ -103,14 +107,14 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def speed_or_noise(line: Mapping[str, Any], text: str) -> str:
+def speed_or_noise(line: Measurement, text: str) -> str:
     """Return a speed as written, or, where the host was too noisy for it, that it was."""
-    return f"too noisy{noise_note(line)}" if line["noisy"] else text
+    return f"too noisy{noise_note(line)}" if line.noisy else text
 
 
-def noise_note(line: Mapping[str, Any]) -> str:
+def noise_note(line: Measurement) -> str:
     """Return a line's noise in brackets where it is what was too much, not the teacher's noise or the interval."""
-    return f" ({line['noise']:.0%})" if line["noise"] > NOISE_LIMIT else ""
+    return f" ({line.noise:.0%})" if line.noise > NOISE_LIMIT else ""
 
 
 def plain(text: object) -> str:

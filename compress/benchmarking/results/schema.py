@@ -1,21 +1,206 @@
-"""What a line of results may say: every field with its type, unit and meaning.
+"""The schema of result lines: a frozen dataclass whose annotations give each field's type and meaning.
 
-This table is the only definition. It makes the JSON schema (``docs/results.schema.json``) that other programs rely on,
-lines are held to it when they are written and read, and a field that is not in it cannot be written.
+The JSON schema (``docs/results.schema.json``) and the table of fields in ``benchmarks/results/README.md`` are derived
+from it. Lines are validated when they are written and read, and unknown fields are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 SCHEMA = 2
+
+Fields = dict[str, Any]  # some fields of a line by name, while it is put together
+
+
+class Interval(NamedTuple):
+    """A figure with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def as_interval(value: float | None, low: float | None, high: float | None) -> Interval | None:
+    """Return a figure with its interval; None where any of the three is missing."""
+    return None if value is None or low is None or high is None else Interval(value, low, high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One result: a model in a runtime at one setting. Optional fields have a default and may be left out of a file."""
+
+    # Who
+    schema: Annotated[int, "version of this table"]
+    study: Annotated[str, "study the line belongs to; empty outside one"]
+    model: Annotated[str, "name of what was measured, unique within a run"]
+    kind: Annotated[
+        str,
+        "teacher, model, control (undistilled), baseline (gold labels only), competitor (another tool); with random "
+        "weights reference-model (a published size) or pruning-step (a pruned model, the first of parents, before its "
+        "last removals)",
+    ]
+    recipe: Annotated[str, "recipe that made it; empty if none"]
+    control_of: Annotated[str, "for a control: the model it is the control of, or the first of several"]
+    control: Annotated[str, "for a model: the control that belongs to it; empty where none was measured"] = ""
+    stage: Annotated[str, "stage that made it: finetune, distill, prune, quantize, export; empty if none of ours"]
+    quantizer: Annotated[str, "of stage quantize: onnx-dynamic or onnx-qdq, both int8, or packed: size only"] = ""
+    parents: Annotated[list[str], "sha256 of the models it was made from, nearest first"]
+    removals: Annotated[
+        list[str], "what compress prune took of it in turn: vocabulary, layers, heads, neurons, hidden"
+    ] = field(default_factory=list)
+    training_seed: Annotated[int | None, "seed it was trained with"]
+    training_steps: Annotated[
+        int | None, "optimiser steps that a student or teacher of ours took; null for what has none"
+    ] = None
+    training_batch_size: Annotated[int | None, "rows of each step; null for what has none, or where phases differ"] = (
+        None
+    )
+    budget: Annotated[str, "budget of the study that it was trained at; left out where the study has none"] = ""
+    model_sha256: Annotated[str, "hash of its files; empty where there are none"]
+    tokenizer_sha256: Annotated[str, "hash of its tokenizer; empty where it has none"]
+    # Setting
+    runtime: Annotated[str, "what ran it: a runtime, a competitor, or the library of a baseline"]
+    device: Annotated[str, "cpu or cuda"]
+    threads: Annotated[int, "processor threads and cores of its process"]
+    batch_size: Annotated[int, "rows in a batch; the smallest measured one stands for latency"]
+    length: Annotated[int | None, "tokens of every row; null: as long as the data's own rows"]
+    padding: Annotated[str, "longest (of the batch), or max_length (all to max_length)"]
+    max_length: Annotated[int, "tokens a row is cut to; 0 where it has none"]
+    tokenizer_inside: Annotated[bool, "true where tokenisation cannot be told from the model's own time"]
+    rounds: Annotated[int, "interleaved rounds"]
+    seed: Annotated[int, "seed of the order of models and of the drawn rows"]
+    command: Annotated[str, "what was typed"]
+    created: Annotated[str, "when, ISO 8601 in UTC; the same for all lines of a run"]
+    # Speed
+    latency_ms: Annotated[list[list[float]], "model time of every batch, one list a round, in milliseconds"]
+    latency_p50_ms: Annotated[float, "median"]
+    latency_p90_ms: Annotated[float, "90th percentile"]
+    latency_p95_ms: Annotated[float, "95th percentile"]
+    latency_p95_low_ms: Annotated[float, "its 95% interval, bootstrap over rounds"]
+    latency_p95_high_ms: Annotated[float, "its 95% interval, bootstrap over rounds"]
+    latency_p99_ms: Annotated[float, "99th percentile"]
+    tokenize_p50_ms: Annotated[float, "median time to tokenise a batch; 0 where it is inside"]
+    device_p50_ms: Annotated[float | None, "median time on the GPU alone, by CUDA events"]
+    throughput_rows_per_second: Annotated[float, "median over rounds, model alone"]
+    throughput_with_tokenizer_rows_per_second: Annotated[
+        float, "median over rounds, tokenisation and model in sequence"
+    ]
+    throughput_tokens_per_second: Annotated[
+        float | None, "median over rounds, tokens without padding; null where it has none"
+    ]
+    speedup: Annotated[float, "times as fast as the teacher in torch fp32: median over rounds of the ratio"]
+    speedup_low: Annotated[float, "its 95% interval"]
+    speedup_high: Annotated[float, "its 95% interval"]
+    speedup_with_tokenizer: Annotated[float, "the same, tokenised on both sides; for tokenizer_inside both are this"]
+    speedup_with_tokenizer_low: Annotated[float, "its 95% interval"]
+    speedup_with_tokenizer_high: Annotated[float, "its 95% interval"]
+    speedup_same_runtime: Annotated[
+        float | None, "times as fast as the teacher in this runtime; null where it did not run"
+    ]
+    speedup_same_runtime_low: Annotated[float | None, "its 95% interval"]
+    speedup_same_runtime_high: Annotated[float | None, "its 95% interval"]
+    noise: Annotated[float, "relative spread of one batch repeated in every round: 0.02 is 2%"]
+    noisy: Annotated[bool, "true where the host was too noisy for speeds of this line to decide anything"]
+    warm_up_stable: Annotated[bool, "false where warm-up ended before times settled"]
+    energy_joules_per_row: Annotated[
+        float | None, "measured by RAPL or NVML; null without a counter, or where it is too slow"
+    ]
+    flops_per_row: Annotated[float | None, "multiply-adds times two of a row, padding included, as torch counts them"]
+    matmul_peak_tflops: Annotated[float | None, "fastest matrix product measured on this device in this precision"]
+    matmul_peak_share: Annotated[float | None, "share of that peak which the model reached"]
+    load_ms: Annotated[float, "from files to the first answer"]
+    peak_memory_bytes: Annotated[int, "of its process"]
+    model_memory_bytes: Annotated[int, "of it, above what the libraries held before the model was loaded"]
+    peak_gpu_memory_bytes: Annotated[int | None, "as torch counts it"]
+    # Quality
+    metric_name: Annotated[str | None, "accuracy, f1, macro-f1, matthews, pearson, spearman; null with random weights"]
+    metric: Annotated[float | None, "as a fraction"]
+    metric_low: Annotated[float | None, "its 95% interval"]
+    metric_high: Annotated[float | None, "its 95% interval"]
+    metric_rows: Annotated[int, "rows it was computed on; words of a tagger, whose intervals draw whole sentences"]
+    metric_kept_percent: Annotated[float | None, "of the teacher's metric"]
+    difference_points: Annotated[float | None, "metric minus the teacher's on the same rows, in points"]
+    difference_low: Annotated[float | None, "its paired 95% interval"]
+    difference_high: Annotated[float | None, "its paired 95% interval"]
+    mcnemar_p: Annotated[float | None, "exact McNemar test against the teacher; null for regression and tagging"]
+    agreement: Annotated[float | None, "share of rows predicted as the teacher does; for regression the correlation"]
+    calibration_error: Annotated[
+        float | None, "expected calibration error, 15 bins of equal count; null without probabilities"
+    ]
+    calibration_error_low: Annotated[float | None, "its 95% interval"]
+    calibration_error_high: Annotated[float | None, "its 95% interval"]
+    classes: Annotated[
+        list[dict[str, Any]], "one object a class: label, rows, recall, teacher_recall, difference_points, low, high"
+    ]
+    flips_lost: Annotated[
+        list[dict[str, Any]], "rows only the teacher has right, worst first: row (and word), gold, predicted, change"
+    ]
+    flips_won: Annotated[list[dict[str, Any]], "rows only this has right, largest change first"]
+    flips_lost_rows: Annotated[int | None, "how many there are; the list keeps the first 100"]
+    flips_won_rows: Annotated[int | None, "how many there are; the list keeps the first 100"]
+    predictions: Annotated[
+        list[float], "what each row (no word) is predicted to be; on the first line of a model and runtime"
+    ] = field(default_factory=list)
+    gold: Annotated[list[float], "gold labels; on the first line of the teacher in torch"] = field(default_factory=list)
+    # Size
+    parameters: Annotated[int, "weights; 0 where there are none"]
+    size_bytes: Annotated[int, "of its weights on disk"]
+    directory_bytes: Annotated[int, "of all its files, tokenizer included"]
+    parameters_ratio: Annotated[float | None, "the teacher's over its own"]
+    size_ratio: Annotated[float | None, "the teacher's over its own"]
+    shape: Annotated[dict[str, Any], "its type, layers, hidden_size and vocabulary_size, as far as its config says"] = (
+        field(default_factory=dict)
+    )
+    heads_per_layer: Annotated[list[int] | None, "attention heads left in each layer"]
+    ffn_per_layer: Annotated[list[int] | None, "feed-forward width left in each layer"]
+    # Data and host
+    data: Annotated[str, "name of the test set"]
+    data_sha256: Annotated[str, "hash of its rows"]
+    split: Annotated[str, "role of the set: test"]
+    data_rows: Annotated[int, "rows of it"]
+    labels: Annotated[list[str], "names of the classes in order"]
+    tokens_median: Annotated[float, "tokens of a row"]
+    tokens_p95: Annotated[float, "tokens of a row, 95th percentile"]
+    tokens_max: Annotated[int, "tokens of the longest row"]
+    host: Annotated[dict[str, Any], "processor, instruction sets, cores, memory, system, GPU"]
+    host_id: Annotated[str, "short fingerprint of what decides speed"]
+    versions: Annotated[dict[str, str], "installed versions of what can change a number"]
+    left_out: Annotated[
+        list[dict[str, str]], "what was asked for but could not be measured here: objects of name and reason"
+    ]
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is the teacher in torch with dynamic padding, which every speed-up is relative to."""
+        return self.kind == "teacher" and self.runtime == "torch" and self.padding == "longest"
+
+    @property
+    def title(self) -> str:
+        return f"{self.model} in {self.runtime}"
+
+    @property
+    def difference(self) -> Interval | None:
+        """The metric minus the teacher's in points; None where it has no metric."""
+        return as_interval(self.difference_points, self.difference_low, self.difference_high)
+
+    def points_above(self, other: Measurement) -> float:
+        """Return how much higher its metric is than another line's, in points; both have one."""
+        assert self.metric is not None and other.metric is not None
+        return 100 * (self.metric - other.metric)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of a line of a file; optional ones without a value are left out."""
+        found = {name: getattr(self, name) for name in FIELDS}
+        return {name: value for name, value in found.items() if value or not FIELDS[name].optional}
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field: its JSON type, what it means, and whether it may be null or left out of a line.
+    """A field of a line: its JSON type, its meaning, and whether it may be null or left out.
 
     ``kind`` is ``string``, ``integer``, ``number``, ``boolean``, ``array`` or ``object``.
     """
@@ -23,145 +208,11 @@ class Field:
     name: str
     kind: str
     meaning: str
-    null: bool = False
-    optional: bool = False
+    null: bool
+    optional: bool
 
 
-def _fields(*rows: tuple[str, str, str]) -> tuple[Field, ...]:
-    """Read rows of name, type and meaning; ``?`` after a type means null is possible, ``~`` that it may be left out."""
-    return tuple(Field(n, kind.rstrip("?~"), meaning, "?" in kind, "~" in kind) for n, kind, meaning in rows)
-
-
-WHO = _fields(
-    ("schema", "integer", "version of this table"),
-    ("study", "string", "study the line belongs to; empty outside one"),
-    ("model", "string", "name of what was measured, unique within a run"),
-    (
-        "kind",
-        "string",
-        "teacher, model, control (undistilled), baseline (gold labels only), competitor (another tool); with random "
-        "weights reference-model (a published size) or pruning-step (a pruned model, the first of parents, before its "
-        "last removals)",
-    ),
-    ("recipe", "string", "recipe that made it; empty if none"),
-    ("control_of", "string", "for a control: the model it is the control of, or the first of several"),
-    ("control", "string~", "for a model: the control that belongs to it; empty where none was measured"),
-    ("stage", "string", "stage that made it: finetune, distill, prune, quantize, export; empty if none of ours"),
-    ("quantizer", "string~", "of stage quantize: onnx-dynamic or onnx-qdq, both int8, or packed: size only"),
-    ("parents", "array", "sha256 of the models it was made from, nearest first"),
-    ("removals", "array~", "what compress prune took of it in turn: vocabulary, layers, heads, neurons, hidden"),
-    ("training_seed", "integer?", "seed it was trained with"),
-    ("training_steps", "integer?~", "optimiser steps that a student or teacher of ours took; null for what has none"),
-    ("training_batch_size", "integer?~", "rows of each step; null for what has none, or where phases differ"),
-    ("budget", "string~", "budget of the study that it was trained at; left out where the study has none"),
-    ("model_sha256", "string", "hash of its files; empty where there are none"),
-    ("tokenizer_sha256", "string", "hash of its tokenizer; empty where it has none"),
-)
-SETTING = _fields(
-    ("runtime", "string", "what ran it: a runtime, a competitor, or the library of a baseline"),
-    ("device", "string", "cpu or cuda"),
-    ("threads", "integer", "processor threads and cores of its process"),
-    ("batch_size", "integer", "rows in a batch; the smallest measured one stands for latency"),
-    ("length", "integer?", "tokens of every row; null: as long as the data's own rows"),
-    ("padding", "string", "longest (of the batch), or max_length (all to max_length)"),
-    ("max_length", "integer", "tokens a row is cut to; 0 where it has none"),
-    ("tokenizer_inside", "boolean", "true where tokenisation cannot be told from the model's own time"),
-    ("rounds", "integer", "interleaved rounds"),
-    ("seed", "integer", "seed of the order of models and of the drawn rows"),
-    ("command", "string", "what was typed"),
-    ("created", "string", "when, ISO 8601 in UTC; the same for all lines of a run"),
-)
-SPEED = _fields(
-    ("latency_ms", "array", "model time of every batch, one list a round, in milliseconds"),
-    ("latency_p50_ms", "number", "median"),
-    ("latency_p90_ms", "number", "90th percentile"),
-    ("latency_p95_ms", "number", "95th percentile"),
-    ("latency_p95_low_ms", "number", "its 95% interval, bootstrap over rounds"),
-    ("latency_p95_high_ms", "number", "its 95% interval, bootstrap over rounds"),
-    ("latency_p99_ms", "number", "99th percentile"),
-    ("tokenize_p50_ms", "number", "median time to tokenise a batch; 0 where it is inside"),
-    ("device_p50_ms", "number?", "median time on the GPU alone, by CUDA events"),
-    ("throughput_rows_per_second", "number", "median over rounds, model alone"),
-    ("throughput_with_tokenizer_rows_per_second", "number", "median over rounds, tokenisation and model in sequence"),
-    ("throughput_tokens_per_second", "number?", "median over rounds, tokens without padding; null where it has none"),
-    ("speedup", "number", "times as fast as the teacher in torch fp32: median over rounds of the ratio"),
-    ("speedup_low", "number", "its 95% interval"),
-    ("speedup_high", "number", "its 95% interval"),
-    ("speedup_with_tokenizer", "number", "the same, tokenised on both sides; for tokenizer_inside both are this"),
-    ("speedup_with_tokenizer_low", "number", "its 95% interval"),
-    ("speedup_with_tokenizer_high", "number", "its 95% interval"),
-    ("speedup_same_runtime", "number?", "times as fast as the teacher in this runtime; null where it did not run"),
-    ("speedup_same_runtime_low", "number?", "its 95% interval"),
-    ("speedup_same_runtime_high", "number?", "its 95% interval"),
-    ("noise", "number", "relative spread of one batch repeated in every round: 0.02 is 2%"),
-    ("noisy", "boolean", "true where the host was too noisy for speeds of this line to decide anything"),
-    ("warm_up_stable", "boolean", "false where warm-up ended before times settled"),
-    ("energy_joules_per_row", "number?", "measured by RAPL or NVML; null without a counter, or where it is too slow"),
-    ("flops_per_row", "number?", "multiply-adds times two of a row, padding included, as torch counts them"),
-    ("matmul_peak_tflops", "number?", "fastest matrix product measured on this device in this precision"),
-    ("matmul_peak_share", "number?", "share of that peak which the model reached"),
-    ("load_ms", "number", "from files to the first answer"),
-    ("peak_memory_bytes", "integer", "of its process"),
-    ("model_memory_bytes", "integer", "of it, above what the libraries held before the model was loaded"),
-    ("peak_gpu_memory_bytes", "integer?", "as torch counts it"),
-)
-QUALITY = _fields(
-    ("metric_name", "string?", "accuracy, f1, macro-f1, matthews, pearson, spearman; null with random weights"),
-    ("metric", "number?", "as a fraction"),
-    ("metric_low", "number?", "its 95% interval"),
-    ("metric_high", "number?", "its 95% interval"),
-    ("metric_rows", "integer", "rows it was computed on; words of a tagger, whose intervals draw whole sentences"),
-    ("metric_kept_percent", "number?", "of the teacher's metric"),
-    ("difference_points", "number?", "metric minus the teacher's on the same rows, in points"),
-    ("difference_low", "number?", "its paired 95% interval"),
-    ("difference_high", "number?", "its paired 95% interval"),
-    ("mcnemar_p", "number?", "exact McNemar test against the teacher; null for regression and tagging"),
-    ("agreement", "number?", "share of rows predicted as the teacher does; for regression the correlation"),
-    ("calibration_error", "number?", "expected calibration error, 15 bins of equal count; null without probabilities"),
-    ("calibration_error_low", "number?", "its 95% interval"),
-    ("calibration_error_high", "number?", "its 95% interval"),
-    ("classes", "array", "one object a class: label, rows, recall, teacher_recall, difference_points, low, high"),
-    ("flips_lost", "array", "rows only the teacher has right, worst first: row (and word), gold, predicted, change"),
-    ("flips_won", "array", "rows only this has right, largest change first"),
-    ("flips_lost_rows", "integer?", "how many there are; the list keeps the first 100"),
-    ("flips_won_rows", "integer?", "how many there are; the list keeps the first 100"),
-    ("predictions", "array~", "what each row (no word) is predicted to be; on the first line of a model and runtime"),
-    ("gold", "array~", "gold labels; on the first line of the teacher in torch"),
-)
-SIZE = _fields(
-    ("parameters", "integer", "weights; 0 where there are none"),
-    ("size_bytes", "integer", "of its weights on disk"),
-    ("directory_bytes", "integer", "of all its files, tokenizer included"),
-    ("parameters_ratio", "number?", "the teacher's over its own"),
-    ("size_ratio", "number?", "the teacher's over its own"),
-    ("shape", "object~", "its type, layers, hidden_size and vocabulary_size, as far as its config says"),
-    ("heads_per_layer", "array?", "attention heads left in each layer"),
-    ("ffn_per_layer", "array?", "feed-forward width left in each layer"),
-)
-WHERE = _fields(
-    ("data", "string", "name of the test set"),
-    ("data_sha256", "string", "hash of its rows"),
-    ("split", "string", "role of the set: test"),
-    ("data_rows", "integer", "rows of it"),
-    ("labels", "array", "names of the classes in order"),
-    ("tokens_median", "number", "tokens of a row"),
-    ("tokens_p95", "number", "tokens of a row, 95th percentile"),
-    ("tokens_max", "integer", "tokens of the longest row"),
-    ("host", "object", "processor, instruction sets, cores, memory, system, GPU"),
-    ("host_id", "string", "short fingerprint of what decides speed"),
-    ("versions", "object", "installed versions of what can change a number"),
-    ("left_out", "array", "what was asked for but could not be measured here: objects of name and reason"),
-)
-GROUPS: Mapping[str, tuple[Field, ...]] = {
-    "Who": WHO,
-    "Setting": SETTING,
-    "Speed": SPEED,
-    "Quality": QUALITY,
-    "Size": SIZE,
-    "Data and host": WHERE,
-}
-FIELDS: Mapping[str, Field] = {field.name: field for group in GROUPS.values() for field in group}
-
+# JSON type -> the Python types that hold it.
 _PYTHON: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -170,6 +221,42 @@ _PYTHON: Mapping[str, tuple[type, ...]] = {
     "array": (list, tuple),
     "object": (dict,),
 }
+# The first field of each group.
+_GROUP_STARTS = {
+    "schema": "Who",
+    "runtime": "Setting",
+    "latency_ms": "Speed",
+    "metric_name": "Quality",
+    "parameters": "Size",
+    "data": "Data and host",
+}
+
+
+def _read_fields() -> dict[str, Field]:
+    hints = get_type_hints(Measurement, include_extras=True)
+    found = {}
+    for one in fields(Measurement):
+        hint, meaning = get_args(hints[one.name])
+        null = NoneType in get_args(hint)
+        bare = get_args(hint)[0] if null else hint
+        python = get_origin(bare) or bare
+        kind = next(kind for kind, types in _PYTHON.items() if python in types)
+        optional = one.default is not MISSING or one.default_factory is not MISSING
+        found[one.name] = Field(one.name, kind, meaning, null, optional)
+    return found
+
+
+FIELDS = _read_fields()
+
+
+def groups() -> dict[str, list[Field]]:
+    """Return the fields by group."""
+    found: dict[str, list[Field]] = {}
+    group = ""
+    for one in FIELDS.values():
+        group = _GROUP_STARTS.get(one.name, group)
+        found.setdefault(group, []).append(one)
+    return found
 
 
 def faults(line: object) -> list[str]:
@@ -183,10 +270,10 @@ def faults(line: object) -> list[str]:
 
 
 def _fits(name: str, line: Mapping[str, Any]) -> bool:
-    field, value = FIELDS[name], line[name]
+    known, value = FIELDS[name], line[name]
     if value is None:
-        return field.null
-    return isinstance(value, _PYTHON[field.kind]) and (field.kind == "boolean" or not isinstance(value, bool))
+        return known.null
+    return isinstance(value, _PYTHON[known.kind]) and (known.kind == "boolean" or not isinstance(value, bool))
 
 
 def json_schema() -> dict[str, Any]:

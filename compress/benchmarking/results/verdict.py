@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from compress.benchmarking.results.formatting import in_points, milliseconds, times
+from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
 from compress.inference.timing import NOISE_LIMIT
 
@@ -70,18 +69,23 @@ def judge_drop(
     return DropVerdict(UNDECIDED, f"undecided: {more}", needed)
 
 
-def judge_drop_of(line: Mapping[str, Any], budget_points: float) -> DropVerdict:
+def judge_drop_of(line: Measurement, budget_points: float) -> DropVerdict:
     """Judge a result line against its teacher; the counts of won and lost rows are used where they make the difference.
 
     Raises:
         ValueError: the line is of random weights and has no metric.
     """
-    if line["difference_points"] is None:
-        raise ValueError(f"{line['model']} has no {line['metric_name'] or 'metric'} to judge")
-    difference, low, high = line["difference_points"], line["difference_low"], line["difference_high"]
-    rows, won, lost = line["metric_rows"], line["flips_won_rows"], line["flips_lost_rows"]
+    if line.difference is None:
+        raise ValueError(f"{line.model} has no {line.metric_name or 'metric'} to judge")
+    difference, low, high = line.difference
+    rows, won, lost = line.metric_rows, line.flips_won_rows, line.flips_lost_rows
     # Of another metric than accuracy the flips do not make the difference.
-    if line["metric_name"] != "accuracy" or not math.isclose(difference, 100 * (won - lost) / rows, abs_tol=1e-6):
+    if (
+        won is None
+        or lost is None
+        or line.metric_name != "accuracy"
+        or not math.isclose(difference, 100 * (won - lost) / rows, abs_tol=1e-6)
+    ):
         won = lost = None
     return judge_drop(difference, low, high, budget_points, rows, won=won, lost=lost)
 

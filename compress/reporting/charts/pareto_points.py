@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compress import recipes
-from compress.benchmarking.results.files import Measurement, Row, is_reference
-from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown, span, times
+from compress.benchmarking.results.files import Row
+from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown_metric, span, times
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.charts.markers import KINDS
 from compress.reporting.charts.pareto import Point
@@ -34,13 +35,13 @@ class Published:
 
 def marks(rows: Sequence[Row], published: Sequence[Published]) -> list[Point]:
     """Return a mark for every row whose speed can be told, and for every published figure."""
-    drawn = [row for row in rows if not row.head["noisy"]]
-    runtimes = {name: sum(row.head["model"] == name for row in drawn) for name in {row.head["model"] for row in drawn}}
-    teacher = next((row.head for row in rows if row.head["kind"] == "teacher"), None)
-    found = [_mark(row, alone=runtimes[row.head["model"]] == 1) for row in drawn]
-    if teacher is not None and teacher["metric"] is not None:
-        scale = 100.0 if in_percent(teacher["metric_name"]) else 1.0
-        found += [_published_mark(one, scale * teacher["metric"]) for one in published]
+    drawn = [row for row in rows if not row.head.noisy]
+    runtimes = {name: sum(row.head.model == name for row in drawn) for name in {row.head.model for row in drawn}}
+    teacher = next((row.head for row in rows if row.head.kind == "teacher"), None)
+    found = [_mark(row, alone=runtimes[row.head.model] == 1) for row in drawn]
+    if teacher is not None and teacher.metric is not None:
+        scale = 100.0 if in_percent(teacher.metric_name) else 1.0
+        found += [_published_mark(one, scale * teacher.metric) for one in published]
     return found
 
 
@@ -51,14 +52,14 @@ def published_figures(rows: Sequence[Row]) -> list[Published]:
     """
     best: dict[str, Measurement] = {}
     for line in (row.head for row in rows):
-        if line["kind"] == "model" and line["recipe"] and line["metric_kept_percent"] is not None:
-            if line["recipe"] not in best or line["metric"] > best[line["recipe"]]["metric"]:
-                best[line["recipe"]] = line
+        if line.kind == "model" and line.recipe and line.metric_kept_percent is not None:
+            if line.recipe not in best or line.points_above(best[line.recipe]) > 0:
+                best[line.recipe] = line
     found = []
     for recipe, line in best.items():
         for one in _figures(recipe):
             name = one.dataset.rpartition(" ")[0] or one.dataset
-            if _names(line["data"], name) and one.metric == line["metric_name"]:
+            if _names(line.data, name) and one.metric == line.metric_name:
                 kept = 100 * one.value / one.teacher
                 found.append(
                     Published(
@@ -68,7 +69,7 @@ def published_figures(rows: Sequence[Row]) -> list[Published]:
                         one.value,
                         one.teacher,
                         kept,
-                        line["metric_kept_percent"],
+                        line.metric_kept_percent or 0.0,
                         one.source,
                     )
                 )
@@ -92,20 +93,20 @@ def _figures(recipe: str) -> Sequence[recipes.Published]:
 
 def _mark(row: Row, *, alone: bool) -> Point:
     line = row.head
-    name = "teacher" if line["kind"] == "teacher" else line["model"]
-    if line["padding"] == "max_length":
+    name = "teacher" if line.kind == "teacher" else line.model
+    if line.padding == "max_length":
         name, alone = f"{name}, padded", True
-    scale = 100.0 if in_percent(line["metric_name"]) else 1.0
-    middle = None if line["metric"] is None else scale * line["metric"]
-    low, high = (middle or 0.0 if line[key] is None else scale * line[key] for key in ("metric_low", "metric_high"))
-    if not alone and not is_reference(line):
-        name = f"{name} ({line['runtime']})"
+    scale = 100.0 if in_percent(line.metric_name) else 1.0
+    middle = None if line.metric is None else scale * line.metric
+    low, high = (middle or 0.0 if end is None else scale * end for end in (line.metric_low, line.metric_high))
+    if not alone and not line.is_reference:
+        name = f"{name} ({line.runtime})"
     return Point(
         name=name,
-        kind=line["kind"],
-        speedup=line["speedup"],
-        speedup_low=line["speedup_low"],
-        speedup_high=line["speedup_high"],
+        kind=line.kind,
+        speedup=line.speedup,
+        speedup_low=line.speedup_low,
+        speedup_high=line.speedup_high,
         metric=middle,
         metric_low=low,
         metric_high=high,
@@ -114,14 +115,14 @@ def _mark(row: Row, *, alone: bool) -> Point:
 
 
 def _caption(line: Measurement) -> str:
-    speed = f"{times(line['speedup'])} ({span(times(line['speedup_low']), times(line['speedup_high']))})"
+    speed = f"{times(line.speedup)} ({span(times(line.speedup_low), times(line.speedup_high))})"
     quality = "random weights, no metric"
-    if line["metric"] is not None:
-        quality = f"{line['metric_name']} {shown(line)}, {points(line['difference_points'])} points"
-    sizes = [f"{count(line['parameters'])} parameters"] if line["parameters"] else []
-    facts = ", ".join([speed, quality, *sizes, megabytes(line["size_bytes"])])
-    kind = "" if line["kind"] == "model" else f"; {line['kind']}: {KINDS[line['kind']].meaning}"
-    return f"{line['model']} ({place(line)}): {facts}{kind}"
+    if line.difference_points is not None:
+        quality = f"{line.metric_name} {shown_metric(line)}, {points(line.difference_points)} points"
+    sizes = [f"{count(line.parameters)} parameters"] if line.parameters else []
+    facts = ", ".join([speed, quality, *sizes, megabytes(line.size_bytes)])
+    kind = "" if line.kind == "model" else f"; {line.kind}: {KINDS[line.kind].meaning}"
+    return f"{line.model} ({place(line)}): {facts}{kind}"
 
 
 def _published_mark(one: Published, teacher: float) -> Point:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from compress.benchmarking.results.files import Measurement, Row, is_reference
+from compress.benchmarking.results.files import Row
 from compress.benchmarking.results.formatting import milliseconds, rate, speed_or_noise, times
+from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
 from compress.reporting.tables.cells import Cell, place
@@ -29,7 +31,7 @@ def thread_sweep(rows: Sequence[Row], best: Row | None) -> Sweep | None:
     names = _swept(rows, "threads", best)
     if not names:
         return None
-    one, many = rows[0].head["batch_size"], rows[0].bulk["batch_size"]
+    one, many = rows[0].head.batch_size, rows[0].bulk.batch_size
     pictures = [
         _picture(names, "threads", f"Rows per second by threads, batch {many}", "rows/s", _rows_per_second),
         _picture(names, "threads", f"Latency by threads, batch {one}", "ms", _p50),
@@ -40,11 +42,11 @@ def thread_sweep(rows: Sequence[Row], best: Row | None) -> Sweep | None:
 
 def length_sweep(rows: Sequence[Row], best: Row | None) -> Sweep | None:
     """Return latency against the length of rows, where fixed lengths were measured."""
-    rows = [row for row in rows if row.head["length"] is not None]
+    rows = [row for row in rows if row.head.length is not None]
     names = _swept(rows, "length", best)
     if not names:
         return None
-    title = f"Latency by length, batch {rows[0].head['batch_size']}"
+    title = f"Latency by length, batch {rows[0].head.batch_size}"
     picture = _picture(names, "length", title, "ms", _p50)
     headings = ["Model", "Tokens", *_headings(rows, "length")]
     return Sweep("Length of rows", [picture] if picture else [], headings, _table(names, "length"))
@@ -57,15 +59,16 @@ def _swept(rows: Sequence[Row], key: str, best: Row | None) -> dict[Name, list[R
     """Return the configurations that were measured at more than one value of a setting; the most telling first."""
     found: dict[Name, list[Row]] = {}
     for row in rows:
-        found.setdefault((row.head["model"], place(row.head), row.head["model_sha256"]), []).append(row)
-    kept = {n: sorted(r, key=lambda row: row.head[key]) for n, r in found.items() if len({x.head[key] for x in r}) > 1}
-    runtime = best.head["runtime"] if best else ""
+        found.setdefault((row.head.model, place(row.head), row.head.model_sha256), []).append(row)
+    value = attrgetter(f"head.{key}")
+    kept = {name: sorted(own, key=value) for name, own in found.items() if len(set(map(value, own))) > 1}
+    runtime = best.head.runtime if best else ""
 
     def rank(name: Name) -> tuple[bool, bool, bool, bool, float]:
         head = kept[name][0].head
-        same = best is not None and (head["model_sha256"], head["runtime"]) == (best.head["model_sha256"], runtime)
-        in_runtime = head["kind"] == "teacher" and head["runtime"] == runtime
-        return (not is_reference(head), not same, not in_runtime, head["kind"] != "model", -head["speedup"])
+        same = best is not None and (head.model_sha256, head.runtime) == (best.head.model_sha256, runtime)
+        in_runtime = head.kind == "teacher" and head.runtime == runtime
+        return (not head.is_reference, not same, not in_runtime, head.kind != "model", -head.speedup)
 
     return {name: kept[name] for name in sorted(kept, key=rank)}
 
@@ -75,10 +78,10 @@ def _picture(
 ) -> Picture | None:
     series = []
     for (model, _, _), rows in list(names.items())[:LINES]:
-        placed = [(float(row.head[key]), found) for row in rows if (found := value(row)) is not None]
+        placed = [(float(getattr(row.head, key)), found) for row in rows if (found := value(row)) is not None]
         if placed:
-            padded = ", padded" if rows[0].head["padding"] == "max_length" else ""
-            series.append(svg.Series(f"{model} in {rows[0].head['runtime']}{padded}", placed))
+            padded = ", padded" if rows[0].head.padding == "max_length" else ""
+            series.append(svg.Series(f"{model} in {rows[0].head.runtime}{padded}", placed))
     if not series:
         return None
     x_label = "threads" if key == "threads" else "tokens in every row"
@@ -88,16 +91,16 @@ def _picture(
 
 
 def _rows_per_second(row: Row) -> float | None:
-    return None if row.bulk["noisy"] else float(row.bulk["throughput_rows_per_second"])
+    return None if row.bulk.noisy else float(row.bulk.throughput_rows_per_second)
 
 
 def _p50(row: Row) -> float | None:
-    return None if row.head["noisy"] else float(row.head["latency_p50_ms"])
+    return None if row.head.noisy else float(row.head.latency_p50_ms)
 
 
 def _headings(rows: Sequence[Row], same: str) -> list[str]:
     """Return the headings of what was measured; a speed-up is over the teacher at the same setting."""
-    one, many = rows[0].head["batch_size"], rows[0].bulk["batch_size"]
+    one, many = rows[0].head.batch_size, rows[0].bulk.batch_size
     latency = [f"p50, batch {one}", f"p95, batch {one}"]
     return [*latency, f"Speed-up at the same {same}, batch {one}", f"Rows/s, batch {many}"]
 
@@ -106,7 +109,7 @@ def _table(names: dict[Name, list[Row]], key: str) -> list[list[Cell]]:
     return [
         [
             Cell(model, where, model),
-            Cell(str(row.head[key]), "", row.head[key]),
+            Cell(str(getattr(row.head, key)), "", getattr(row.head, key)),
             _cell(row.head, "latency_p50_ms", milliseconds),
             _cell(row.head, "latency_p95_ms", milliseconds),
             _cell(row.head, "speedup", times),
@@ -118,4 +121,4 @@ def _table(names: dict[Name, list[Row]], key: str) -> list[list[Cell]]:
 
 
 def _cell(line: Measurement, key: str, form: Callable[[float], str]) -> Cell:
-    return Cell(speed_or_noise(line, form(line[key])), "", None if line["noisy"] else line[key])
+    return Cell(speed_or_noise(line, form(getattr(line, key))), "", None if line.noisy else getattr(line, key))

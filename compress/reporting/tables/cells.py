@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compress.benchmarking.results.files import Measurement, Row, is_reference
+from compress.benchmarking.results.files import Row
 from compress.benchmarking.results.formatting import (
     NONE,
     count,
@@ -14,11 +14,13 @@ from compress.benchmarking.results.formatting import (
     points,
     probability,
     shown,
+    shown_metric,
     span,
     speed_or_noise,
     times,
 )
 from compress.benchmarking.results.formatting import rate as per_second
+from compress.benchmarking.results.schema import Measurement
 from compress.reporting.leaders import judge
 
 
@@ -43,57 +45,56 @@ def in_one_line(cell: Cell) -> str:
 
 def place(line: Measurement) -> str:
     """Return what ran a row and how: its runtime, the kind of row unless it is a model, its padding and length."""
-    parts = [] if line["kind"] == "model" else [line["kind"]]
-    parts.append(line["runtime"])
-    if line["padding"] == "max_length":
-        parts.append(f"padded to {line['max_length']}")
+    parts = [] if line.kind == "model" else [line.kind]
+    parts.append(line.runtime)
+    if line.padding == "max_length":
+        parts.append(f"padded to {line.max_length}")
     return ", ".join(parts)
 
 
 def name(row: Row) -> Cell:
     """Return the model, and below it what ran it."""
-    return Cell(row.head["model"], place(row.head), row.head["model"])
+    return Cell(row.head.model, place(row.head), row.head.model)
 
 
 def metric(line: Measurement, scale: float) -> Cell:
     """Return the metric with its interval; ``scale`` is 100 for percent."""
-    if line["metric"] is None:
+    if line.metric is None:
         return EMPTY
-    low, high = line["metric_low"], line["metric_high"]
+    low, high = line.metric_low, line.metric_high
     if low is None or high is None:
-        return Cell(shown(line), "", scale * line["metric"])
-    interval = span(shown(line, "metric_low", digits=1), shown(line, "metric_high", digits=1))
-    return Cell(shown(line), interval, scale * line["metric"], scale * low, scale * high)
+        return Cell(shown_metric(line), "", scale * line.metric)
+    interval = span(shown(low, line.metric_name, digits=1), shown(high, line.metric_name, digits=1))
+    return Cell(shown_metric(line), interval, scale * line.metric, scale * low, scale * high)
 
 
 def difference(row: Row) -> Cell:
     """Return points lost or won against the teacher with their paired interval."""
     line = row.head
-    if line["difference_points"] is None or is_reference(line):
+    if line.difference is None or line.is_reference:
         return EMPTY
-    low, high = line["difference_low"], line["difference_high"]
-    value = line["difference_points"]
+    value, low, high = line.difference
     return Cell(points(value), span(points(low), points(high)), value, low, high)
 
 
 def verdict(line: Measurement, budget_points: float) -> Cell:
     """Return what the rows say about the budget, and how many more would decide."""
-    judged = None if is_reference(line) else judge(line, budget_points)
+    judged = None if line.is_reference else judge(line, budget_points)
     return EMPTY if judged is None else Cell(judged.outcome, judged.short, judged.outcome)
 
 
 def mcnemar(row: Row) -> Cell:
     """Return the exact p of McNemar's test."""
-    return EMPTY if is_reference(row.head) else number(row.head["mcnemar_p"], probability)
+    return EMPTY if row.head.is_reference else number(row.head.mcnemar_p, probability)
 
 
 def calibration(row: Row) -> Cell:
     """Return the expected calibration error with its interval, in percent."""
     line = row.head
-    if line["calibration_error"] is None:
+    if line.calibration_error is None:
         return EMPTY
-    low, high = line["calibration_error_low"], line["calibration_error_high"]
-    text, value = f"{100 * line['calibration_error']:.1f}%", 100 * line["calibration_error"]
+    low, high = line.calibration_error_low, line.calibration_error_high
+    text, value = f"{100 * line.calibration_error:.1f}%", 100 * line.calibration_error
     if low is None or high is None:
         return Cell(text, "", value)
     return Cell(text, span(f"{100 * low:.1f}", f"{100 * high:.1f}%"), value, 100 * low, 100 * high)
@@ -101,27 +102,27 @@ def calibration(row: Row) -> Cell:
 
 def ratio(line: Measurement, key: str) -> Cell:
     """Return a speed-up with its interval."""
-    if line[key] is None:
+    if getattr(line, key) is None:
         return EMPTY
-    if line["noisy"]:
+    if line.noisy:
         return Cell(speed_or_noise(line, ""))
-    if line["kind"] == "teacher" and line[key] == 1.0:
+    if line.kind == "teacher" and getattr(line, key) == 1.0:
         return Cell(times(1.0), "", 1.0)
-    low, high = line[key + "_low"], line[key + "_high"]
-    return Cell(times(line[key]), span(times(low), times(high)), line[key], low, high)
+    low, high = getattr(line, key + "_low"), getattr(line, key + "_high")
+    return Cell(times(getattr(line, key)), span(times(low), times(high)), getattr(line, key), low, high)
 
 
 def latency(line: Measurement, key: str) -> Cell:
     """Return a latency."""
-    if line[key] is None:
+    if getattr(line, key) is None:
         return EMPTY
-    return Cell("too noisy") if line["noisy"] else Cell(milliseconds(line[key]), "", line[key])
+    return Cell("too noisy") if line.noisy else Cell(milliseconds(getattr(line, key)), "", getattr(line, key))
 
 
 def p50(row: Row) -> Cell:
     """Return the median latency, and below it the 95th percentile."""
     cell = latency(row.head, "latency_p50_ms")
-    return cell if cell.value is None else replace(cell, small=f"p95 {milliseconds(row.head['latency_p95_ms'])}")
+    return cell if cell.value is None else replace(cell, small=f"p95 {milliseconds(row.head.latency_p95_ms)}")
 
 
 def p95(row: Row) -> Cell:
@@ -129,41 +130,41 @@ def p95(row: Row) -> Cell:
     line, cell = row.head, latency(row.head, "latency_p95_ms")
     if cell.value is None:
         return cell
-    low, high = line["latency_p95_low_ms"], line["latency_p95_high_ms"]
+    low, high = line.latency_p95_low_ms, line.latency_p95_high_ms
     interval = span(milliseconds(low).removesuffix(" ms"), milliseconds(high).removesuffix(" ms"))
     return Cell(cell.text, interval, cell.value, low, high)
 
 
 def rate(line: Measurement, key: str) -> Cell:
     """Return something per second."""
-    if line[key] is None:
+    if getattr(line, key) is None:
         return EMPTY
-    return Cell("too noisy") if line["noisy"] else Cell(per_second(line[key]), "", line[key])
+    return Cell("too noisy") if line.noisy else Cell(per_second(getattr(line, key)), "", getattr(line, key))
 
 
 def peak(row: Row) -> Cell:
     """Return the share of the device's matmul peak."""
     line = row.bulk
-    if line["matmul_peak_share"] is None:
+    if line.matmul_peak_share is None:
         return EMPTY
-    if line["noisy"]:
+    if line.noisy:
         return Cell("too noisy")
-    peak = f"of {line['matmul_peak_tflops']:,.1f} TFLOP/s" if line["matmul_peak_tflops"] else ""
-    return Cell(f"{100 * line['matmul_peak_share']:.1f}%", peak, 100 * line["matmul_peak_share"])
+    peak = f"of {line.matmul_peak_tflops:,.1f} TFLOP/s" if line.matmul_peak_tflops else ""
+    return Cell(f"{100 * line.matmul_peak_share:.1f}%", peak, 100 * line.matmul_peak_share)
 
 
 def parameters(row: Row) -> Cell:
     """Return the number of weights, and how many times fewer."""
     line = row.head
-    if not line["parameters"]:
+    if not line.parameters:
         return EMPTY
-    return Cell(count(line["parameters"]), _smaller(line["parameters_ratio"]), line["parameters"])
+    return Cell(count(line.parameters), _smaller(line.parameters_ratio), line.parameters)
 
 
 def disk(row: Row) -> Cell:
     """Return the size on disk, and how many times smaller."""
     line = row.head
-    return Cell(megabytes(line["size_bytes"]), _smaller(line["size_ratio"]), line["size_bytes"])
+    return Cell(megabytes(line.size_bytes), _smaller(line.size_ratio), line.size_bytes)
 
 
 def _smaller(ratio: float | None) -> str:
@@ -173,7 +174,7 @@ def _smaller(ratio: float | None) -> str:
 
 def energy(row: Row) -> Cell:
     """Return the energy of a row."""
-    value = row.bulk["energy_joules_per_row"]
+    value = row.bulk.energy_joules_per_row
     return EMPTY if value is None else Cell(f"{value:.3g} J", "", value)
 
 

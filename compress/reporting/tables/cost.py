@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Row, is_reference
+from compress.benchmarking.results.files import Row
 from compress.benchmarking.results.formatting import NONE, money, rate
 from compress.errors import CompressError
 from compress.reporting.tables.cells import place
@@ -108,20 +108,20 @@ def costs_of(rows: Sequence[Row], best: Sequence[Row], prices: Prices, currency:
         CompressError: a price is for a device or thread count that was not measured.
     """
     _check(rows, prices)
-    wanted = {(row.head["model_sha256"], row.head["model"], row.head["runtime"]) for row in best}
+    wanted = {(row.head.model_sha256, row.head.model, row.head.runtime) for row in best}
     chosen = [
         row
         for row in rows
-        if is_reference(row.head) or (row.head["model_sha256"], row.head["model"], row.head["runtime"]) in wanted
+        if row.head.is_reference or (row.head.model_sha256, row.head.model, row.head.runtime) in wanted
     ]
-    chosen = [row for row in chosen if row.head["padding"] == "longest" and row.head["length"] is None] or chosen
-    chosen.sort(key=lambda r: (DEVICES.index(r.head["device"]), r.head["threads"], not is_reference(r.head)))
+    chosen = [row for row in chosen if row.head.padding == "longest" and row.head.length is None] or chosen
+    chosen.sort(key=lambda r: (DEVICES.index(r.head.device), r.head.threads, not r.head.is_reference))
     offers: dict[str, Offer] = {}
     found, noisy = [], []
     for row in chosen:
         offer = _offer(row, prices)
         offers.setdefault(offer.key, offer)
-        if row.bulk["noisy"]:
+        if row.bulk.noisy:
             noisy.append(f"{row.title} on {offer.title}")
             continue
         found.append(_cost(row, offer))
@@ -137,7 +137,7 @@ def _price(text: str) -> float | None:
 
 
 def _check(rows: Sequence[Row], prices: Prices) -> None:
-    measured = {(row.head["device"], row.head["threads"]) for row in rows}
+    measured = {(row.head.device, row.head.threads) for row in rows}
     for device, threads in prices:
         if not any(device == d and threads in (None, t) for d, t in measured):
             named = device if threads is None else f"{device}:{threads}"
@@ -148,34 +148,34 @@ def _check(rows: Sequence[Row], prices: Prices) -> None:
 def machine_title(row: Row) -> str:
     """Return the device of a row in words, with the threads it had."""
     line = row.head
-    host = line["host"]
-    threads = f"{line['threads']} thread{'s' * (line['threads'] > 1)}"
+    host = line.host
+    threads = f"{line.threads} thread{'s' * (line.threads > 1)}"
     gpus = host.get("gpu") or []
-    if line["device"] == "cuda":
+    if line.device == "cuda":
         return str(gpus[0]) if gpus else "GPU"
     return f"{host.get('cpu', 'unknown processor')}, {threads}"
 
 
 def _offer(row: Row, prices: Prices) -> Offer:
     line = row.head
-    key = f"{line['host_id']}-{line['device']}-{line['threads']}"
-    price = prices.get((line["device"], line["threads"]), prices.get((line["device"], None)))
+    key = f"{line.host_id}-{line.device}-{line.threads}"
+    price = prices.get((line.device, line.threads), prices.get((line.device, None)))
     return Offer(key, machine_title(row), price)
 
 
 def _cost(row: Row, offer: Offer) -> CostRow:
     line = row.bulk
-    per_hour = 3600 * line[RATE]
+    per_hour = 3600 * getattr(line, RATE)
     price = offer.price_per_hour
     return CostRow(
         offer.key,
         offer.title,
-        line["data"],
-        line["model"],
+        line.data,
+        line.model,
         place(line),
-        line["batch_size"],
+        line.batch_size,
         per_hour,
         None if price is None else 1e3 * price / per_hour,
         None if price is None else 1e6 * price / per_hour,
-        line["energy_joules_per_row"],
+        line.energy_joules_per_row,
     )

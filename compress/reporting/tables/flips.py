@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compress.benchmarking.results.files import Measurement, Row
+from compress.benchmarking.results.files import Row
 from compress.benchmarking.results.formatting import NONE, points, span
+from compress.benchmarking.results.schema import Measurement
 from compress.data.examples import Example
 
 WORST_SHOWN = 10
@@ -67,21 +68,21 @@ def flips_of(rows: Sequence[Row], texts: Mapping[str, Sequence[str]]) -> list[Fl
     found: dict[tuple[str, str], Flips] = {}
     for row in rows:
         line = row.head
-        if line["kind"] != "teacher" and line["flips_lost_rows"] is not None:
-            found.setdefault((line["model"], line["model_sha256"]), _flips(line, texts.get(line["data_sha256"], ())))
+        if line.kind != "teacher" and line.flips_lost_rows is not None:
+            found.setdefault((line.model, line.model_sha256), _flips(line, texts.get(line.data_sha256, ())))
     return list(found.values())
 
 
 def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
     return Flips(
-        line["model"],
-        line["runtime"],
-        line["kind"],
-        line["flips_lost_rows"],
-        line["flips_won_rows"],
-        [_flip(one, line["labels"], texts) for one in line["flips_lost"][:WORST_SHOWN]],
-        [_flip(one, line["labels"], texts) for one in line["flips_won"][:WORST_SHOWN]],
-        sorted(map(_class, line["classes"]), key=lambda c: (c.difference_points is None, c.difference_points or 0.0)),
+        line.model,
+        line.runtime,
+        line.kind,
+        line.flips_lost_rows or 0,
+        line.flips_won_rows or 0,
+        [_flip(one, line.labels, texts) for one in line.flips_lost[:WORST_SHOWN]],
+        [_flip(one, line.labels, texts) for one in line.flips_won[:WORST_SHOWN]],
+        sorted(map(_class, line.classes), key=lambda c: (c.difference_points is None, c.difference_points or 0.0)),
         _calibration(line),
     )
 
@@ -118,7 +119,7 @@ def _percent(share: float | None) -> str:
 
 
 def _calibration(line: Measurement) -> str:
-    if line["calibration_error"] is None:
+    if line.calibration_error is None:
         return NONE
-    low, high = (_percent(line[f"calibration_error_{end}"]) for end in ("low", "high"))
-    return f"{_percent(line['calibration_error'])} ({span(low, high)})"
+    low, high = map(_percent, (line.calibration_error_low, line.calibration_error_high))
+    return f"{_percent(line.calibration_error)} ({span(low, high)})"

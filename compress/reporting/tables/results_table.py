@@ -57,7 +57,7 @@ class Table:
 
 def results(rows: Sequence[Row], budget_points: float) -> Table:
     """Return the table of rows that may be compared; a column that is empty in all of them is left out."""
-    one, many = f"batch {rows[0].head['batch_size']}", f"batch {rows[0].bulk['batch_size']}"
+    one, many = f"batch {rows[0].head.batch_size}", f"batch {rows[0].bulk.batch_size}"
     plan: list[tuple[Column, Maker]] = [(Column("model", "Model"), cells.name)]
     for group, columns in (
         ("Quality", _quality(rows, budget_points)),
@@ -73,7 +73,7 @@ def results(rows: Sequence[Row], budget_points: float) -> Table:
     return Table(
         [column for column, _ in made],
         [
-            TableRow(row.head["kind"], row.head["model"], row.head["runtime"], [down[index] for _, down in made])
+            TableRow(row.head.kind, row.head.model, row.head.runtime, [down[index] for _, down in made])
             for index, row in enumerate(rows)
         ],
     )
@@ -98,15 +98,15 @@ def _title(column: Column) -> str:
 
 
 def _quality(rows: Sequence[Row], budget_points: float) -> list[tuple[Column, Maker]]:
-    metric = next((row.head["metric_name"] for row in rows if row.head["metric_name"]), "metric")
+    metric = next((row.head.metric_name for row in rows if row.head.metric_name), "metric")
     unit, scale = ("%", 100.0) if in_percent(metric) else ("", 1.0)
     return [
         (Column("metric", metric.capitalize(), unit), lambda r: cells.metric(r.head, scale)),
-        (Column("kept", "Kept", "%", wide=True), lambda r: cells.percent(r.head["metric_kept_percent"])),
+        (Column("kept", "Kept", "%", wide=True), lambda r: cells.percent(r.head.metric_kept_percent)),
         (Column("difference", "Points lost or won"), cells.difference),
         (Column("verdict", f"Within {budget_points:g}?"), lambda r: cells.verdict(r.head, budget_points)),
         (Column("mcnemar_p", "McNemar p", wide=True), cells.mcnemar),
-        (Column("agreement", "Agreement", "%", wide=True), lambda r: cells.share(r.head["agreement"])),
+        (Column("agreement", "Agreement", "%", wide=True), lambda r: cells.share(r.head.agreement)),
         (Column("calibration_error", "Calibration error", "%", wide=True), cells.calibration),
     ]
 
@@ -147,13 +147,13 @@ def _size() -> list[tuple[Column, Maker]]:
     return [
         (Column("parameters", "Parameters"), cells.parameters),
         (Column("size_bytes", "Disk", "bytes"), cells.disk),
-        (Column("memory_bytes", "Memory", "bytes", wide=True), lambda r: cells.size(r.head["model_memory_bytes"])),
-        (Column("gpu_bytes", "GPU memory", "bytes", wide=True), lambda r: cells.size(r.bulk["peak_gpu_memory_bytes"])),
+        (Column("memory_bytes", "Memory", "bytes", wide=True), lambda r: cells.size(r.head.model_memory_bytes)),
+        (Column("gpu_bytes", "GPU memory", "bytes", wide=True), lambda r: cells.size(r.bulk.peak_gpu_memory_bytes)),
     ]
 
 
 def _other() -> list[tuple[Column, Maker]]:
     return [
-        (Column("load_ms", "Load", "ms", wide=True), lambda r: cells.number(r.head["load_ms"], milliseconds)),
-        (Column("noise", "Noise", "%", wide=True), lambda r: cells.share(r.head["noise"])),
+        (Column("load_ms", "Load", "ms", wide=True), lambda r: cells.number(r.head.load_ms, milliseconds)),
+        (Column("noise", "Noise", "%", wide=True), lambda r: cells.share(r.head.noise)),
     ]

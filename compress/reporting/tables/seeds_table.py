@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import Measurement
 from compress.benchmarking.results.formatting import NONE, in_percent, points, span
+from compress.benchmarking.results.schema import Measurement
 from compress.reporting.tables.cells import Cell
 
 HEADINGS = [
@@ -23,11 +23,11 @@ HEADINGS = [
 
 def repeats(lines: Sequence[Measurement]) -> list[list[Cell]]:
     """Return a row a recipe under :data:`HEADINGS`; none where everything was measured once."""
-    data_sets = {line["data_sha256"] for line in lines}
+    data_sets = {line.data_sha256 for line in lines}
     seeds: dict[tuple[str, str], set[int]] = {}
     for line in lines:
-        if line["recipe"] and line["training_seed"] is not None:
-            seeds.setdefault((line["recipe"], line["kind"]), set()).add(line["training_seed"])
+        if line.recipe and line.training_seed is not None:
+            seeds.setdefault((line.recipe, line.kind), set()).add(line.training_seed)
     if len(data_sets) < 2 and all(len(known) < 2 for known in seeds.values()):
         return []
     return [_row(one) for one in aggregate(lines) if one.kind != "teacher" or one.data_sets > 1]

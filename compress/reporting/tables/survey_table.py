@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from compress import recipes
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import Measurement, Row, is_reference
+from compress.benchmarking.results.files import Row
 from compress.benchmarking.results.formatting import (
     NONE,
     in_percent,
@@ -22,10 +22,12 @@ from compress.benchmarking.results.formatting import (
     points,
     precision,
     shown,
+    shown_metric,
     span,
     table,
     times,
 )
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.recipes import StudentRecipe, Survey
 from compress.reporting.leaders import teacher_row
@@ -78,19 +80,19 @@ class Student:
 
     def line(self, one: Aggregate) -> Measurement:
         """Return the line of the first seed of what was aggregated."""
-        found = [row.head for row in self.rows if row.head["model"] == one.models[0]]
-        return next(line for line in found if line["runtime"] == one.runtime)
+        found = [row.head for row in self.rows if row.head.model == one.models[0]]
+        return next(line for line in found if line.runtime == one.runtime)
 
     @property
     def timed(self) -> list[Measurement]:
         """The lines of what is judged, of one seed, whose shape is that of all: the first whose speed is not noise."""
-        lines = [row.head for row in self.rows if row.head["stage"] == self.judged.stage]
-        seeds = list(dict.fromkeys(line["training_seed"] for line in lines))
-        runtimes = [line["runtime"] for line in lines]
+        lines = [row.head for row in self.rows if row.head.stage == self.judged.stage]
+        seeds = list(dict.fromkeys(line.training_seed for line in lines))
+        runtimes = [line.runtime for line in lines]
         runtime = REFERENCE_RUNTIME if REFERENCE_RUNTIME in runtimes else runtimes[0]
-        quiet = [line["training_seed"] for line in lines if line["runtime"] == runtime and not line["noisy"]]
+        quiet = [line.training_seed for line in lines if line.runtime == runtime and not line.noisy]
         chosen = next((seed for seed in seeds if seed in quiet), seeds[0])
-        return [line for line in lines if line["training_seed"] == chosen]
+        return [line for line in lines if line.training_seed == chosen]
 
 
 def survey(rows: Sequence[Row], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()) -> SurveyTable | None:
@@ -108,7 +110,7 @@ def survey(rows: Sequence[Row], lines: Sequence[Measurement], more: Sequence[Stu
         return None
     listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
     listed += [(recipe, None) for recipe in known if not recipe.survey]  # what the survey could not know
-    reference_models = {row.head["model"]: row.head for row in rows if row.head["kind"] == "reference-model"}
+    reference_models = {row.head.model: row.head for row in rows if row.head.kind == "reference-model"}
     teacher = teacher_row(rows)
     head = teacher.head if teacher else rows[0].head
     return SurveyTable(
@@ -131,11 +133,11 @@ def unmeasured(students: Sequence[StudentRecipe]) -> str:
 
 def headings(line: Measurement) -> list[str]:
     """Return the headings for what a line's metric and batch size are."""
-    batch = f"batch {line['batch_size']}"
+    batch = f"batch {line.batch_size}"
     return [
         *HEADINGS,
         "Shape here",
-        str(line["metric_name"]).capitalize(),
+        str(line.metric_name).capitalize(),
         "Kept",
         "Points to the teacher",
         "Parameters",
@@ -158,7 +160,7 @@ def as_markdown(found: SurveyTable) -> str:
 
 def in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
     """Return by recipe what was measured, as text by :data:`KEYS`, with what the data and the metric are called."""
-    about = {"data": line["data"], "metric_name": line["metric_name"], "made_by": line["command"]}
+    about = {"data": line.data, "metric_name": line.metric_name or "", "made_by": line.command}
     rows = [dict(zip(KEYS, row, strict=True)) for row in found.rows]
     return {
         row["recipe"].text: {**about, **{key: cells.in_one_line(row[key]) for key in KEYS[3:]}}
@@ -175,10 +177,10 @@ def published(one: Survey) -> Cell:
 
 def _students(rows: Sequence[Row], lines: Sequence[Measurement]) -> dict[str, Student]:
     """Gather what was measured by recipe, in the order of the rows."""
-    smallest = min(line["batch_size"] for line in lines)
-    found = aggregate(line for line in lines if line["batch_size"] == smallest or "predictions" in line)
+    smallest = min(line.batch_size for line in lines)
+    found = aggregate(line for line in lines if line.batch_size == smallest or line.predictions)
     students = {}
-    for recipe in dict.fromkeys(row.head["recipe"] for row in rows if row.head["kind"] == "model"):
+    for recipe in dict.fromkeys(row.head.recipe for row in rows if row.head.kind == "model"):
         known = _recipe(recipe)
         own = [one for one in found if one.kind == "model" and one.recipe == recipe]
         own.sort(key=lambda one: one.runtime != REFERENCE_RUNTIME)
@@ -187,7 +189,7 @@ def _students(rows: Sequence[Row], lines: Sequence[Measurement]) -> dict[str, St
         if known and known.is_rounded:
             judged = next((one for one in own if one.stage == "quantize"), trained)
         if known and (judged := judged or next(iter(own), None)):
-            mine = [row for row in rows if row.head["kind"] == "model" and row.head["recipe"] == recipe]
+            mine = [row for row in rows if row.head.kind == "model" and row.head.recipe == recipe]
             students[recipe] = Student(mine, trained, judged)
     return students
 
@@ -260,8 +262,8 @@ def _measured(student: Student | None) -> list[Cell]:
 
 def shape(line: Measurement) -> str:
     """Return a model's layers and width and the size of its vocabulary: ``4 x 312, 30,522 pieces``."""
-    known = line.get("shape") or {}
-    layers = known.get("layers") or len(line["heads_per_layer"] or ())
+    known = line.shape or {}
+    layers = known.get("layers") or len(line.heads_per_layer or ())
     width = known.get("hidden_size")
     if layers and width:
         parts = [f"{layers} x {width}"]
@@ -275,14 +277,14 @@ def shape(line: Measurement) -> str:
 
 def _what(judged: Aggregate, line: Measurement) -> str:
     """Say what was judged where it is not the model as it was trained."""
-    return f"judged: {line['model']} in {line['runtime']}" if judged.stage == "quantize" else ""
+    return f"judged: {line.model} in {line.runtime}" if judged.stage == "quantize" else ""
 
 
 def _metric(judged: Aggregate, line: Measurement) -> Cell:
     scale = 100.0 if in_percent(judged.metric_name) else 1.0
     if judged.seeds == 1:
         return cells.metric(line, scale)
-    text = shown({"metric": judged.metric, "metric_name": judged.metric_name})
+    text = shown(judged.metric, judged.metric_name)
     spread = "" if judged.metric_spread is None else f"± {scale * judged.metric_spread:.2f} over seeds"
     return Cell(text, spread, scale * judged.metric)
 
@@ -295,7 +297,7 @@ def _difference(value: float | None, low: float | None, high: float | None) -> C
 
 def _in_torch(student: Student) -> Cell:
     """Return the speed-up of the judged model in the runtime that all are held against, if it runs there."""
-    found = [line for line in student.timed if line["runtime"] == REFERENCE_RUNTIME]
+    found = [line for line in student.timed if line.runtime == REFERENCE_RUNTIME]
     return cells.ratio(found[0], "speedup") if found else EMPTY
 
 
@@ -304,17 +306,17 @@ def _before(student: Student) -> str:
     trained = student.trained
     if trained is None or trained is student.judged:
         return ""
-    return f"against {shown({'metric': trained.metric, 'metric_name': trained.metric_name})} before rounding"
+    return f"against {shown(trained.metric, trained.metric_name)} before rounding"
 
 
 def _fastest(student: Student) -> Cell:
     """Return the best speed-up of the judged model in any runtime."""
-    quiet = [line for line in student.timed if not line["noisy"]]
+    quiet = [line for line in student.timed if not line.noisy]
     if not quiet:
         return Cell("too noisy")
-    line = max(quiet, key=lambda one: float(one["speedup"]))
-    made = f", {precision(line)}" if line["stage"] == "quantize" else ""
-    return Cell(times(line["speedup"]), f"{line['runtime']}{made}", line["speedup"])
+    line = max(quiet, key=lambda one: one.speedup)
+    made = f", {precision(line)}" if line.stage == "quantize" else ""
+    return Cell(times(line.speedup), f"{line.runtime}{made}", line.speedup)
 
 
 def _control(student: Student) -> list[Cell]:
@@ -325,13 +327,13 @@ def _control(student: Student) -> list[Cell]:
     metric = trained.metric - trained.gain_points / 100
     scale = 100.0 if in_percent(trained.metric_name) else 1.0
     return [
-        Cell(shown({"metric": metric, "metric_name": trained.metric_name}), _before(student), scale * metric),
+        Cell(shown(metric, trained.metric_name), _before(student), scale * metric),
         _difference(trained.gain_points, trained.gain_low, trained.gain_high),
     ]
 
 
 def _steps(line: Measurement) -> Cell:
-    steps, rows = line.get("training_steps"), line.get("training_batch_size")
+    steps, rows = line.training_steps, line.training_batch_size
     if steps is None:
         return EMPTY
     return Cell(f"{steps:,}", f"of {plural(rows, 'row')}" if rows else "of different sizes", steps)
@@ -339,12 +341,12 @@ def _steps(line: Measurement) -> Cell:
 
 def _notes(teacher: Measurement, rows: Sequence[Row]) -> list[str]:
     """Say what every figure is of."""
-    metric = f", {teacher['metric_name']} {shown(teacher)}" if is_reference(teacher) else ""
-    budget = next((row.head["budget"] for row in rows if row.head.get("budget")), "")
-    command = f"Made by '{teacher['command']}'" + (f", at the budget {budget}." if budget else ".")
+    metric = f", {teacher.metric_name} {shown_metric(teacher)}" if teacher.is_reference else ""
+    budget = next((row.head.budget for row in rows if row.head.budget), "")
+    command = f"Made by '{teacher.command}'" + (f", at the budget {budget}." if budget else ".")
     return [
-        f"{teacher['data']}, n = {teacher['metric_rows']:,}; 95% intervals, paired where two models are compared. The "
-        f"teacher: {shape(teacher)}, {megabytes(teacher['size_bytes'])}{metric}.",
+        f"{teacher.data}, n = {teacher.metric_rows:,}; 95% intervals, paired where two models are compared. The "
+        f"teacher: {shape(teacher)}, {megabytes(teacher.size_bytes)}{metric}.",
         "Published: times smaller, share of performance kept, times faster; against BERT-base unless another is named, "
         "by Rogers et al. 2020 (arXiv:2002.12327). Ours are against the teacher above, in torch float32 on this "
         "machine.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
+from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import METRICS, paired_difference, score
 from compress.evaluation.multi_seed_bootstrap import Columns, difference_interval
 from tests.support.results import line
@@ -25,7 +27,7 @@ def predicted(right: int, *, first: int = 0) -> list[int]:
     return values.tolist()
 
 
-def answer(model: str, values: Sequence[int], data: str, reference: int = 180, **fields: Any) -> dict[str, Any]:
+def answer(model: str, values: Sequence[int], data: str, reference: int = 180, **fields: Any) -> Measurement:
     points = 100 * (sum(values) - reference) / ROWS
     return line(
         model,
@@ -42,11 +44,11 @@ def answer(model: str, values: Sequence[int], data: str, reference: int = 180, *
     )
 
 
-def teacher(data: str, **fields: Any) -> dict[str, Any]:
+def teacher(data: str, **fields: Any) -> Measurement:
     return answer("teacher-" + data, predicted(180), data, kind="teacher", gold=[1] * ROWS, **fields)
 
 
-def student(data: str, seed: int | None, right: int, **fields: Any) -> dict[str, Any]:
+def student(data: str, seed: int | None, right: int, **fields: Any) -> Measurement:
     settings = {"recipe": "small", "stage": "distill", "training_seed": seed, **fields}
     return answer(settings.pop("model", f"small-{seed}"), predicted(right), data, **settings)
 
@@ -130,8 +132,7 @@ def test_of_a_model_measured_twice_the_newest_run_counts() -> None:
 
 
 def test_what_is_missing_is_named_and_has_no_interval() -> None:
-    silent = student("a", 1, 172)
-    del silent["predictions"]
+    silent = replace(student("a", 1, 172), predictions=[])
     found = only(aggregate([teacher("a"), student("a", 0, 170), silent]))
     assert found.low is found.high is None and found.difference_points == pytest.approx(-4.5)
     assert found.notes == ("no predictions of small-1 on a, seed 1",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def test_a_line_is_judged_by_its_own_counts() -> None:
     )
     expected = rows_to_decide(-0.5, -1.2, 0.2, 1.0, 2000, won=20, lost=30)
     assert judge_drop_of(counted, 1.0).rows_needed == expected
-    other = {**counted, "metric_name": "macro-f1"}
+    other = replace(counted, metric_name="macro-f1")
     assert judge_drop_of(other, 1.0).rows_needed == rows_to_decide(-0.5, -1.2, 0.2, 1.0, 2000) != expected
     with pytest.raises(ValueError, match="reference-model has no metric"):
         judge_drop_of(line("reference-model", difference_points=None, metric_name=None), 1.0)

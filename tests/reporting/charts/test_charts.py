@@ -137,8 +137,8 @@ def test_a_mark_far_below_does_not_squeeze_the_others() -> None:
 
 @pytest.mark.parametrize("canvas", [svg_module.WIDE, svg_module.NARROW])
 def test_labels_do_not_meet(canvas: svg_module.Canvas) -> None:
-    rows = [row for row in rows_of(study()) if row.head["threads"] == 1 and row.head["device"] == "cpu"]
-    rows = [row for row in rows if row.head["length"] is None]
+    rows = [row for row in rows_of(study()) if row.head.threads == 1 and row.head.device == "cpu"]
+    rows = [row for row in rows if row.head.length is None]
     points = marks(rows, published_figures(rows))
     assert len(points) >= 25
     svg = pareto_chart(points, title="t", y_label="accuracy (%)", canvas=canvas)

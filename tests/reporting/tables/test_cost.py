@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,8 +63,8 @@ def test_without_a_price_there_is_no_cost() -> None:
 
 
 def test_thread_counts_and_devices_are_machines_of_their_own() -> None:
-    more = [{**one, "threads": 8, RATE: 4 * one[RATE]} for one in (TEACHER, STUDENT)]
-    gpu = [{**one, "device": "cuda", "host_id": "g", "host": {"gpu": ["Card"]}} for one in (TEACHER, STUDENT)]
+    more = [replace(one, threads=8, **{RATE: 4 * getattr(one, RATE)}) for one in (TEACHER, STUDENT)]
+    gpu = [replace(one, device="cuda", host_id="g", host={"gpu": ["Card"]}) for one in (TEACHER, STUDENT)]
     found = costs("cpu=0.3", "cpu:8=0.9", lines=[TEACHER, STUDENT, *more, *gpu])
     assert [(offer.title, offer.price_per_hour) for offer in found.offers] == [
         ("Test CPU, 1 thread", 0.3),
@@ -74,21 +75,21 @@ def test_thread_counts_and_devices_are_machines_of_their_own() -> None:
 
 
 def test_largest_batch_counts_and_others_stay_away() -> None:
-    large = {**STUDENT, "batch_size": 32, RATE: 9000.0}
+    large = replace(STUDENT, batch_size=32, **{RATE: 9000.0})
     other = line("other", model_sha256="6" * 64)
-    padded = {**TEACHER, "padding": "max_length"}
+    padded = replace(TEACHER, padding="max_length")
     found = costs("cpu=1", lines=[TEACHER, padded, STUDENT, large, other])
     assert [(row.model, row.batch_size) for row in found.rows] == [("teacher", 1), ("student", 32)]
     assert found.rows[1].predictions_per_hour == 3600 * 9000
 
 
 def test_noisy_lines_cost_nothing_and_say_so() -> None:
-    found = costs("cpu=1", lines=[TEACHER, {**STUDENT, "noisy": True}])
+    found = costs("cpu=1", lines=[TEACHER, replace(STUDENT, noisy=True)])
     assert [row.model for row in found.rows] == ["teacher"]
     assert found.left_out == ["student in onnxruntime on Test CPU, 1 thread"]
 
 
 def test_energy_is_shown_where_it_was_measured() -> None:
-    found = costs("cpu=1", lines=[TEACHER, {**STUDENT, "energy_joules_per_row": 0.0123}])
+    found = costs("cpu=1", lines=[TEACHER, replace(STUDENT, energy_joules_per_row=0.0123)])
     assert found.has_energy and [found.cells(row)[-1] for row in found.rows] == ["–", "0.0123 J"]
     assert not costs("cpu=1").has_energy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ STUDENT = line(
     flips_lost=[{"row": 1, "gold": 1, "predicted": 0, "change": -97.5}] * 12,
     flips_won=[{"row": 0, "gold": 0, "predicted": 1, "change": 51.0}],
 )
-LINES = [line("teacher", kind="teacher", data_sha256=SHA256), STUDENT, {**STUDENT, "runtime": "onnxruntime"}]
+LINES = [line("teacher", kind="teacher", data_sha256=SHA256), STUDENT, replace(STUDENT, runtime="onnxruntime")]
 
 
 def made(folder: Path, **options: Any) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compress import recipes
-from compress.benchmarking.results.files import Measurement
+from compress.benchmarking.results.schema import Measurement
 from compress.recipes import Choice, Phase, StudentRecipe, Survey, explain
 from compress.reporting.report import report
 from compress.reporting.sections import gather
@@ -107,15 +107,15 @@ def test_the_worth_of_distillation_is_against_the_control_and_paired() -> None:
     assert row["control"].text == "85.00%" and row["worth"].text == "+5.00"
     # The student is never wrong where the control is right: no resample has a negative difference.
     assert row["worth"].low is not None and 0 < row["worth"].low < 5 < (row["worth"].high or 0)
-    alone = made(STUDENT | {"control": ""})["narrow"]
+    alone = made(replace(STUDENT, control=""))["narrow"]
     assert alone["control"].text == alone["worth"].text == "–"
 
 
 def test_the_steps_are_stated() -> None:
     steps = made(STUDENT)["narrow"]["steps"]
     assert (steps.text, steps.small) == ("500", "of 64 rows")
-    assert made(STUDENT | {"training_batch_size": None})["narrow"]["steps"].small == "of different sizes"
-    assert made(STUDENT | {"training_steps": None})["narrow"]["steps"].text == "–"
+    assert made(replace(STUDENT, training_batch_size=None))["narrow"]["steps"].small == "of different sizes"
+    assert made(replace(STUDENT, training_steps=None))["narrow"]["steps"].text == "–"
 
 
 def test_a_row_is_about_all_seeds() -> None:
@@ -127,12 +127,12 @@ def test_a_row_is_about_all_seeds() -> None:
 
 
 def test_both_speed_ups_are_of_one_seed_whose_speed_is_known() -> None:
-    first = STUDENT | {"noisy": True}
+    first = replace(STUDENT, noisy=True)
     loud = model("narrow", 20, runtime="onnxruntime", speedup=30.0, control="narrow-control")
     second = model("narrow-seed-5", 24, training_seed=5, speedup=5.25)
     row = made(first, loud, second, model("narrow-seed-5", 24, training_seed=5, runtime="onnxruntime", speedup=20.0))
     assert row["narrow"]["speedup_torch"].text == "×5.25" and row["narrow"]["speedup_best"].text == "×20.0"
-    unknown = made(first, second | {"noisy": True})["narrow"]
+    unknown = made(first, replace(second, noisy=True))["narrow"]
     assert unknown["speedup_torch"].text.startswith("too noisy") and unknown["speedup_best"].text == "too noisy"
 
 
@@ -201,10 +201,10 @@ def test_without_a_recipe_of_the_survey_there_is_no_table() -> None:
 
 
 def test_older_results_without_a_shape_are_shown() -> None:
-    old = {key: value for key, value in STUDENT.items() if key not in {"shape", "training_steps", "budget", "control"}}
-    assert made(old | {"heads_per_layer": [12, 12, 12]})["narrow"]["shape"].text == "3 layers"
+    old = replace(STUDENT, shape={}, training_steps=None, budget="", control="")
+    assert made(replace(old, heads_per_layer=[12, 12, 12]))["narrow"]["shape"].text == "3 layers"
     assert made(old)["narrow"]["shape"].text == "–"
-    bilstm = old | {"shape": {"type": "compress_bilstm", "hidden_size": 150, "vocabulary_size": 9000}}
+    bilstm = replace(old, shape={"type": "compress_bilstm", "hidden_size": 150, "vocabulary_size": 9000})
     assert made(bilstm)["narrow"]["shape"].text == "compress_bilstm 150, 9,000 pieces"
 
 
