@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -151,3 +152,7 @@ def test_imports_are_read_as_python_reads_them(source: str, importer: str, expec
 )
 def test_the_rule_itself(importer: str, imported: str, expected: bool) -> None:
     assert allowed(importer, imported) is expected
+
+
+def test_the_median_module_has_at_most_130_lines() -> None:
+    assert median(len(path.read_text("utf-8").splitlines()) for path in SOURCES.values()) <= 130
