@@ -1,1 +1,1 @@
-"""How a measurement is made and kept: who is measured, in which process, what a line of results says."""
+"""Benchmark models against their teacher: candidates, worker processes, interleaved rounds, result lines, replay."""

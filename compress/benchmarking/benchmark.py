@@ -1,4 +1,4 @@
-"""Stage: measure models against their teacher, on the same rows and in the same minutes.
+"""Benchmarking stage: measure speed, quality, size and memory of models against their teacher in interleaved rounds.
 
 Every (model, runtime, threads) is a process of its own, pinned to the same cores. All are alive together and one works
 at a time: in each round every one gets the same batches, in an order drawn anew. A speed-up is the median over rounds

@@ -1,4 +1,4 @@
-"""Who is measured, and where: the models of a benchmark, whether they may be compared, and the runtimes of each."""
+"""Candidates of a benchmark: open the models, check that they are comparable, and assign runtimes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAINING_ROLES = ("train", "validation", "unlabeled")
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is measured; ``recipe`` trained it.
+    """A model under measurement; ``recipe`` trained it.
 
     ``kind`` is ``teacher``, ``model``, ``control``, ``baseline``, ``reference model`` or ``pruning step``. ``model`` is
     its directory; that of a baseline or a reference model is empty until it is built. ``control_of`` names the first

@@ -1,4 +1,4 @@
-"""What a process holds in memory, as Linux counts it; elsewhere what the system knows of its peak."""
+"""Resident and peak memory of this process, from Linux; elsewhere the peak that the system reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pruning steps: the shapes that a pruned model had on its way, so that each removal's own worth can be measured.
+"""Pruning steps: the intermediate shapes of a pruned model, to measure the effect of each removal.
 
 ``compress prune`` notes the config after each removal in the manifest. A model is as fast with random weights as with
 trained ones, so that each shape but the last, which is the pruned model itself, is built with random weights. It reads

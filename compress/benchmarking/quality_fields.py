@@ -1,4 +1,4 @@
-"""How well every measured model answers: the quality fields of its result lines, against the teacher row by row.
+"""Quality fields of result lines: metric, paired difference to the teacher, calibration error and flips.
 
 N rows, C classes. What each field means is said in :mod:`compress.benchmarking.results.schema`.
 """

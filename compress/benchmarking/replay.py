@@ -1,4 +1,4 @@
-"""Stage: run a benchmark again from its lock, and say whether its figures hold.
+"""Replay stage: run a benchmark again from its lock, and compare the figures.
 
 Models and data are known by their hashes, so that nobody compares with something else by mistake. Quality and size are
 compared anywhere. Speed-ups are compared on a host of the same fingerprint only; elsewhere they are shown.

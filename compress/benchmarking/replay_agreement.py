@@ -92,7 +92,7 @@ def ratio_agrees(before: Figure, after: Figure, comparisons: int = 1) -> bool:
     slower, faster = sorted((before, after), key=lambda figure: figure.speedup)
     error = math.hypot(math.log(slower.speedup_high / slower.speedup), math.log(faster.speedup / faster.speedup_low))
     wider = norm.ppf(1 - (1 - CONFIDENCE) / 2 / comparisons) / norm.ppf((1 + CONFIDENCE) / 2)
-    return math.log(faster.speedup / slower.speedup) <= wider * error
+    return bool(math.log(faster.speedup / slower.speedup) <= wider * error)
 
 
 def _key(figure: Figure, copies: set[str]) -> tuple[Any, ...]:

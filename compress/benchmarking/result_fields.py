@@ -1,4 +1,4 @@
-"""What was measured becomes result lines: speed, quality, sizes and memory of every run, as flat fields."""
+"""Result fields of a run: identity, workload, speed, size, memory and arithmetic."""
 
 from __future__ import annotations
 

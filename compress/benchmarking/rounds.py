@@ -1,4 +1,4 @@
-"""The parent's side of a benchmark: start a process for each configuration, let them take turns, and collect."""
+"""Start a worker process for each configuration, and measure them in interleaved rounds."""
 
 from __future__ import annotations
 

@@ -33,9 +33,7 @@ WIDTH_IN_A_LOG = 160
 @options.columns
 @options.force
 @options.verbosity
-@click.pass_context
 def command(
-    context: click.Context,
     lock: str,
     data: str,
     train: tuple[str, ...],
@@ -62,7 +60,7 @@ def command(
     if not quiet:
         _show(made)
     click.echo(f"{made.agreement.verdict}: {_reason(made)}")
-    context.exit(made.agreement.exit_code)
+    click.get_current_context().exit(made.agreement.exit_code)
 
 
 def _show(made: Replay) -> None:

@@ -1,4 +1,4 @@
-"""Which processor cores there are, and which of them are idle."""
+"""Available CPU cores, the least busy first, and pinning to them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Models timed turn by turn in one process: quick enough to decide by while a stage is at work.
+"""Time models in turns within one process: a quick estimate for decisions within a stage.
 
-``compress benchmark`` is the careful way: there every model has a process of its own.
+``compress benchmark`` is more exact: there every model has a process of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What latency samples say: percentiles, throughput, speed-ups with intervals, noise.
+"""Statistics of latency samples: percentiles, throughput, speed-ups with intervals, noise.
 
 Samples are milliseconds, one list a round and one value a batch: R rounds x S batches. A round gives every model the
 same batches within the same short time, so that what disturbs the machine disturbs all of them alike and cancels in

@@ -1,4 +1,4 @@
-"""A linear classifier or regressor over features of any kind: what baselines and static models end in.
+"""A linear classifier or regressor over features of any kind, for baselines and static models.
 
 scikit-learn fits it; it is kept as safetensors and runs in NumPy, so that nothing pickled is read back.
 """

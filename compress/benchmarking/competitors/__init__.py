@@ -1,4 +1,4 @@
-"""What a user would pick instead: each module runs the same model through another tool, to be measured beside ours.
+"""Competitors: each module runs the same model in another tool, which is measured beside our runtimes.
 
 A competitor states ``REQUIRES`` (importable module -> pip requirement), ``DEVICES``, ``NEEDS_TRAIN`` (whether ``build``
 reads labelled rows), ``TAGS`` where it can also run models that tag words, and, where its requirements cannot or should

@@ -31,17 +31,17 @@ Head = Callable[[np.ndarray, Mapping[str, np.ndarray]], np.ndarray]
 
 
 def _bert(pooled: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
-    return pooled @ head["classifier.weight"].T + head["classifier.bias"]
+    return np.asarray(pooled @ head["classifier.weight"].T + head["classifier.bias"])
 
 
 def _distilbert(first: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
     hidden = np.maximum(first @ head["pre_classifier.weight"].T + head["pre_classifier.bias"], 0)
-    return hidden @ head["classifier.weight"].T + head["classifier.bias"]
+    return np.asarray(hidden @ head["classifier.weight"].T + head["classifier.bias"])
 
 
 def _roberta(first: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
     hidden = np.tanh(first @ head["classifier.dense.weight"].T + head["classifier.dense.bias"])
-    return hidden @ head["classifier.out_proj.weight"].T + head["classifier.out_proj.bias"]
+    return np.asarray(hidden @ head["classifier.out_proj.weight"].T + head["classifier.out_proj.bias"])
 
 
 # Model type -> its head over the first token's state, or over the pooled one that the engine computes for BERT.

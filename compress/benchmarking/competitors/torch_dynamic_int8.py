@@ -43,6 +43,6 @@ def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     scales = {torch.nn.Linear: per_channel_dynamic_qconfig, torch.nn.LSTM: default_dynamic_qconfig}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is deprecated in favour of torchao, which is another competitor
-        quantized = quantize_dynamic(model, scales, dtype=torch.qint8)
+        quantized = quantize_dynamic(model, scales, dtype=torch.qint8)  # type: ignore[no-untyped-call,unused-ignore]
     run = TorchRun(quantized)
     return token_runner(directory, run, run.names)
