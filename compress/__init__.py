@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compress.recipes import BenchmarkSettings, Pruning
     from compress.reporting.report import report
     from compress.studies.run import run
-    from compress.training.distill import distill
+    from compress.training.distill import DistillationData, DistillationOptions, distill
     from compress.training.finetune import finetune
     from compress.training.pretrain import pretrain
 
@@ -38,6 +38,8 @@ _LAZY = {
     "BenchmarkSettings": "compress.recipes",
     "Compute": "compress.inference.compute",
     "HeadStudy": "compress.pruning.head_study",
+    "DistillationData": "compress.training.distill",
+    "DistillationOptions": "compress.training.distill",
     "LabelledData": "compress.data",
     "ModelDir": "compress.models.model_dir",
     "Pruning": "compress.recipes",

@@ -26,9 +26,8 @@ from compress.quantization.quantize import quantize
 from compress.recipes import Choice, Phase, Pruning, StudentRecipe, Training
 from compress.studies.dataset_files import find_set
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
-from compress.training.distill import distill
-from compress.training.finetune import finetune
 from tests.support.tiny import classifier, tokenizer
+from tests.support.training_data import distilled, finetuned
 
 pytestmark = pytest.mark.shared
 TRAINING = Training(
@@ -78,7 +77,7 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
     known = {row.label for row in train}
     validation = [row for row in held if task == "regression" or row.label in known]
     options: dict[str, Any] = {"drop_overlap": True, "device": "cpu", "threads": 1}
-    teacher = finetune(encoder, tmp_path / "teacher", train=train, validation=validation, training=TRAINING, **options)
+    teacher = finetuned(encoder, tmp_path / "teacher", train=train, validation=validation, training=TRAINING, **options)
     assert teacher.task == task and len(teacher.labels) == classes
     assert (train[0].text_pair is not None) == pairs
 
@@ -91,7 +90,7 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
     labels = LabelDir.open(tmp_path / "labels")
     assert {logits.shape for _, logits in labels} == {(classes,)} and labels.rows == 100
 
-    student = distill(
+    student = distilled(
         teacher, STUDENT, tmp_path / "student", labels=[labels], train=train, validation=validation, **options
     )
     small = prune(

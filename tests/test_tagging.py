@@ -45,14 +45,12 @@ from compress.reporting.tables.flips import flips_of
 from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.surgery.unit_masks import mask_hooks
-from compress.training.distill import distill
-from compress.training.finetune import finetune
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.training_data import Pool, agreement_rows
+from compress.training.training_data import LabelledPool, agreement_rows
 from tests.support.results import line as made_up
 from tests.support.tagging import TAGS, bilstm_tagger, conllu, pruned_tagger, sentences, tagger
 from tests.support.tiny import FAMILIES, PRUNABLE, classifier, tokenizer, write
-from tests.support.training_data import TRAINING
+from tests.support.training_data import TRAINING, distilled, finetuned
 
 ACCURACY = METRICS["accuracy"]
 MINIBERT = StudentRecipe(
@@ -356,7 +354,7 @@ def teacher(folder: Path) -> ModelDir:
     body: Any = AutoModel.from_pretrained(path)
     body.save_pretrained(path)
     longer = replace(TRAINING, epochs=40.0, learning_rate=3e-3, evaluations=4, patience=4)
-    return finetune(
+    return finetuned(
         path,
         folder / "teacher",
         train=TRAIN,
@@ -388,7 +386,7 @@ def bilstm(folder: Path, teacher: ModelDir, labels: LabelDir) -> ModelDir:
 
 def taught(folder: Path, teacher: ModelDir, labels: LabelDir, recipe: StudentRecipe, **options: Any) -> ModelDir:
     name = recipe.name + ("-control" if options.get("control") else "")
-    return distill(
+    return distilled(
         teacher,
         recipe,
         folder / name,
@@ -437,7 +435,7 @@ def test_labels_are_the_logits_of_every_word(teacher: ModelDir, labels: LabelDir
 
 
 def test_labels_can_select(labels: LabelDir) -> None:
-    selection = agreement_rows(Pool((labels,)), "tagging")
+    selection = agreement_rows(LabelledPool((labels,)), "tagging")
     known = {row.text: logits for row, logits in labels}
     for row in selection.rows:
         assert isinstance(row.label, list)
@@ -472,7 +470,7 @@ def test_the_control_learns_from_tags_alone(folder: Path, teacher: ModelDir, lab
 
 
 def test_a_pool_without_gold_rows(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
-    made = distill(teacher, BILSTM, folder / "unlabelled", labels=[labels], device="cpu", threads=1)
+    made = distilled(teacher, BILSTM, folder / "unlabelled", labels=[labels], device="cpu", threads=1)
     assert made.manifest is not None and made.manifest.metrics[0]["split"].startswith("held-out pool")
 
 

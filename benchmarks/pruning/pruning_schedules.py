@@ -40,7 +40,7 @@ from compress.data.grouped_split import grouped_split
 from compress.evaluation.metrics import agreement, find_metric, interval, paired_difference, predictions
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.batching import TorchRun, logits_of
-from compress.inference.compute import resolve_precision
+from compress.inference.compute import Compute, resolve_precision
 from compress.labelling.label import teacher_logits
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
@@ -55,7 +55,7 @@ from compress.surgery.unit_selection import mask_lowest, normalised
 from compress.training.modifiers.gradual_pruning import STATE, attach, masked_share
 from compress.training.teacher_signal import signal_for
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.trainer import Teaching, train
+from compress.training.trainer import Objective, TrainingRun, train
 
 ARMS = ("once", "once-in-two", "gradual", "movement", "random")
 COMPARED = ("once", "once-in-two", "gradual")  # with whom the others are
@@ -219,15 +219,10 @@ class Study:
         train(
             model,
             written,
-            teaching=Teaching(LOSSES, signal_for(LOSSES, None, masked=False, precision=precision), modifier=modifier),
-            target=None,
-            training=training,
+            Objective(LOSSES, signal_for(LOSSES, None, masked=False, precision=precision), modifier=modifier),
+            TrainingRun(folder / "checkpoints", training, "classification", Compute("cpu", 1, self.seed)),
             steps=len(given) // training.batch_size,
             collate=collator(tokenizer.pad_token_id or 0, "classification"),
-            checkpoints=folder / "checkpoints",
-            seed=self.seed,
-            device="cpu",
-            threads=1,
         )
         shutil.rmtree(folder)
 

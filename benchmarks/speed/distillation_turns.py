@@ -23,6 +23,7 @@ from compress.data import Example, open_source
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.inference.batching import Run, logits_of
+from compress.inference.compute import Compute
 from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.models.batch import Batch, Outputs
 from compress.models.model_dir import ModelDir
@@ -37,7 +38,7 @@ from compress.training.teacher_signal import (
 )
 from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.trainer import EpochSampler, Teaching, trainer_for
+from compress.training.trainer import EpochSampler, Objective, TrainingRun, trainer_for
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
 TRAINING = Training(batch_size=32, precision="float32")
@@ -170,17 +171,14 @@ class Ours:
         """Train for some steps and return their mean milliseconds."""
         losses = tuple(Choice(name) for name in candidate.losses)
         masker = Masker(self.tokenizer, MASKING) if "targets" in needs_of(losses) else None
+        compute = Compute("cpu", seed=training_plan.seed)
         trainer = trainer_for(
             self.student,
             training_plan.rows,
-            teaching=Teaching(losses, self._signal(candidate, losses, training_plan), self.teacher, masker),
-            target=None,
-            training=TRAINING,
+            Objective(losses, self._signal(candidate, losses, training_plan), self.teacher, masker),
+            TrainingRun(self.scratch / "checkpoints", TRAINING, self.model.task, compute),
             steps=WARM_UP + self.steps,
             collate=self.collate,
-            checkpoints=self.scratch / "checkpoints",
-            seed=training_plan.seed,
-            device="cpu",
         )
         watch = Stopwatch()
         trainer.add_callback(watch)

@@ -48,17 +48,18 @@ def command(
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)
     pool = options.open_pool(unlabeled, settings, rows=rows or 0)
-    from compress.training.distill import distill
+    from compress.data import LabelledData
+    from compress.training.distill import DistillationData, DistillationOptions, distill
 
-    options.forget_columns(settings)
+    labelled = LabelledData(train_rows, validation_rows, settings["metric"], settings["drop_overlap"])
     made = distill(
         teacher,
         student,
         output,
-        unlabeled=pool,
-        labels=labels,
-        train=train_rows,
-        validation=validation_rows,
-        **settings,
+        DistillationData(pool, labels, labelled=labelled),
+        options=DistillationOptions(settings["encoder"], settings["start"], settings["control"]),
+        compute=options.compute_of(settings),
+        force=settings["force"],
+        progress=settings["progress"],
     )
     options.show_result(made)

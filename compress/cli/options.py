@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +16,7 @@ from compress.errors import CompressError
 
 if TYPE_CHECKING:
     from compress.data import Example, TextSource
+    from compress.inference.compute import Compute
     from compress.models.model_dir import ModelDir
 
 
@@ -137,6 +138,13 @@ def forget_columns(settings: dict[str, Any]) -> None:
     """Take the column options out of a command's settings, once the files are open."""
     for name in ("text_column", "text_pair_column", "label_column", "file_format"):
         settings.pop(name, None)
+
+
+def compute_of(settings: Mapping[str, Any]) -> Compute:
+    """Return the device, threads and seed of a command."""
+    from compress.inference.compute import Compute
+
+    return Compute(settings["device"], settings["threads"], settings["seed"])
 
 
 def show_result(model: ModelDir) -> None:

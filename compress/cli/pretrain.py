@@ -15,8 +15,8 @@ from compress.errors import CompressError
 @click.option(
     "--student", metavar="RECIPE", help="A name from 'compress list students', or a .toml file. Default: the encoder."
 )
-@click.option("--head-only", is_flag=True, help="Keep the encoder as it is; train only a head for masked tokens.")
-@click.option("--unlabeled", required=True, multiple=True, metavar="FILE", help="Text to learn from; may be repeated.")
+@click.option("--head-only", is_flag=True, help="Freeze the encoder; train only a head for masked tokens.")
+@click.option("--unlabeled", required=True, multiple=True, metavar="FILE", help="Text to train on; may be repeated.")
 @click.option("--rows", type=click.IntRange(min=1), help="Use only so many rows, spread evenly over the text.")
 @click.option("--epochs", type=float, help="Passes over the text. Default: the part of the recipe's for these phases.")
 @options.output
@@ -29,13 +29,14 @@ def command(
     head_only: bool,
     unlabeled: tuple[str, ...],
     rows: int | None,
+    epochs: float | None,
     output: str,
     progress: Any,
     **settings: Any,
 ) -> None:
     """Pre-train a student on unlabelled text, once for many tasks.
 
-    Runs the phases of the student's recipe that need no task: masked language modelling, or general distillation from
+    Runs the task-independent phases of the student's recipe: masked language modelling, or general distillation from
     the encoder. Give the result to 'compress distill --start', or use it as any other encoder.
 
     Without --student the encoder itself is trained by masked language modelling, with a new head.
@@ -46,6 +47,14 @@ def command(
     assert pool is not None  # click requires at least one file
     from compress.training.pretrain import HEAD_ONLY, WHOLE, pretrain
 
-    options.forget_columns(settings)
-    made = pretrain(encoder, student or (HEAD_ONLY if head_only else WHOLE), output, unlabeled=pool, **settings)
+    made = pretrain(
+        encoder,
+        student or (HEAD_ONLY if head_only else WHOLE),
+        output,
+        pool,
+        epochs=epochs,
+        compute=options.compute_of(settings),
+        force=settings["force"],
+        progress=progress,
+    )
     options.show_result(made)

@@ -55,8 +55,8 @@ class Outputs:
 
     ``logits`` ``[B, C]``; ``hidden`` (L+1) x ``[B, T, D]`` with the embeddings first; ``queries``, ``keys`` and
     ``values`` L x ``[B, H, T, d]``, from which :mod:`compress.training.losses._common` makes attention scores.
-    ``first`` ``[B, L+1, D]`` are the hidden states of the first token alone, where these were cached. ``taught`` says
-    of a student which of its layers, counted from 1, a loss may teach now; ``None`` is all.
+    ``first`` ``[B, L+1, D]`` are the hidden states of the first token alone, where these were cached.
+    ``trained_layers`` are the layers of a student, counted from 1, that losses read; ``None`` is all.
     """
 
     logits: Tensor
@@ -65,7 +65,7 @@ class Outputs:
     keys: tuple[Tensor, ...] = ()
     values: tuple[Tensor, ...] = ()
     first: Tensor | None = None
-    taught: tuple[int, ...] | None = None
+    trained_layers: tuple[int, ...] | None = None
 
     @property
     def layers(self) -> int:

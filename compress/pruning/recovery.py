@@ -24,8 +24,8 @@ from compress.recipes import Choice, Phase, Pruning, Training
 from compress.surgery.unit_masks import Masks, masks_at
 from compress.training import phases
 from compress.training.schedule import SEEDS_APART
-from compress.training.trainer import Outcome
-from compress.training.training_data import Selection, TrainingData, agreement_rows
+from compress.training.trainer import Outcome, TrainingRun
+from compress.training.training_data import Selection, TrainingData, TrainingPlan, agreement_rows
 
 RECOVERY = Training(epochs=1.0, learning_rate=5e-5, evaluations=8, patience=4)
 # The cubic schedule masks heads and neurons in this share of the recovery's epochs, at a constant learning rate. The
@@ -104,7 +104,7 @@ class Recovery:
 
         ``folder`` keeps the outcome for a run that is resumed.
         """
-        outcome = phases.recall(folder, state.model)
+        outcome = phases.load_finished(folder, state.model)
         if outcome is None:
             (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
             names = ("keep_heads", "multiple", "normalise")
@@ -113,7 +113,7 @@ class Recovery:
             training = replace(self._part_of_training(MASKING_SHARE), schedule="constant")
             modifier = Choice("gradual-pruning", options=options)
             outcome = self._distil(state, folder, training, modifier=modifier)
-            phases.remember(folder, state.model, outcome)
+            phases.save_finished(folder, state.model, outcome)
         state.trained = True
         assert outcome.masked is not None
         return masks_at(state.model, outcome.masked)
@@ -149,15 +149,14 @@ class Recovery:
         phase = Phase(losses, modifier=modifier)
         live = phase.needs & {"hidden", "attention"}
         teacher = ModelDir.open(state.teacher, verify=False).load() if live else None
+        fitting = {**self.fitting, **fitting}
+        compute = Compute(fitting["device"], fitting["threads"], fitting["seed"])
         (outcome,) = phases.fit(
             state.model,
             state.tokenizer,
-            self.training_data(),
-            selection,
+            TrainingPlan(self.training_data(), selection),
+            TrainingRun(working, training, fitting["task"], compute, fitting["quiet"]),
             phases=(phase,),
             teachers=phases.Teachers(teacher),
-            training=training,
-            working=working,
-            **{**self.fitting, **fitting},
         )
         return outcome

@@ -14,7 +14,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.pruning.importance import check_rows
 from compress.pruning.masked_evaluation import EvaluationRows
-from compress.training.training_data import Gold, Pool
+from compress.training.training_data import Gold, LabelledPool
 
 ON_TRAIN = "train (the scoring rows)"
 
@@ -26,7 +26,7 @@ class PruningRows:
     sample: Gold
     train: Gold
     validation: Gold
-    pool: Pool | None
+    pool: LabelledPool | None
     metric: Metric
 
     @property
@@ -61,7 +61,11 @@ def split_rows(
     check_rows(data.train)
     encoded(data.train, "train")  # before rows are left out: errors count the rows as they were given
     validation = encoded(data.validation, "validation")
-    given: dict[str, Any] = {"train": data.train, "unlabeled": Pool(tuple(labels)), "validation": data.validation}
+    given: dict[str, Any] = {
+        "train": data.train,
+        "unlabeled": LabelledPool(tuple(labels)),
+        "validation": data.validation,
+    }
     present = {role: rows for role, rows in given.items() if (labels if role == "unlabeled" else rows)}
     sets: dict[str, Any] = dict(check_roles(present, drop_overlap=data.drop_overlap).sets)
     train: Sequence[Example] = sets["train"]

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-from compress.data import ExampleSource, describe_rows, row_key
+from compress.data import ExampleSource, LabelledData, describe_rows, row_key
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import label
@@ -48,7 +48,7 @@ from compress.studies.plan import (
     within_budget,
 )
 from compress.training.augmentation import augmented
-from compress.training.distill import CONTROL_PHASES, distill
+from compress.training.distill import CONTROL_PHASES, DistillationData, DistillationOptions, distill
 from compress.training.finetune import finetune
 
 logger = logging.getLogger("compress")
@@ -155,6 +155,10 @@ class Study:
         return {"device": self.compute.device, "threads": self.compute.threads}
 
     @property
+    def labelled(self) -> LabelledData:
+        return LabelledData(self.rows.train, self.rows.validation, self.recipe.benchmark.metric or None)
+
+    @property
     def fitting(self) -> dict[str, Any]:
         """The arguments of every stage that trains."""
         return {
@@ -193,7 +197,14 @@ class Study:
                     "data": self.rows.described(),
                     "seed": self.recipe.seed,
                 },
-                partial(finetune, base, training=training, **self.fitting),
+                partial(
+                    finetune,
+                    base,
+                    data=self.labelled,
+                    training=training,
+                    compute=replace(self.compute, seed=self.recipe.seed),
+                    progress=self.progress,
+                ),
             )
         beside = [made] if made and (given or wanted.model) else []
         if given:
@@ -290,16 +301,14 @@ class Study:
             "seed": seed,
             **self.spent,
         }
-        fitting = {**self.fitting, "seed": seed}
         make = partial(
             distill,
             teacher,
             student,
-            labels=labels,
-            variants=variants,
-            control=control,
+            data=DistillationData(labels=labels, variants=variants, labelled=self.labelled),
+            options=DistillationOptions(control=control),
+            compute=replace(self.compute, seed=seed),
             progress=self.progress,
-            **fitting,
         )
         return self.stages.make(name, inputs, make)
 

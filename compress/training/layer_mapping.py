@@ -1,4 +1,4 @@
-"""Which layer of a student learns from which layer of its teacher. Layers are counted from 1; 0 is the embeddings."""
+"""Map student layers to teacher layers. Layers are counted from 1; 0 is the embeddings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def kept_layer_map(before: Sequence[int], after: Sequence[int]) -> str:
     return ",".join(map(str, (*positions[1:], len(before))))
 
 
-def taught_pairs(student: Outputs, teacher: Outputs, layers: str) -> list[tuple[int, int]]:
-    """Return the pairs of :func:`layer_map` that are taught now; none is possible, and the loss is then zero."""
+def trained_pairs(student: Outputs, teacher: Outputs, layers: str) -> list[tuple[int, int]]:
+    """Return the pairs of :func:`layer_map` whose student layer is trained now, which may be none."""
     pairs = layer_map(student.layers, teacher.layers, layers)
-    return [pair for pair in pairs if student.taught is None or pair[0] in student.taught]
+    return [pair for pair in pairs if student.trained_layers is None or pair[0] in student.trained_layers]

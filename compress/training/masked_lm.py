@@ -20,7 +20,7 @@ from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.models.dummy_inputs import example_inputs
 from compress.training.loss_modules import VocabularyHead, input_embeddings, masked_tokens
-from compress.training.teacher_signal import Watched
+from compress.training.teacher_signal import ActivationRecorder
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -139,7 +139,7 @@ def masked_score(
     Raises:
         CompressError: no token of these rows was masked.
     """
-    watched = Watched(student.eval(), frozenset({"hidden"}))
+    watched = ActivationRecorder(student.eval(), frozenset({"hidden"}))
     device = student.device
     order = np.argsort(np.asarray(rows.with_format("numpy")["length"]), kind="stable").tolist()
     loss, right, tokens = 0.0, 0, 0

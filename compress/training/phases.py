@@ -1,27 +1,28 @@
-"""Train a student phase after phase: what it reads, what is frozen, who teaches, and going on after a stop."""
+"""Train a student phase by phase, with the losses, text, teacher and frozen parameters of each; resumable."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors.torch import load_model, save_model
+
 from compress import plugins
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
-from compress.inference.compute import resolve_precision
 from compress.models.components import embeddings_projection
 from compress.models.modeling.families import layers_of
 from compress.models.output_dir import WORK_FOLDER, write_atomically
 from compress.models.quantization_config import forget_quantization
-from compress.recipes import Phase, Training, replace_training
+from compress.recipes import Phase, replace_training
 from compress.training.modifier import MaskingModifier
-from compress.training.schedule import SEEDS_APART, Stretch, stretches
+from compress.training.schedule import SEEDS_APART, StepRange, step_ranges, steps_for
 from compress.training.teacher_signal import (
     CachedFirstStates,
     TeacherSignal,
@@ -31,11 +32,12 @@ from compress.training.teacher_signal import (
 )
 from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import collator, write_rows
-from compress.training.trainer import Outcome, Target, Teaching, steps_for, train
-from compress.training.training_data import Selection, TrainingData
+from compress.training.trainer import Objective, Outcome, TrainingRun, ValidationSet, train
+from compress.training.training_data import TrainingPlan
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from torch import Tensor
     from torch.nn import Parameter
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -50,7 +52,7 @@ DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensor
 
 @dataclass(frozen=True)
 class Teachers:
-    """Who teaches: the fine-tuned model, and the encoder it was fine-tuned from where general distillation needs it."""
+    """The fine-tuned teacher, and the pretrained encoder that is the teacher in general distillation."""
 
     task: PreTrainedModel | None = None
     encoder: PreTrainedModel | None = None
@@ -62,133 +64,112 @@ class Teachers:
 def fit(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    training_data: TrainingData,
-    selection: Selection | None,
+    plan: TrainingPlan,
+    run: TrainingRun,
     *,
     phases: Sequence[Phase],
     teachers: Teachers,
-    training: Training,
-    task: str,
-    working: Path,
-    steps: int = 0,
     mixer: Mixer | None = None,
-    keep_learned: bool = False,
-    seed: int,
-    device: str,
-    threads: int,
-    quiet: bool,
+    keep_loss_modules: bool = False,
 ) -> list[Outcome]:
-    """Train a model in place and return how each stretch went; in the last one the best weights are selected.
+    """Train a model in place and return the outcome of each step range; the last one selects the best checkpoint.
 
-    Without a selection the last weights stay.
-
-    Rows are tokenised into the working directory. A run that was stopped goes on in the stretch that it was in.
+    Without a selection the last weights stay. Rows are tokenised into the working directory. A run that was stopped
+    resumes in its unfinished step range.
 
     Args:
-        steps: for all phases together; 0 follows from rows and epochs.
         mixer: writes texts in two vocabularies, for losses that read such.
-        keep_learned: what the losses of the last stretch trained beside the model stays on it, for
-            :func:`compress.training.trainer.take_learned`.
+        keep_loss_modules: the modules of the last losses stay on the model, for
+            :func:`compress.training.trainer.detach_loss_modules`.
     """
-    work = working / WORK_FOLDER
-    length = min(training.max_length, maximum_length(tokenizer, model.config.to_dict()))
-    target = None
+    work, training, selection = run.folder / WORK_FOLDER, run.training, plan.selection
+    tokenizing: dict[str, Any] = {
+        "max_length": min(training.max_length, maximum_length(tokenizer, model.config.to_dict())),
+        "task": run.task,
+    }
+    validation = None
     if selection:
-        selecting = write_rows(work / SELECTION_FILE, iter(selection.rows), tokenizer, max_length=length, task=task)
-        target = Target(selecting, selection.metric, selection.split, task)
-    if not steps:
-        steps = steps_for(sum(1 for _ in training_data.rows("all")), training)
-    planned = stretches(phases, getattr(model.config, "num_hidden_layers", 0), steps)
+        selecting = write_rows(work / SELECTION_FILE, selection.rows, tokenizer, **tokenizing)
+        validation = ValidationSet(selecting, selection.metric, selection.split, run.task)
+    steps = plan.steps or steps_for(sum(1 for _ in plan.data.rows("all")), training)
+    planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
+    collate = collator(tokenizer.pad_token_id or 0, run.task)
     outcomes: list[Outcome] = []
-    for number, stretch in enumerate(planned):
-        last = number == len(planned) - 1
-        if known := recall(work / stretch.name, model):
+    for number, part in enumerate(planned):
+        phase, folder, last = part.phase, work / part.name, number == len(planned) - 1
+        if known := load_finished(folder, model):
             outcomes.append(known)
             continue
-        forget_quantization(model.config)  # of a teacher, or of a phase after which the weights go on changing
-        rows = write_rows(
-            work / f"teaching-{stretch.phase.text}.arrow",
-            training_data.rows(stretch.phase.text),
-            tokenizer,
-            max_length=length,
-            task=task,
-            mixer=mixer,
+        forget_quantization(model.config)  # of a teacher, or of an earlier phase: the weights change again
+        text = plan.data.rows(phase.text)
+        rows = write_rows(work / f"training-{phase.text}.arrow", text, tokenizer, mixer=mixer, **tokenizing)
+        part_run = replace(
+            run,
+            folder=folder,
+            training=replace_training(training, phase.training, source=part.name),
+            compute=replace(run.compute, seed=run.compute.seed + SEEDS_APART * number),
         )
-        settings = replace_training(training, stretch.phase.training, source=stretch.name)
-        room = SignalFactory(model, tokenizer, rows, collator(tokenizer.pad_token_id or 0, task), settings, device)
-        teacher = teachers.of(stretch.phase)
-        with (
-            frozen(model, stretch.phase.frozen, stretch.resting),
-            modifying(model, teacher, stretch.phase) as modifier,
-        ):
+        teacher = teachers.of(phase)
+        with frozen(model, phase.frozen, part.frozen_layers), modifying(model, teacher, phase) as modifier:
             if last and selection and isinstance(modifier, MaskingModifier):
                 raise CompressError(
-                    f"{stretch.name} masks units until it ends, so that none of its weights can be selected; "
+                    f"{part.name} masks units until it ends, so that none of its weights can be selected; "
                     "let a phase without it follow"
                 )
+            objective = Objective(
+                phase.losses,
+                phase_signal(part, teacher, rows, collate, part_run, work),
+                teacher,
+                Masker(tokenizer, phase.masking) if phase.masking else None,
+                modifier,
+                part.trained_layers,
+                keep_loss_modules and last,
+            )
             outcome = train(
                 model,
                 rows,
-                teaching=Teaching(
-                    stretch.phase.losses,
-                    room.signal(stretch, teacher, work),
-                    teacher,
-                    Masker(tokenizer, stretch.phase.masking) if stretch.phase.masking else None,
-                    modifier,
-                    stretch.taught,
-                    keep_learned and last,
-                ),
-                target=target if last else None,
-                training=settings,
-                steps=stretch.steps,
-                collate=room.collate,
-                checkpoints=work / stretch.name,
-                seed=seed + SEEDS_APART * number,
-                device=device,
-                threads=threads,
-                quiet=quiet,
+                objective,
+                part_run,
+                steps=part.steps,
+                collate=collate,
+                validation=validation if last else None,
             )
-        if isinstance(modifier, MaskingModifier):  # detached, it has masked all that it will
+        if isinstance(modifier, MaskingModifier):  # detached, it masks no more units
             outcome = replace(outcome, masked=masked_units(modifier))
         if not last:
-            remember(work / stretch.name, model, outcome)
-            logger.info("%s: %d steps in %.0f s", stretch.name, outcome.steps, outcome.seconds)
+            save_finished(folder, model, outcome)
+            logger.info("%s: %d steps in %.0f s", part.name, outcome.steps, outcome.seconds)
         outcomes.append(outcome)
     return outcomes
 
 
-@dataclass(frozen=True)
-class SignalFactory:
-    """What the signal of a stretch is made from."""
+def phase_signal(
+    part: StepRange,
+    teacher: PreTrainedModel | None,
+    rows: Dataset,
+    collate: Callable[..., dict[str, Tensor]],
+    run: TrainingRun,
+    work: Path,
+) -> TeacherSignal:
+    """Return cached logits, cached first states or the teacher itself: the cheapest that the phase's losses can use.
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    rows: Dataset
-    collate: Any
-    training: Training
-    device: str
-
-    def signal(self, stretch: Stretch, teacher: PreTrainedModel | None, work: Path) -> TeacherSignal:
-        """Return cached logits, cached first states or the teacher itself: the cheapest that serves the phase.
-
-        First states are cached where the rows are read more than once: before that the teacher is run as often live.
-        """
-        phase = stretch.phase
-        precision = resolve_precision(self.training.precision, self.device)
-        repeated = stretch.steps * self.training.batch_size >= 2 * len(self.rows)
-        only_first = not phase.needs & {"hidden", "attention"} and "first" in phase.needs
-        labelled = "teacher_logits" in self.rows.column_names
-        if teacher is not None:
-            teacher.to(self.device)  # type: ignore[arg-type]
-            if only_first and repeated and labelled and not phase.masking and first_states_fit(len(self.rows), teacher):
-                path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
-                write_first_states(path, self.rows, teacher, self.collate, device=self.device, precision=precision)
-                return CachedFirstStates(path)
-        return signal_for(phase.losses, teacher, masked=bool(phase.masking), precision=precision)
+    First states are cached where rows are read more than once: otherwise the cache takes as many teacher passes.
+    """
+    phase, device = part.phase, run.compute.device
+    if teacher is not None:
+        teacher.to(device)  # type: ignore[arg-type]
+        only_first = "first" in phase.needs and not phase.needs & {"hidden", "attention"} and not phase.masking
+        repeated = part.steps * run.training.batch_size >= 2 * len(rows)
+        labelled = "teacher_logits" in rows.column_names
+        if only_first and repeated and labelled and first_states_fit(len(rows), teacher):
+            path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
+            write_first_states(path, rows, teacher, collate, device=device, precision=run.precision)
+            return CachedFirstStates(path)
+    return signal_for(phase.losses, teacher, masked=bool(phase.masking), precision=run.precision)
 
 
-def parts(model: PreTrainedModel) -> dict[str, list[Parameter]]:
-    """Return the weights of a student by part: its embeddings, its head with the pooler, and the layers between."""
+def parameters_by_part(model: PreTrainedModel) -> dict[str, list[Parameter]]:
+    """Return a student's parameters by part: ``embeddings``, ``layers``, and ``head`` (with the pooler)."""
     base: Any = model.base_model
     embeddings: Any = getattr(base, "embeddings", None) or model.get_input_embeddings()
     projection = embeddings_projection(model)
@@ -205,27 +186,27 @@ def parts(model: PreTrainedModel) -> dict[str, list[Parameter]]:
 
 
 @contextmanager
-def frozen(model: PreTrainedModel, names: Sequence[str], resting: int = 0) -> Iterator[None]:
-    """Let some parts, and the lowest ``resting`` layers with the embeddings, keep their weights within the block.
+def frozen(model: PreTrainedModel, names: Sequence[str], lowest_layers: int = 0) -> Iterator[None]:
+    """Freeze some parts, and the lowest layers with the embeddings, within the block.
 
     Raises:
         CompressError: a part that the student does not have.
     """
-    by_part = parts(model)
+    by_part = parameters_by_part(model)
     chosen = []
     for name in names:
         if not by_part[name]:
             raise CompressError(f"frozen names {name!r}, which this student does not have apart; leave it out")
         chosen += by_part[name]
-    if resting:
+    if lowest_layers:
         layers = list(layers_of(model))
-        if resting >= len(layers):
+        if lowest_layers >= len(layers):
             raise CompressError(
-                "by_layer = 'progressive' lets the layers below rest, and this student's layers share their weights; "
+                "by_layer = 'progressive' freezes the layers below, and this student's layers share their weights; "
                 "use by_layer = 'stacked'"
             )
         chosen += by_part["embeddings"]
-        chosen += [parameter for layer in layers[:resting] for parameter in layer.parameters()]
+        chosen += [parameter for layer in layers[:lowest_layers] for parameter in layer.parameters()]
     chosen = [parameter for parameter in chosen if parameter.requires_grad]
     for parameter in chosen:
         parameter.requires_grad_(False)
@@ -240,7 +221,7 @@ def frozen(model: PreTrainedModel, names: Sequence[str], resting: int = 0) -> It
 def modifying(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: Phase) -> Iterator[Any]:
     """Attach a phase's modifier to the student within the block, if it has one.
 
-    After a fault it stays: the student is lost then, and what a detaching modifier still decides may take minutes.
+    After an error it stays attached: the student is discarded then, and detaching may take minutes.
     """
     if phase.modifier is None:
         yield None
@@ -252,16 +233,14 @@ def modifying(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: Ph
 
 
 def masked_units(modifier: MaskingModifier) -> dict[str, list[list[int]]]:
-    """Return which units are masked, by part and layer, as what is remembered in a file."""
+    """Return the positions of masked units, by part and layer, as JSON values."""
     return {
         part: [(mask == 0).nonzero().flatten().tolist() for mask in masks] for part, masks in modifier.masks.items()
     }
 
 
-def remember(folder: Path, model: PreTrainedModel, outcome: Outcome) -> None:
-    """Keep a stretch that is done, so that a run that is stopped later does not train it again."""
-    from safetensors.torch import save_model
-
+def save_finished(folder: Path, model: PreTrainedModel, outcome: Outcome) -> None:
+    """Save the weights and outcome of a finished step range, so that a later start does not repeat it."""
     folder.mkdir(parents=True, exist_ok=True)
     save_model(model, str(folder / WEIGHTS_NAME))
     write_atomically(folder / DONE_NAME, json.dumps(asdict(outcome)))
@@ -269,12 +248,9 @@ def remember(folder: Path, model: PreTrainedModel, outcome: Outcome) -> None:
         shutil.rmtree(checkpoint)
 
 
-def recall(folder: Path, model: PreTrainedModel) -> Outcome | None:
-    """Load the weights of a stretch that is done and return its outcome; None when it is not."""
-    from safetensors.torch import load_model
-
+def load_finished(folder: Path, model: PreTrainedModel) -> Outcome | None:
+    """Load the weights of a finished step range and return its outcome; None when it is not finished."""
     if not (folder / DONE_NAME).is_file():
         return None
     load_model(model, str(folder / WEIGHTS_NAME))
-    known: dict[str, Any] = json.loads((folder / DONE_NAME).read_text(encoding="utf-8"))
-    return Outcome(**known)
+    return Outcome(**json.loads((folder / DONE_NAME).read_text(encoding="utf-8")))

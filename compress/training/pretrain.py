@@ -1,8 +1,8 @@
-"""Stage: pre-train a compact student on unlabelled text, before any task.
+"""Pre-training stage: train a compact student on unlabelled text, independently of a task.
 
 Turc et al. 2019, "Well-Read Students Learn Better" (arXiv:1908.08962): masked language modelling of the student first,
-then distillation. Paid once, it serves many tasks. General distillation from the pretrained encoder (Sanh et al. 2019;
-Jiao et al. 2020; Wang et al. 2020) happens here too.
+then distillation. One pre-training serves many tasks. General distillation from the pretrained encoder (Sanh et al.
+2019; Jiao et al. 2020; Wang et al. 2020) is part of this stage.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from typing import TYPE_CHECKING, Any
 from compress import plugins, recipes
 from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.errors import CompressError
+from compress.inference.compute import Compute, resolve_device
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir, parent_entry
 from compress.models.output_dir import WORK_FOLDER, writing
 from compress.models.pretrained import load_classifier
-from compress.progress import quiet_libraries
+from compress.progress import Progress, quiet_libraries, silent
 from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
 from compress.training.distill import summary
 from compress.training.finetune import open_encoder
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.training_data import Gold, Text, TrainingData
+from compress.training.training_data import Gold, TrainingData, TrainingPlan, UnlabelledText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from compress.training.loss_modules import VocabularyHead
-    from compress.training.trainer import Outcome
+    from compress.training.trainer import Outcome, TrainingRun
 
 
 logger = logging.getLogger("compress")
 
 MASKED = Phase((Choice("mlm"),), name="masked language modelling", text="pool", masking=0.15)
 WHOLE = StudentRecipe(
-    description="The encoder itself, which goes on by masked language modelling.",
+    description="The encoder itself, trained further by masked language modelling.",
     architecture=Choice("transformer", options={"depth": 1.0}),
     phases=(MASKED,),
     training=Training(epochs=3.0, batch_size=32, learning_rate=3e-4),
@@ -60,80 +61,71 @@ def pretrain(
     encoder: TeacherRecipe | str | Path,
     student: StudentRecipe | str,
     output: str | Path,
-    *,
     unlabeled: TextSource,
+    *,
     epochs: float | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    threads: int = 0,
+    compute: Compute = Compute(),
     force: bool = False,
-    quiet: bool = True,
+    progress: Progress = silent,
 ) -> ModelDir:
-    """Run the phases of a student that need no task, and return what they made: an ordinary encoder.
+    """Run the task-independent phases of a student, and return the resulting encoder.
 
-    The architecture starts from the pretrained encoder where it would start from a fine-tuned teacher. Masked language
-    modelling leaves a whole masked language model with its head, whose loss and accuracy on held-out text the manifest
-    states; general distillation alone leaves an encoder. The weights of the last step are kept. The recipe's
-    augmentation varies the text of the task and is not used here.
+    The architecture starts from the pretrained encoder in place of a fine-tuned teacher. Masked language modelling
+    writes a masked language model with its head, and its loss and accuracy on held-out text into the manifest; general
+    distillation alone writes an encoder. The weights of the last step are kept. The recipe's augmentation varies the
+    text of the task and is not used here.
 
     Args:
         encoder: a teacher's recipe, or an encoder's directory or hub name.
-        student: a recipe, or its name or file. ``WHOLE`` is the encoder itself, which a head for masked tokens is added
-            to; ``HEAD_ONLY`` trains that head alone. The last layer of a sentence encoder says little of single words,
-            so that there the whole learns more in fewer steps.
+        student: a recipe, or its name or file. ``WHOLE`` is the encoder itself with a new head for masked tokens;
+            ``HEAD_ONLY`` trains that head alone. The last layer of a sentence encoder predicts single words badly, so
+            that training all of it needs fewer steps.
         unlabeled: the text; a part is held out.
-        epochs: passes over the text; by default what the recipe's shares give to these phases.
+        epochs: passes over the text; by default the share of the recipe's epochs that these phases have.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
     from transformers import set_seed
 
-    from compress.inference.compute import resolve_device
     from compress.models.saving import describe_architecture, write_model
     from compress.training.masked_lm import body_of, check_form, masked_lm, trained_head
     from compress.training.phases import Teachers, fit
-    from compress.training.trainer import take_learned
+    from compress.training.trainer import TrainingRun, detach_loss_modules
 
     quiet_libraries()
     recipe = general_part(recipes.load("students", student) if isinstance(student, str) else student, epochs)
     source = open_encoder(encoder)
-    device = resolve_device(device)
+    compute = replace(compute, device=resolve_device(compute.device))
     tokenizer = source.load_tokenizer()
     fingerprint = ContentFingerprint()
-    text = Text(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
+    text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     _check_text(text, unlabeled.name, recipe.phases, tokenizer)
     request = {
         "stage": "pretrain",
         "encoder": source.sha256,
         "recipe": deciding(recipe),
-        "seed": seed,
+        "seed": compute.seed,
         "unlabeled": [unlabeled.name, fingerprint.sha256()],
     }
     with writing(output, request, force=force) as working:
-        set_seed(seed)
-        teacher = load_classifier(source, NO_LABELS, "classification").eval()
+        set_seed(compute.seed)
+        teacher = load_classifier(source, NO_LABELS, TASK)
         architecture = plugins.find("architectures", recipe.architecture.name).function
         built = architecture(teacher, tokenizer, unlabeled, **recipe.architecture.options)
         check_form(built, with_head="targets" in recipe.phases[-1].needs)
+        run = TrainingRun(working, recipe.training, TASK, compute, progress is silent)
         outcomes = fit(
             built,
             tokenizer,
-            TrainingData(text, Gold(), hold_out=True),
-            None,
+            TrainingPlan(TrainingData(text, Gold(), hold_out=True)),
+            run,
             phases=recipe.phases,
             teachers=Teachers(encoder=teacher),
-            training=recipe.training,
-            task=TASK,
-            working=working,
-            keep_learned=True,
-            seed=seed,
-            device=device,
-            threads=threads,
-            quiet=quiet,
+            keep_loss_modules=True,
         )
-        head = trained_head(take_learned(built), built)
-        metrics = _score(built, head, tokenizer, text, recipe, working, seed) if head else ()
+        head = trained_head(detach_loss_modules(built), built)
+        metrics = _score(built, head, tokenizer, text, run, recipe.phases[-1].masking) if head else ()
         made = masked_lm(built.cpu(), head.cpu()) if head else body_of(built.cpu())
         manifest = Manifest(
             stage="pretrain",
@@ -145,14 +137,14 @@ def pretrain(
             data=(data_entry("unlabeled", unlabeled.name, fingerprint),),
             metrics=metrics,
             notes={"recipe": recipe.name, **_notes(outcomes)},
-            seeds={"seed": seed},
+            seeds={"seed": compute.seed},
         )
         write_model(made, tokenizer, manifest, working)
     return ModelDir.open(output, classifier=False)
 
 
 def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentRecipe:
-    """Return a recipe of the phases alone that need no task, with their part of its epochs or with so many.
+    """Return a recipe of the task-independent phases alone, with their share of its epochs or with so many.
 
     Raises:
         CompressError: there is no such phase, or the student has a vocabulary that it learns from the task's text.
@@ -183,8 +175,8 @@ def _has_general_phase(name: str) -> bool:
     return recipe.vocabulary is None and any(phase.general for phase in recipe.phases)
 
 
-def _check_text(text: Text, name: str, phases: Sequence[Phase], tokenizer: PreTrainedTokenizerFast) -> None:
-    """Refuse text of which nothing can be held out, and a tokenizer that cannot mask where a phase does."""
+def _check_text(text: UnlabelledText, name: str, phases: Sequence[Phase], tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuse text too short to hold rows out, and a tokenizer without a mask token where a phase masks."""
     from compress.training.token_masking import Masker
 
     if not text.rows:
@@ -197,7 +189,7 @@ def _check_text(text: Text, name: str, phases: Sequence[Phase], tokenizer: PreTr
 
 
 def _notes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return how the training went; nothing was selected, so that there is no best score."""
+    """Return the notes on the training without a best score, since no checkpoint was selected."""
     of_selection = {"best_score", "best_step", "score_name"}
     return {key: value for key, value in summary(outcomes).items() if key not in of_selection}
 
@@ -206,22 +198,20 @@ def _score(
     student: PreTrainedModel,
     head: VocabularyHead,
     tokenizer: PreTrainedTokenizerFast,
-    text: Text,
-    recipe: StudentRecipe,
-    working: Path,
-    seed: int,
+    text: UnlabelledText,
+    run: TrainingRun,
+    masking: float,
 ) -> tuple[dict[str, Any], ...]:
-    """Return the metrics of the masked language model on the rows that were held out."""
+    """Return the metrics of the masked language model on the held-out rows."""
     from compress.data.tokenization import maximum_length
     from compress.training.masked_lm import masked_score
     from compress.training.token_masking import Masker
 
     held = [TrainingRow(example) for example, _ in text.labelled() if text.held_out(example)]
-    length = min(recipe.training.max_length, maximum_length(tokenizer, student.config.to_dict()))
-    path = working / WORK_FOLDER / HELD_OUT_FILE
-    rows = write_rows(path, iter(held), tokenizer, max_length=length, task=TASK)
-    masker = Masker(tokenizer, recipe.phases[-1].masking)
-    score = masked_score(student, head, rows, collator(tokenizer.pad_token_id or 0, TASK), masker, seed=seed)
+    length = min(run.training.max_length, maximum_length(tokenizer, student.config.to_dict()))
+    rows = write_rows(run.folder / WORK_FOLDER / HELD_OUT_FILE, held, tokenizer, max_length=length, task=TASK)
+    collate, masker = collator(tokenizer.pad_token_id or 0, TASK), Masker(tokenizer, masking)
+    score = masked_score(student, head, rows, collate, masker, seed=run.compute.seed)
     measured = {"masked-token accuracy": score.accuracy, "masked-token loss": score.loss}
     about = {"split": "held-out text", "rows": len(held), "tokens": score.tokens}
     return tuple({"name": name, "value": value, **about} for name, value in measured.items())

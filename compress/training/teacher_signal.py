@@ -39,7 +39,7 @@ def needs_of_student(losses: Iterable[Choice]) -> frozenset[str]:
     return wanted
 
 
-class Watched:
+class ActivationRecorder:
     """A model whose inside is seen: its hidden states and the projections of its attention, as far as they are wanted.
 
     Hooks are on the model during a call only: it keeps nothing alive afterwards, and two that watch one model do not
@@ -124,7 +124,7 @@ class LiveTeacher:
     def __init__(
         self, teacher: PreTrainedModel, wants: frozenset[str] = frozenset({"hidden"}), precision: str = "float32"
     ) -> None:
-        self.watched = Watched(teacher.eval(), wants)
+        self.watched = ActivationRecorder(teacher.eval(), wants)
         self.precision = precision
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
-"""The one training loop: a transformers ``Trainer`` whose loss is a weighted sum of plug-ins.
+"""Training loop: a transformers ``Trainer`` whose loss is a weighted sum of loss plug-ins.
 
-Fine-tuning a teacher, distilling a student and recovering a pruned model all run here; what differs is the rows, the
-losses and the teacher's signal.
+Fine-tuning, pre-training, distillation and the recovery of pruned models all use it, with different rows, losses and
+teacher signals.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
-from compress.inference.compute import resolve_precision
+from compress.inference.compute import Compute, resolve_precision
 from compress.models.batch import Batch, Outputs
 from compress.recipes import Choice, Training, needs_of
 from compress.training.modifier import Modifier
-from compress.training.teacher_signal import LIVE, TeacherSignal, Watched, needs_of_student
+from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
 from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import NO_LABEL
 
@@ -46,10 +46,10 @@ logger = logging.getLogger("compress")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training went: optimiser steps planned and taken, the best score and when, seconds of this start.
+    """Result of a training run: optimiser steps planned and taken, best score and its step, seconds of this start.
 
-    A stretch of training by which nothing is selected has no score. One that prunes says which units it ``masked``: of
-    ``heads`` and ``neurons`` a list a layer, of positions among those that were there.
+    A run that selects no checkpoint has no score. One that prunes names the units it ``masked``: for ``heads`` and
+    ``neurons`` a list a layer, of positions among those that were there.
     """
 
     planned_steps: int
@@ -63,13 +63,34 @@ class Outcome:
 
     @property
     def noted(self) -> dict[str, Any]:
-        """What a manifest says of it: everything but which units were masked, which the shapes tell."""
+        """The manifest's notes on it: everything but the pruned units, which the shapes tell."""
         return {key: value for key, value in asdict(self).items() if key != "masked"}
 
 
 @dataclass(frozen=True)
-class Target:
-    """What the student is selected by: rows with labels, the metric's name and what the score is called."""
+class TrainingRun:
+    """Where and how a training runs.
+
+    Args:
+        folder: the stage's working directory, or for :func:`train` the folder of checkpoints.
+        compute: with a resolved device.
+        quiet: draw no progress bar.
+    """
+
+    folder: Path
+    training: Training
+    task: str
+    compute: Compute
+    quiet: bool = True
+
+    @property
+    def precision(self) -> str:
+        return resolve_precision(self.training.precision, self.compute.device)
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """Tokenised labelled rows that select the checkpoint, the metric's name and the name of the score."""
 
     rows: Dataset
     metric: str | None
@@ -78,25 +99,25 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Term:
-    """A loss of the sum: its function with options, and the module it trains beside the student, if any."""
+class WeightedLoss:
+    """A loss of the sum: its function with options, and the module trained with the student, if it has one."""
 
     weight: float
     function: Callable[..., Tensor]
     options: dict[str, Any]
-    learned: nn.Module | None = None
+    module: nn.Module | None = None
 
     def __call__(self, student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:
-        learned = () if self.learned is None else (self.learned,)
-        return self.weight * self.function(student, teacher, batch, *learned, **self.options)
+        modules = () if self.module is None else (self.module,)
+        return self.weight * self.function(student, teacher, batch, *modules, **self.options)
 
 
 @dataclass(frozen=True)
-class Teaching:
-    """What happens in every step: the losses, where the teacher's outputs come from, and what is changed meanwhile.
+class Objective:
+    """What training minimises in every step: losses, the source of teacher outputs, masking and modifier.
 
-    ``taught`` are the student's layers, counted from 1, that losses may teach; None is all. With ``keep_learned`` what
-    the losses trained beside the student stays on it for :func:`take_learned`.
+    ``trained_layers`` are the student's layers, counted from 1, that losses read; None is all. With
+    ``keep_loss_modules`` the modules of the losses stay on the student for :func:`detach_loss_modules`.
     """
 
     losses: Sequence[Choice]
@@ -104,56 +125,33 @@ class Teaching:
     teacher: PreTrainedModel | None = None
     masker: Masker | None = None
     modifier: Modifier | None = None
-    taught: tuple[int, ...] | None = None
-    keep_learned: bool = False
+    trained_layers: tuple[int, ...] | None = None
+    keep_loss_modules: bool = False
 
 
-LEARNED = "learned_by_losses"  # a submodule of the student while it trains: checkpoints hold it, and then it goes
-
-
-def steps_for(rows: int, training: Training) -> int:
-    """Return the number of optimiser steps for so many rows: ``epochs`` passes, capped by ``max_steps``."""
-    steps = max(1, math.ceil(training.epochs * rows / training.batch_size))
-    return min(steps, training.max_steps) if training.max_steps else steps
+LOSS_MODULES = "loss_modules"  # a submodule of the student while it trains, so that checkpoints hold it
 
 
 def train(
     model: PreTrainedModel,
     rows: Dataset,
+    objective: Objective,
+    run: TrainingRun,
     *,
-    teaching: Teaching,
-    target: Target | None,
-    training: Training,
     steps: int,
     collate: Callable[..., dict[str, Tensor]],
-    checkpoints: Path,
-    seed: int,
-    device: str,
-    threads: int = 0,
-    quiet: bool = True,
+    validation: ValidationSet | None = None,
 ) -> Outcome:
-    """Train ``model`` in place and leave it in eval mode with its best weights, or its last ones without a target.
+    """Train ``model`` in place and leave it in eval mode with its best weights, or its last ones without validation.
 
-    A run that was stopped goes on after the last whole checkpoint in ``checkpoints``.
+    A run that was stopped resumes from the last whole checkpoint in its folder.
     """
-    if threads:
-        torch.set_num_threads(threads)
-    set_seed(seed)
-    trainer = trainer_for(
-        model,
-        rows,
-        teaching=teaching,
-        target=target,
-        training=training,
-        steps=steps,
-        collate=collate,
-        checkpoints=checkpoints,
-        seed=seed,
-        device=device,
-        quiet=quiet,
-    )
+    if run.compute.threads:
+        torch.set_num_threads(run.compute.threads)
+    set_seed(run.compute.seed)
+    trainer = trainer_for(model, rows, objective, run, steps=steps, collate=collate, validation=validation)
     started = time.monotonic()
-    resumed = last_whole_checkpoint(checkpoints)
+    resumed = last_whole_checkpoint(run.folder)
     if resumed:
         logger.info("resuming after %s", resumed.name)
     with warnings.catch_warnings():
@@ -162,18 +160,19 @@ def train(
     trainer.release()
     state = trainer.state
     best = state.best_metric
-    if (target and (best is None or not math.isfinite(best))) or not _finite(model):
+    finite = all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+    if (validation and (best is None or not math.isfinite(best))) or not finite:
         raise CompressError(
             f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
         )
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call, unused-ignore]
     return Outcome(
         planned_steps=steps,
         steps=state.global_step,
-        best_score=float(best) if target and best is not None else None,
-        best_step=int(state.best_global_step or state.global_step) if target else None,
-        score_name=target.score_name if target else "",
-        precision=resolve_precision(training.precision, device),
+        best_score=float(best) if validation and best is not None else None,
+        best_step=int(state.best_global_step or state.global_step) if validation else None,
+        score_name=validation.score_name if validation else "",
+        precision=run.precision,
         seconds=round(time.monotonic() - started, 1),
     )
 
@@ -181,20 +180,15 @@ def train(
 def trainer_for(
     model: PreTrainedModel,
     rows: Dataset,
+    objective: Objective,
+    run: TrainingRun,
     *,
-    teaching: Teaching,
-    target: Target | None,
-    training: Training,
     steps: int,
     collate: Callable[..., dict[str, Tensor]],
-    checkpoints: Path,
-    seed: int,
-    device: str,
-    quiet: bool = True,
+    validation: ValidationSet | None = None,
 ) -> DistillationTrainer:
-    """Return the trainer of :func:`train`, which has not begun. What it adds to the model, its ``release`` removes."""
-    precision = resolve_precision(training.precision, device)
-    terms = build_terms(teaching, model)
+    """Return the trainer of :func:`train`, not started. Its ``release`` removes what it adds to the model."""
+    training, on_cpu = run.training, run.compute.device == "cpu"
     interval = max(1, steps // training.evaluations)
     selecting: dict[str, Any] = {
         "eval_strategy": "steps",
@@ -204,7 +198,7 @@ def trainer_for(
         "greater_is_better": True,
     }
     arguments = TrainingArguments(
-        output_dir=str(checkpoints),
+        output_dir=str(run.folder),
         max_steps=steps,
         per_device_train_batch_size=training.batch_size,
         per_device_eval_batch_size=128,
@@ -213,104 +207,98 @@ def trainer_for(
         warmup_steps=math.ceil(training.warmup_share * steps),
         lr_scheduler_type=training.schedule,
         max_grad_norm=training.max_gradient_norm,
-        bf16=precision == "bfloat16",
+        bf16=run.precision == "bfloat16",
         save_strategy="steps",
         save_steps=interval,
         save_total_limit=2,
         logging_strategy="no",
         report_to="none",
-        disable_tqdm=quiet or not sys.stderr.isatty(),
-        seed=seed,
-        use_cpu=device == "cpu",
-        dataloader_pin_memory=device != "cpu",
+        disable_tqdm=run.quiet or not sys.stderr.isatty(),
+        seed=run.compute.seed,
+        use_cpu=on_cpu,
+        dataloader_pin_memory=not on_cpu,
         remove_unused_columns=False,
         restore_callback_states_from_checkpoint=True,
-        **(selecting if target else {}),
+        **(selecting if validation else {}),
     )
     trainer = DistillationTrainer(
+        objective,
         model=model,
         args=arguments,
         train_dataset=rows,
-        eval_dataset=target.rows if target else None,
+        eval_dataset=validation.rows if validation else None,
         data_collator=collate,
-        compute_metrics=partial(_score, target=target) if target else None,
-        callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)] if target else [],
-        teaching=teaching,
-        terms=terms,
+        compute_metrics=partial(_score, validation=validation) if validation else None,
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)] if validation else [],
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _score(prediction: Any, target: Target) -> dict[str, float]:
+def _score(prediction: Any, validation: ValidationSet) -> dict[str, float]:
     """Logits that are not numbers still have a largest one, and so an accuracy: they score minus infinity."""
     logits, labels = prediction.predictions, prediction.label_ids
     if not np.isfinite(logits).all():
         return {"score": -math.inf}
-    if target.task == "tagging":
+    if validation.task == "tagging":
         words = labels != NO_LABEL
         logits, labels = logits[words], labels[words]
-    return {"score": evaluate(logits, labels, task=target.task, metric=target.metric)}
+    return {"score": evaluate(logits, labels, task=validation.task, metric=validation.metric)}
 
 
-def _finite(model: PreTrainedModel) -> bool:
-    return all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
-
-
-def build_terms(teaching: Teaching, model: PreTrainedModel) -> list[Term]:
+def build_losses(objective: Objective, model: PreTrainedModel) -> list[WeightedLoss]:
     """Return the losses with their options; modules that they train become a submodule of ``model`` until the end."""
-    terms, learned = [], nn.ModuleDict()
-    for number, choice in enumerate(teaching.losses):
+    losses, modules = [], nn.ModuleDict()
+    for number, choice in enumerate(objective.losses):
         plugin = plugins.find("losses", choice.name)
         options = dict(choice.options)
         module = None
         if hasattr(plugin.load(), "learned"):
-            module = plugin.load().learned(model, teaching.teacher, **options)
-            learned[f"{number}_{choice.name.replace('-', '_')}"] = module
-        terms.append(Term(choice.weight, plugin.function, options, module))
-    if learned:
-        model.add_module(LEARNED, learned.to(model.device))
-    return terms
+            module = plugin.load().learned(model, objective.teacher, **options)
+            modules[f"{number}_{choice.name.replace('-', '_')}"] = module
+        losses.append(WeightedLoss(choice.weight, plugin.function, options, module))
+    if modules:
+        model.add_module(LOSS_MODULES, modules.to(model.device))
+    return losses
 
 
-def take_learned(model: PreTrainedModel) -> nn.Module | None:
-    """Take off the model and return what losses trained beside it; None when there is nothing."""
-    learned: nn.Module | None = model._modules.pop(LEARNED, None)
-    return learned
+def detach_loss_modules(model: PreTrainedModel) -> nn.Module | None:
+    """Remove from the model and return the modules that losses trained with it; None when there are none."""
+    return model._modules.pop(LOSS_MODULES, None)
 
 
 class DistillationTrainer(Trainer):
     """A ``Trainer`` that sums loss plug-ins and batches rows of like length together."""
 
-    def __init__(self, *, teaching: Teaching, terms: Sequence[Term], **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.teaching = teaching
-        self.terms = terms
-        self.reads_teacher = bool(needs_of(teaching.losses) & ({"logits"} | LIVE))
-        self.student = Watched(arguments["model"], needs_of_student(teaching.losses))
-        learning = [parameter for parameter in arguments["model"].parameters() if parameter.requires_grad]
+    def __init__(self, objective: Objective, *, model: PreTrainedModel, **arguments: Any) -> None:
+        self.objective: Objective = objective
+        self.losses = build_losses(objective, model)  # before the optimiser: it trains their modules too
+        super().__init__(model=model, **arguments)
+        self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
+        self.student = ActivationRecorder(model, needs_of_student(objective.losses))
+        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
             raise CompressError("frozen names all parts of the student, so that nothing learns; leave a part out")
         self.anchor = min(learning, key=lambda parameter: parameter.numel())
         self.model_accepts_loss_kwargs = False
 
     def training_step(self, *inputs: Any, **named: Any) -> Tensor:
-        if self.teaching.modifier:
-            self.teaching.modifier.step(self.state.global_step / self.state.max_steps)
+        if self.objective.modifier:
+            self.objective.modifier.step(self.state.global_step / self.state.max_steps)
         return super().training_step(*inputs, **named)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         batch = _batch(inputs)
-        if self.teaching.masker:
-            batch = self.teaching.masker(batch)
+        if self.objective.masker:
+            batch = self.objective.masker(batch)
         raw, student = self.student(batch, model)
-        student = replace(student, taught=self.teaching.taught)
-        teacher = self.teaching.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
+        student = replace(student, trained_layers=self.objective.trained_layers)
+        teacher = self.objective.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
         with torch.autocast(student.logits.device.type, enabled=False):  # relations and divergences need the digits
-            # The first part gives a gradient path where no layer is taught now, or all are replaced by the teacher's.
-            total = 0.0 * self.anchor.sum() + sum(term(student, teacher, batch) for term in self.terms)
+            # The anchor gives a gradient path where no layer is trained now, or all are replaced by the teacher's.
+            total = 0.0 * self.anchor.sum() + sum(loss(student, teacher, batch) for loss in self.losses)
         return (total, raw) if return_outputs else total
 
     def prediction_step(
@@ -328,14 +316,14 @@ class DistillationTrainer(Trainer):
         return None, raw.logits.float(), labels
 
     def release(self) -> None:
-        """Leave the model as it was found but for its weights, in float32, without what losses learned unless kept.
+        """Leave the model as it was but for its weights: in float32, and without loss modules unless they are kept.
 
-        Mixed precision wraps ``forward`` in autocast for good, and what is measured and saved must be float32.
+        Mixed precision wraps ``forward`` in autocast for good, and the model must be measured and saved in float32.
         """
         model: Any = self.model
         self.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
-        if not self.teaching.keep_learned:
-            take_learned(model)
+        if not self.objective.keep_loss_modules:
+            detach_loss_modules(model)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
@@ -346,8 +334,8 @@ class DistillationTrainer(Trainer):
 class EpochSampler(LengthGroupedSampler):
     """Batches of like length in an order that depends on seed and epoch only.
 
-    A run that is resumed in its third epoch then reads what an undisturbed one reads there; a generator that just
-    runs on would start again with the first epoch's order.
+    A run resumed in its third epoch then reads the same batches as an uninterrupted one; a generator without a seed per
+    epoch would start again with the first epoch's order.
     """
 
     def __init__(self, batch_size: int, lengths: list[int], *, seed: int) -> None:
@@ -361,7 +349,8 @@ class EpochSampler(LengthGroupedSampler):
 
     def __iter__(self) -> Iterator[int]:
         self.generator.manual_seed(self.seed + self.epoch)
-        return super().__iter__()
+        order: Iterator[int] = super().__iter__()  # type: ignore[no-untyped-call, unused-ignore]
+        return order
 
 
 def _batch(inputs: dict[str, Tensor]) -> Batch:

@@ -1,4 +1,4 @@
-"""What a student learns from and is selected by: pool rows with logits, gold rows, and a held-out part."""
+"""Training data of a student: unlabelled text with teacher logits, gold rows, and a held-out part for selection."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ HELD_OUT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Pool(IterableSource):
-    """Label directories of one teacher as rows to learn from, without the rows that another role holds."""
+class LabelledPool(IterableSource):
+    """Label directories of one teacher as training rows, without rows that also occur in another role."""
 
     labels: tuple[LabelDir, ...]
     excluded: frozenset[bytes] = frozenset()
@@ -46,17 +46,17 @@ class Pool(IterableSource):
             return labelled
         return ((example, logits) for example, logits in labelled if row_key(example) not in self.excluded)
 
-    def without(self, keys: frozenset[bytes]) -> Pool:
+    def without(self, keys: frozenset[bytes]) -> LabelledPool:
         return replace(self, excluded=self.excluded | keys)
 
     def held_out(self, example: Example) -> bool:
-        """Tell whether a row selects instead of teaching; by its text, so that equal rows stay together."""
+        """Tell whether a row is held out for selection; by its text, so that equal rows stay together."""
         return held_out(example, self.rows)
 
 
 @dataclass(frozen=True)
-class Text:
-    """Unlabelled text that nobody labels: rows to learn from where no phase reads logits."""
+class UnlabelledText:
+    """Text without teacher logits, for phases that read none."""
 
     source: Iterable[Example]
     rows: int
@@ -65,21 +65,21 @@ class Text:
         return ((example, None) for example in self.source)
 
     def held_out(self, example: Example) -> bool:
-        """Tell whether a row measures instead of teaching; by its text, so that equal rows stay together."""
+        """Tell whether a row is held out for evaluation; by its text, so that equal rows stay together."""
         return held_out(example, self.rows)
 
 
 def held_out(example: Example, rows: int) -> bool:
-    """Tell whether a row is one of the few among so many that are not taught; it depends on its text alone."""
+    """Tell whether a row of so many is held out from training; it depends on its text alone."""
     share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(rows, 1))
     return int.from_bytes(row_key(example), "big") < share * 2**64
 
 
 @dataclass(frozen=True)
 class Gold:
-    """Labelled rows: classes or scores as the teacher counts them, and the teacher's logits ``[N, C]`` if it ran.
+    """Gold-labelled rows: class ids or scores, and the teacher's logits ``[N, C]`` where it was run.
 
-    Of rows to tag there is a list of tags and an array of logits ``[W, C]`` for each sentence.
+    For tagging there is a list of tag ids and an array of logits ``[W, C]`` for each sentence.
     """
 
     examples: Sequence[Example] = ()
@@ -93,7 +93,7 @@ class Gold:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows by which the best checkpoint is chosen, and what the score is called in the manifest."""
+    """Rows that select the best checkpoint, and the name of their split in the manifest."""
 
     rows: Sequence[TrainingRow]
     split: str
@@ -102,9 +102,9 @@ class Selection:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """All rows that a student learns from. ``hold_out`` leaves out of the pool what :func:`agreement_rows` takes."""
+    """All training rows. ``hold_out`` leaves out the pool rows that :func:`agreement_rows` selects by."""
 
-    pool: Pool | Text | None
+    pool: LabelledPool | UnlabelledText | None
     gold: Gold
     hold_out: bool = False
 
@@ -117,13 +117,18 @@ class TrainingData:
         )
         return chain(from_pool, self.gold.rows() if text != "pool" else ())
 
-    def has(self, text: str) -> bool:
-        """Tell whether there is any such row."""
-        return next(self.rows(text), None) is not None
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Rows of one training, the rows that select its checkpoint, and its steps over all phases (0: from the rows)."""
+
+    data: TrainingData
+    selection: Selection | None = None
+    steps: int = 0
 
 
-def agreement_rows(pool: Pool, task: str) -> Selection:
-    """Return held-out pool rows whose labels are what the teacher predicts: selection without gold labels."""
+def agreement_rows(pool: LabelledPool, task: str) -> Selection:
+    """Return held-out pool rows labelled with the teacher's predictions, to select without gold labels."""
     held = [(example, logits) for example, logits in pool.labelled() if pool.held_out(example)]
     if not held:
         raise CompressError(f"{pool.name} has only {pool.rows} rows, too few to hold some out; give --validation FILE")

@@ -92,9 +92,10 @@ class Case:
         model = ModelDir.open(output)
         finish(output, Manifest(stage="distill", name=output.name, task=model.task, labels=model.labels, **fields))
 
-    def _distill(self, teacher: ModelDir, student: Any, output: Path, *, control: bool, **named: Any) -> None:
+    def _distill(self, teacher: ModelDir, student: Any, output: Path, *, options: Any, compute: Any, **_: Any) -> None:
+        control = options.control
         self.trained.append((output.name, "control" if control else "student", resolved(student)))
-        self._write(output, recipe=resolved(student), seeds={"seed": named["seed"]}, notes={"control": control})
+        self._write(output, recipe=resolved(student), seeds={"seed": compute.seed}, notes={"control": control})
 
     def _prune(self, teacher: ModelDir, pruning: Any, output: Path, **named: Any) -> None:
         self.trained.append((output.name, "pruned", {"training": resolved(named["training"])}))

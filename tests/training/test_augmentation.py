@@ -38,12 +38,12 @@ from compress.training.augmenters._word_replacement import (
 )
 from compress.training.augmenters.masked_lm import ExpectedWords
 from compress.training.augmenters.masking import FrequencyBands
-from compress.training.distill import distill
 from tests.support.tiny import BAD, FAMILIES, GOOD, POSITIONS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import (
     BILSTM,
     STUDY_HEAD,
     TINY_STUDENT,
+    distilled,
     pool_file,
     train_rows,
     validation_rows,
@@ -510,7 +510,7 @@ def test_variants_are_labelled_and_taught(
 ) -> None:
     options = {"model": str(language_model)} if name == "masked-lm" else {}
     recipe = replace(BILSTM, augmentation=Augmentation(Choice(name, options=options), copies=2))
-    made = distill(teacher, recipe, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), threads=1)
+    made = distilled(teacher, recipe, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), threads=1)
     assert made.manifest is not None and 120 < made.manifest.data[0]["rows"] <= 270
     assert made.manifest.recipe["augmentation"]["by"]["name"] == name
 
@@ -574,11 +574,11 @@ def test_labels_without_variants_are_refused(teacher: Path, tmp_path: Path, on_t
     labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
     recipe = replace(BILSTM, augmentation=Augmentation(Choice("masking")))
     with pytest.raises(CompressError, match="cannot use finished labels"):
-        distill(teacher, recipe, tmp_path / "student", labels=[labels])
+        distilled(teacher, recipe, tmp_path / "student", labels=[labels])
     other = label(
         write(tmp_path / "other", classifier("bert", seed=5)), pool_file(tmp_path / "p.txt"), tmp_path / "o", threads=1
     )
     with pytest.raises(CompressError, match="was labelled by another teacher"):
-        distill(teacher, recipe, tmp_path / "student", labels=[labels], variants=[other])
-    made = distill(teacher, recipe, tmp_path / "student", labels=[labels], variants=[labels], threads=1)
+        distilled(teacher, recipe, tmp_path / "student", labels=[labels], variants=[other])
+    made = distilled(teacher, recipe, tmp_path / "student", labels=[labels], variants=[labels], threads=1)
     assert made.manifest is not None and [entry["rows"] for entry in made.manifest.data] == [90, 90]

@@ -22,16 +22,17 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir, load
 from compress.recipes import Choice, Phase, StudentRecipe, needs_of, resolved
 from compress.training import phases as phases_module
-from compress.training.distill import distill
+from compress.training.schedule import steps_for
 from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_for
-from compress.training.trainer import last_whole_checkpoint, steps_for
-from compress.training.training_data import Gold, Pool, TrainingData, agreement_rows
+from compress.training.trainer import last_whole_checkpoint
+from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows
 from tests.support.tagging import tagger
 from tests.support.tiny import classifier, pruned, write
 from tests.support.training_data import (
     BILSTM,
     TRAINING,
     TRANSFORMER,
+    distilled,
     pool_file,
     pool_rows,
     state,
@@ -55,7 +56,7 @@ def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
 
 
 def taught(teacher: Path, output: Path, recipe: StudentRecipe = BILSTM, **options: Any) -> ModelDir:
-    return distill(teacher, recipe, output, device="cpu", threads=1, **options)
+    return distilled(teacher, recipe, output, **options)
 
 
 def names(directory: Path) -> set[str]:
@@ -76,7 +77,7 @@ def test_from_labels_and_selected_by_agreement(teacher: Path, labels: LabelDir, 
     assert manifest.labels == ("negative", "positive") and manifest.architecture["model_type"] == "compress-bilstm"
     (metric,) = manifest.metrics
     assert metric["split"] == "held-out pool (agreement with the teacher)" and 0 <= metric["value"] <= 1
-    held = [row for row in pool_rows() if Pool((labels,)).held_out(row)]
+    held = [row for row in pool_rows() if LabelledPool((labels,)).held_out(row)]
     assert metric["rows"] == len(held) > 0
     assert manifest.notes["steps"] == manifest.notes["planned_steps"] == 12  # 2 epochs of 90 rows by 16
     assert made.parameters == sum(p.numel() for p in load(made.path)[0].parameters())
@@ -188,7 +189,7 @@ def test_a_control_without_validation_is_selected_on_a_slice_of_its_own(
 
 
 def test_held_out_rows_never_teach(labels: LabelDir) -> None:
-    pool = Pool((labels,))
+    pool = LabelledPool((labels,))
     taught_texts = {row.example.text for row in TrainingData(pool, Gold(), hold_out=True).rows("all")}
     held_texts = {row.example.text for row in agreement_rows(pool, "classification").rows}
     assert held_texts and not held_texts & taught_texts
@@ -196,8 +197,8 @@ def test_held_out_rows_never_teach(labels: LabelDir) -> None:
 
 
 def test_labelled_rows_that_another_role_holds_do_not_teach(labels: LabelDir) -> None:
-    texts = [example.text for example in Pool((labels,))]
-    pool = Pool((labels,)).without(frozenset({row_key(Example(texts[3]))}))
+    texts = [example.text for example in LabelledPool((labels,))]
+    pool = LabelledPool((labels,)).without(frozenset({row_key(Example(texts[3]))}))
     pool = pool.without(frozenset({row_key(Example(texts[5]))}))
     left = [text for text in texts if text not in {texts[3], texts[5]}]
     assert [example.text for example in pool] == left and len(left) == 88
@@ -206,7 +207,7 @@ def test_labelled_rows_that_another_role_holds_do_not_teach(labels: LabelDir) ->
 
 def test_agreement_takes_the_teachers_prediction_for_gold(labels: LabelDir) -> None:
     logits = {example.text: values for example, values in labels}
-    for row in agreement_rows(Pool((labels,)), "classification").rows:
+    for row in agreement_rows(LabelledPool((labels,)), "classification").rows:
         assert row.label == logits[row.example.text].argmax() and row.logits is None
 
 
@@ -378,7 +379,7 @@ def test_what_cannot_be_distilled(change: Any, message: str, teacher: Path, labe
     given: dict[str, Any] = {"teacher": teacher, "student": BILSTM, "labels": [labels], "device": "cpu", "threads": 1}
     change(given, tmp_path)
     with pytest.raises(CompressError, match=message):
-        distill(output=tmp_path / "student", **given)
+        distilled(output=tmp_path / "student", **given)
     assert not (tmp_path / "student").exists()
 
 
@@ -404,9 +405,9 @@ def test_training_that_diverges_says_so(teacher: Path, labels: LabelDir, tmp_pat
 
 
 def test_weights_that_give_no_numbers_are_not_selected() -> None:
-    from compress.training.trainer import Target, _score
+    from compress.training.trainer import ValidationSet, _score
 
-    target = Target(None, "accuracy", "validation", "classification")  # type: ignore[arg-type]
+    target = ValidationSet(None, "accuracy", "validation", "classification")  # type: ignore[arg-type]
     logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
     assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": 1.0}
     logits[1, 0] = np.nan

@@ -16,9 +16,9 @@ from compress.errors import CompressError
 from compress.inference.predict import predictor
 from compress.models.model_dir import ModelDir, load
 from compress.recipes import TeacherRecipe
-from compress.training.finetune import encoder_path, finetune
+from compress.training.finetune import encoder_path
 from tests.support.tiny import FAMILIES, bilstm, classifier, onnx_directory, write
-from tests.support.training_data import TRAINING, train_rows, validation_rows
+from tests.support.training_data import TRAINING, finetuned, train_rows, validation_rows
 
 
 def encoder(folder: Path, family: str = "bert") -> Path:
@@ -31,7 +31,7 @@ def encoder(folder: Path, family: str = "bert") -> Path:
 
 def tuned(start: Any, output: Path, **options: Any) -> ModelDir:
     given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "training": TRAINING, **options}
-    return finetune(start, output, device="cpu", threads=1, **given)
+    return finetuned(start, output, **given)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,4 +1,4 @@
-"""Phases: how steps are divided, what rests, who teaches, and that a stopped run goes on in the stretch it was in."""
+"""Phases: division of steps, frozen parameters, teachers, and and that a stopped run resumes in its step range."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from compress.data import Example
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.attention import attention_layers
@@ -24,17 +25,26 @@ from compress.models.modeling.families import layers_of
 from compress.recipes import Choice, Phase, StudentRecipe
 from compress.training import teacher_signal
 from compress.training import trainer as training_module
-from compress.training.distill import distill, possible_phases, summary
+from compress.training.distill import possible_phases, summary
 from compress.training.layer_mapping import layer_map
 from compress.training.modifiers.module_replacing import attach
-from compress.training.phases import frozen, parts
-from compress.training.schedule import divide, stretches
-from compress.training.teacher_signal import LiveTeacher, Watched
+from compress.training.phases import frozen, parameters_by_part
+from compress.training.schedule import divide, step_ranges
+from compress.training.teacher_signal import ActivationRecorder, LiveTeacher
 from compress.training.token_masking import Masker
 from compress.training.trainer import Outcome
 from compress.training.training_data import held_out
 from tests.support.tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
-from tests.support.training_data import BILSTM, TRAINING, TRANSFORMER, pool_file, state, train_rows, validation_rows
+from tests.support.training_data import (
+    BILSTM,
+    TRAINING,
+    TRANSFORMER,
+    distilled,
+    pool_file,
+    state,
+    train_rows,
+    validation_rows,
+)
 
 GOLD, KL, MSE, HIDDEN = Choice("hard-label"), Choice("kl"), Choice("logit-mse"), Choice("hidden-cosine")
 
@@ -55,8 +65,8 @@ def in_phases(*phases: Phase, recipe: StudentRecipe = TRANSFORMER, **training: A
 
 
 def taught(teacher: Path, output: Path, recipe: StudentRecipe, labels: LabelDir, **options: Any) -> Any:
-    options = {"train": train_rows(), "validation": validation_rows(), "threads": 1, **options}
-    return distill(teacher, recipe, output, labels=[labels], **options)
+    options = {"train": train_rows(), "validation": validation_rows(), **options}
+    return distilled(teacher, recipe, output, labels=[labels], **options)
 
 
 # Steps
@@ -71,19 +81,19 @@ def test_steps_are_divided_in_proportion(steps: int, shares: list[float]) -> Non
         assert all(abs(n - steps * share / sum(shares)) <= 1 for n, share in zip(parts_of, shares, strict=True))
 
 
-def test_a_phase_by_layer_becomes_a_stretch_a_layer() -> None:
+def test_a_phase_by_layer_is_a_step_range_per_layer() -> None:
     phases = (Phase((HIDDEN,), name="inside", by_layer="progressive", share=3.0), Phase((KL,)))
-    planned = stretches(phases, 3, 40)
-    assert [(s.name, s.steps, s.taught, s.resting) for s in planned] == [
+    planned = step_ranges(phases, 3, 40)
+    assert [(s.name, s.steps, s.trained_layers, s.frozen_layers) for s in planned] == [
         ("phase-1-inside-layer-1", 10, (1,), 0),
         ("phase-1-inside-layer-2", 10, (2,), 1),
         ("phase-1-inside-layer-3", 10, (3,), 2),
         ("phase-2", 10, None, 0),
     ]
-    stacked = stretches((Phase((HIDDEN,), by_layer="stacked"),), 2, 4)
-    assert [(s.taught, s.resting) for s in stacked] == [((1,), 0), ((1, 2), 0)]
+    stacked = step_ranges((Phase((HIDDEN,), by_layer="stacked"),), 2, 4)
+    assert [(s.trained_layers, s.frozen_layers) for s in stacked] == [((1,), 0), ((1, 2), 0)]
     with pytest.raises(CompressError, match="no layers"):
-        stretches(phases, 0, 40)
+        step_ranges(phases, 0, 40)
 
 
 # Layer maps, as the papers print them
@@ -116,14 +126,14 @@ def test_unknown_maps_and_deeper_students_are_refused() -> None:
 
 def test_the_parts_of_a_student_are_all_of_it_once() -> None:
     for model in (classifier("bert"), classifier("electra"), bilstm()):
-        found = parts(model)
+        found = parameters_by_part(model)
         ids = [id(parameter) for part in found.values() for parameter in part]
         assert sorted(ids) == sorted(id(parameter) for parameter in model.parameters())
         assert found["embeddings"] and found["layers"]
     electra = classifier("electra")
     widened = dict(electra.named_parameters())["electra.embeddings_project.weight"]
-    assert any(parameter is widened for parameter in parts(electra)["embeddings"])
-    assert len(parts(classifier("bert"))["head"]) == 4  # the classifier's and the pooler's
+    assert any(parameter is widened for parameter in parameters_by_part(electra)["embeddings"])
+    assert len(parameters_by_part(classifier("bert"))["head"]) == 4  # the classifier's and the pooler's
     with pytest.raises(CompressError, match="frozen names 'head'"), frozen(bilstm(), ("head",)):
         pass
 
@@ -140,13 +150,13 @@ def test_a_progressive_phase_changes_its_layer_only(teacher: Path, labels: Label
     assert changed[1] and all(".layer.1." in name for name in changed[1])
     assert any("classifier" in name for name in changed[2]) and any(".layer.0." in name for name in changed[2])
     notes = made.manifest.notes
-    assert [stretch["steps"] for stretch in notes["stretches"]] == [4, 4, 9]
+    assert [part["steps"] for part in notes["step_ranges"]] == [4, 4, 9]
     assert notes["steps"] == notes["planned_steps"] == 17 and notes["best_step"] > 8
-    assert [stretch["best_score"] is None for stretch in notes["stretches"]] == [True, True, False]
+    assert [part["best_score"] is None for part in notes["step_ranges"]] == [True, True, False]
 
 
 class Watch:
-    """Notes which weights each stretch of training changed."""
+    """Notes which weights each step range changed."""
 
     def __init__(self, changed: list[set[str]]) -> None:
         self.changed = changed
@@ -180,9 +190,9 @@ def test_a_phase_reads_the_text_it_names(teacher: Path, labels: LabelDir, tmp_pa
     read: list[int] = []
     original = phases.train
 
-    def train(model: Any, rows: Any, **named: Any) -> Any:
+    def train(model: Any, rows: Any, *inputs: Any, **named: Any) -> Any:
         read.append(len(rows))
-        return original(model, rows, **named)
+        return original(model, rows, *inputs, **named)
 
     recipe = in_phases(Phase((MSE,), text="pool"), Phase((GOLD,), text="gold"), Phase((KL,)))
     with pytest.MonkeyPatch.context() as patch:
@@ -212,7 +222,7 @@ def test_a_phase_for_gold_rows_is_left_out_where_there_are_none(
 ) -> None:
     recipe = in_phases(Phase((MSE,)), Phase((GOLD,), name="fine-tuning", text="gold"))
     made = taught(teacher, tmp_path / "student", recipe, labels, train=())
-    assert "stretches" not in made.manifest.notes  # one was left
+    assert "step_ranges" not in made.manifest.notes  # one was left
     assert "the phase fine-tuning" in caplog.text and "left out" in caplog.text
 
 
@@ -228,7 +238,7 @@ def test_the_control_learns_from_gold_in_one_phase(teacher: Path, labels: LabelD
     recipe = in_phases(Phase((HIDDEN,), text="pool"), Phase((KL,)))
     made = taught(teacher, tmp_path / "student", recipe, labels)
     control = taught(teacher, tmp_path / "control", recipe, labels, control=True)
-    assert "stretches" not in control.manifest.notes
+    assert "step_ranges" not in control.manifest.notes
     assert control.manifest.notes["planned_steps"] == made.manifest.notes["planned_steps"]
 
 
@@ -251,7 +261,7 @@ def test_a_watched_model_shows_its_attention() -> None:
     layers = attention_layers(model)
     ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
     batch = Batch(ids, torch.tensor([[1, 1, 1], [1, 1, 0]]))
-    watched = Watched(model, frozenset({"attention", "hidden"}))
+    watched = ActivationRecorder(model, frozenset({"attention", "hidden"}))
     with torch.no_grad():
         _, outputs = watched(batch)
         expected = layers[0].query(outputs.hidden[0])
@@ -384,7 +394,7 @@ def test_module_replacing_refuses_models_that_do_not_fit() -> None:
 
 def test_shared_layers_do_not_rest_or_stand_in_for_each_other() -> None:
     shared = classifier("albert")
-    with pytest.raises(CompressError, match="use by_layer = 'stacked'"), frozen(shared, (), resting=1):
+    with pytest.raises(CompressError, match="use by_layer = 'stacked'"), frozen(shared, (), lowest_layers=1):
         pass
     with pytest.raises(CompressError, match="share their weights"):
         attach(classifier("albert"), shared)
@@ -412,7 +422,7 @@ def test_a_run_stopped_in_a_later_phase_does_not_train_the_first_again(
     recipe = in_phases(Phase((HIDDEN,), name="inside"), Phase((KL,)), evaluations=4)
     made = taught(teacher, tmp_path / "whole", recipe, labels)
     whole = state(made.path)
-    first = made.manifest.notes["stretches"][0]["steps"]
+    first = made.manifest.notes["step_ranges"][0]["steps"]
     original = DistillationTrainer.compute_loss
     counts = {"steps": 0}
 
@@ -429,16 +439,16 @@ def test_a_run_stopped_in_a_later_phase_does_not_train_the_first_again(
     (done,) = (tmp_path / ".student.partial").rglob("phase-1-inside/outcome.json")
     assert json.loads(done.read_text())["steps"] == first
     corrected = replace(recipe, description="What only people read.", missing=("nothing",))
-    stretches_begun: list[str] = []
+    ranges_begun: list[str] = []
 
     def beginning(self: Any, *given: Any, **named: Any) -> Any:
-        stretches_begun.append(Path(self.args.output_dir).name)
+        ranges_begun.append(Path(self.args.output_dir).name)
         return train(self, *given, **named)
 
     train = DistillationTrainer.train
     monkeypatch.setattr(DistillationTrainer, "train", beginning)
     resumed = taught(teacher, tmp_path / "student", corrected, labels)
-    assert stretches_begun == ["phase-2"]
+    assert ranges_begun == ["phase-2"]
     weights = state(resumed.path)
     for key in whole:
         torch.testing.assert_close(weights[key], whole[key], atol=1e-6, rtol=1e-5)
@@ -462,11 +472,11 @@ def test_a_phase_in_which_nothing_learns_is_refused(teacher: Path, labels: Label
 def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
     """The rows of a pool with its logits, and what makes a batch of some."""
     from compress.training.tokenized_dataset import collator, write_rows
-    from compress.training.training_data import Gold, Pool, TrainingData
+    from compress.training.training_data import Gold, LabelledPool, TrainingData
 
     rows = write_rows(
         folder / "rows.arrow",
-        TrainingData(Pool((labels,)), Gold()).rows("all"),
+        TrainingData(LabelledPool((labels,)), Gold()).rows("all"),
         tokenizer("bert"),
         max_length=32,
         task="classification",
@@ -475,17 +485,18 @@ def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
 
 
 def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
-    from compress.training.phases import SignalFactory
-    from compress.training.schedule import Stretch
+    from compress.training.phases import phase_signal
+    from compress.training.schedule import StepRange
     from compress.training.teacher_signal import CachedFirstStates
+    from compress.training.trainer import TrainingRun
 
-    tokens, model = tokenizer("bert"), classifier("bert")
+    model = classifier("bert")
     rows, collate = written(labels, tmp_path)
-    room = SignalFactory(model, tokens, rows, collate, TRAINING, "cpu")
+    run = TrainingRun(tmp_path, TRAINING, "classification", Compute("cpu"))
     phase = Phase((Choice("patience", options={"layers": "skip"}), KL))
     steps = 2 * len(rows) // TRAINING.batch_size + 1
-    assert isinstance(room.signal(Stretch("few", phase, 3), model, tmp_path), LiveTeacher)
-    signal = room.signal(Stretch("many", phase, steps), model, tmp_path)
+    assert isinstance(phase_signal(StepRange("few", phase, 3), model, rows, collate, run, tmp_path), LiveTeacher)
+    signal = phase_signal(StepRange("many", phase, steps), model, rows, collate, run, tmp_path)
     assert isinstance(signal, CachedFirstStates)
     arrays = collate([rows[row] for row in (7, 2, 30)])
     batch = Batch(arrays["input_ids"], arrays["attention_mask"], rows=arrays["rows"])
@@ -518,7 +529,7 @@ def test_one_row_whose_first_states_are_no_numbers_is_enough(labels: LabelDir, t
     assert list(tmp_path.glob("first*")) == []
 
 
-def test_the_best_step_counts_the_steps_of_the_stretches_before() -> None:
+def test_the_best_step_counts_earlier_step_ranges() -> None:
     before = Outcome(9, 8, None, None, "", "float32", 1.0)
     last = Outcome(20, 15, 0.8, 5, "validation", "float32", 2.5)
     told = summary([before, before, last])

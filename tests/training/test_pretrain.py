@@ -25,13 +25,21 @@ from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, of_phases
 from compress.training.architectures import checkpoint
 from compress.training.augmenters.masked_lm import augmenter
-from compress.training.distill import distill
-from compress.training.finetune import finetune
 from compress.training.loss_modules import VocabularyHead
 from compress.training.masked_lm import check_form, masked_lm
 from compress.training.pretrain import HEAD_ONLY, general_part, pretrain
 from tests.support.tiny import bilstm, classifier, tokenizer, write
-from tests.support.training_data import TRAINING, pool_file, pool_rows, state, train_rows, validation_rows
+from tests.support.training_data import (
+    TRAINING,
+    distilled,
+    finetuned,
+    pool_file,
+    pool_rows,
+    split_compute,
+    state,
+    train_rows,
+    validation_rows,
+)
 
 MLM = Phase((Choice("mlm"),), name="pre-training", text="pool", masking=0.15)
 GENERAL = Phase((Choice("hidden-mse"),), name="general", text="pool", teacher="encoder")
@@ -63,7 +71,8 @@ def made(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
 
 def trained(encoder: Path, student: Any, output: Path, folder: Path, **options: Any) -> ModelDir:
     pool = options.pop("unlabeled", None) or pool_file(folder / "pool.txt", sentences())
-    return pretrain(encoder, student, output, unlabeled=pool, device="cpu", threads=1, **options)
+    options, compute = split_compute(options)
+    return pretrain(encoder, student, output, pool, compute=compute, **options)
 
 
 def sentences() -> list[Example]:
@@ -144,7 +153,7 @@ def test_a_head_that_was_trained_before_the_last_phase_is_not_kept(encoder: Path
     student = replace(STUDENT, phases=(MLM, GENERAL))
     both = trained(encoder, student, tmp_path / "both", tmp_path, epochs=1.0)
     assert both.manifest is not None and both.manifest.task == "feature-extraction"
-    assert [stretch["steps"] > 0 for stretch in both.manifest.notes["stretches"]] == [True, True]
+    assert [part["steps"] > 0 for part in both.manifest.notes["step_ranges"]] == [True, True]
 
 
 def test_head_only_keeps_the_encoder(encoder: Path, tmp_path: Path) -> None:
@@ -213,7 +222,7 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(
 
 
 def test_it_is_fine_tuned_as_any_encoder(made: ModelDir, tmp_path: Path) -> None:
-    teacher = finetune(
+    teacher = finetuned(
         made.path,
         tmp_path / "teacher",
         train=train_rows(),
@@ -252,7 +261,7 @@ def test_it_is_an_encoder_to_pretrain_from(made: ModelDir, tmp_path: Path) -> No
 def taught(teacher: Path, tmp_path: Path, on_torch: None) -> Iterator[Any]:
     def teach(student: StudentRecipe, **options: Any) -> ModelDir:
         pool = pool_file(tmp_path / "pool.txt", pool_rows(64))
-        return distill(teacher, student, tmp_path / "student", unlabeled=pool, device="cpu", threads=1, **options)
+        return distilled(teacher, student, tmp_path / "student", unlabeled=pool, device="cpu", threads=1, **options)
 
     yield teach
 

@@ -4,8 +4,9 @@
 ``attention`` (queries, keys, values) and ``first`` (hidden states of the first token, which can be cached) make the
 teacher run live; ``labels`` are gold, ``targets`` masked tokens, ``mixed`` the text in two vocabularies. ``classes``
 says that they compare classes, of which a regression has none.
-``STUDENT_NEEDS`` names what they read of the student beside its logits: ``hidden``, ``attention``.
+``STUDENT_NEEDS`` names the activations of the student that they read and ``NEEDS`` does not name: ``hidden``,
+``attention``.
 
 A loss with weights of its own also defines ``learned(student, teacher, *, options) -> Module`` and takes that module as
-its fourth argument. It is trained with the student and thrown away at the end; it holds neither model as a part.
+its fourth argument. It is trained with the student and discarded at the end; neither model is a submodule of it.
 """

@@ -1,31 +1,55 @@
-"""What losses compare inside two models: attention scores, relations between tokens, and means without padding.
+"""Shared by losses: pairs of layers, attention scores, divergences and means without padding.
 
-Nothing here reads a padded token, and what is left out gets a gradient of zero.
+Padded tokens count nowhere, and tensors that a loss does not use get a gradient of zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.functional import kl_div, log_softmax
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
-from compress.training.layer_mapping import taught_pairs
+from compress.training.layer_mapping import trained_pairs
 
 
-def sum_over_layers(student: Outputs, teacher: Outputs, layers: str, compare: Callable[[int, int], Tensor]) -> Tensor:
-    """Return the sum of ``compare(student's layer, teacher's layer)`` over the pairs that are taught now; or zero."""
-    total = zero(student)
-    for ours, theirs in taught_pairs(student, teacher, layers):
-        total = total + compare(ours, theirs)
-    return total
+def hidden_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the hidden states ``[B, T, D]`` float32 of student and teacher for each pair of layers trained now."""
+    require("hidden", loss=loss, student=student, teacher=teacher)
+    for ours, theirs in trained_pairs(student, teacher, layers):
+        yield student.hidden[ours].float(), teacher.hidden[theirs].float()
+
+
+def first_token_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the first token's hidden states ``[B, D]``, of equal width, for each pair of layers trained now."""
+    require("hidden", loss=loss, student=student, teacher=teacher)
+    ours, theirs = first_tokens(student), first_tokens(teacher)
+    require_equal_widths(ours, theirs, loss=loss)
+    for layer, teacher_layer in trained_pairs(student, teacher, layers):
+        yield ours[:, layer], theirs[:, teacher_layer]
+
+
+def attention_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the attention scores ``[B, H, T, T]``, of equally many heads, for each pair of layers trained now."""
+    require("queries", loss=loss, student=student, teacher=teacher)
+    for layer, teacher_layer in trained_pairs(student, teacher, layers):
+        ours, theirs = attention_scores(student, layer), attention_scores(teacher, teacher_layer)
+        require_equal_heads(ours, theirs, loss=loss)
+        yield ours, theirs
+
+
+def soft_divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Return ``T**2 KL(p_teacher || p_student)`` with ``p = softmax(z / T)`` for logits ``[N, C]``, the mean over N."""
+    ours, theirs = (log_softmax(logits.float() / temperature, dim=-1) for logits in (student, teacher))
+    return temperature**2 * kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
 
 def zero(student: Outputs) -> Tensor:
-    """Return a zero ``[]`` float32 that still lets a gradient, of zeros, through."""
+    """Return a zero ``[]`` float32 with a gradient of zeros."""
     return student.logits.float().sum() * 0
 
 
@@ -59,7 +83,7 @@ def split_heads(vectors: Tensor, heads: int) -> Tensor:
 def log_probabilities(scores: Tensor, batch: Batch) -> Tensor:
     """Return the log softmax ``[B, H, T, T]`` over the keys that are no padding; the others hold a large negative."""
     closed = batch.attention_mask[:, None, None, :] == 0
-    return torch.log_softmax(scores.masked_fill(closed, torch.finfo(scores.dtype).min), dim=-1)
+    return log_softmax(scores.masked_fill(closed, torch.finfo(scores.dtype).min), dim=-1)
 
 
 def relation_divergence(student: Tensor, teacher: Tensor, batch: Batch) -> Tensor:

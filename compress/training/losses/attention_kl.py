@@ -11,16 +11,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from compress.models.batch import Batch, Outputs
-from compress.training.losses._common import (
-    attention_scores,
-    relation_divergence,
-    require,
-    require_equal_heads,
-    sum_over_layers,
-)
+from compress.training.losses._common import attention_pairs, relation_divergence, zero
 
 NEEDS = frozenset({"attention"})
-STUDENT_NEEDS = frozenset({"attention"})
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "uniform") -> Tensor:
@@ -29,11 +22,5 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "uni
     Raises:
         CompressError: a side without attention heads, or with another number of them.
     """
-    require("queries", loss="attention-kl", student=student, teacher=teacher)
-
-    def divergence(ours: int, theirs: int) -> Tensor:
-        learner, model = attention_scores(student, ours), attention_scores(teacher, theirs)
-        require_equal_heads(learner, model, loss="attention-kl")
-        return relation_divergence(learner, model, batch)
-
-    return sum_over_layers(student, teacher, layers, divergence)
+    pairs = attention_pairs(student, teacher, layers, loss="attention-kl")
+    return sum((relation_divergence(ours, theirs, batch) for ours, theirs in pairs), start=zero(student))

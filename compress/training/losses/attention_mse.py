@@ -11,10 +11,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from compress.models.batch import Batch, Outputs
-from compress.training.losses._common import attention_scores, pair_mean, require, require_equal_heads, sum_over_layers
+from compress.training.losses._common import attention_pairs, pair_mean, zero
 
 NEEDS = frozenset({"attention"})
-STUDENT_NEEDS = frozenset({"attention"})
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "uniform") -> Tensor:
@@ -23,11 +22,5 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "uni
     Raises:
         CompressError: a side without attention heads, or with another number of them.
     """
-    require("queries", loss="attention-mse", student=student, teacher=teacher)
-
-    def difference(ours: int, theirs: int) -> Tensor:
-        learner, model = attention_scores(student, ours), attention_scores(teacher, theirs)
-        require_equal_heads(learner, model, loss="attention-mse")
-        return pair_mean((learner - model).square(), batch)
-
-    return sum_over_layers(student, teacher, layers, difference)
+    pairs = attention_pairs(student, teacher, layers, loss="attention-mse")
+    return sum((pair_mean((ours - theirs).square(), batch) for ours, theirs in pairs), start=zero(student))

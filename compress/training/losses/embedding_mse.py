@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 NEEDS = frozenset({"hidden"})
-STUDENT_NEEDS = frozenset({"hidden"})
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, projection: nn.Module, *, projected: bool = False) -> Tensor:

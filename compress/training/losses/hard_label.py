@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from compress.models.batch import Batch, Outputs
+from compress.training.losses._common import zero
 
 NEEDS = frozenset({"labels"})
 NO_LABEL = -100
@@ -14,12 +15,11 @@ NO_LABEL = -100
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:
     """Return the mean over the rows of the batch that have a gold label; zero when none has."""
-    logits = student.logits.float()
     if batch.labels is None:
-        return logits.sum() * 0
-    if logits.shape[-1] == 1:
-        known = ~torch.isnan(batch.labels)
-        return mse_loss(logits[known, 0], batch.labels[known]) if known.any() else logits.sum() * 0
-    if not (batch.labels != NO_LABEL).any():
-        return logits.sum() * 0
-    return cross_entropy(logits, batch.labels, ignore_index=NO_LABEL)
+        return zero(student)
+    is_regression = student.logits.shape[-1] == 1
+    known = ~torch.isnan(batch.labels) if is_regression else batch.labels != NO_LABEL
+    if not known.any():
+        return zero(student)
+    logits, labels = student.logits[known].float(), batch.labels[known]
+    return mse_loss(logits[:, 0], labels) if is_regression else cross_entropy(logits, labels)

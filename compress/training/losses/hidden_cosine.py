@@ -11,10 +11,9 @@ from torch.nn.functional import cosine_similarity
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
-from compress.training.losses._common import require, require_equal_widths, sum_over_layers, token_mean
+from compress.training.losses._common import hidden_pairs, require_equal_widths, token_mean, zero
 
 NEEDS = frozenset({"hidden"})
-STUDENT_NEEDS = frozenset({"hidden"})
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, tokens: str = "all", layers: str = "final") -> Tensor:
@@ -23,13 +22,12 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, tokens: str = "all
     Raises:
         CompressError: the student has no hidden states, or is not as wide as the teacher.
     """
-    require("hidden", loss="hidden-cosine", student=student, teacher=teacher)
-    require_equal_widths(student.hidden[-1], teacher.hidden[-1], loss="hidden-cosine")
     if tokens not in {"all", "first"}:
         raise CompressError(f"hidden-cosine: tokens = {tokens!r} is not allowed; use 'all' or 'first'")
 
-    def distance(ours: int, theirs: int) -> Tensor:
-        distances = 1 - cosine_similarity(student.hidden[ours].float(), teacher.hidden[theirs].float(), dim=-1)
-        return distances[:, 0].mean() if tokens == "first" else token_mean(distances, batch)
-
-    return sum_over_layers(student, teacher, layers, distance)
+    total = zero(student)
+    for ours, theirs in hidden_pairs(student, teacher, layers, loss="hidden-cosine"):
+        require_equal_widths(ours, theirs, loss="hidden-cosine")
+        distances = 1 - cosine_similarity(ours, theirs, dim=-1)
+        total = total + (distances[:, 0].mean() if tokens == "first" else token_mean(distances, batch))
+    return total

@@ -15,14 +15,13 @@ from torch.nn.functional import layer_norm
 
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import width_projection
-from compress.training.losses._common import require, sum_over_layers, token_mean
+from compress.training.losses._common import hidden_pairs, token_mean, zero
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 NEEDS = frozenset({"hidden"})
-STUDENT_NEEDS = frozenset({"hidden"})
 
 
 def loss(
@@ -40,15 +39,13 @@ def loss(
     Raises:
         CompressError: a side without hidden states.
     """
-    require("hidden", loss="hidden-mse", student=student, teacher=teacher)
-
-    def difference(ours: int, theirs: int) -> Tensor:
-        learner, model = projection(student.hidden[ours].float()), teacher.hidden[theirs].float()
+    total = zero(student)
+    for ours, theirs in hidden_pairs(student, teacher, layers, loss="hidden-mse"):
+        ours = projection(ours)
         if normalised:
-            learner, model = layer_norm(learner, learner.shape[-1:]), layer_norm(model, model.shape[-1:])
-        return token_mean((learner - model).square().mean(dim=-1), batch)
-
-    return sum_over_layers(student, teacher, layers, difference)
+            ours, theirs = (layer_norm(states, theirs.shape[-1:]) for states in (ours, theirs))
+        total = total + token_mean((ours - theirs).square().mean(dim=-1), batch)
+    return total
 
 
 def learned(

@@ -10,10 +10,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from compress.models.batch import Batch, Outputs
-from compress.training.losses._common import require, sum_over_layers, token_mean
+from compress.training.losses._common import hidden_pairs, token_mean, zero
 
 NEEDS = frozenset({"hidden"})
-STUDENT_NEEDS = frozenset({"hidden"})
 
 
 def loss(
@@ -30,12 +29,9 @@ def loss(
     Raises:
         CompressError: a side without hidden states.
     """
-    require("hidden", loss="hidden-statistics", student=student, teacher=teacher)
-
-    def difference(ours: int, theirs: int) -> Tensor:
-        learner, model = student.hidden[ours].float(), teacher.hidden[theirs].float()
-        means = (learner.mean(dim=-1) - model.mean(dim=-1)).square()
-        variances = (learner.var(dim=-1, correction=0) - model.var(dim=-1, correction=0)).abs()
-        return token_mean(mean_factor * means + variance_factor * variances, batch)
-
-    return sum_over_layers(student, teacher, layers, difference)
+    total = zero(student)
+    for ours, theirs in hidden_pairs(student, teacher, layers, loss="hidden-statistics"):
+        means = (ours.mean(dim=-1) - theirs.mean(dim=-1)).square()
+        variances = (ours.var(dim=-1, correction=0) - theirs.var(dim=-1, correction=0)).abs()
+        total = total + token_mean(mean_factor * means + variance_factor * variances, batch)
+    return total

@@ -7,10 +7,10 @@ T**2 the gradients shrink as 1/T**2 and the weight of this loss would depend on 
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
+from compress.training.losses._common import soft_divergence
 
 NEEDS = frozenset({"logits", "classes"})
 
@@ -23,6 +23,4 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, temperature: float
     """
     if student.logits.shape[-1] < 2:
         raise CompressError("the kl loss compares classes, and this model is a regression; use the loss logit-mse")
-    log_student = log_softmax(student.logits.float() / temperature, dim=-1)
-    log_teacher = log_softmax(teacher.logits.float() / temperature, dim=-1)
-    return temperature**2 * kl_div(log_student, log_teacher, reduction="batchmean", log_target=True)
+    return soft_divergence(student.logits, teacher.logits, temperature)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import input_embeddings
+from compress.training.losses._common import soft_divergence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,9 +37,7 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, reader: MixedReader, 
         raise CompressError("the loss mixed-vocabulary compares classes, and this model is a regression; leave it out")
     if batch.mixed_ids is None or batch.mixed_mask is None:
         raise ValueError("a batch without mixed text reached a loss that reads it")
-    mixed = log_softmax(reader(batch.mixed_ids, batch.mixed_mask) / temperature, dim=-1)
-    whole = log_softmax(teacher.logits.float() / temperature, dim=-1)
-    return temperature**2 * kl_div(mixed, whole, reduction="batchmean", log_target=True)
+    return soft_divergence(reader(batch.mixed_ids, batch.mixed_mask), teacher.logits, temperature)
 
 
 def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, temperature: float = 2.0) -> MixedReader:
@@ -55,7 +53,10 @@ class MixedReader(nn.Module):
 
     def __init__(self, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
         super().__init__()
-        self.models = (student, teacher.eval().requires_grad_(False))  # in a tuple, models are no part of this one
+        self.models = (
+            student,
+            teacher.train(False).requires_grad_(False),
+        )  # in a tuple, models are no part of this one
         ours, theirs = input_embeddings(student), input_embeddings(teacher)
         self.projection = nn.Linear(ours.embedding_dim, theirs.embedding_dim)
 

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from compress.models.batch import Batch, Outputs
-from compress.training.losses._common import first_tokens, require, require_equal_widths, sum_over_layers
+from compress.training.losses._common import first_token_pairs, zero
 
 NEEDS = frozenset({"first"})
-STUDENT_NEEDS = frozenset({"hidden"})
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "skip", normalised: bool = True) -> Tensor:
@@ -28,11 +27,8 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "ski
     Raises:
         CompressError: the student has no hidden states, or is not as wide as the teacher.
     """
-    require("hidden", loss="patience", student=student, teacher=teacher)
-    ours, theirs = first_tokens(student), first_tokens(teacher)
-    require_equal_widths(ours, theirs, loss="patience")
-    if normalised:
-        ours, theirs = normalize(ours, dim=-1), normalize(theirs, dim=-1)
-    return sum_over_layers(
-        student, teacher, layers, lambda m, n: (ours[:, m] - theirs[:, n]).square().sum(dim=-1).mean()
-    )
+    total = zero(student)
+    for ours, theirs in first_token_pairs(student, teacher, layers, loss="patience"):
+        difference = normalize(ours, dim=-1) - normalize(theirs, dim=-1) if normalised else ours - theirs
+        total = total + difference.square().sum(dim=-1).mean()
+    return total

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
+from compress.training.layer_mapping import trained_pairs
 from compress.training.losses._common import (
     relation_divergence,
     require,
     require_equal_heads,
     scaled_products,
     split_heads,
-    sum_over_layers,
+    zero,
 )
 
 NEEDS = frozenset({"attention"})
-STUDENT_NEEDS = frozenset({"attention"})
 # Relation -> the two kinds of vectors whose products it is.
 RELATIONS = {
     "query": ("queries", "queries"),
@@ -67,16 +66,14 @@ def loss(
         own: Tensor = getattr(outputs, kind)[layer - 1]
         return split_heads(own, relation_heads) if relation_heads else own
 
-    def divergence(ours: int, theirs: int) -> Tensor:
-        terms = []
+    total = zero(student)
+    for layer, teacher_layer in trained_pairs(student, teacher, layers):
         for left, right in (RELATIONS[name] for name in relations):
-            learner = scaled_products(vectors(student, left, ours), vectors(student, right, ours))
-            model = scaled_products(vectors(teacher, left, theirs), vectors(teacher, right, theirs))
-            require_equal_heads(learner, model, loss="relations")
-            terms.append(relation_divergence(learner, model, batch))
-        return torch.stack(terms).sum()
-
-    return sum_over_layers(student, teacher, layers, divergence)
+            ours = scaled_products(vectors(student, left, layer), vectors(student, right, layer))
+            theirs = scaled_products(vectors(teacher, left, teacher_layer), vectors(teacher, right, teacher_layer))
+            require_equal_heads(ours, theirs, loss="relations")
+            total = total + relation_divergence(ours, theirs, batch)
+    return total
 
 
 def _up_to(teacher: Outputs, layer: int, layers: str) -> Outputs:

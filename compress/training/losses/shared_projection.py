@@ -30,9 +30,9 @@ NEEDS: frozenset[str] = frozenset()
 def loss(
     student: Outputs, teacher: Outputs, batch: Batch, projections: SharedProjections, *, direction: str = "down"
 ) -> Tensor:
-    """Return the mean squared distance over all matrices of the layers that are taught now."""
-    taught = range(1, projections.layers + 1) if student.taught is None else student.taught
-    distances = [distance for layer in taught for distance in projections.distances(layer - 1)]
+    """Return the mean squared distance over all matrices of the layers that are trained now."""
+    trained = range(1, projections.layers + 1) if student.trained_layers is None else student.trained_layers
+    distances = [distance for layer in trained for distance in projections.distances(layer - 1)]
     return torch.stack(distances).mean() if distances else zero(student)
 
 

@@ -16,19 +16,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, kl_div, log_softmax
+from torch.nn.functional import cross_entropy
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import VocabularyHead, input_embeddings, masked_tokens
-from compress.training.losses._common import require, zero
+from compress.training.losses._common import require, soft_divergence, zero
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 NEEDS = frozenset({"hidden", "targets"})
-STUDENT_NEEDS = frozenset({"hidden"})
 
 
 def loss(
@@ -60,8 +59,7 @@ def loss(
     if tokens == "all":
         real = batch.attention_mask.bool()
         ours, theirs = heads["student"](student.hidden[-1][real]), heads["teacher"](teacher.hidden[-1][real].detach())
-    soft, softer = log_softmax(ours / temperature, dim=-1), log_softmax(theirs.detach() / temperature, dim=-1)
-    return total + temperature**2 * kl_div(soft, softer, reduction="batchmean", log_target=True)
+    return total + soft_divergence(ours, theirs.detach(), temperature)
 
 
 def learned(

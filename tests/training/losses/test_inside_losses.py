@@ -395,11 +395,11 @@ def test_shared_projection_is_zero_for_equal_models_and_the_identity() -> None:
     assert loss("shared-projection")(ANY, ANY, mask_of(1), part).item() == 0
 
 
-def test_shared_projection_reads_the_taught_layers_only() -> None:
+def test_shared_projection_reads_trained_layers_only() -> None:
     part = learned("shared-projection", bert(), tiny.classifier())
 
-    def value(taught: tuple[int, ...] | None) -> float:
-        return loss("shared-projection")(Outputs(ANY.logits, taught=taught), ANY, mask_of(1), part).item()
+    def value(trained: tuple[int, ...] | None) -> float:
+        return loss("shared-projection")(Outputs(ANY.logits, trained_layers=trained), ANY, mask_of(1), part).item()
 
     assert value(None) == pytest.approx((value((1,)) + value((2,))) / 2) and value((1,)) != value((2,))
     assert value(()) == 0

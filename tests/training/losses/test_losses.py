@@ -157,11 +157,11 @@ def test_half_precision_is_compared_in_full(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERED)
-def test_layers_add_up_and_only_those_that_are_taught_count(name: str) -> None:
+def test_the_loss_is_the_sum_over_trained_layers(name: str) -> None:
     student, teacher, batch = case()
 
-    def value(*taught: int) -> Tensor:
-        return loss(name)(replace(student, taught=taught), teacher, batch, layers="uniform")
+    def value(*trained: int) -> Tensor:
+        return loss(name)(replace(student, trained_layers=trained), teacher, batch, layers="uniform")
 
     assert value(1) > 0 and value(2) > 0
     torch.testing.assert_close(value(1) + value(2), loss(name)(student, teacher, batch, layers="uniform"))

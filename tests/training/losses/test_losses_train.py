@@ -11,10 +11,9 @@ import torch
 from compress import plugins
 from compress.models.model_dir import load
 from compress.recipes import StudentRecipe, parse
-from compress.training.distill import distill
 from compress.training.learned_vocabulary import Mixer
 from tests.support.tiny import classifier
-from tests.support.training_data import pool_file, train_rows
+from tests.support.training_data import distilled, pool_file, train_rows
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -42,7 +41,7 @@ def changed(before: torch.nn.Module, directory: Path) -> set[str]:
 def test_losses_train_a_student(losses: list[str], masking: float, teacher: Path, tmp_path: Path) -> None:
     phase = {"losses": [{"name": name} for name in losses], "masking": masking}
     student = recipe(architecture={"name": "transformer", "depth": 2}, phases=[phase])
-    made = distill(teacher, student, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), device="cpu")
+    made = distilled(teacher, student, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), device="cpu")
     moved = changed(load(teacher)[0], made.path)
     assert {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.output.dense.weight"} <= moved
     assert made.parameters == sum(parameter.numel() for parameter in classifier().parameters())
@@ -55,7 +54,7 @@ def test_losses_teach_one_layer_after_the_other(by_layer: str, teacher: Path, tm
         architecture={"name": "transformer", "depth": 2},
         phases=[{"losses": losses, "by_layer": by_layer}, {"losses": [{"name": "kl"}]}],
     )
-    made = distill(teacher, student, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), device="cpu")
+    made = distilled(teacher, student, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), device="cpu")
     assert "classifier.weight" in changed(load(teacher)[0], made.path)
 
 
@@ -68,7 +67,7 @@ def test_mixed_vocabulary_trains_a_small_vocabulary(teacher: Path, tmp_path: Pat
         ],
         vocabulary={"size": 100},
     )
-    made = distill(teacher, student, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), device="cpu")
+    made = distilled(teacher, student, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), device="cpu")
     assert load(made.path)[0].get_input_embeddings().num_embeddings <= 100
 
 
@@ -81,7 +80,7 @@ def test_the_control_of_a_student_of_mixed_text_reads_none(
         phases=[{"losses": [{"name": "mixed-vocabulary"}]}],
         vocabulary={"size": 100},
     )
-    made = distill(
+    made = distilled(
         teacher,
         student,
         tmp_path / "control",

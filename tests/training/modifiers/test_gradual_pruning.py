@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.models.batch import Batch
 from compress.models.dummy_inputs import example_inputs
 from compress.models.modeling.pruned import to_pruned
@@ -25,8 +27,8 @@ from compress.training.modifiers import gradual_pruning
 from compress.training.modifiers.gradual_pruning import STATE, GradualPruning, attach, masked_share
 from compress.training.phases import Teachers, fit
 from compress.training.tokenized_dataset import TrainingRow
-from compress.training.trainer import Outcome
-from compress.training.training_data import Gold, Selection, TrainingData
+from compress.training.trainer import Outcome, TrainingRun
+from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
 from tests.support.tiny import HEADS, LABELS, LAYERS, PRUNABLE, bilstm, classifier, physical_layers, pruned, tokenizer
 from tests.support.training_data import TRAINING, train_rows, validation_rows
 
@@ -307,18 +309,10 @@ def trained(
     outcomes = fit(
         model,
         tokenizer(),
-        TrainingData(None, gold),
-        Selection(rows, "validation", None) if selected else None,
+        TrainingPlan(TrainingData(None, gold), Selection(rows, "validation", None) if selected else None, steps),
+        TrainingRun(folder, replace(TRAINING, evaluations=6), "classification", Compute("cpu", 1)),
         phases=planned,
         teachers=Teachers(),
-        training=phases.replace_training(TRAINING, {"evaluations": 6}, source=""),
-        task="classification",
-        working=folder,
-        steps=steps,
-        seed=0,
-        device="cpu",
-        threads=1,
-        quiet=True,
     )
     return model, outcomes
 
