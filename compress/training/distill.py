@@ -25,11 +25,10 @@ from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
-from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir, parent_entry
+from compress.models.model_dir import ModelDir
 from compress.models.modeling import auto_class
-from compress.models.output_dir import WORK_FOLDER, writing
 from compress.models.pretrained import check_vocabulary, load_body
+from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, resolved
 from compress.training.augmentation import augmented
@@ -110,7 +109,6 @@ def distill(
     """
     from transformers import set_seed
 
-    from compress.models.saving import describe_architecture, write_model
     from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
     from compress.training.phases import Teachers, fit
     from compress.training.trainer import TrainingRun
@@ -144,27 +142,29 @@ def distill(
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
     uses_encoder = any(phase.teacher == "encoder" for phase in phases)
     encoder = encoder_of(model, options.encoder) if uses_encoder else None
-    request = {
-        "stage": "distill",
-        "teacher": model.sha256,
+    settings = {
         "recipe": deciding(recipe),
         "control": options.control,
-        "seed": compute.seed,
         "labels": [directory.manifest.files for directory in label_dirs],
-        "data": described,
         "metric": labelled.metric,
         "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
         "dropped": checked.dropped,
-        "encoder": encoder.sha256 if encoder else None,
-        "start": pretrained.sha256 if pretrained else None,
     }
-    with writing(output, request, force=force) as working:
+    with Stage.begin(
+        "distill",
+        output,
+        parents={"teacher": model, "encoder": encoder, "start": pretrained},
+        settings=settings,
+        data=described,
+        seed=compute.seed,
+        force=force,
+    ) as stage:
         if recipe.augmentation and unlabeled:
             held_out = frozenset(map(row_key, validation))
             pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=held_out)
         where: dict[str, Any] = {"device": compute.device, "threads": compute.threads}
         if unlabeled and not options.control:
-            folder = working / WORK_FOLDER / POOL_FOLDER
+            folder = stage.scratch / POOL_FOLDER
             made = LabelDir.open(folder) if folder.is_dir() else label(model, pool, folder, progress=progress, **where)
             pool = LabelledPool((made,))
         if train and not options.control:
@@ -187,34 +187,19 @@ def distill(
             built,
             tokenizer,
             plan,
-            TrainingRun(working, recipe.training, model.task, compute, progress is silent),
+            TrainingRun(stage.working, recipe.training, model.task, compute, progress is silent),
             phases=phases,
             teachers=Teachers(source, _load_encoder(encoder, model) if encoder else None),
             mixer=mixer,
         )
-        parents = {"teacher": model, "encoder": encoder, "start": pretrained}
-        selection = cast(Selection, plan.selection)
-        manifest = Manifest(
-            stage="distill",
-            name=Path(output).name,
-            task=model.task,
-            labels=model.labels,
-            architecture=describe_architecture(built),
-            parents=tuple(parent_entry(role, parent) for role, parent in parents.items() if parent),
+        stage.write_model(
+            built,
+            tokenizer,
             recipe=resolved(recipe),
             data=(*described, *_pool_data(pool)),
-            metrics=(
-                {
-                    "name": find_metric(selection.metric, task=model.task).name,
-                    "value": outcomes[-1].best_score,
-                    "split": outcomes[-1].score_name,
-                    "rows": len(selection.rows),
-                },
-            ),
+            metrics=(cast(Selection, plan.selection).score(outcomes[-1].best_score, model.task),),
             notes={"recipe": recipe.name, "control": options.control, **summary(outcomes)},
-            seeds={"seed": compute.seed},
         )
-        write_model(built, tokenizer, manifest, working)
     return ModelDir.open(output)
 
 

@@ -12,10 +12,9 @@ from compress.data import LabelledData, check_roles, describe_rows, encode_gold,
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
-from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.output_dir import writing
+from compress.models.model_dir import ModelDir
 from compress.models.pretrained import load_classifier
+from compress.models.stage import Stage
 from compress.progress import Progress, quiet_libraries, silent
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
@@ -44,7 +43,6 @@ def finetune(
     """
     from transformers import set_seed
 
-    from compress.models.saving import describe_architecture, write_model
     from compress.training.phases import Teachers, fit
     from compress.training.trainer import TrainingRun
 
@@ -60,18 +58,17 @@ def finetune(
     names = labels or ("score",)
     metric = find_metric(data.metric, task=task, classes=len(names)).name
     training = training or (recipe.training if recipe else Training())
-    described = describe_rows(roles)
-    request = {
-        "stage": "finetune",
-        "encoder": encoder.sha256,
-        "training": asdict(training),
-        "data": described,
-        "seed": compute.seed,
-        "metric": metric,
-    }
     compute = replace(compute, device=resolve_device(compute.device))
     gold = {role: Gold(rows, encode_gold(rows, names, task=task, name=role)) for role, rows in roles.items()}
-    with writing(output, request, force=force) as working:
+    with Stage.begin(
+        "finetune",
+        output,
+        parents={"encoder": encoder},
+        settings={"training": asdict(training), "metric": metric},
+        data=describe_rows(roles),
+        seed=compute.seed,
+        force=force,
+    ) as stage:
         set_seed(compute.seed)
         model = load_classifier(encoder, names, task)
         tokenizer = encoder.load_tokenizer(words=task == "tagging")
@@ -80,25 +77,19 @@ def finetune(
             model,
             tokenizer,
             TrainingPlan(TrainingData(None, gold["train"]), selection),
-            TrainingRun(working, training, task, compute, progress is silent),
+            TrainingRun(stage.working, training, task, compute, progress is silent),
             phases=(Phase((Choice("hard-label"),)),),
             teachers=Teachers(),
         )
-        score = {"name": metric, "value": outcome.best_score, "split": "validation", "rows": len(selection.rows)}
-        manifest = Manifest(
-            stage="finetune",
-            name=Path(output).name,
+        stage.write_model(
+            model,
+            tokenizer,
             task=task,
             labels=names,
-            architecture=describe_architecture(model),
-            parents=(parent_entry("encoder", encoder),),
             recipe={**(resolved(recipe) if recipe else {}), "training": asdict(training)},
-            data=tuple(described),
-            metrics=(score,),
+            metrics=(selection.score(outcome.best_score, task),),
             notes={"recipe": recipe.name if recipe else encoder.name, **outcome.noted},
-            seeds={"seed": compute.seed},
         )
-        write_model(model, tokenizer, manifest, working)
     return ModelDir.open(output)
 
 

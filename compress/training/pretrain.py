@@ -17,10 +17,10 @@ from compress import plugins, recipes
 from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.errors import CompressError
 from compress.inference.compute import Compute, resolve_device
-from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.output_dir import WORK_FOLDER, writing
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import WORK_FOLDER
 from compress.models.pretrained import load_classifier
+from compress.models.stage import Stage
 from compress.progress import Progress, quiet_libraries, silent
 from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
 from compress.training.distill import summary
@@ -88,7 +88,6 @@ def pretrain(
     """
     from transformers import set_seed
 
-    from compress.models.saving import describe_architecture, write_model
     from compress.training.masked_lm import body_of, check_form, masked_lm, trained_head
     from compress.training.phases import Teachers, fit
     from compress.training.trainer import TrainingRun, detach_loss_modules
@@ -101,20 +100,15 @@ def pretrain(
     fingerprint = ContentFingerprint()
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     _check_text(text, unlabeled.name, recipe.phases, tokenizer)
-    request = {
-        "stage": "pretrain",
-        "encoder": source.sha256,
-        "recipe": deciding(recipe),
-        "seed": compute.seed,
-        "unlabeled": [unlabeled.name, fingerprint.sha256()],
-    }
-    with writing(output, request, force=force) as working:
+    settings = {"recipe": deciding(recipe), "unlabeled": [unlabeled.name, fingerprint.sha256()]}
+    parents = {"encoder": source}
+    with Stage.begin("pretrain", output, parents=parents, settings=settings, seed=compute.seed, force=force) as stage:
         set_seed(compute.seed)
         teacher = load_classifier(source, NO_LABELS, TASK)
         architecture = plugins.find("architectures", recipe.architecture.name).function
         built = architecture(teacher, tokenizer, unlabeled, **recipe.architecture.options)
         check_form(built, with_head="targets" in recipe.phases[-1].needs)
-        run = TrainingRun(working, recipe.training, TASK, compute, progress is silent)
+        run = TrainingRun(stage.working, recipe.training, TASK, compute, progress is silent)
         outcomes = fit(
             built,
             tokenizer,
@@ -127,19 +121,16 @@ def pretrain(
         head = trained_head(detach_loss_modules(built), built)
         metrics = _score(built, head, tokenizer, text, run, recipe.phases[-1].masking) if head else ()
         made = masked_lm(built.cpu(), head.cpu()) if head else body_of(built.cpu())
-        manifest = Manifest(
-            stage="pretrain",
-            name=Path(output).name,
+        stage.write_model(
+            made,
+            tokenizer,
             task="fill-mask" if head else "feature-extraction",
-            architecture=describe_architecture(made),
-            parents=(parent_entry("encoder", source),),
+            labels=(),
             recipe=resolved(recipe),
             data=(data_entry("unlabeled", unlabeled.name, fingerprint),),
             metrics=metrics,
             notes={"recipe": recipe.name, **_notes(outcomes)},
-            seeds={"seed": compute.seed},
         )
-        write_model(made, tokenizer, manifest, working)
     return ModelDir.open(output, classifier=False)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from compress.data import Example, IterableSource, row_key
 from compress.data.word_alignment import NO_ANSWER
 from compress.errors import CompressError
-from compress.evaluation.metrics import predictions
+from compress.evaluation.metrics import find_metric, predictions
 from compress.labelling.label_dir import LabelDir
 from compress.training.tokenized_dataset import NO_LABEL, TrainingRow
 
@@ -98,6 +98,11 @@ class Selection:
     rows: Sequence[TrainingRow]
     split: str
     metric: str | None
+
+    def score(self, value: float | None, task: str) -> dict[str, Any]:
+        """Return the manifest's entry of the selected checkpoint's score."""
+        name = find_metric(self.metric, task=task).name
+        return {"name": name, "value": value, "split": self.split, "rows": len(self.rows)}
 
 
 @dataclass(frozen=True)
