@@ -12,17 +12,14 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data.examples import Example, row_key, texts_of
 from compress.errors import CompressError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
 
 SPECIALS = ("pad", "unk", "cls", "sep", "mask")
 ALPHABET = 1000  # letters; rarer ones are unknown

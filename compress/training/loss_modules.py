@@ -1,21 +1,18 @@
-"""What a loss trains beside the student and throws away at the end: projections and vocabulary heads.
+"""Modules that losses train with the student and discard at the end: projections and vocabulary heads.
 
 Shapes: N tokens, D hidden width, E width of the embeddings, V size of the vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.models.modeling.families import stock_type
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 GELU_HEADS = frozenset({"electra", "mpnet", "roberta", "xlm-roberta"})  # whatever their layers have
 
@@ -27,7 +24,7 @@ def width_projection(student: PreTrainedModel, teacher: PreTrainedModel, *, alwa
 
 
 def input_embeddings(model: PreTrainedModel) -> nn.Embedding:
-    """Return the embeddings ``[V, E]`` that token ids choose from."""
+    """Return the input embeddings ``[V, E]``."""
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
     return embedding
@@ -59,12 +56,12 @@ class VocabularyHead(nn.Module):
     def __init__(self, model: PreTrainedModel, *, frozen: bool = False) -> None:
         super().__init__()
         embedding = input_embeddings(model)
-        self.tied = (embedding,)  # in a tuple, a module is no part of this one
+        self.tied = (embedding,)  # in a tuple, a module is not registered as a submodule
         self.frozen = frozen
         self.dense = nn.Linear(model.config.hidden_size, embedding.embedding_dim)
         if self.dense.in_features == self.dense.out_features:
-            # Layers add to the embeddings that they get, so that hidden states lie near what they are compared with: a
-            # head learns faster from here than from random numbers.
+            # Layers add to their inputs, so that hidden states are close to the embeddings: a head learns faster from
+            # the identity than from random numbers.
             nn.init.eye_(self.dense.weight)
         self.activation = head_activation(model)
         self.norm = nn.LayerNorm(embedding.embedding_dim, eps=getattr(model.config, "layer_norm_eps", 1e-12))
@@ -77,7 +74,7 @@ class VocabularyHead(nn.Module):
 
 
 def masked_tokens(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the last hidden states ``[N, D]`` where masking hid or replaced a token, and the true tokens ``[N]``."""
+    """Return the last hidden states ``[N, D]`` of masked tokens, and the original ids ``[N]``."""
     if batch.targets is None:
         raise ValueError("a batch without masked tokens reached a loss that predicts them")
     chosen = batch.targets != NO_TARGET

@@ -1,7 +1,7 @@
-"""Masked language models made of a student and the head that a loss trained beside it.
+"""Build a masked language model from a student and the vocabulary head that a loss trained with it.
 
-The head becomes the one of the student's own family (``BertForMaskedLM`` and so on), so that the directory opens in
-transformers as any masked language model does. Its output matrix is the input embeddings (Devlin et al. 2019,
+The head is converted to the one of the student's family (``BertForMaskedLM`` and so on), so that the directory opens in
+transformers as any masked language model. Its output matrix is the input embeddings (Devlin et al. 2019,
 arXiv:1810.04805).
 """
 
@@ -9,25 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.batch import Batch
 from compress.models.dummy_inputs import example_inputs
 from compress.training.loss_modules import VocabularyHead, input_embeddings, masked_tokens
 from compress.training.teacher_signal import ActivationRecorder
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import PreTrainedModel
-
-    from compress.training.token_masking import Masker
-
+from compress.training.token_masking import Masker
+from compress.training.tokenized_dataset import batches_by_length
 
 TASK_KEYS = ("id2label", "label2id", "num_labels", "problem_type", "architectures")
 TOLERANCE = 1e-4  # of the largest logit
@@ -35,17 +30,19 @@ TOLERANCE = 1e-4  # of the largest logit
 
 @dataclass(frozen=True)
 class MaskedScore:
-    """How well masked tokens are guessed: mean cross-entropy in nats, share guessed right, number of tokens."""
+    """Masked-token prediction: mean cross-entropy in nats, accuracy, number of masked tokens."""
 
     loss: float
     accuracy: float
     tokens: int
 
 
-def trained_head(learned: nn.Module | None, student: PreTrainedModel) -> VocabularyHead | None:
-    """Return the student's head among what losses trained; None when they trained none for it."""
+def trained_head(loss_modules: nn.Module | None, student: PreTrainedModel) -> VocabularyHead | None:
+    """Return the student's vocabulary head among the modules of the losses; None without one."""
     own = input_embeddings(student)
-    heads = (module for module in (learned.modules() if learned else ()) if isinstance(module, VocabularyHead))
+    heads = (
+        module for module in (loss_modules.modules() if loss_modules else ()) if isinstance(module, VocabularyHead)
+    )
     return next((head for head in heads if head.tied[0] is own), None)
 
 
@@ -63,29 +60,34 @@ def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel
     config.tie_word_embeddings = True
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise CompressError(f"transformers has no masked language model of the type {kind!r}; use another student")
-    made: PreTrainedModel = AutoModelForMaskedLM.from_config(config).float().eval()
+    made: Any = AutoModelForMaskedLM.from_config(config).float().eval()  # type: ignore[no-untyped-call, unused-ignore]
     missing, _ = made.base_model.load_state_dict(student.base_model.state_dict(), strict=False)
     inside = {id(module) for module in made.base_model.modules()}
     outside = [module for module in made.modules() if id(module) not in inside]
-    output: Any = made.get_output_embeddings()
+    output = made.get_output_embeddings()
     dense = [module for module in outside if isinstance(module, nn.Linear) and module is not output]
     norms = [module for module in outside if isinstance(module, nn.LayerNorm)]
-    if missing or output.bias is None or _shapes(dense, norms) != _shapes([head.dense], [head.norm]):
+    if (
+        missing
+        or output.bias is None
+        or [m.weight.shape for m in (*dense, *norms)] != [head.dense.weight.shape, head.norm.weight.shape]
+    ):
         raise _other_form(kind)
     dense[0].load_state_dict(head.dense.state_dict())
     norms[0].load_state_dict(head.norm.state_dict())
     output.bias.copy_(head.bias)
     inputs = example_inputs(student)
-    student.eval()
+    student.train(False)
     expected = head(student(**inputs, output_hidden_states=True).hidden_states[-1]).cpu()
     got = made(**{name: value.cpu() for name, value in inputs.items()}).logits
     if (got - expected).abs().max() > TOLERANCE * expected.abs().max():
         raise _other_form(kind)
-    return made
+    model: PreTrainedModel = made
+    return model
 
 
 def body_of(student: PreTrainedModel) -> PreTrainedModel:
-    """Return the student's body as an encoder, which knows nothing of classes."""
+    """Return the student's encoder, without class labels in its config."""
     body: Any = student.base_model
     body.config = _without_task(student)
     encoder: PreTrainedModel = body.eval()
@@ -112,10 +114,6 @@ def _without_task(student: PreTrainedModel) -> Any:
     return type(student.config).from_dict(settings)
 
 
-def _shapes(dense: list[Any], norms: list[Any]) -> list[torch.Size]:
-    return [module.weight.shape for module in (*dense, *norms)]
-
-
 def _other_form(kind: str) -> CompressError:
     return CompressError(
         f"the masked language model of the type {kind!r} has a head of another form than BERT's, which is what is "
@@ -134,22 +132,19 @@ def masked_score(
     seed: int,
     batch_size: int = 64,
 ) -> MaskedScore:
-    """Mask rows once, by the seed, and return how well the student guesses the hidden tokens.
+    """Mask rows once, by the seed, and evaluate the student's predictions of the masked tokens.
 
     Raises:
         CompressError: no token of these rows was masked.
     """
-    watched = ActivationRecorder(student.eval(), frozenset({"hidden"}))
-    device = student.device
-    order = np.argsort(np.asarray(rows.with_format("numpy")["length"]), kind="stable").tolist()
+    student.train(False)
+    recorder = ActivationRecorder(student, frozenset({"hidden"}))
     loss, right, tokens = 0.0, 0, 0
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for start in range(0, len(order), batch_size):
-            arrays = collate([rows[row] for row in order[start : start + batch_size]])
-            names = ("input_ids", "attention_mask", "token_type_ids")
-            batch = masker(Batch(**{name: arrays[name].to(device) for name in names if name in arrays}))
-            hidden, targets = masked_tokens(watched(batch)[1], batch)
+        for _, whole in batches_by_length(rows, collate, batch_size, student.device):
+            batch = masker(whole)
+            hidden, targets = masked_tokens(recorder(batch)[1], batch)
             logits = head(hidden)
             loss += float(cross_entropy(logits, targets, reduction="sum"))
             right += int((logits.argmax(dim=-1) == targets).sum())

@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from datasets import Dataset
 from safetensors.torch import load_model, save_model
+from torch import Tensor
+from torch.nn import Parameter
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress import plugins
 from compress.data.tokenization import maximum_length
@@ -21,6 +25,7 @@ from compress.models.modeling.families import layers_of
 from compress.models.output_dir import WORK_FOLDER, write_atomically
 from compress.models.quantization_config import forget_quantization
 from compress.recipes import Phase, replace_training
+from compress.training.learned_vocabulary import Mixer
 from compress.training.modifier import MaskingModifier
 from compress.training.schedule import SEEDS_APART, StepRange, step_ranges, steps_for
 from compress.training.teacher_signal import (
@@ -34,15 +39,6 @@ from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import collator, write_rows
 from compress.training.trainer import Objective, Outcome, TrainingRun, ValidationSet, train
 from compress.training.training_data import TrainingPlan
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from torch import Tensor
-    from torch.nn import Parameter
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.training.learned_vocabulary import Mixer
-
 
 logger = logging.getLogger("compress")
 

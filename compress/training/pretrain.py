@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from compress.training.loss_modules import VocabularyHead
-    from compress.training.trainer import Outcome, TrainingRun
+    from compress.training.trainer import TrainingRun
 
 
 logger = logging.getLogger("compress")
@@ -54,6 +54,7 @@ HEAD_ONLY = replace(
 )
 NO_LABELS = ("none", "other")  # of the head that an architecture gives a student, which is not kept
 TASK = "classification"  # of rows without labels, which nothing reads
+SELECTION_NOTES = {"best_score", "best_step", "score_name"}  # no checkpoint is selected here
 HELD_OUT_FILE = "held-out.arrow"
 
 
@@ -121,6 +122,7 @@ def pretrain(
         head = trained_head(detach_loss_modules(built), built)
         metrics = _score(built, head, tokenizer, text, run, recipe.phases[-1].masking) if head else ()
         made = masked_lm(built.cpu(), head.cpu()) if head else body_of(built.cpu())
+        notes = {key: value for key, value in summary(outcomes).items() if key not in SELECTION_NOTES}
         stage.write_model(
             made,
             tokenizer,
@@ -129,7 +131,7 @@ def pretrain(
             recipe=resolved(recipe),
             data=(data_entry("unlabeled", unlabeled.name, fingerprint),),
             metrics=metrics,
-            notes={"recipe": recipe.name, **_notes(outcomes)},
+            notes={"recipe": recipe.name, **notes},
         )
     return ModelDir.open(output, classifier=False)
 
@@ -142,7 +144,8 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
     """
     kept = [phase for phase in recipe.phases if phase.general]
     if not kept:
-        known = [name for name in recipes.names("students") if _has_general_phase(name)]
+        every: list[StudentRecipe] = [recipes.load("students", name) for name in recipes.names("students")]
+        known = [one.name for one in every if not one.vocabulary and any(phase.general for phase in one.phases)]
         raise CompressError(
             f"the student {recipe.name!r} has no phase that comes before a task: one with text = 'pool' whose losses "
             "read neither logits nor labels and whose teacher, if they read one, is 'encoder'; students that have one: "
@@ -161,11 +164,6 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
     return part if epochs is None else replace(part, training=replace(part.training, epochs=epochs, max_steps=0))
 
 
-def _has_general_phase(name: str) -> bool:
-    recipe: StudentRecipe = recipes.load("students", name)
-    return recipe.vocabulary is None and any(phase.general for phase in recipe.phases)
-
-
 def _check_text(text: UnlabelledText, name: str, phases: Sequence[Phase], tokenizer: PreTrainedTokenizerFast) -> None:
     """Refuse text too short to hold rows out, and a tokenizer without a mask token where a phase masks."""
     from compress.training.token_masking import Masker
@@ -177,12 +175,6 @@ def _check_text(text: UnlabelledText, name: str, phases: Sequence[Phase], tokeni
     for phase in phases:
         if phase.masking:
             Masker(tokenizer, phase.masking)
-
-
-def _notes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the notes on the training without a best score, since no checkpoint was selected."""
-    of_selection = {"best_score", "best_step", "score_name"}
-    return {key: value for key, value in summary(outcomes).items() if key not in of_selection}
 
 
 def _score(

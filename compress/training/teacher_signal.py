@@ -1,4 +1,4 @@
-"""What a loss sees of two models: the student's inside, and the teacher's outputs, cached or computed just now."""
+"""Student activations and teacher outputs (cached or computed online) that losses read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from compress import plugins
 from compress.errors import CompressError
@@ -18,32 +20,24 @@ from compress.inference.compute import autocast
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling import input_names
 from compress.recipes import Choice, needs_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import PreTrainedModel
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from compress.training.tokenized_dataset import batches_by_length
 
 LIVE = frozenset({"hidden", "first", "attention"})
 FIRST_STATES_LIMIT_BYTES = 2 * 1024**3
 
 
 def needs_of_student(losses: Iterable[Choice]) -> frozenset[str]:
-    """Return what the losses read of the inside of the student: ``hidden``, ``attention``."""
+    """Return the activations of the student that the losses read: ``hidden``, ``attention``."""
     modules = [plugins.find("losses", choice.name).load() for choice in losses]
-    wanted: frozenset[str] = frozenset()
-    for module in modules:
-        wanted |= (module.NEEDS & LIVE) | getattr(module, "STUDENT_NEEDS", frozenset())
-    return wanted
+    none: frozenset[str] = frozenset()
+    return none.union(*((module.NEEDS & LIVE) | getattr(module, "STUDENT_NEEDS", none) for module in modules))
 
 
 class ActivationRecorder:
-    """A model whose inside is seen: its hidden states and the projections of its attention, as far as they are wanted.
+    """Runs a model and records the hidden states and attention projections that are wanted.
 
-    Hooks are on the model during a call only: it keeps nothing alive afterwards, and two that watch one model do not
-    see each other's calls. A layer that is used several times (ALBERT) is seen at each use.
+    Hooks are on the model during a call only, so that nothing stays alive afterwards and two recorders of one model do
+    not record each other's calls. A layer that is used several times (ALBERT) is recorded at each use.
     """
 
     def __init__(self, model: PreTrainedModel, wants: frozenset[str]) -> None:
@@ -55,7 +49,7 @@ class ActivationRecorder:
         self.layers = attention_layers(model) if "attention" in wants and has_heads(model) else []
 
     def __call__(self, batch: Batch, forward: Any = None) -> tuple[Any, Outputs]:
-        """Return what ``forward`` (the model itself, unless something wraps it) gave, raw and as :class:`Outputs`."""
+        """Return the output of ``forward`` (by default the model itself), raw and as :class:`Outputs`."""
         inputs = {name: value for name, value in batch.inputs().items() if name in self.names}
         wants_hidden = {"output_hidden_states": True} if self.hidden else {}
         with self._recording() as seen:
@@ -66,7 +60,7 @@ class ActivationRecorder:
 
     @contextmanager
     def _recording(self) -> Iterator[dict[str, list[Tensor]]]:
-        """Collect what the projections of the attention give within the block, L x ``[B, H, T, d]`` each."""
+        """Collect the outputs of the attention projections within the block, L x ``[B, H, T, d]`` each."""
         seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}
         hooks = [
             projection.register_forward_hook(_recorder(seen[name], layer.head_size))
@@ -89,7 +83,7 @@ def _recorder(into: list[Tensor], head_size: int) -> Callable[[nn.Module, Any, T
 
 
 class CachedTeacher:
-    """The logits of a label directory. The teacher itself is not needed any more."""
+    """The cached logits of a label directory; the teacher itself is not needed."""
 
     def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
         if cached_logits is None:
@@ -100,8 +94,8 @@ class CachedTeacher:
 class CachedFirstStates:
     """Cached logits, and the hidden states of the first token ``[N, L + 1, D]`` float16 in a memory-mapped file.
 
-    Patient Knowledge Distillation computes these once (Sun et al. 2019, section 4.3): over several epochs the teacher
-    runs once instead of in every step.
+    Patient Knowledge Distillation computes these once (Sun et al. 2019, section 4.3): the teacher runs once instead of
+    in every epoch.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,22 +109,22 @@ class CachedFirstStates:
 
 
 class LiveTeacher:
-    """The teacher run on every batch, once for all losses, for those that compare more than logits.
+    """Runs the teacher on every batch, once for all losses, for losses that compare more than logits.
 
-    Logits still come from the cache where the text is whole, so that a live and a cached run learn from the same
-    numbers.
+    Logits still come from the cache where no token is masked, so that a live and a cached run train on the same ones.
     """
 
     def __init__(
         self, teacher: PreTrainedModel, wants: frozenset[str] = frozenset({"hidden"}), precision: str = "float32"
     ) -> None:
-        self.watched = ActivationRecorder(teacher.eval(), wants)
+        self.recorder = ActivationRecorder(teacher, wants)
+        teacher.train(False)
         self.precision = precision
 
     @torch.no_grad()
     def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
         with autocast(batch.input_ids.device.type, self.precision):
-            _, outputs = self.watched(batch)
+            _, outputs = self.recorder(batch)
         whole = batch.targets is None
         logits = cached_logits if whole and cached_logits is not None else outputs.logits.float()
         return replace(outputs, logits=logits)
@@ -143,23 +137,23 @@ def signal_for(
     masked: bool = False,
     precision: str = "float32",
 ) -> TeacherSignal:
-    """Return the cheapest signal that serves the losses: cached logits, or the teacher run live.
+    """Return the cheapest signal for the losses: cached logits, or the teacher run live.
 
     Args:
-        masked: the text is masked anew in every step, so that the logits of whole text do not belong to it.
+        masked: the text is masked anew in every step, so that cached logits of the unmasked text cannot be used.
     """
     wanted = needs_of(losses)
     if not wanted & LIVE and not (masked and "logits" in wanted):
         return CachedTeacher()
     if teacher is None:
-        raise ValueError("a loss compares the inside of two models, so the teacher is needed")
+        raise ValueError("a loss compares activations of two models, so the teacher is needed")
     return LiveTeacher(teacher, wanted & LIVE, precision)
 
 
 def first_states_fit(rows: int, teacher: PreTrainedModel) -> bool:
     """Tell whether the cache of :func:`write_first_states` stays small."""
-    config: Any = teacher.config
-    return 2 * rows * (config.num_hidden_layers + 1) * config.hidden_size <= FIRST_STATES_LIMIT_BYTES
+    size: int = 2 * rows * (teacher.config.num_hidden_layers + 1) * teacher.config.hidden_size
+    return size <= FIRST_STATES_LIMIT_BYTES
 
 
 def write_first_states(
@@ -172,22 +166,14 @@ def write_first_states(
     precision: str,
     batch_size: int = 128,
 ) -> None:
-    """Run the teacher over all rows, by length, and keep its first hidden states; a file that is there is reused."""
+    """Run the teacher over all rows, by length, and save its first hidden states; an existing file is reused."""
     if path.is_file():
         return
     teacher = teacher.to(device)  # type: ignore[arg-type]
     signal = LiveTeacher(teacher, frozenset({"first"}), precision)
-    order = np.argsort(np.asarray(rows.with_format("numpy")["length"]), kind="stable")
     states: np.memmap[Any, Any] | None = None
     temporary = path.with_suffix(".tmp.npy")
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        arrays = collate([rows[int(row)] for row in chosen])
-        batch = Batch(
-            arrays["input_ids"].to(device),
-            arrays["attention_mask"].to(device),
-            arrays["token_type_ids"].to(device) if "token_type_ids" in arrays else None,
-        )
+    for chosen, batch in batches_by_length(rows, collate, batch_size, device):
         first = torch.stack([hidden[:, 0] for hidden in signal(batch, None).hidden], dim=1).cpu().half().numpy()
         if not np.isfinite(first).all():
             temporary.unlink(missing_ok=True)
@@ -196,7 +182,7 @@ def write_first_states(
                 "kept; if its weights are sound, use a student without the losses patience and first-cosine"
             )
         if states is None:
-            states = np.lib.format.open_memmap(temporary, "w+", np.float16, (len(order), *first.shape[1:]))
+            states = np.lib.format.open_memmap(temporary, "w+", np.float16, (len(rows), *first.shape[1:]))
         states[chosen] = first
     if states is None:
         raise ValueError("there are no rows to run the teacher over")
@@ -205,6 +191,6 @@ def write_first_states(
 
 
 class TeacherSignal(Protocol):
-    """The teacher's outputs for a batch. A loss cannot tell whether they were cached or computed just now."""
+    """The teacher's outputs for a batch, cached or computed online; losses do not depend on which."""
 
     def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs: ...

@@ -1,4 +1,4 @@
-"""Hide tokens for masked language modelling.
+"""Mask tokens for masked language modelling.
 
 Devlin et al. 2019, "BERT" (arXiv:1810.04805), section 3.1: of the chosen tokens 80% become the mask token, 10% a random
 one, and 10% stay as they are.
@@ -7,18 +7,12 @@ one, and 10% stay as they are.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from compress.errors import CompressError
-from compress.models.batch import NO_TARGET, Batch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-
-MASKED, RANDOM = 0.8, 0.1
+from compress.models.batch import Batch
 
 
 class Masker:
@@ -35,21 +29,13 @@ class Masker:
                 "a phase masks tokens, and this tokenizer has no mask token; use a teacher whose tokenizer has one, or "
                 "a student without masking"
             )
-        self.share = share
-        self.mask_id = int(tokenizer.mask_token_id)
-        self.size = len(tokenizer)
+        self.collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=share)
         self.special_ids = torch.tensor(sorted(tokenizer.all_special_ids))
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return the batch with masked ``input_ids`` and the hidden ids as ``targets`` ``[B, T]``."""
-        ids = batch.input_ids
-        text = (batch.attention_mask == 1) & ~torch.isin(ids, self.special_ids.to(ids.device))
-        draw, kind = torch.rand(ids.shape, device=ids.device), torch.rand(ids.shape, device=ids.device)
-        chosen = text & (draw < self.share)
-        random_ids = torch.randint(self.size, ids.shape, device=ids.device)
-        hidden = torch.where(kind < MASKED, self.mask_id, torch.where(kind < MASKED + RANDOM, random_ids, ids))
-        return replace(
-            batch,
-            input_ids=torch.where(chosen, hidden, ids),
-            targets=torch.where(chosen, ids, torch.full_like(ids, NO_TARGET)),
-        )
+        """Return the batch with masked ``input_ids`` and the original ids as ``targets`` ``[B, T]``."""
+        ids = batch.input_ids.cpu()  # where transformers draws
+        special = (batch.attention_mask.cpu() == 0) | torch.isin(ids, self.special_ids)
+        masked, targets = self.collator.torch_mask_tokens(ids.clone(), special)
+        device = batch.input_ids.device
+        return replace(batch, input_ids=masked.to(device), targets=targets.to(device))

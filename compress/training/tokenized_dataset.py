@@ -1,4 +1,4 @@
-"""Tokenised rows for training, memory-mapped: a pool that does not fit in memory trains all the same."""
+"""Tokenised training rows in a memory-mapped Arrow file, and their batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compress.data.tokenization import TokenLists, encode, pad
+from compress.models.batch import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -27,9 +28,9 @@ NO_LABEL = -100
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One row to learn from: its text, the teacher's logits ``[C]`` and the gold label, as far as there are any.
+    """A training row: its text, and the teacher's logits ``[C]`` and gold label where it has them.
 
-    Of a row to tag the logits are ``[W, C]``, one row a word, and there is a label for each word.
+    For tagging the logits are ``[W, C]``, one row a word, and there is a label for each word.
     """
 
     example: Example
@@ -46,12 +47,12 @@ def write_rows(
     task: str,
     mixer: Mixer | None = None,
 ) -> Dataset:
-    """Tokenise rows into an Arrow file and return it memory-mapped; a file that is there already is reused.
+    """Tokenise rows into an Arrow file and return it memory-mapped; an existing file is reused.
 
     Columns: ``input_ids``, ``token_type_ids`` (where the tokenizer makes them), ``length``, ``row`` (its number),
     ``labels``, ``teacher_logits``, and with a ``mixer`` ``mixed_ids``. For tagging there is also ``words``, 1 for every
-    token where a word starts, and labels and logits are lists over these words; words that the student does not read or
-    the teacher did not answer are left out, and so are rows without any other.
+    token where a word starts, and labels and logits are lists over these words; truncated words and words
+    without teacher logits are left out, and so are rows without any other.
     """
     import pyarrow as pa
     from datasets import Dataset
@@ -104,7 +105,7 @@ def _table(
 
 
 def _label_type(task: str) -> tuple[Any, float | int | None]:
-    """Return how labels are stored, and what stands for none; of words to tag :func:`_readable` has seen to that."""
+    """Return the Arrow type of labels and the value for a missing one; for tagging :func:`_readable` fills those."""
     import pyarrow as pa
 
     kinds = {
@@ -116,12 +117,12 @@ def _label_type(task: str) -> tuple[Any, float | int | None]:
 
 
 def _readable(chunk: Sequence[TrainingRow], tokens: TokenLists) -> tuple[list[TrainingRow], TokenLists]:
-    """Return the rows with the logits and labels of the words that are taught, and their tokens."""
+    """Return the rows with the logits and labels of the words that are trained on, and their tokens."""
     rows: list[TrainingRow] = []
     kept_tokens: TokenLists = {key: [] for key in tokens}
     for index, row in enumerate(chunk):
-        answered = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
-        starts = [s if s and (answered is None or answered[s - 1]) else 0 for s in tokens["words"][index]]
+        labelled = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
+        starts = [s if s and (labelled is None or labelled[s - 1]) else 0 for s in tokens["words"][index]]
         kept = [start - 1 for start in starts if start]
         if not kept:
             continue
@@ -141,22 +142,38 @@ def collator(padding_id: int, task: str) -> Callable[[list[Mapping[str, Any]]], 
         keys = [key for key in ("input_ids", "token_type_ids", "words") if key in rows[0]]
         arrays = pad([{key: row[key] for key in keys} for row in rows], padding_id)
         batch = {key: torch.from_numpy(values) for key, values in arrays.items()}
-        taught = {key: [row[key] for row in rows] for key in ("labels", "teacher_logits") if key in rows[0]}
-        if "words" in batch:  # what is taught has one row a word
+        goals = {key: [row[key] for row in rows] for key in ("labels", "teacher_logits") if key in rows[0]}
+        if "words" in batch:  # labels and logits have one row a word
             batch["words"] = batch["words"].bool()
-            taught = {key: list(itertools.chain.from_iterable(values)) for key, values in taught.items()}
+            goals = {key: list(itertools.chain.from_iterable(values)) for key, values in goals.items()}
         kind = torch.float32 if task == "regression" else torch.long
-        batch["labels"] = torch.tensor(taught["labels"], dtype=kind)
+        batch["labels"] = torch.tensor(goals["labels"], dtype=kind)
         batch["rows"] = torch.tensor([row["row"] for row in rows])
         if "mixed_ids" in rows[0]:
             mixed = pad([{"input_ids": row["mixed_ids"]} for row in rows], padding_id)
             batch["mixed_ids"] = torch.from_numpy(mixed["input_ids"])
             batch["mixed_mask"] = torch.from_numpy(mixed["attention_mask"])
-        if "teacher_logits" in taught:
-            batch["teacher_logits"] = torch.tensor(taught["teacher_logits"], dtype=torch.float32)
+        if "teacher_logits" in goals:
+            batch["teacher_logits"] = torch.tensor(goals["teacher_logits"], dtype=torch.float32)
         return batch
 
     return collate
+
+
+def batches_by_length(
+    rows: Dataset, collate: Callable[..., dict[str, torch.Tensor]], size: int, device: str | torch.device
+) -> Iterator[tuple[np.ndarray, Batch]]:
+    """Yield row numbers and their batch on a device, shortest rows first."""
+    order = np.argsort(np.asarray(rows.with_format("numpy")["length"]), kind="stable")
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        tensors = collate([rows[int(row)] for row in chosen])
+        yield chosen, batch_of({name: tensor.to(device) for name, tensor in tensors.items()})
+
+
+def batch_of(tensors: Mapping[str, torch.Tensor]) -> Batch:
+    """Return the tensors of :func:`collator` as a batch, without the teacher's logits."""
+    return Batch(**{name: tensor for name, tensor in tensors.items() if name != "teacher_logits"})
 
 
 def _chunks(rows: Iterable[TrainingRow], size: int) -> Iterator[list[TrainingRow]]:

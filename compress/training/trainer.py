@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
-from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import EarlyStoppingCallback, PreTrainedModel, PrinterCallback, Trainer, TrainingArguments, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from compress import plugins
@@ -34,12 +35,7 @@ from compress.recipes import Choice, Training, needs_of
 from compress.training.modifier import Modifier
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
 from compress.training.token_masking import Masker
-from compress.training.tokenized_dataset import NO_LABEL
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import PreTrainedModel
-
+from compress.training.tokenized_dataset import NO_LABEL, batch_of
 
 logger = logging.getLogger("compress")
 
@@ -290,7 +286,7 @@ class DistillationTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        batch = _batch(inputs)
+        batch = batch_of(inputs)
         if self.objective.masker:
             batch = self.objective.masker(batch)
         raw, student = self.student(batch, model)
@@ -305,7 +301,7 @@ class DistillationTrainer(Trainer):
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         inputs = self._prepare_inputs(inputs)
-        batch = _batch(inputs)
+        batch = batch_of(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             raw, outputs = self.student(batch, model)
         if batch.words is None or batch.labels is None:
@@ -351,11 +347,6 @@ class EpochSampler(LengthGroupedSampler):
         self.generator.manual_seed(self.seed + self.epoch)
         order: Iterator[int] = super().__iter__()  # type: ignore[no-untyped-call, unused-ignore]
         return order
-
-
-def _batch(inputs: dict[str, Tensor]) -> Batch:
-    names = ("input_ids", "attention_mask", "token_type_ids", "labels", "mixed_ids", "mixed_mask", "rows", "words")
-    return Batch(**{name: inputs[name] for name in names if name in inputs})
 
 
 def last_whole_checkpoint(directory: Path) -> Path | None:

@@ -13,7 +13,7 @@ from compress.data.text_source import Subset
 from compress.labelling.label_dir import LabelDir, write_shard
 from compress.models.manifest import Manifest
 from compress.training.augmentation import AugmentedSource
-from compress.training.training_data import Pool
+from compress.training.training_data import LabelledPool
 
 TEXTS = [f"text number {number}" for number in range(12)]
 EXAMPLES = [Example(text) for text in TEXTS]
@@ -35,7 +35,7 @@ def augmented_source(directory: Path) -> TextSource:
 def pool_of_labels(directory: Path) -> TextSource:
     write_shard(directory, 0, EXAMPLES, np.zeros((len(EXAMPLES), 2)), {})
     manifest = Manifest(stage="label", kind="labels", name="labels", data=({"rows": len(EXAMPLES)},))
-    return Pool((LabelDir(directory, manifest),), identity=frozenset({"labels"}))
+    return LabelledPool((LabelDir(directory, manifest),), identity=frozenset({"labels"}))
 
 
 IMPLEMENTATIONS: dict[str, Callable[[Path], TextSource]] = {

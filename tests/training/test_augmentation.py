@@ -27,10 +27,10 @@ from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.training.augmentation import AugmentedSource, Variation, augmented, vary_sides
 from compress.training.augmenters._word_replacement import (
-    Neighbours,
     Word,
     embedding_neighbours,
     file_neighbours,
+    nearest_words,
     read_vectors,
     replaceable_words,
     reword,
@@ -291,13 +291,13 @@ def test_the_nearest_words_by_cosine(vectors: Path) -> None:
 
 def test_the_length_of_a_vector_does_not_count() -> None:
     table = np.array([[1, 0], [100, 30], [0.1, 0.01]], dtype=np.float32)
-    neighbours = Neighbours(["one", "long", "short"], table, lambda word: table[0], count=2)
+    neighbours = nearest_words(["one", "long", "short"], table, lambda word: table[0], count=2)
     assert neighbours("one") == ("short", "long")
 
 
 def test_other_spellings_of_the_word_are_no_neighbours() -> None:
     table = np.eye(3, dtype=np.float32)
-    neighbours = Neighbours(["Film", "film", "plot"], table, lambda word: table[1], count=2)
+    neighbours = nearest_words(["Film", "film", "plot"], table, lambda word: table[1], count=2)
     assert neighbours("film") == ("plot",)
 
 

@@ -1,9 +1,9 @@
-"""Write embeddings in fewer directions: the best ones for the tokens of a corpus, by a truncated singular value
-decomposition (Eckart and Young 1936).
+"""Factorise embeddings: the best directions for the tokens of a corpus, by a truncated singular value decomposition
+(Eckart and Young 1936).
 
-Each vector counts as often as its token occurs: a rank that is spread evenly over a vocabulary spends most of itself on
-pieces that no text has. (MiniLM on SST-2, 128 of 384 directions: the classifier still gives 96% of its answers, against
-80% when every piece counts the same.)
+Each vector counts as often as its token occurs: a rank spread evenly over a vocabulary is spent mostly on tokens that
+no text has. (MiniLM on SST-2, 128 of 384 directions: 96% of the predictions stay the same, against 80% when every
+token counts the same.)
 """
 
 from __future__ import annotations
@@ -11,20 +11,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
+from compress.data import Example
 from compress.data.tokenization import encode
 from compress.errors import CompressError
 from compress.models.components import Embeddings
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from compress.data import Example
-
 
 COUNTED_EXAMPLES = 10_000
 CHUNK = 500
@@ -69,7 +64,8 @@ def token_vectors(
 def centred_basis(width: int) -> Tensor:
     """Return an orthonormal basis ``[E, E - 1]`` of the vectors whose mean is zero, float64: what a layer norm sees."""
     first = torch.cat((torch.ones(width, 1), torch.eye(width)[:, :-1]), dim=1).double()
-    return torch.linalg.qr(first).Q[:, 1:]
+    basis: Tensor = torch.linalg.qr(first).Q[:, 1:]
+    return basis
 
 
 def check_rank(embeddings: Embeddings, embedding_size: int) -> None:

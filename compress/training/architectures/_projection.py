@@ -1,4 +1,4 @@
-"""Start a narrower transformer from a wider one: every weight is a projection or a selection of the teacher's.
+"""Initialize a narrower transformer from a wider one: each weight is a projection or selection of the teacher's.
 
 The residual stream of width D is written in an orthonormal basis ``[D, d]`` of the directions in which the teacher's
 hidden states vary most (a truncated SVD of sampled states). What reads the stream is multiplied by the basis, what
@@ -28,7 +28,8 @@ PASS_ROWS = 32  # the states of all layers of so many rows are in memory at a ti
 @torch.no_grad()
 def directions_of_hidden_states(teacher: PreTrainedModel, batch: dict[str, Tensor], width: int) -> Directions:
     """Return the leading ``width`` directions of all hidden states of a batch, padding left out."""
-    return leading_directions(_hidden_states(teacher.eval(), batch), width)
+    teacher.train(False)
+    return leading_directions(_hidden_states(teacher, batch), width)
 
 
 def _hidden_states(model: PreTrainedModel, batch: dict[str, Tensor]) -> Iterator[Tensor]:

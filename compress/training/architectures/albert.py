@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AlbertConfig, AlbertForSequenceClassification
+from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from compress.data import Example
 from compress.errors import CompressError
 from compress.models.components import Embeddings, activation, embeddings_of, ffn_width
 from compress.models.modeling.families import layers_of
@@ -28,12 +29,6 @@ from compress.training.architectures._initialization import (
     own_layers,
     require_plain_layers,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.data import Example
-
 
 logger = logging.getLogger("compress")
 

@@ -1,7 +1,7 @@
 """A bidirectional LSTM with the teacher's own embeddings, cut to the corpus and to a smaller width.
 
 Tang et al. 2019, "Distilling Task-Specific Knowledge from BERT into Simple Neural Networks" (arXiv:1903.12136).
-The paper starts from word2vec vectors of words; here the vocabulary is the teacher's word pieces that occur in the
+The paper starts from word2vec vectors of words; here the vocabulary is the teacher's subword tokens that occur in the
 corpus, and their vectors are the teacher's, projected to ``embedding_size`` by a singular value decomposition. With
 ``pairs = "siamese"`` one LSTM reads both texts of a pair, each by itself, and the classifier compares their states, as
 in the paper; by default a pair is read as one sequence.
@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from compress.data import Example
 from compress.data.tokenization import token_counts
 from compress.errors import CompressError
 from compress.models.modeling import is_tagger
 from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification, BiLSTMForTokenClassification
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.data import Example
-
 
 PAIRS = ("joined", "siamese")
 COUNTED_ROWS = 1_000_000  # a vocabulary does not grow any more after this many rows, and counting must end
@@ -45,9 +41,9 @@ def build(
     """Return an untrained student that reads the teacher's token ids.
 
     Args:
-        examples: the texts it will be trained on; a word piece that occurs fewer than ``minimum_count`` times in
+        examples: the texts it will be trained on; a subword token that occurs fewer than ``minimum_count`` times in
             them shares the vector of the unknown token.
-        embedding_size: width of a word piece; at most the teacher's, from whose vectors it is projected.
+        embedding_size: width of the embeddings; at most the teacher's, from whose vectors it is projected.
         pairs: ``joined`` or ``siamese``; a siamese student is built for pairs only. Where it later meets a single text,
             it takes it for a pair whose second text is empty.
     """
@@ -70,12 +66,9 @@ def build(
         splitting = pair_layout(tokenizer)
     vectors = teacher.get_input_embeddings().weight.detach().float()  # type: ignore[operator]
     kept = kept_pieces(tokenizer, examples, minimum_count)
-    remap = torch.zeros(max(len(tokenizer), len(vectors)), dtype=torch.long)
-    remap[kept] = torch.arange(len(kept))
     unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
-    absent = torch.ones_like(remap, dtype=torch.bool)
-    absent[kept] = False
-    remap[absent] = kept.index(unknown)
+    remap = torch.full((max(len(tokenizer), len(vectors)),), kept.index(unknown))
+    remap[kept] = torch.arange(len(kept))
     projected = project(vectors, kept, min(embedding_size, vectors.shape[1]))
     config = BiLSTMConfig(
         tokenizer_size=len(remap),
@@ -138,7 +131,7 @@ def kept_pieces(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example],
 def project(vectors: torch.Tensor, kept: list[int], width: int) -> torch.Tensor:
     """Return the kept rows ``[v, width]`` in the directions in which they vary most, scaled to unit variance.
 
-    Truncated SVD of the centred ``[v, D]`` matrix keeps as much of the distances between pieces as ``width``
+    Truncated SVD of the centred ``[v, D]`` matrix keeps as much of the distances between tokens as ``width``
     directions can. An LSTM learns faster from inputs near unit scale than from a transformer's small vectors.
     """
     rows = vectors[kept]
@@ -146,4 +139,5 @@ def project(vectors: torch.Tensor, kept: list[int], width: int) -> torch.Tensor:
     _, _, directions = torch.linalg.svd(rows, full_matrices=False)
     projected = rows @ directions[:width].T
     scale = projected.std()
-    return projected / scale if scale > 0 else projected
+    scaled: torch.Tensor = projected / scale if scale > 0 else projected
+    return scaled

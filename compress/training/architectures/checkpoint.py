@@ -8,17 +8,15 @@ pre-trained by itself learns more from a teacher than one that was cut from it. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from compress.data import Example
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import is_tagger
 from compress.models.pretrained import check_vocabulary, load_classifier
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.data import Example
 
 
 def build(

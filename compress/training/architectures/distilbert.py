@@ -8,11 +8,12 @@ hidden states of a copy of all layers are the teacher's on single texts; the sec
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import DistilBertConfig, DistilBertForSequenceClassification
+from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from compress.data import Example
 from compress.errors import CompressError
 from compress.models.components import activation, embeddings_of, ffn_width
 from compress.training.architectures._initialization import (
@@ -22,11 +23,6 @@ from compress.training.architectures._initialization import (
     require_plain_layers,
     starting_layers,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.data import Example
 
 
 def build(

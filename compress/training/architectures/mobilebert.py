@@ -13,12 +13,13 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MobileBertConfig, MobileBertForSequenceClassification
+from transformers import MobileBertConfig, MobileBertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from compress.data import Example
 from compress.errors import CompressError
 from compress.models.components import Embeddings, embeddings_of
 from compress.training.architectures._factorisation import (
@@ -28,12 +29,6 @@ from compress.training.architectures._factorisation import (
     token_vectors,
 )
 from compress.training.architectures._initialization import fill_head, free_depth, labels_of, require_plain_layers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.data import Example
-
 
 logger = logging.getLogger("compress")
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from compress.data import Example
 from compress.data.tokenization import encode, pad
 from compress.errors import CompressError
 from compress.models.components import ffn_width
@@ -21,12 +23,6 @@ from compress.models.modeling import auto_class, is_tagger
 from compress.models.modeling.families import PRUNED_FIELDS, stock_type
 from compress.training.architectures._initialization import free_depth, own_layers, require_whole, starting_layers
 from compress.training.architectures._projection import copy_model, directions_of_hidden_states, project_model
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.data import Example
-
 
 BASIS_EXAMPLES = 512
 BASIS_LENGTH = 64
@@ -145,5 +141,6 @@ def _empty_student(
         config.num_attention_heads = heads
     # DistilBERT calls the same width hidden_dim.
     setattr(config, "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size", ffn_size)
-    student: PreTrainedModel = auto_class("tagging" if is_tagger(teacher) else "classification").from_config(config)
-    return student.float()
+    student: Any = auto_class("tagging" if is_tagger(teacher) else "classification").from_config(config)
+    model: PreTrainedModel = student.float()
+    return model

@@ -1,4 +1,4 @@
-"""Replace words of a text by like ones: what the augmenters in the manner of TinyBERT share.
+"""Replace words of a text by similar ones, as in TinyBERT; shared by two augmenters.
 
 Jiao et al. 2020 (arXiv:1909.10351), section 3.2 and Algorithm 1: every word that may be replaced is replaced with a
 fixed probability, by one of its candidates drawn evenly. Here a candidate is never the word itself.
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # A text and some of its words -> the candidates of each.
 Proposals = Callable[[str, Sequence["Word"]], Sequence[Sequence[str]]]
+# A word -> words like it.
+Neighbours = Callable[[str], tuple[str, ...]]
 
 # Runs of letters that no letter, digit or underscore touches; not what follows an apostrophe, nor the "don" of "don't".
 _WORD = re.compile(r"(?<![\w'’])[^\W\d_]+(?!\w|['’]t\b)")
@@ -72,41 +74,28 @@ def check_rewording(candidates: int, probability: float) -> None:
     check_share("probability", probability)
 
 
-class Neighbours:
-    """The nearest words of a word by the cosine of their vectors.
+def nearest_words(
+    words: Sequence[str], vectors: np.ndarray, vector_of: Callable[[str], np.ndarray | None], *, count: int
+) -> Neighbours:
+    """Return a function from a word to up to ``count`` nearest words by the cosine of their vectors, nearest first.
 
     ``words`` have the ``vectors`` ``[V, D]``; ``vector_of`` gives a word's own ``[D]``, or None where it has none.
     """
+    directions = _directions(vectors)
+    wanted = min(count + 4, len(words))  # a few more, because spellings of the word in other cases are passed over
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        vectors: np.ndarray,
-        vector_of: Callable[[str], np.ndarray | None],
-        *,
-        count: int,
-    ) -> None:
-        self._words = words
-        self._directions = _directions(vectors)
-        self._vector_of = vector_of
-        self._count = count
-        self._nearest = functools.lru_cache(_REMEMBERED_WORDS)(self._find)
-
-    def __call__(self, word: str) -> tuple[str, ...]:
-        """Return up to ``count`` words, nearest first; none for a word without a vector."""
-        return self._nearest(word)
-
-    def _find(self, word: str) -> tuple[str, ...]:
-        vector = self._vector_of(word)
+    @functools.lru_cache(_REMEMBERED_WORDS)
+    def nearest(word: str) -> tuple[str, ...]:
+        vector = vector_of(word)
         if vector is None:
             return ()
-        similarity = self._directions @ _directions(vector[None])[0]
-        # A few more than are wanted, because spellings of the word itself in other cases are passed over.
-        wanted = min(self._count + 4, len(self._words))
-        nearest = np.argpartition(-similarity, wanted - 1)[:wanted]
-        nearest = nearest[np.lexsort((nearest, -similarity[nearest]))]
-        others = [self._words[index] for index in nearest if self._words[index].casefold() != word.casefold()]
-        return tuple(others[: self._count])
+        similarity = directions @ _directions(vector[None])[0]
+        found = np.argpartition(-similarity, wanted - 1)[:wanted]
+        found = found[np.lexsort((found, -similarity[found]))]
+        others = [words[index] for index in found if words[index].casefold() != word.casefold()]
+        return tuple(others[:count])
+
+    return nearest
 
 
 def _directions(vectors: np.ndarray) -> np.ndarray:
@@ -116,7 +105,7 @@ def _directions(vectors: np.ndarray) -> np.ndarray:
 
 
 def whole_words(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return the words of letters that are a single piece in the middle of a text, with their token ids."""
+    """Return the words of letters that are a single subword token in the middle of a text, with their token ids."""
     special = set(tokenizer.all_special_ids)
     ids = [[index] for index in range(len(tokenizer)) if index not in special]
     words = sorted({text.strip() for text in tokenizer.batch_decode(ids)})
@@ -128,23 +117,23 @@ def whole_words(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def embedding_neighbours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, count: int) -> Neighbours:
-    """Return neighbours by a model's input embeddings: among words of one piece, for words of any number of pieces.
+    """Return neighbours by a model's input embeddings: among words of one subword token, for words of any number.
 
-    The mean of its pieces' embeddings stands for a word of several.
+    A word of several has the mean of their embeddings.
 
     Raises:
-        CompressError: the tokenizer has no words of one piece, or the embeddings are not those of its pieces.
+        CompressError: the tokenizer has no words of one token, or the embeddings are not those of its tokens.
     """
     embeddings = model.get_input_embeddings().weight.detach().float().cpu().numpy()  # type: ignore[operator]
     if len(embeddings) < len(tokenizer):
         raise CompressError(
             f"augmentation: a {model.config.model_type!r} model has {len(embeddings)} embeddings for the "
-            f"{len(tokenizer)} pieces of its tokenizer, so that they give no neighbours; give vectors = 'FILE'"
+            f"{len(tokenizer)} tokens of its tokenizer, so that they give no neighbours; give vectors = 'FILE'"
         )
     vocabulary = whole_words(tokenizer)
     if not vocabulary:
         raise CompressError(
-            "augmentation: the tokenizer has no piece that is a whole word, so that its embeddings give no neighbours; "
+            "augmentation: the tokenizer has no token that is a whole word, so that its embeddings give no neighbours; "
             "give vectors = 'FILE'"
         )
 
@@ -155,7 +144,7 @@ def embedding_neighbours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
         mean: np.ndarray = embeddings[pieces].mean(axis=0)
         return mean
 
-    return Neighbours(list(vocabulary), embeddings[list(vocabulary.values())], vector_of, count=count)
+    return nearest_words(list(vocabulary), embeddings[list(vocabulary.values())], vector_of, count=count)
 
 
 def file_neighbours(path: str | Path, *, count: int) -> Neighbours:
@@ -170,7 +159,7 @@ def file_neighbours(path: str | Path, *, count: int) -> Neighbours:
         row = index.get(word, index.get(word.lower()))
         return None if row is None else vectors[row]
 
-    return Neighbours(words, vectors, vector_of, count=count)
+    return nearest_words(words, vectors, vector_of, count=count)
 
 
 def read_vectors(path: str | Path, *, limit: int = READ_VECTORS) -> tuple[list[str], np.ndarray]:

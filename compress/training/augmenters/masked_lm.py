@@ -1,10 +1,11 @@
-"""Replace words by what a masked language model expects in their places.
+"""Replace words by the predictions of a masked language model.
 
-Jiao et al. 2020, "TinyBERT" (arXiv:1909.10351), section 3.2 and Algorithm 1: a word of one piece is masked, and its
-candidates are the most probable words there; a word of several pieces has its nearest neighbours by word vectors. Each
-word is replaced with ``probability`` by one of its ``candidates``. Stop words and what is not made of letters stay. As
-in the authors' program the whole text follows the masked one as a second segment, and each word is masked by itself.
-Otherwise than there, only words of one piece are candidates, and never the word itself.
+Jiao et al. 2020, "TinyBERT" (arXiv:1909.10351), section 3.2 and Algorithm 1: a word of one subword token is masked,
+and its candidates are the most probable words there; one of several tokens has its nearest neighbours by word vectors.
+Each word is replaced with ``probability`` by one of its ``candidates``. Only words of letters that are no
+stop words are replaced. As in the authors' program the whole text follows the masked one as a second segment, and each
+word is masked by itself.
+Unlike there, only words of one subword token are candidates, and never the word itself.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def augmenter(
 
     Args:
         model: a directory with a masked language model, its head and its tokenizer.
-        vectors: a file of word vectors in GloVe's text format for words of several pieces; by default the masked
-            language model's own input embeddings.
+        vectors: a file of word vectors in GloVe's text format for words of several subword tokens; by default the
+            masked language model's own input embeddings.
         device: where the model runs: ``cpu``, ``cuda``, or ``auto`` for cuda where there is one.
 
     Raises:
@@ -114,7 +115,7 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
 
 
 class ExpectedWords:
-    """What a masked language model expects in the places of words, and neighbours for words of several pieces."""
+    """Candidates for words: masked-language-model predictions, or neighbours for words of several subword tokens."""
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, neighbours: Neighbours, *, count: int
@@ -124,7 +125,7 @@ class ExpectedWords:
         vocabulary = whole_words(tokenizer)
         if not vocabulary:
             raise CompressError(
-                "augmentation: the masked language model's tokenizer has no piece that is a whole word, so that it "
+                "augmentation: the masked language model's tokenizer has no token that is a whole word, so that it "
                 "gives no candidates; give another model"
             )
         self._model = model
@@ -133,31 +134,23 @@ class ExpectedWords:
         self._words = list(vocabulary)
         self._ids = torch.tensor(list(vocabulary.values()), device=model.device)
         self._count = count
-        self._limit = maximum_length(tokenizer, model.config.to_dict())
-        self._text = functools.lru_cache(_REMEMBERED_TEXTS)(self._encode)
+        limit = maximum_length(tokenizer, model.config.to_dict())
+        encode = functools.partial(EncodedText, tokenizer=tokenizer, limit=limit)
+        self._text = functools.lru_cache(_REMEMBERED_TEXTS)(encode)
 
     def __call__(self, text: str, words: Sequence[Word]) -> list[tuple[str, ...]]:
-        """Return the candidates of each word, most probable or nearest first.
-
-        A word of a text too long to be read twice at once has none where it lies in the part that is cut off.
-        """
+        """Return the candidates of each word, most probable or nearest first; none for a truncated word."""
         encoded = self._text(text)
         unknown = [word for word in words if word not in encoded.candidates]
         masked = [word for word in unknown if word in encoded.positions]
-        rows = self._rows(len(encoded.inputs["input_ids"]))
+        logits_of_row = len(encoded.inputs["input_ids"]) * self._model.config.vocab_size
+        rows = max(1, min(BATCH_ROWS, BATCH_LOGITS // logits_of_row))
         for start in range(0, len(masked), rows):
             self._predict(encoded, masked[start : start + rows])
         for word in unknown:
             if word not in encoded.candidates:
                 encoded.candidates[word] = () if word in encoded.cut else self._neighbours(word.text)
         return [encoded.candidates[word] for word in words]
-
-    def _rows(self, tokens: int) -> int:
-        """Return how many rows of a text of so many tokens the model reads at once."""
-        return max(1, min(BATCH_ROWS, BATCH_LOGITS // (tokens * self._model.config.vocab_size)))
-
-    def _encode(self, text: str) -> EncodedText:
-        return EncodedText(text, self._tokenizer, self._limit)
 
     def _predict(self, encoded: EncodedText, words: Sequence[Word]) -> None:
         """Run one batch, a row for each word with that word masked, and keep the candidates."""
@@ -185,8 +178,8 @@ class ExpectedWords:
 class EncodedText:
     """A text followed by itself, as the model reads it.
 
-    ``positions`` has the words of one piece, ``cut`` the words that lie in the part that is cut off, and
-    ``candidates`` what was found so far.
+    ``positions`` are those of words of one subword token, ``cut`` the truncated words, and ``candidates`` those found
+    so far.
     """
 
     def __init__(self, text: str, tokenizer: PreTrainedTokenizerFast, limit: int) -> None:

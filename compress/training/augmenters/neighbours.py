@@ -1,6 +1,7 @@
 """Replace words by their nearest neighbours among word vectors.
 
-Jiao et al. 2020, "TinyBERT" (arXiv:1909.10351), section 3.2, the rule for words of several pieces, here for all words:
+Jiao et al. 2020, "TinyBERT" (arXiv:1909.10351), section 3.2, the rule for words of several subword tokens, here for all
+words:
 each is replaced with ``probability`` by one of the ``candidates`` words whose vectors are nearest by cosine. Stop words
 and what is not made of letters stay. The paper takes GloVe vectors, which the option ``vectors`` reads; by default the
 vectors are the teacher's own input embeddings, the neighbours its words of one piece, and the mean of the pieces'

@@ -7,17 +7,12 @@ over width and all real tokens of the batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import width_projection
 from compress.training.losses._common import require, token_mean
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 NEEDS = frozenset({"hidden"})
 

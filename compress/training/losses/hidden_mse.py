@@ -8,18 +8,13 @@ transfer of Sun et al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5, as in
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
+from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import width_projection
 from compress.training.losses._common import hidden_pairs, token_mean, zero
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 NEEDS = frozenset({"hidden"})
 

@@ -10,19 +10,14 @@ head for masked tokens. What learns is the student's embeddings and the map.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import input_embeddings
 from compress.training.losses._common import soft_divergence
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 NEEDS = frozenset({"logits", "classes", "mixed"})
 

@@ -7,18 +7,13 @@ its output matrix is the student's own embeddings, which therefore learn too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import VocabularyHead, masked_tokens
 from compress.training.losses._common import require, zero
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 NEEDS = frozenset({"targets"})
 STUDENT_NEEDS = frozenset({"hidden"})

@@ -9,20 +9,15 @@ The mean over the entries of a matrix, then over all matrices, so that the loss 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.attention import attention_layers
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling.families import FAMILIES, layers_of, stock_type
 from compress.training.losses._common import zero
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 NEEDS: frozenset[str] = frozenset()
 

@@ -13,19 +13,14 @@ mlm to 5 of this: 0.4).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import VocabularyHead, input_embeddings, masked_tokens
 from compress.training.losses._common import require, soft_divergence, zero
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 NEEDS = frozenset({"hidden", "targets"})
 

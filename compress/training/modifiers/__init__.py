@@ -1,2 +1,2 @@
-"""What happens inside a student's forward pass while a phase trains it: ``attach(student, teacher, *, options)``, one a
-file, returns an :class:`compress.training.modifier.Modifier`."""
+"""Modifiers of a student's forward pass during a phase: ``attach(student, teacher, *, options)``, one a file, returns a
+:class:`compress.training.modifier.Modifier`."""

@@ -1,4 +1,4 @@
-"""Train with the rounding of int8: the weights learn to bear it, and the ranges of the activations are learned too.
+"""Quantization-aware training for int8: weights and activations are rounded while training.
 
 Zafrir et al. 2019, "Q8BERT: Quantized 8Bit BERT", arXiv:1910.06188. Weights of linear layers and embeddings are
 rounded to symmetric 8-bit numbers by their present largest magnitude, inputs of linear layers by a moving average of
@@ -9,18 +9,14 @@ unchanged. Afterwards the model has its floating-point weights, and its config n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.attention import has_heads
 from compress.models.quantization_config import ACTIVATION_RANGES, forget_quantization
 from compress.models.rounding import fake_symmetric
 from compress.quantization.fake_quantization import FakeLayers, Rounding, check_shares
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class FakeQuantization:
@@ -50,7 +46,7 @@ def attach(
     decay: float = 0.9999,
     start: float = 0.0,
 ) -> FakeQuantization:
-    """Let a student compute as its quantized version would.
+    """Attach fake quantization to a student.
 
     Args:
         bits: of weights and activations, 2 to 8; the quantizer ``onnx-qdq`` is for 8.

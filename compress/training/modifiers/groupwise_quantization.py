@@ -10,10 +10,11 @@ Afterwards the model has its floating-point weights, and its config the bits, wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.attention import has_heads
@@ -30,10 +31,6 @@ from compress.quantization.hessian_sensitivity import (
     layer_sensitivities,
 )
 from compress.training.loss_modules import input_embeddings
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 LAYER_BITS = "layer_bits"  # a buffer, so that a checkpoint holds what was decided; 0 is undecided
 

@@ -1,8 +1,8 @@
-"""Module replacing: each block of teacher layers takes the place of its student layer in some of the steps.
+"""Module replacing: in some steps a block of teacher layers replaces its student layer.
 
 Xu et al. 2020, "BERT-of-Theseus: Compressing BERT by Progressive Module Replacing" (arXiv:2002.02925), section 3. In
 every step each student layer (the successor) is used with probability ``r``, and otherwise the block of teacher layers
-that it stands for (the predecessor), whose weights rest. ``r`` stays at ``start`` (constant, equation 6) or rises from
+that it replaces (the predecessor), which is frozen. ``r`` stays at ``start`` (constant, equation 6) or rises from
 there to 1 (linear, equation 7) over ``until`` of the phase: a share of its steps, where the authors' scripts give a
 slope a step.
 """
@@ -10,23 +10,20 @@ slope a step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.attention import has_heads
 from compress.models.modeling.families import layers_of
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-
 SCHEDULES = ("linear", "constant")
 
 
 class ModuleReplacing:
-    """The student's layers, each with the teacher's block that may take its place."""
+    """The student's layers, each with the teacher's block that may replace it."""
 
     def __init__(
         self, student: PreTrainedModel, blocks: list[list[torch.nn.Module]], rate: Callable[[float], float]
@@ -64,7 +61,7 @@ def attach(
     start: float = 0.3,
     until: float = 0.5,
 ) -> ModuleReplacing:
-    """Let the teacher's layers stand in for the student's.
+    """Replace student layers by the teacher's at random.
 
     Args:
         schedule: ``linear`` or ``constant``.
@@ -90,7 +87,7 @@ def attach(
     if deep % shallow:
         raise CompressError(f"module-replacing needs a depth that divides the teacher's {deep} layers, not {shallow}")
     size = deep // shallow
-    stack = list(layers_of(teacher.requires_grad_(False).eval()))
+    stack = list(layers_of(teacher.requires_grad_(False).train(False)))
     blocks = [stack[index * size : (index + 1) * size] for index in range(shallow)]
 
     def rate(done: float) -> float:
