@@ -158,6 +158,9 @@ class Study:
     def labelled(self) -> LabelledData:
         return LabelledData(self.rows.train, self.rows.validation, self.recipe.benchmark.metric or None)
 
+    def _training(self, data: LabelledData | DistillationData, seed: int) -> dict[str, Any]:
+        return {"data": data, "compute": replace(self.compute, seed=seed), "progress": self.progress}
+
     @property
     def fitting(self) -> dict[str, Any]:
         """The arguments of every stage that trains."""
@@ -197,14 +200,7 @@ class Study:
                     "data": self.rows.described(),
                     "seed": self.recipe.seed,
                 },
-                partial(
-                    finetune,
-                    base,
-                    data=self.labelled,
-                    training=training,
-                    compute=replace(self.compute, seed=self.recipe.seed),
-                    progress=self.progress,
-                ),
+                partial(finetune, base, training=training, **self._training(self.labelled, self.recipe.seed)),
             )
         beside = [made] if made and (given or wanted.model) else []
         if given:
@@ -301,15 +297,9 @@ class Study:
             "seed": seed,
             **self.spent,
         }
-        make = partial(
-            distill,
-            teacher,
-            student,
-            data=DistillationData(labels=labels, variants=variants, labelled=self.labelled),
-            options=DistillationOptions(control=control),
-            compute=replace(self.compute, seed=seed),
-            progress=self.progress,
-        )
+        data = DistillationData(labels=labels, variants=variants, labelled=self.labelled)
+        options = DistillationOptions(control=control)
+        make = partial(distill, teacher, student, options=options, **self._training(data, seed))
         return self.stages.make(name, inputs, make)
 
     def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Path]:
