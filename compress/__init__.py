@@ -67,6 +67,8 @@ __all__ = [
     "CompressError",
     "Compute",
     "HeadStudy",
+    "DistillationData",
+    "DistillationOptions",
     "LabelledData",
     "ModelDir",
     "Pruning",
