@@ -157,10 +157,12 @@ def test_a_control_takes_the_same_steps_from_the_same_start_on_gold_alone(
     seen: list[dict[str, Any]] = []
     original = phases_module.fit
 
-    def spied(model: Any, tokenizer: Any, training_data: Any, selection: Any, **named: Any) -> Any:
+    def spied(model: Any, tokenizer: Any, plan: Any, run: Any, **named: Any) -> Any:
         start = {key: value.clone() for key, value in model.state_dict().items()}
-        seen.append({"rows": list(training_data.rows(named["phases"][0].text)), "start": start, **named})
-        return original(model, tokenizer, training_data, selection, **named)
+        seen.append(
+            {"rows": list(plan.data.rows(named["phases"][0].text)), "steps": plan.steps, "start": start, **named}
+        )
+        return original(model, tokenizer, plan, run, **named)
 
     monkeypatch.setattr(phases_module, "fit", spied)
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
