@@ -105,7 +105,7 @@ def test_cubic_schedule_has_a_constant_rate_and_its_own_row_order(
     original, rates, read = phases_module.train, list[str](), list[list[int]]()
 
     def spied(*given: Any, **named: Any) -> Any:
-        rates.append(named["training"].schedule)
+        rates.append(given[3].training.schedule)
         read.append([])
         return original(*given, **named)
 

@@ -41,7 +41,7 @@ def test_a_stopped_recovery_keeps_the_masks(teacher: Path, tmp_path: Path, monke
     original, calls = phases_module.fit, list[int]()
 
     def stopped(*given: Any, **named: Any) -> Any:
-        calls.append(named["training"].max_steps)
+        calls.append(given[3].training.max_steps)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return original(*given, **named)
