@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from compress.inference.compute import Compute
     from compress.labelling.label import label
     from compress.models.model_dir import ModelDir, load
+    from compress.models.modeling.registration import register_models
     from compress.pruning.head_study import HeadStudy, head_study
     from compress.pruning.importance import head_importance
     from compress.pruning.prune import PruningData, prune
     from compress.quantization.quantize import quantize
+    from compress.quantization.settings import Quantization
     from compress.recipes import BenchmarkSettings, Pruning
     from compress.reporting.report import report
     from compress.studies.run import run
@@ -44,6 +46,7 @@ _LAZY = {
     "ModelDir": "compress.models.model_dir",
     "Pruning": "compress.recipes",
     "PruningData": "compress.pruning.prune",
+    "Quantization": "compress.quantization.settings",
     "benchmark": "compress.benchmarking.benchmark",
     "check": "compress.gating.check",
     "distill": "compress.training.distill",
@@ -56,6 +59,7 @@ _LAZY = {
     "pretrain": "compress.training.pretrain",
     "prune": "compress.pruning.prune",
     "quantize": "compress.quantization.quantize",
+    "register_models": "compress.models.modeling.registration",
     "replay": "compress.benchmarking.replay",
     "report": "compress.reporting.report",
     "run": "compress.studies.run",
@@ -73,6 +77,7 @@ __all__ = [
     "ModelDir",
     "Pruning",
     "PruningData",
+    "Quantization",
     "__version__",
     "benchmark",
     "check",
@@ -86,6 +91,7 @@ __all__ = [
     "pretrain",
     "prune",
     "quantize",
+    "register_models",
     "replay",
     "report",
     "run",

@@ -1,4 +1,4 @@
-"""What a number was measured on: processor, memory, accelerators, library versions. No host names, no paths."""
+"""Describe the host of a measurement: CPU, memory, GPUs, library versions; no host names, no paths."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def without_home(text: str) -> str:
 
 
 def typed_command(program: str) -> str:
-    """Return what was typed: where files lie on this machine concerns nobody, so that they go by their names."""
+    """Return the command line with absolute paths reduced to file names, for sharing."""
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
     return without_home(shlex.join([program, *words]))
 

@@ -101,10 +101,10 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
         compute=Compute("cpu", 1),
     )
     assert small.manifest is not None and sum(small.manifest.architecture["heads_per_layer"]) == 4
-    int8 = quantize(small, tmp_path / "int8", threads=1)
+    int8 = quantize(small, tmp_path / "int8", compute=Compute(threads=1))
     for made in (student, small, int8):
         assert made.task == task and made.labels == teacher.labels
-        answers = predictor(made, device="cpu", threads=1)(validation[:5])
+        answers = predictor(made, compute=Compute(device="cpu", threads=1))(validation[:5])
         assert all(set(a) == ({"score"} if task == "regression" else {"label", "probability"}) for a in answers)
 
 

@@ -371,7 +371,7 @@ def labels(folder: Path, teacher: ModelDir) -> LabelDir:
     path = folder / "pool.conllu"
     path.write_text(conllu([*sentences(60, seed=5), LONG]), encoding="utf-8")
     pool = open_source(path, role="unlabeled", labelled=False)
-    return label(teacher, pool, folder / "labels", device="cpu", threads=1)
+    return label(teacher, pool, folder / "labels", compute=Compute(device="cpu", threads=1))
 
 
 @pytest.fixture(scope="module")
@@ -401,7 +401,7 @@ def taught(folder: Path, teacher: ModelDir, labels: LabelDir, recipe: StudentRec
 
 
 def accuracy(model: ModelDir, rows: Sequence[Example] = TEST) -> float:
-    answers = predictor(model, device="cpu", threads=1)(rows)
+    answers = predictor(model, compute=Compute(device="cpu", threads=1))(rows)
     right = [
         tag == gold
         for answer, row in zip(answers, rows, strict=True)
@@ -533,7 +533,7 @@ def test_every_family_reloads_and_exports(family: str, make: Any, tmp_path: Path
     assert np.allclose(
         expected, logits_of(TEST, TorchRun(source.load()), source.load_tokenizer(), max_length=64, task="tagging")
     )
-    answers = predictor(exported, device="cpu", threads=1)(TEST)
+    answers = predictor(exported, compute=Compute(device="cpu", threads=1))(TEST)
     tags = [TAGS[tag] for tag in expected.argmax(axis=1)]
     assert [tag for answer in answers for tag in answer["tags"]] == tags
 
@@ -541,13 +541,17 @@ def test_every_family_reloads_and_exports(family: str, make: Any, tmp_path: Path
 def test_the_bilstm_reloads_and_exports(bilstm: ModelDir, tmp_path: Path) -> None:
     exported = export(bilstm, tmp_path / "onnx")
     assert exported.config["architectures"] == ["BertForTokenClassification"]
-    assert predictor(exported, threads=1)([*TEST, LONG]) == predictor(bilstm, device="cpu", threads=1)([*TEST, LONG])
+    assert predictor(exported, compute=Compute(threads=1))([*TEST, LONG]) == predictor(
+        bilstm, compute=Compute(device="cpu", threads=1)
+    )([*TEST, LONG])
     remote = AutoModelForTokenClassification.from_pretrained(bilstm.path, trust_remote_code=True)
     assert type(remote).__name__ == "BiLSTMForTokenClassification"
 
 
 def test_int8_is_checked_on_words(student: ModelDir, tmp_path: Path) -> None:
-    made = quantize(student, tmp_path / "int8", validation=[*VALIDATION, LONG], threads=1)
+    made = quantize(
+        student, tmp_path / "int8", data=LabelledData(validation=[*VALIDATION, LONG]), compute=Compute(threads=1)
+    )
     assert made.manifest is not None and made.task == "tagging"
     check = made.manifest.notes["check"]
     assert made.manifest.metrics[0]["rows"] == 31 and check["agreement"] > 0.9

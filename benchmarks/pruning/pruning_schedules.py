@@ -180,7 +180,7 @@ class Study:
             np.savez(
                 kept,
                 **{
-                    name: teacher_logits(teacher, rows, threads=1, device="cpu", max_length=64)
+                    name: teacher_logits(teacher, rows, compute=Compute(device="cpu", threads=1), max_length=64)
                     for name, rows in (("taught", taught), ("measured", measured))
                 },
             )

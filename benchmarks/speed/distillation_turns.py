@@ -117,7 +117,9 @@ class Ours:
         if len(pool) < wanted:
             raise CompressError(f"{unlabeled} has {len(pool)} rows and {wanted} are needed; use fewer --rounds")
         random.Random(seed).shuffle(pool)
-        plan = plan_for(model, tokenizer, device="cpu", threads=threads, max_length=TRAINING.max_length)
+        plan = plan_for(
+            model, tokenizer, compute=Compute(device="cpu", threads=threads), max_length=TRAINING.max_length
+        )
         run = start_runtime(plan, model, scratch)
         logits = logits_of(pool, run, tokenizer, max_length=plan.max_length)
         loaded: Any = model.load()

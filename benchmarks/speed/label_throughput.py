@@ -22,6 +22,7 @@ from pathlib import Path
 from compress.data import Example, open_source
 from compress.host import describe_host, library_versions
 from compress.inference.batching import logits_of
+from compress.inference.compute import Compute
 from compress.inference.timing import speedup, throughput
 from compress.labelling.label import plan_for, start_runtime
 from compress.labelling.label_dir import read_shard, write_shard
@@ -105,11 +106,11 @@ def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Candidate], d
     startup_s = {"pipeline, batch 1 (default)": time.perf_counter() - started}
     started = time.perf_counter()
     tokenizer = model.load_tokenizer()
-    plan = plan_for(model, tokenizer, device="cpu", threads=0, max_length=0)
+    plan = plan_for(model, tokenizer, compute=Compute(device="cpu", threads=0), max_length=0)
     run = start_runtime(plan, model, scratch)
     startup_s["compress label"] = time.perf_counter() - started
     started = time.perf_counter()
-    in_bf16 = plan_for(model, tokenizer, device="cpu", threads=0, max_length=0, precision="bfloat16")
+    in_bf16 = plan_for(model, tokenizer, compute=Compute(device="cpu", threads=0), max_length=0, precision="bfloat16")
     fast = start_runtime(in_bf16, model, scratch)
     startup_s["compress label, bfloat16"] = time.perf_counter() - started
 

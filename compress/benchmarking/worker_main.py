@@ -118,7 +118,9 @@ class RequestHandler:
         own_torch = "torch" in sys.modules and not getattr(module, "ENVIRONMENT", "")
         if module.OPENS == "torch" if hasattr(module, "OPENS") else own_torch:
             # 140 MB of code that are no part of a model
-            importlib.import_module("compress.models.modeling.registration")
+            from compress.models.modeling.registration import register_models
+
+            register_models()  # imports 140 MB of code that are no part of a model
         characters = (len(row.text) + len(row.text_pair or "") for row in self.examples)
         self.sizes = tokens.lengths(self.examples) if tokens else list(characters)
         self.memory_before = reset_peak_memory()

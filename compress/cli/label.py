@@ -39,10 +39,12 @@ def command(
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
     pool = options.open_pool(unlabeled, settings, rows=rows or 0)
     assert pool is not None  # click requires at least one file
+    from compress.inference.compute import Compute
     from compress.labelling.label import label
 
     options.forget_columns(settings)
-    made = label(teacher, pool, output, max_length=max_length or 0, **settings)
+    compute = Compute(settings.pop("device"), settings.pop("threads"))
+    made = label(teacher, pool, output, compute=compute, max_length=max_length or 0, **settings)
     if not quiet:
         plan = made.manifest.notes
         click.echo(

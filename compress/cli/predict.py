@@ -41,6 +41,7 @@ def command(
     if bool(data) == bool(texts):
         raise CompressError("predict needs either TEXT arguments or --data FILE")
     from compress.data import Example
+    from compress.inference.compute import Compute
     from compress.inference.predict import predictor
 
     rows: Iterable[Any] = [Example(text) for text in texts]
@@ -48,11 +49,11 @@ def command(
         pool = options.open_pool([data], chosen)
         assert pool is not None
         rows = pool
-    answers = predictor(model, device=device, threads=threads)
+    predict = predictor(model, compute=Compute(device, threads))
     for chunk in _chunks(iter(rows)):
-        for example, answer in zip(chunk, answers(chunk), strict=True):
+        for example, prediction in zip(chunk, predict(chunk), strict=True):
             pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
-            click.echo(json.dumps({**answer, "text": example.text, **pair}, ensure_ascii=False))
+            click.echo(json.dumps({**prediction, "text": example.text, **pair}, ensure_ascii=False))
 
 
 def _chunks(rows: Iterator[Any]) -> Iterator[list[Any]]:

@@ -41,17 +41,40 @@ from compress.cli import options
 @options.threads
 @options.force
 @options.verbosity
-def command(model: str, train: str | None, validation: str | None, output: str, quiet: bool, **settings: Any) -> None:
+def command(
+    model: str,
+    train: str | None,
+    validation: str | None,
+    output: str,
+    force: bool,
+    quiet: bool,
+    progress: Any,
+    **settings: Any,
+) -> None:
     """Quantize weights to int8, accepted only if accurate and faster.
 
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
     """
-    train_rows = options.read_labelled(train, "train", settings)
-    rows = options.read_labelled(validation, "validation", settings)
+    rows = {
+        role: options.read_labelled(path, role, settings)
+        for role, path in (("train", train), ("validation", validation))
+    }
+    from compress.data import LabelledData
+    from compress.inference.compute import Compute
     from compress.quantization.quantize import quantize
+    from compress.quantization.settings import Quantization
 
-    options.forget_columns(settings)
-    made = quantize(model, output, train=train_rows, validation=rows or None, **settings)
+    made = quantize(
+        model,
+        output,
+        quantization=Quantization(
+            settings["method"], keep_fp32=settings["keep_fp32"], max_accuracy_drop=settings["max_accuracy_drop"]
+        ),
+        data=LabelledData(**rows, metric=settings["metric"], drop_overlap=settings["drop_overlap"]),
+        compute=Compute(settings["device"], settings["threads"]),
+        force=force,
+        progress=progress,
+    )
     options.show_result(made)
     if not quiet and made.manifest:
         for note, value in made.manifest.notes.items():

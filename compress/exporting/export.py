@@ -1,4 +1,4 @@
-"""Stage: a torch model becomes an ONNX directory with a fused fp32 graph."""
+"""Export stage: write the fused fp32 ONNX graph of a torch model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
 from compress.errors import CompressError
+from compress.inference.opening import open_runtime
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import TAGGER, is_tagger
@@ -156,7 +157,7 @@ def check_parity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, wor
     """
     import torch
 
-    run = plugins.find("runtimes", "onnxruntime").function(working, threads=1, device="cpu")
+    run = open_runtime(working, threads=1)
     limit = maximum_length(tokenizer, model.config.to_dict())
     worst = 0.0
     for rows, length in PARITY_SHAPES:

@@ -1,4 +1,4 @@
-"""Logits for many rows with hardly any padding: rows of like length share a batch, whatever runs the model.
+"""Batched inference in any runtime: rows of similar length share a batch, so that little is padded.
 
 A run function takes token arrays to logits. It may carry two things beside: ``device_ms``, the time of its last call on
 the card alone, and ``prepare_shapes(rows, length)``, which does beforehand what the first batches of so many rows, of

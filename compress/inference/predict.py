@@ -1,4 +1,4 @@
-"""Stage: use a model, torch or ONNX, in the runtime that opens its directory."""
+"""Predict with a model directory, torch or ONNX: labels and probabilities, scores, or tags of words."""
 
 from __future__ import annotations
 
@@ -8,34 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from compress import plugins
 from compress.data import Example
 from compress.data.tokenization import maximum_length
 from compress.data.word_alignment import by_sentence, word_counts
 from compress.inference.batching import logits_of
-from compress.inference.cores import available_cores
+from compress.inference.compute import Compute, resolve_device
+from compress.inference.opening import open_runtime
 from compress.models.model_dir import ModelDir
 
-Answer = dict[str, Any]
+Prediction = dict[str, Any]
 
 
 def predictor(
-    model: ModelDir | str | Path, *, device: str = "auto", threads: int = 0
-) -> Callable[[Sequence[Example]], list[Answer]]:
-    """Return a function from examples to answers.
+    model: ModelDir | str | Path, *, compute: Compute = Compute()
+) -> Callable[[Sequence[Example]], list[Prediction]]:
+    """Return a function from examples to predictions.
 
-    An answer is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words", "tags",
+    A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words", "tags",
     "probabilities"}``, one tag a word, null for a word that was cut off.
     """
-    from compress.inference.compute import resolve_device
-
     opened = ModelDir.open(model)
-    start = plugins.find("runtimes", "onnxruntime" if opened.is_onnx else "torch").function
-    run = start(opened.path, threads=threads or len(available_cores()), device=resolve_device(device))
+    run = open_runtime(opened.path, threads=compute.threads, device=resolve_device(compute.device))
     tokenizer = opened.load_tokenizer()
     limit = maximum_length(tokenizer, opened.config)
 
-    def answers(examples: Sequence[Example]) -> list[Answer]:
+    def predict(examples: Sequence[Example]) -> list[Prediction]:
         logits = logits_of(examples, run, tokenizer, max_length=limit, task=opened.task)
         if opened.task == "regression":
             return [{"score": round(float(row[0]), 4)} for row in logits]
@@ -48,10 +45,10 @@ def predictor(
             {"label": opened.labels[row.argmax()], "probability": round(float(row.max()), 4)} for row in probabilities
         ]
 
-    return answers
+    return predict
 
 
-def _tagged(example: Example, probabilities: np.ndarray, labels: Sequence[str]) -> Answer:
+def _tagged(example: Example, probabilities: np.ndarray, labels: Sequence[str]) -> Prediction:
     known = [not np.isnan(row).any() for row in probabilities]
     best = [row.argmax() for row in probabilities]
     return {

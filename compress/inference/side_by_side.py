@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compress import plugins
 from compress.data.examples import Example
 from compress.data.tokenization import TokenLists, encode, maximum_length, pad
 from compress.inference.batching import Run
+from compress.inference.opening import open_runtime
 from compress.inference.timing import draw_batches, percentiles, speedup
 from compress.models.model_dir import ModelDir
 
@@ -97,7 +97,7 @@ def _timed(
         tokenizer = model.load_tokenizer()
         padding_ids[name] = tokenizer.pad_token_id or 0
         tokens[name] = encode(tokenizer, examples[:ROWS], maximum_length(tokenizer, model.config))
-        runs[name] = plugins.find("runtimes", runtime).function(directory, threads=threads, device="cpu")
+        runs[name] = open_runtime(directory, runtime, threads=threads)
     found = []
     for batch_size in batch_sizes:
         samples = take_turns(runs, tokens, padding_ids, batch_size)

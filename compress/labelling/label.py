@@ -1,4 +1,4 @@
-"""Stage: run the teacher once over unlabelled text and keep its logits."""
+"""Labelling stage: run the teacher once over unlabelled text and store its logits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compress import plugins
 from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
 from compress.data.tokenization import maximum_length, tokenizer_sha256
 from compress.data.word_alignment import by_sentence, word_counts
 from compress.errors import CompressError
+from compress.exporting.export import export, exporter_for
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
+from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
+from compress.inference.opening import open_runtime
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, shard_is_done, write_shard
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
@@ -51,8 +53,7 @@ def label(
     unlabeled: TextSource,
     output: str | Path,
     *,
-    device: str = "auto",
-    threads: int = 0,
+    compute: Compute = Compute(),
     max_length: int = 0,
     precision: str = "float32",
     force: bool = False,
@@ -66,8 +67,6 @@ def label(
     Args:
         teacher: a classifier or a tagger, torch or ONNX. A tagger reads a text as words with spaces between them.
         unlabeled: texts or pairs; streamed, never held in memory whole.
-        device: ``cpu``, ``cuda``, or ``auto`` for cuda where there is one.
-        threads: 0 for one a core.
         max_length: tokens a text is cut to; 0 for as many as the teacher can read.
         precision: ``float32``, or ``bfloat16`` in torch: several times faster on hardware made for it, and logits
             that differ in the third digit, which is far less than a student differs.
@@ -76,14 +75,14 @@ def label(
     settings = {
         "sources": sorted(map(str, unlabeled.identity)),
         "name": unlabeled.name,
-        "device": device,
-        "threads": threads,
+        "device": compute.device,
+        "threads": compute.threads,
         "max_length": max_length,
         "precision": precision,
     }
     with Stage.begin("label", output, parents={"teacher": model}, settings=settings, force=force) as stage:
         tokenizer = model.load_tokenizer()
-        plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length, precision=precision)
+        plan = plan_for(model, tokenizer, compute, max_length=max_length, precision=precision)
         plan = _kept_plan(stage.scratch, plan)
         record = {
             "teacher_sha256": model.sha256,
@@ -123,8 +122,7 @@ def teacher_logits(
     examples: Sequence[Example],
     *,
     labels: Sequence[LabelDir] = (),
-    device: str = "auto",
-    threads: int = 0,
+    compute: Compute = Compute(),
     max_length: int = 0,
 ) -> np.ndarray | list[np.ndarray]:
     """Return logits ``[N, C]`` in the order of the examples; the teacher runs for rows that ``labels`` lacks.
@@ -140,18 +138,18 @@ def teacher_logits(
     }
     missing = [example for example in examples if (example.text, example.text_pair) not in known]
     if missing:
-        fresh = _run_teacher(model, missing, device=device, threads=threads, max_length=max_length)
+        fresh = _run_teacher(model, missing, compute, max_length)
         known |= {(example.text, example.text_pair): row for example, row in zip(missing, fresh, strict=True)}
     ordered = [known[(example.text, example.text_pair)] for example in examples]
     return ordered if model.task == "tagging" else np.stack(ordered)
 
 
 def _run_teacher(
-    model: ModelDir, examples: Sequence[Example], *, device: str, threads: int, max_length: int
+    model: ModelDir, examples: Sequence[Example], compute: Compute, max_length: int
 ) -> np.ndarray | list[np.ndarray]:
     tokenizer = model.load_tokenizer()
     with tempfile.TemporaryDirectory() as scratch:
-        plan = plan_for(model, tokenizer, device=device, threads=threads, max_length=max_length)
+        plan = plan_for(model, tokenizer, compute, max_length=max_length)
         run = start_runtime(plan, model, Path(scratch))
         parts = [
             logits_of(examples[start : start + SHARD_ROWS], run, tokenizer, max_length=plan.max_length, task=model.task)
@@ -166,9 +164,6 @@ def choose_runtime(model: ModelDir, device: str) -> tuple[str, str]:
 
     torch on a GPU; on a CPU ONNX Runtime with fused attention where the model exports, else torch.
     """
-    from compress.exporting.export import exporter_for
-    from compress.inference.compute import resolve_device
-
     found = resolve_device(device)
     if model.is_onnx:
         return "onnxruntime", "cuda" if device == "cuda" else "cpu"
@@ -180,35 +175,31 @@ def choose_runtime(model: ModelDir, device: str) -> tuple[str, str]:
 def plan_for(
     model: ModelDir,
     tokenizer: PreTrainedTokenizerFast,
+    compute: Compute = Compute(),
     *,
-    device: str,
-    threads: int,
-    max_length: int,
+    max_length: int = 0,
     precision: str = "float32",
 ) -> Plan:
     """Return the plan that the fixed rule gives on this host."""
-    runtime, chosen_device = choose_runtime(model, device)
+    runtime, device = choose_runtime(model, compute.device)
     if precision == "bfloat16":
         if model.is_onnx:
             raise CompressError(f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32")
         runtime = "torch"
     limit = maximum_length(tokenizer, model.config)
-    return Plan(runtime, chosen_device, threads or len(available_cores()), min(max_length or limit, limit), precision)
+    threads = compute.threads or len(available_cores())
+    return Plan(runtime, device, threads, min(max_length or limit, limit), precision)
 
 
 def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
     """Load the model into the plan's runtime; an export that this needs lies in ``scratch`` and is reused."""
-    from compress.exporting.export import export
-
     directory = model.path
     if plan.runtime == "onnxruntime" and not model.is_onnx:
         directory = scratch / TEACHER_ONNX
         if not directory.is_dir():
             export(model, directory)
-    start = plugins.find("runtimes", plan.runtime).function
     precision = {"precision": plan.precision} if plan.runtime == "torch" else {}
-    run: Run = start(directory, threads=plan.threads, device=plan.device, **precision)
-    return run
+    return open_runtime(directory, plan.runtime, threads=plan.threads, device=plan.device, **precision)
 
 
 def _kept_plan(scratch: Path, plan: Plan) -> Plan:

@@ -1,4 +1,4 @@
-"""A label directory: what a teacher said about a pile of text, as Parquet shards with a manifest each.
+"""Label directory: texts with the logits of a teacher, as Parquet shards with a manifest each.
 
 A shard holds ``text``, ``text_pair`` (if any) and the teacher's raw logits ``[N, C]`` in float32; losses apply a
 temperature later. Those of a tagger are ``[W, C]`` for each text, in one list: word after word, not a number where it

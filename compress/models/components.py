@@ -1,4 +1,4 @@
-"""The parts of a sequence classifier by what they do, whatever its family calls them.
+"""Embeddings, layers and head of a sequence classifier by function, whatever its family calls them.
 
 A student of its teacher's own family is copied or projected name by name
 (:mod:`compress.training.architectures._projection`); one of another family starts from these parts. Shapes: V word

@@ -1,4 +1,4 @@
-"""Inputs that are no text but run through a model."""
+"""Random token ids to run a model on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 
 def example_inputs(model: PreTrainedModel, batch_size: int = 2, length: int = 8, seed: int = 0) -> dict[str, Tensor]:
-    """Return token ids and mask ``[B, T]`` that are no text but run through the model; no token is padding."""
+    """Return random token ids and the mask ``[B, T]``; no token is padding."""
     generator = torch.Generator().manual_seed(seed)
     vocabulary = getattr(model.config, "tokenizer_size", model.config.vocab_size)
     lowest = min(5, vocabulary - 1)  # 0 to 4 are padding and the other special tokens of every family

@@ -12,10 +12,10 @@ _HEAVY = re.compile(r"mm|matmul|linear|conv|attention|einsum|lstm|gru|rnn|cdist|
 
 
 def count_flops(model: Any, arrays: dict[str, np.ndarray]) -> float | None:
-    """Return the operations of one row of a batch, padding included.
+    """Return the FLOPs of one row of a batch, padding included.
 
     Args:
-        model: a torch model, on the processor.
+        model: a torch model, on the CPU.
         arrays: int64 token arrays ``[B, T]`` by input name, as a runtime takes them.
 
     Returns:
@@ -53,7 +53,7 @@ def count_flops(model: Any, arrays: dict[str, np.ndarray]) -> float | None:
 
 
 def _lstm(module: Any, inputs: Any) -> int:
-    """Return the operations of an LSTM: of each token and direction, four gates of its input and its last state."""
+    """Return the FLOPs of an LSTM: of each token and direction, four gates of its input and its last state."""
     packed = hasattr(inputs, "batch_sizes")
     tokens = len(inputs.data) if packed else inputs.shape[0] * inputs.shape[1]
     directions = 2 if module.bidirectional else 1

@@ -1,4 +1,4 @@
-"""Use a model with fixed weights."""
+"""Freeze the weights of a model, or unfreeze all of them, for the length of a block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def fixed_weights(model: PreTrainedModel, *, learning: bool = False) -> Iterator[None]:
-    """Put a model into eval mode and let all, or (``learning``) none, of its weights go without a gradient; undo it."""
+    """Put a model into eval mode with all its weights frozen, or (``learning``) none; restore both afterwards."""
     was_training = model.training
     wanted = [parameter.requires_grad for parameter in model.parameters()]
     model.eval().requires_grad_(learning)

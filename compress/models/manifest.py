@@ -6,13 +6,9 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compress.errors import CompressError
-
-if TYPE_CHECKING:
-    pass
-
 
 MANIFEST_NAME = "compress.json"
 WEIGHTS_NAME = "model.safetensors"

@@ -1,11 +1,11 @@
-"""The model card: the manifest in words, as the README.md of a model directory."""
+"""Model card: the manifest as Markdown, the README.md of a model directory."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from compress.models.manifest import PACKED_NAME
+from compress.models.manifest import ONNX_NAME, PACKED_NAME
 from compress.models.modeling import AUTO_CLASSES, CLASSIFIER
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def model_card(manifest: Manifest) -> str:
     opened = AUTO_CLASSES.get(manifest.task, CLASSIFIER)
     lines = [
         "---",
-        "library_name: " + ("onnx" if "model.onnx" in manifest.files else "transformers"),
+        "library_name: " + ("onnx" if ONNX_NAME in manifest.files else "transformers"),
         f"pipeline_tag: {PIPELINES.get(manifest.task, 'text-classification')}",
         "tags: [compress, " + manifest.stage + "]",
         "---",
@@ -56,27 +56,12 @@ def model_card(manifest: Manifest) -> str:
         recipe = json.dumps(manifest.recipe, indent=2, sort_keys=True, ensure_ascii=False)
         lines += ["", "## Recipe, as it was resolved", "", "```json", recipe, "```"]
     if PACKED_NAME in manifest.files:
-        return "\n".join(
-            [
-                *lines,
-                "",
-                "## Use",
-                "",
-                "```python",
-                "import compress",
-                "model, tokenizer = compress.load(DIRECTORY)  # unpacks to float32",
-                "```",
-                "",
-            ]
-        )
-    lines += [
-        "",
-        "## Use",
-        "",
-        "```python",
-        f"from transformers import {opened}, AutoTokenizer",
-        "import compress.training.architectures  # only needed for model types of compress",
-        "```" if "model.onnx" not in manifest.files else "# or open model.onnx with onnxruntime\n```",
-        "",
-    ]
-    return "\n".join(lines)
+        use = ["import compress", "model, tokenizer = compress.load(DIRECTORY)  # unpacks to float32"]
+    else:
+        use = [
+            f"from transformers import {opened}, AutoTokenizer",
+            "import compress",
+            "compress.register_models()  # only needed for model types of compress",
+            *(["# or open model.onnx with onnxruntime"] if ONNX_NAME in manifest.files else []),
+        ]
+    return "\n".join([*lines, "", "## Use", "", "```python", *use, "```", ""])

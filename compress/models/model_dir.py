@@ -170,10 +170,11 @@ class ModelDir:
                 f"{self.path} is an ONNX model, which cannot be trained or pruned; "
                 "use the directory it was exported from"
             )
-        import compress.models.modeling.registration  # noqa: F401  registers the model types of this project
+        from compress.models.modeling.registration import register_models
         from compress.progress import quiet_libraries
 
         quiet_libraries()
+        register_models()
         if self.is_packed:
             from compress.models.packed_weights import load_packed
 

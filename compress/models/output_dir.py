@@ -1,4 +1,4 @@
-"""What a stage writes: a directory that appears whole or not at all, and can be resumed until then."""
+"""Output directory of a stage: written beside its final place, renamed when complete, resumable until then."""
 
 from __future__ import annotations
 

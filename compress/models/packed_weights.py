@@ -1,7 +1,7 @@
-"""Weights of few bits on disk: codes packed without gaps, beside the least number and the step of each group.
+"""File format of packed weights: codes of few bits without gaps, with the offset and the step of each group.
 
-There is no kernel that computes with such weights on a processor: opening a packed model unpacks it to float32, which
-gives exactly the rounded weights that were packed. What is small is the file.
+No CPU kernel computes with such weights: opening a packed model unpacks it to float32, which gives exactly the rounded
+weights that were packed. Packing makes the file smaller, not inference faster.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def load_packed(directory: Path, task: str) -> PreTrainedModel:
         model.load_state_dict(read_packed(directory))
     except RuntimeError as error:
         raise CompressError(f"{directory} cannot be loaded: {str(error).splitlines()[0]}") from None
-    return model.float().eval()
+    model.float()
+    return model.eval()
 
 
 def _unpacked(codes: Tensor, low: Tensor, step: Tensor, bits: int, shape: list[int], rows_per_group: int) -> Tensor:

@@ -29,7 +29,9 @@ def load_classifier(encoder: ModelDir, labels: Sequence[str], task: str) -> PreT
     """
     from transformers import AutoConfig
 
-    import compress.models.modeling.registration  # noqa: F401  registers the model types of this project
+    from compress.models.modeling.registration import register_models
+
+    register_models()
 
     config = AutoConfig.from_pretrained(
         encoder.path,

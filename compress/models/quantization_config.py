@@ -1,4 +1,4 @@
-"""What a model's config says of the quantization that the model was trained for."""
+"""Keys of ``config.json`` for the quantization that a model was trained for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
-# Keys of config.json. They say what a model was trained to bear, and travel with it to the quantizers.
+# Keys of config.json. Quantizers read them.
 ACTIVATION_RANGES = "activation_ranges"  # linear module -> largest magnitude of its inputs
 WEIGHT_BITS = "weight_bits"  # linear or embedding module -> bits of its weight
 WEIGHT_GROUPS = "weight_groups"  # how many groups of rows a weight has at most

@@ -1,4 +1,4 @@
-"""What quantization computes: numbers become the nearest of ``2**bits`` or so evenly spaced ones.
+"""Uniform quantization: round numbers to the nearest of about ``2**bits`` evenly spaced levels.
 
 Gradients pass as if nothing had been rounded (the straight-through estimator, Bengio et al. 2013, arXiv:1308.3432).
 """

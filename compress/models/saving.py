@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-import compress.models.modeling.registration  # noqa: F401  makes save_pretrained copy the modelling file of our own types
 from compress.models.dummy_inputs import example_inputs
 from compress.models.manifest import Manifest
 from compress.models.modeling import auto_class, input_names
+from compress.models.modeling.registration import register_models
 from compress.models.output_dir import finish
 from compress.models.prunable_units import ffn_widths, has_units, heads_per_layer, kept_layers
 
@@ -26,6 +26,7 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, direc
     A model of one of our own types also gets its modelling file and an ``auto_map``, so that
     ``from_pretrained(directory, trust_remote_code=True)`` opens it where ``compress`` is not installed.
     """
+    register_models()  # makes save_pretrained copy the modelling file of our own types
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     _name_inputs(Path(directory), tokenizer, input_names(model))

@@ -86,9 +86,7 @@ class Recovery:
         @cache
         def training_data() -> TrainingData:
             own = [labels for labels in rows.pool.labels if labels.teacher_sha256 == source.sha256] if rows.pool else []
-            logits = teacher_logits(
-                source, rows.train.examples, labels=own, device=compute.device, threads=compute.threads
-            )
+            logits = teacher_logits(source, rows.train.examples, compute=compute, labels=own)
             return TrainingData(rows.pool, replace(rows.train, logits=logits), hold_out=not rows.validation.examples)
 
         selection = None

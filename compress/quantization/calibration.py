@@ -1,4 +1,4 @@
-"""What a quantizer learns of a torch model from training rows: ranges of activations, and which layers bear least."""
+"""Calibration on training rows: ranges of activations, and the sensitivity of each layer."""
 
 from __future__ import annotations
 

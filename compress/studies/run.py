@@ -24,6 +24,7 @@ from compress.progress import Progress, silent
 from compress.pruning.prune import CURVE_NAME, PruningData, prune
 from compress.pruning.recovery import RECOVERY
 from compress.quantization.quantize import default_method, needs_training_rows, quantize
+from compress.quantization.settings import Quantization
 from compress.recipes import (
     StudentRecipe,
     StudyPrune,
@@ -150,28 +151,11 @@ class Study:
     controls: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def hardware(self) -> dict[str, Any]:
-        """The arguments of every stage that computes."""
-        return {"device": self.compute.device, "threads": self.compute.threads}
-
-    @property
     def labelled(self) -> LabelledData:
         return LabelledData(self.rows.train, self.rows.validation, self.recipe.benchmark.metric or None)
 
     def _training(self, data: LabelledData | DistillationData, seed: int) -> dict[str, Any]:
         return {"data": data, "compute": replace(self.compute, seed=seed), "progress": self.progress}
-
-    @property
-    def fitting(self) -> dict[str, Any]:
-        """The arguments of every stage that trains."""
-        return {
-            **self.hardware,
-            "train": self.rows.train,
-            "validation": self.rows.validation,
-            "metric": self.recipe.benchmark.metric or None,
-            "seed": self.recipe.seed,
-            "quiet": self.quiet,
-        }
 
     @property
     def spent(self) -> dict[str, str]:
@@ -226,14 +210,14 @@ class Study:
     def labels(self, teacher: ModelDir) -> LabelDir:
         """Label the pool."""
         inputs = self._pool_inputs(teacher)
-        make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, **self.hardware)
+        make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, compute=self.compute)
         return LabelDir.open(self.stages.make("labels", inputs, make))
 
     def train_labels(self, teacher: ModelDir) -> LabelDir:
         """Label the gold rows once for all students."""
         inputs = {"teacher": teacher.sha256, "train": describe_rows({"train": self.rows.train})}
         source = ExampleSource(self.rows.train, "train")
-        make = partial(label, teacher, source, progress=self.progress, **self.hardware)
+        make = partial(label, teacher, source, progress=self.progress, compute=self.compute)
         return LabelDir.open(self.stages.make("train-labels", inputs, make))
 
     def variant_labels(self, teacher: ModelDir, student: StudentRecipe) -> tuple[LabelDir, ...]:
@@ -253,7 +237,7 @@ class Study:
                 held_out=frozenset(map(row_key, chain(self.rows.validation, self.rows.test))),
                 originals=False,
             )
-            return label(teacher, variants, path, progress=self.progress, **self.hardware)
+            return label(teacher, variants, path, progress=self.progress, compute=self.compute)
 
         return (LabelDir.open(self.stages.make(f"{student.name}-variants-labels", inputs, make)),)
 
@@ -332,20 +316,23 @@ class Study:
         """Quantize a model as it was trained to be, or by another method."""
         chosen = method or default_method(model)
         # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
-        conditions: dict[str, Any] = {
-            "metric": self.recipe.benchmark.metric or None,
-            "threads": self.recipe.benchmark.thread_counts[0],
-        }
-        if method or keep_fp32:
-            conditions |= {"method": method, "keep_fp32": keep_fp32}
+        metric, threads = self.recipe.benchmark.metric or None, self.recipe.benchmark.thread_counts[0]
         train = self.rows.train if needs_training_rows(model, method, keep_fp32) else ()
         inputs = {
             "model": model.sha256,
             "validation": describe_rows({"validation": self.rows.validation}),
             **({"train": describe_rows({"train": train})} if train else {}),
-            **conditions,
+            "metric": metric,
+            "threads": threads,
+            **({"method": method, "keep_fp32": keep_fp32} if method or keep_fp32 else {}),
         }
-        make = partial(quantize, model, train=train, validation=self.rows.validation, **conditions)
+        make = partial(
+            quantize,
+            model,
+            quantization=Quantization(method, keep_fp32=keep_fp32),
+            data=LabelledData(train, self.rows.validation, metric),
+            compute=Compute(threads=threads),
+        )
         return self.stages.make(f"{name}-{'packed' if chosen == 'packed' else 'int8'}", inputs, make)
 
     def measured(self, teacher: ModelDir, models: Sequence[ModelDir]) -> Path:

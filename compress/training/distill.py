@@ -162,13 +162,16 @@ def distill(
         if recipe.augmentation and unlabeled:
             held_out = frozenset(map(row_key, validation))
             pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=held_out)
-        where: dict[str, Any] = {"device": compute.device, "threads": compute.threads}
         if unlabeled and not options.control:
             folder = stage.scratch / POOL_FOLDER
-            made = LabelDir.open(folder) if folder.is_dir() else label(model, pool, folder, progress=progress, **where)
+            made = (
+                LabelDir.open(folder)
+                if folder.is_dir()
+                else label(model, pool, folder, compute=compute, progress=progress)
+            )
             pool = LabelledPool((made,))
         if train and not options.control:
-            gold = replace(gold, logits=teacher_logits(model, train, labels=label_dirs, **where))
+            gold = replace(gold, logits=teacher_logits(model, train, labels=label_dirs, compute=compute))
         control_seed = compute.seed if options.control else None
         plan = _plan(pool, gold, selecting, recipe, model.task, labelled.metric, control_seed)
         set_seed(compute.seed)

@@ -17,6 +17,7 @@ import torch
 
 from compress.data import TextSource, content_sha256, open_source
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling.label import choose_runtime, label, plan_for, teacher_logits
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir
@@ -82,7 +83,9 @@ def test_rows_keep_their_order_and_get_the_teachers_logits(teacher: Path, tmp_pa
 def test_the_fastest_runtime_agrees_with_torch(kind: str, tmp_path: Path) -> None:
     directory = torch_directory(kind)
     assert choose_runtime(directory, "cpu") == ("onnxruntime", "cpu")
-    made = label(onnx_directory(kind), pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels", threads=1)
+    made = label(
+        onnx_directory(kind), pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels", compute=Compute(threads=1)
+    )
     assert made.manifest.notes["runtime"] == "onnxruntime"
     rows = list(made)
     expected = reference(directory.path, [(e.text,) for e, _ in rows])
@@ -90,7 +93,9 @@ def test_the_fastest_runtime_agrees_with_torch(kind: str, tmp_path: Path) -> Non
 
 
 def test_a_torch_teacher_is_exported_for_labelling_and_the_export_is_not_kept(teacher: Path, tmp_path: Path) -> None:
-    made = label(teacher, pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels", device="cpu", threads=1)
+    made = label(
+        teacher, pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels", compute=Compute(device="cpu", threads=1)
+    )
     assert made.manifest.notes["runtime"] == "onnxruntime"
     assert sorted(tree(made.path)) == ["compress.json", "shard-00000.json", "shard-00000.parquet"]
     assert not (tmp_path / ".labels.partial").exists()
@@ -98,7 +103,7 @@ def test_a_torch_teacher_is_exported_for_labelling_and_the_export_is_not_kept(te
 
 def test_the_manifest_says_how_and_from_what(teacher: Path, tmp_path: Path, small_shards: None) -> None:
     source = pool(text_file(tmp_path / "pool.txt"))
-    made = LabelDir.open(label(teacher, source, tmp_path / "labels", threads=1, max_length=16).path)
+    made = LabelDir.open(label(teacher, source, tmp_path / "labels", compute=Compute(threads=1), max_length=16).path)
     opened = ModelDir.open(teacher)
     assert made.rows == ROWS and made.teacher_sha256 == opened.sha256
     assert made.manifest.labels == opened.labels
@@ -148,7 +153,7 @@ def test_a_regression_has_one_logit(tmp_path: Path, small_shards: None) -> None:
 
 def test_bfloat16_on_request_is_close_and_recorded(teacher: Path, tmp_path: Path, small_shards: None) -> None:
     source = pool(text_file(tmp_path / "pool.txt", 20))
-    made = label(teacher, source, tmp_path / "half", precision="bfloat16", threads=1)
+    made = label(teacher, source, tmp_path / "half", compute=Compute(threads=1), precision="bfloat16")
     assert made.manifest.notes["precision"] == "bfloat16" and made.manifest.notes["runtime"] == "torch"
     logits = np.stack([logits for _, logits in made])
     difference = np.abs(logits - reference(teacher, [(e.text,) for e in made.examples()]))
@@ -160,7 +165,7 @@ def test_bfloat16_on_request_is_close_and_recorded(teacher: Path, tmp_path: Path
 @pytest.mark.parametrize(("given", "used"), [(0, 64), (16, 16), (500, 64)])
 def test_texts_are_cut_to_what_the_teacher_can_read(given: int, used: int, teacher: Path, tmp_path: Path) -> None:
     opened = ModelDir.open(teacher)
-    plan = plan_for(opened, opened.load_tokenizer(), device="cpu", threads=1, max_length=given)
+    plan = plan_for(opened, opened.load_tokenizer(), compute=Compute(device="cpu", threads=1), max_length=given)
     assert plan.max_length == used
 
 
@@ -276,6 +281,7 @@ import torch, transformers, pyarrow.parquet, compress.models.saving, compress.in
 from compress.data import open_source
 
 teacher, text, folder, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 plan = label_module.plan_for
 label_module.plan_for = lambda *given, **named: replace(plan(*given, **named), shard_rows=8)
@@ -313,7 +319,8 @@ def start(output, operations=0):
         try:
             if operations:
                 kill_after(operations)
-            label_module.label(teacher, open_source(text, role="unlabeled", labelled=False), output, threads=1)
+            source = open_source(text, role="unlabeled", labelled=False)
+            label_module.label(teacher, source, output, compute=Compute(threads=1))
             code = 0
         except BaseException:
             traceback.print_exc()

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("on_torch")
 
 def test_all_removals_in_one_command_and_one_recovery(teacher: Path, tmp_path: Path) -> None:
     corpus = [Example(row.text) for row in validation_rows()[:6]]
-    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
+    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))
     made = pruned(
         teacher,
         tmp_path / "small",

@@ -10,6 +10,7 @@ import pytest
 
 from compress.data import Example
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.labelling.label import label
 from tests.support.pruning import pruned
 from tests.support.tiny import bilstm, classifier, onnx_directory, write
@@ -110,7 +111,7 @@ def test_combinations_that_cannot_be(family: str, options: dict[str, Any], messa
 
 def test_labels_without_recovery_or_of_another_teacher(teacher: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", classifier("bert", seed=9))
-    labels = label(other, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
+    labels = label(other, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))
     with pytest.raises(CompressError, match="--labels is for recovery"):
         pruned(teacher, tmp_path / "out", labels=[labels])
     with pytest.raises(CompressError, match="which is neither tiny-bert nor its teacher"):

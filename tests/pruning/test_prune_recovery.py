@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from compress.data import Example
+from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.models.model_dir import load
 from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def test_recovery_changes_the_weights_but_not_the_heads(teacher: Path, tmp_path: Path) -> None:
-    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
+    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))
     plain = pruned(teacher, tmp_path / "plain")
     made = pruned(teacher, tmp_path / "small", recover=2.0, labels=[labels], training=replace(TRAINING, epochs=9.0))
     assert kept_heads(load(made.path)[0]) == kept_heads(load(plain.path)[0])
@@ -38,7 +39,7 @@ def test_recovery_changes_the_weights_but_not_the_heads(teacher: Path, tmp_path:
 
 
 def test_recovery_brings_the_pruned_model_nearer_to_the_whole_one(teacher: Path, tmp_path: Path) -> None:
-    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
+    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))
     plain = pruned(teacher, tmp_path / "plain", "4")
     longer = replace(TRAINING, learning_rate=2e-3, evaluations=1)
     made = pruned(teacher, tmp_path / "small", "4", recover=10.0, labels=[labels], training=longer)

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from compress.inference.compute import Compute
 from compress.inference.predict import predictor
 from compress.models.model_dir import ModelDir
 from compress.reporting.pruning_page import view
@@ -26,7 +27,7 @@ def test_the_curve_as_csv_and_picture(teacher: Path, tmp_path: Path) -> None:
     assert {row["metric"] for row in rows} == {"accuracy"} and {row["recovered"] for row in rows} == {"False"}
 
     def accuracy(directory: Path) -> float:
-        answers = predictor(directory, device="cpu", threads=1)(validation_rows())
+        answers = predictor(directory, compute=Compute(device="cpu", threads=1))(validation_rows())
         return sum(a["label"] == row.label for a, row in zip(answers, validation_rows(), strict=True)) / 16
 
     assert float(rows[0]["value"]) == accuracy(teacher)

@@ -14,12 +14,14 @@ import onnx
 import pytest
 
 from compress import plugins
+from compress.data import LabelledData
 from compress.data.examples import Example
 from compress.data.fingerprints import describe_rows
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.exporting.onnx_graph import operator_counts
 from compress.inference.batching import logits_of
+from compress.inference.compute import Compute
 from compress.inference.timing import Ratio
 from compress.models.manifest import Manifest, file_sha256
 from compress.models.model_dir import ModelDir
@@ -27,6 +29,7 @@ from compress.models.output_dir import finish
 from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
 from compress.quantization.quantize import quantize
+from compress.quantization.settings import Quantization
 from tests.support.tiny import (
     LABELS,
     PRUNABLE,
@@ -139,7 +142,12 @@ def test_without_validation_int8_is_marked_unchecked(kind: str, tmp_path: Path) 
 def test_int8_that_passes_is_kept(tmp_path: Path, faster: None) -> None:
     source = onnx_directory("bert")
     rows = labelled_by(source.path)
-    made = quantize(source, tmp_path / "int8", validation=rows, max_accuracy_drop=10, min_agreement=0.8)
+    made = quantize(
+        source,
+        tmp_path / "int8",
+        quantization=Quantization(max_accuracy_drop=10, min_agreement=0.8),
+        data=LabelledData(validation=rows),
+    )
     assert made.manifest is not None
     notes = made.manifest.notes
     assert notes["precision"] == "int8" and notes["checked"] is True and "reason" not in notes
@@ -177,7 +185,7 @@ def test_int8_that_fails_becomes_fp32(
 ) -> None:
     monkeypatch.setattr(plugins.find("quantizers", "onnx-dynamic").load(), "quantize", broken)
     source = torch_directory("bert")
-    made = quantize(source, tmp_path / "made", validation=labelled_by(onnx_directory("bert").path))
+    made = quantize(source, tmp_path / "made", data=LabelledData(validation=labelled_by(onnx_directory("bert").path)))
     assert made.manifest is not None
     notes = made.manifest.notes
     assert notes["precision"] == "fp32"
@@ -188,7 +196,12 @@ def test_int8_that_fails_becomes_fp32(
 
 def test_int8_that_agrees_too_little_becomes_fp32(tmp_path: Path, faster: None) -> None:
     rows = labelled_by(onnx_directory("bert").path)
-    made = quantize(onnx_directory("bert"), tmp_path / "made", validation=rows, max_accuracy_drop=100, min_agreement=1)
+    made = quantize(
+        onnx_directory("bert"),
+        tmp_path / "made",
+        quantization=Quantization(max_accuracy_drop=100, min_agreement=1),
+        data=LabelledData(validation=rows),
+    )
     assert made.manifest is not None
     if made.manifest.notes["check"]["agreement"] < 1:
         assert "it agrees with fp32 on" in made.manifest.notes["reason"]
@@ -199,7 +212,12 @@ def test_int8_that_is_not_faster_becomes_fp32(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Judge, "time", lambda self, rows, size: SLOWER if size == 1 else Ratio(1.1, 1.0, 1.2))
     source = onnx_directory("pruned-bert")
     rows = labelled_by(source.path)
-    made = quantize(source, tmp_path / "made", validation=rows, max_accuracy_drop=50, min_agreement=0)
+    made = quantize(
+        source,
+        tmp_path / "made",
+        quantization=Quantization(max_accuracy_drop=50, min_agreement=0),
+        data=LabelledData(validation=rows),
+    )
     assert made.manifest is not None
     assert made.manifest.notes["precision"] == "fp32"
     assert "not faster on this host (x0.80 at batch size 1, x1.10 at batch size 32)" in made.manifest.notes["reason"]
@@ -208,7 +226,7 @@ def test_int8_that_is_not_faster_becomes_fp32(tmp_path: Path, monkeypatch: pytes
 
 def test_the_stopwatch_compares_both(tmp_path: Path) -> None:
     fp32 = onnx_directory("bilstm")
-    judge = Judge(fp32.path, fp32.path, tokenizer("bert"), fp32.config, threads=1)
+    judge = Judge(fp32, fp32.path, fp32.path, threads=1)
     ratio = judge.time(examples(), 1)
     assert 0.2 < ratio.value < 5 and ratio.low <= ratio.value <= ratio.high
 
@@ -216,7 +234,12 @@ def test_the_stopwatch_compares_both(tmp_path: Path) -> None:
 def test_regression_is_checked_by_correlation(tmp_path: Path, faster: None) -> None:
     model = write(tmp_path / "model", classifier("bert", labels=("score",)))
     rows = [replace(row, label=str(index % 5 / 2)) for index, row in enumerate(examples())]
-    made = quantize(model, tmp_path / "made", validation=rows, max_accuracy_drop=100, min_agreement=0.5)
+    made = quantize(
+        model,
+        tmp_path / "made",
+        quantization=Quantization(max_accuracy_drop=100, min_agreement=0.5),
+        data=LabelledData(validation=rows),
+    )
     assert made.manifest is not None
     assert made.manifest.task == "regression" and made.manifest.metrics[0]["name"] == "pearson"
     assert made.manifest.notes["precision"] == "int8"
@@ -226,13 +249,19 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, faster: None) -> None:
     source, rows = onnx_directory("bert"), examples()
     target = tmp_path / "made"
     for options, message in [
-        ({"method": "onnx-dynamik"}, "unknown quantizer 'onnx-dynamik'.*Did you mean 'onnx-dynamic'"),
-        ({"options": {"per_chanel": True}}, "no option 'per_chanel'.*Did you mean 'per_channel'"),
-        ({"device": "cuda"}, "--device cuda.*--device cpu"),
-        ({"max_accuracy_drop": -1.0}, "--max-accuracy-drop -1.0 is below 0"),
-        ({"min_agreement": 95.0}, "--min-agreement 95.0 is not a share"),
-        ({"validation": rows, "metric": "pearson"}, "metric 'pearson' does not fit classification"),
-        ({"validation": [replace(rows[0], label="neutral")]}, "'neutral'"),
+        (
+            {"quantization": Quantization("onnx-dynamik")},
+            "unknown quantizer 'onnx-dynamik'.*Did you mean 'onnx-dynamic'",
+        ),
+        (
+            {"quantization": Quantization(options={"per_chanel": True})},
+            "no option 'per_chanel'.*Did you mean 'per_channel'",
+        ),
+        ({"compute": Compute("cuda")}, "--device cuda.*--device cpu"),
+        ({"quantization": Quantization(max_accuracy_drop=-1.0)}, "--max-accuracy-drop -1.0 is below 0"),
+        ({"quantization": Quantization(min_agreement=95.0)}, "--min-agreement 95.0 is not a share"),
+        ({"data": LabelledData(validation=rows, metric="pearson")}, "metric 'pearson' does not fit classification"),
+        ({"data": LabelledData(validation=[replace(rows[0], label="neutral")])}, "'neutral'"),
     ]:
         with pytest.raises(CompressError, match=message):
             quantize(source, target, **options)  # type: ignore[arg-type]
@@ -250,4 +279,4 @@ def test_training_rows_are_no_validation_rows(tmp_path: Path) -> None:
     train = describe_rows({"train": rows})
     finish(directory, Manifest(stage="distill", labels=LABELS, data=tuple(train)))
     with pytest.raises(CompressError, match="the validation rows are the train rows of"):
-        quantize(ModelDir.open(directory), tmp_path / "made", validation=rows)
+        quantize(ModelDir.open(directory), tmp_path / "made", data=LabelledData(validation=rows))

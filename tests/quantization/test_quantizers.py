@@ -16,16 +16,19 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from compress import plugins
+from compress.data import LabelledData
 from compress.errors import CompressError
 from compress.exporting.export import export, padded_example
 from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
 from compress.inference.batching import logits_of
+from compress.inference.opening import open_runtime
 from compress.inference.timing import Ratio
 from compress.models.model_dir import ModelDir, load
 from compress.models.rounding import grid_of
-from compress.quantization.acceptance import Judge, start
+from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
 from compress.quantization.quantize import default_method, needs_training_rows, quantize
+from compress.quantization.settings import Quantization
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.tagging import sentences, tagger
 from tests.support.tiny import LABELS, classifier, examples, onnx_directory, pruned, tokenizer, torch_directory, write
@@ -77,7 +80,7 @@ def optimised(path: Path, folder: Path) -> Counter[str]:
 
 
 def text_logits(directory: Path, family: str = "bert") -> np.ndarray:
-    return logits_of(examples(), start(directory, 1), tokenizer(family), max_length=64, batch_rows=40)
+    return logits_of(examples(), open_runtime(directory, threads=1), tokenizer(family), max_length=64, batch_rows=40)
 
 
 # Static int8
@@ -139,7 +142,9 @@ def test_a_model_without_ranges_is_calibrated_on_training_rows(tmp_path: Path, f
     source = torch_directory("bert")
     assert default_method(source) == "onnx-dynamic"
     assert needs_training_rows(source, "onnx-qdq") and not needs_training_rows(source, None)
-    made = quantize(source, tmp_path / "int8", method="onnx-qdq", train=train_rows())
+    made = quantize(
+        source, tmp_path / "int8", quantization=Quantization(method="onnx-qdq"), data=LabelledData(train=train_rows())
+    )
     assert made.manifest is not None
     assert made.manifest.notes["ranges"] == "observed on training rows"
     assert [entry["role"] for entry in made.manifest.data] == ["train"]
@@ -188,7 +193,12 @@ def test_the_most_sensitive_layer_stays_in_fp32(
 
     monkeypatch.setattr(hessian_sensitivity, "most_sensitive", lambda found: [1, 0])
     source = torch_directory("bert")
-    made = quantize(source, tmp_path / "int8", method=method, train=train_rows(), keep_fp32=1)
+    made = quantize(
+        source,
+        tmp_path / "int8",
+        quantization=Quantization(method=method, keep_fp32=1),
+        data=LabelledData(train=train_rows()),
+    )
     assert made.manifest is not None
     assert made.manifest.notes["layers in fp32"] == [1]
     assert len(made.manifest.notes["sensitivity by layer"]) == 2
@@ -234,7 +244,9 @@ def test_the_file_holds_what_the_bits_say(tmp_path: Path) -> None:
 
 def test_bits_for_a_model_that_was_trained_for_none(tmp_path: Path) -> None:
     source = torch_directory("pruned-bert")
-    made = quantize(source, tmp_path / "packed", method="packed", options={"bits": 4, "groups": 16})
+    made = quantize(
+        source, tmp_path / "packed", quantization=Quantization(method="packed", options={"bits": 4, "groups": 16})
+    )
     opened, original = made.load(), source.load()
     weight = original.bert.encoder.layer[0].attention.self.query.weight
     assert torch.equal(
@@ -246,7 +258,12 @@ def test_bits_for_a_model_that_was_trained_for_none(tmp_path: Path) -> None:
 def test_packed_weights_are_kept_and_the_check_is_told(tmp_path: Path) -> None:
     model, _ = made_for_few_bits([2])
     source = write(tmp_path / "model", model)
-    made = quantize(source, tmp_path / "packed", validation=validation_rows(), max_accuracy_drop=0, min_agreement=1)
+    made = quantize(
+        source,
+        tmp_path / "packed",
+        quantization=Quantization(max_accuracy_drop=0, min_agreement=1),
+        data=LabelledData(validation=validation_rows()),
+    )
     assert made.manifest is not None
     notes = made.manifest.notes
     assert notes["precision"] == "packed" and made.is_packed and notes["check"]["speedup"] == {}
@@ -275,7 +292,7 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
     packed = quantize(few_bits, tmp_path / "packed")
     bert, graph, bilstm = torch_directory("bert"), onnx_directory("bert"), torch_directory("bilstm")
     rows = train_rows()
-    for source, options, message in [
+    requests: list[tuple[ModelDir | Path, dict[str, Any], str]] = [
         (bert, {"method": "onnx-qdq"}, "was not trained with ranges.*--train FILE"),
         (graph, {"method": "onnx-qdq", "train": rows}, "is an ONNX model, on which neither.*torch directory"),
         (bert, {"keep_fp32": 1}, "which layers are sensitive.*--train FILE"),
@@ -290,9 +307,11 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
         (graph, {"method": "packed", "options": {"bits": 4}}, "packed needs the torch directory"),
         (bilstm, {"keep_fp32": 1, "train": rows}, "'compress-bilstm' model has none"),
         (bert, {"keep_fp32": 1, "train": rows, "validation": rows}, "of train also occur in validation"),
-    ]:
+    ]
+    for source, options, message in requests:
         with pytest.raises(CompressError, match=message):
-            quantize(source, tmp_path / "made", **options)  # type: ignore[arg-type]
+            data = LabelledData(options.pop("train", ()), options.pop("validation", ()))
+            quantize(source, tmp_path / "made", quantization=Quantization(**options), data=data)
     assert not (tmp_path / "made").exists()
 
 
@@ -301,11 +320,13 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_a_tagger_is_packed_or_keeps_layers_in_fp32(tmp_path: Path) -> None:
     source = ModelDir.open(write(tmp_path / "tagger", tagger()))
-    packed = quantize(source, tmp_path / "packed", method="packed", options={"bits": 8})
+    packed = quantize(source, tmp_path / "packed", quantization=Quantization(method="packed", options={"bits": 8}))
     inputs = padded_example(source.load(), 2, 7)
     with torch.no_grad():
         found, exact = packed.load()(**inputs).logits, source.load()(**inputs).logits
     assert found.shape == exact.shape == (2, 7, exact.shape[2])
     assert 0 < (found - exact).abs().max() < 0.1 * exact.abs().max()
-    made = quantize(source, tmp_path / "int8", keep_fp32=1, train=sentences())
+    made = quantize(
+        source, tmp_path / "int8", quantization=Quantization(keep_fp32=1), data=LabelledData(train=sentences())
+    )
     assert made.manifest is not None and len(made.manifest.notes["layers in fp32"]) == 1

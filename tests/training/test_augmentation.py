@@ -571,12 +571,15 @@ def test_a_study_labels_the_variants_once_for_all_seeds_and_the_control(
 
 def test_labels_without_variants_are_refused(teacher: Path, tmp_path: Path, on_torch: None) -> None:
     label: Callable[..., LabelDir] = label_module.label
-    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", threads=1)
+    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))
     recipe = replace(BILSTM, augmentation=Augmentation(Choice("masking")))
     with pytest.raises(CompressError, match="cannot use finished labels"):
         distilled(teacher, recipe, tmp_path / "student", labels=[labels])
     other = label(
-        write(tmp_path / "other", classifier("bert", seed=5)), pool_file(tmp_path / "p.txt"), tmp_path / "o", threads=1
+        write(tmp_path / "other", classifier("bert", seed=5)),
+        pool_file(tmp_path / "p.txt"),
+        tmp_path / "o",
+        compute=Compute(threads=1),
     )
     with pytest.raises(CompressError, match="was labelled by another teacher"):
         distilled(teacher, recipe, tmp_path / "student", labels=[labels], variants=[other])

@@ -16,6 +16,7 @@ import torch
 from compress.data import Example, open_source, row_key
 from compress.errors import CompressError
 from compress.inference import predict as predict_module
+from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
@@ -52,7 +53,7 @@ def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
             "choose_runtime",
             lambda model, device: ("torch", "cpu"),
         )
-        return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", threads=1)
+        return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", compute=Compute(threads=1))
 
 
 def taught(teacher: Path, output: Path, recipe: StudentRecipe = BILSTM, **options: Any) -> ModelDir:
@@ -108,7 +109,7 @@ def test_from_text_with_gold_rows_and_validation(teacher: Path, tmp_path: Path) 
 def test_a_student_comes_to_agree_with_its_teacher(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
     longer = replace(BILSTM, training=replace(TRAINING, epochs=30.0, evaluations=4, learning_rate=1e-2))
     made = taught(teacher, tmp_path / "student", longer, labels=[labels])
-    run = predict_module.predictor(made, device="cpu", threads=1)
+    run = predict_module.predictor(made, compute=Compute(device="cpu", threads=1))
     expected = [made.labels[logits.argmax()] for _, logits in labels]
     given = [answer["label"] for answer in run([example for example, _ in labels])]
     assert np.mean([one == two for one, two in zip(expected, given, strict=True)]) > 0.9

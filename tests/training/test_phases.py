@@ -57,7 +57,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
     folder = tmp_path_factory.mktemp("labels")
-    return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", threads=1)
+    return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", compute=Compute(threads=1))
 
 
 def in_phases(*phases: Phase, recipe: StudentRecipe = TRANSFORMER, **training: Any) -> StudentRecipe:

@@ -1,1 +1,1 @@
-"""What runs a model directory: each module opens one on a device and returns a function from token ids to logits."""
+"""Runtimes: each module opens a model directory on a device and returns a function from token ids to logits."""

@@ -1,4 +1,4 @@
-"""Make transformers know the model types of this project.
+"""Register the model types of this project with transformers: ``compress.register_models()``.
 
 ``AutoModelForSequenceClassification.from_pretrained``, or that for token classification, then opens every directory
 that ``compress`` writes, and ``save_pretrained`` puts the modelling file into the directory. How stock models load is
@@ -7,6 +7,7 @@ not touched.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from transformers import AutoConfig
@@ -16,16 +17,14 @@ from compress.models.modeling.bilstm import BiLSTMForSequenceClassification, BiL
 from compress.models.modeling.pruned import MODEL_CLASSES, TAGGER_CLASSES
 
 
-def _register(model_class: type[Any]) -> None:
-    config_class = model_class.config_class
-    opener = auto_class("tagging" if model_class.__name__.endswith(TAGGER) else "classification")
-    AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
-    opener.register(config_class, model_class, exist_ok=True)
-    config_class.register_for_auto_class()
-    model_class.register_for_auto_class(opener.__name__)
-
-
-_register(BiLSTMForSequenceClassification)
-_register(BiLSTMForTokenClassification)
-for _model_class in (*MODEL_CLASSES.values(), *TAGGER_CLASSES.values()):
-    _register(_model_class)
+@cache
+def register_models() -> None:
+    """Let the Auto classes of transformers open the model types of this project."""
+    own: list[type[Any]] = [BiLSTMForSequenceClassification, BiLSTMForTokenClassification]
+    for model_class in (*own, *MODEL_CLASSES.values(), *TAGGER_CLASSES.values()):
+        config_class = model_class.config_class
+        opener = auto_class("tagging" if model_class.__name__.endswith(TAGGER) else "classification")
+        AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+        opener.register(config_class, model_class, exist_ok=True)
+        config_class.register_for_auto_class()
+        model_class.register_for_auto_class(opener.__name__)

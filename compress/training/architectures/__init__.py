@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-import compress.models.modeling.registration  # noqa: F401
+from compress.models.modeling.registration import register_models
+
+register_models()

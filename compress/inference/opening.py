@@ -1,0 +1,31 @@
+"""Open a model directory in a runtime of this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compress import plugins
+from compress.inference.batching import Run
+from compress.inference.cores import available_cores
+from compress.models.manifest import ONNX_NAME
+
+
+def open_runtime(directory: Path, runtime: str = "", *, threads: int = 0, device: str = "cpu", **options: Any) -> Run:
+    """Return a function from token arrays to logits.
+
+    Args:
+        directory: a model directory that the runtime opens.
+        runtime: a name from ``compress list runtimes``; by default :func:`runtime_for`.
+        threads: CPU threads; 0 for one a core.
+        device: ``cpu`` or ``cuda``.
+        options: what this runtime alone takes, such as ``precision`` of ``torch``.
+    """
+    start = plugins.find("runtimes", runtime or runtime_for(directory)).function
+    run: Run = start(directory, threads=threads or len(available_cores()), device=device, **options)
+    return run
+
+
+def runtime_for(directory: Path) -> str:
+    """Return ``onnxruntime`` for a directory with an ONNX graph, else ``torch``."""
+    return "onnxruntime" if (directory / ONNX_NAME).is_file() else "torch"
