@@ -47,12 +47,15 @@ def command(
     curves: tuple[str, ...],
     output: str,
     texts: tuple[str, ...],
+    prices: tuple[str, ...],
+    currency: str,
     quiet: bool,
     progress: Any,
     **settings: Any,
 ) -> None:
     """Write results as an HTML page, Markdown and JSON."""
     from compress.reporting.report import report
+    from compress.reporting.tables.cost import PriceList
 
     names = ("text_column", "text_pair_column", "label_column")
     columns = {**{name: settings[name] for name in names}, "format": settings["file_format"]}
@@ -64,6 +67,6 @@ def command(
         from compress.data import open_source
 
         sources = [open_source(path, role="test", labelled=True, **columns) for path in texts]
-    page = report(results, output, curves=curves, texts=sources, **settings)
+    page = report(results, output, curves=curves, texts=sources, prices=PriceList(prices, currency), **settings)
     if not quiet:
         click.echo(str(page))

@@ -50,7 +50,7 @@ def _drop(gate: str, limit: float, line: Measurement, subject: str) -> Judgement
         return unknown(gate, limit, line, subject, f"the loss of at most {in_points(limit)}", "metric")
     found = verdict.judge_drop_of(line, limit)
     figures = -difference[0], -difference[2], -difference[1]
-    return judged(gate, limit, figures, found, what, subject, lost, line.metric_rows, "examples")
+    return judged(gate, limit, figures, found, what, subject, lost, (line.metric_rows, "examples"))
 
 
 def _metric(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
@@ -62,7 +62,7 @@ def _metric(gate: str, limit: float, line: Measurement, subject: str) -> Judgeme
         return unknown(gate, limit, line, subject, f"the metric of at least {limit:g}", "metric")
     found = _at_most(-figures[2], -figures[1], -limit)
     what = f"the {line.metric_name} of at least {form(limit)}"
-    return judged(gate, limit, figures, found, what, subject, form, line.metric_rows, "examples")
+    return judged(gate, limit, figures, found, what, subject, form, (line.metric_rows, "examples"))
 
 
 def _calibration(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
@@ -71,7 +71,7 @@ def _calibration(gate: str, limit: float, line: Measurement, subject: str) -> Ju
     if figures is None:
         return unknown(gate, limit, line, subject, what, "probabilities, and so no calibration error")
     found = _at_most(figures[1], figures[2], limit)
-    return judged(gate, limit, figures, found, what, subject, "{:.3f}".format, line.metric_rows, "examples")
+    return judged(gate, limit, figures, found, what, subject, "{:.3f}".format, (line.metric_rows, "examples"))
 
 
 def _speedup(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
@@ -80,14 +80,14 @@ def _speedup(gate: str, limit: float, line: Measurement, subject: str) -> Judgem
     found = verdict.judge_speedup(*figures, limit, line.noisy, line.noise)
     tokenizer = " with the tokenizer" if key != "speedup" else ""
     what = f"the speed-up of at least {times(limit)}{tokenizer} at batch {line.batch_size}"
-    return judged(gate, limit, figures, found, what, subject, times, line.rounds, "rounds")
+    return judged(gate, limit, figures, found, what, subject, times, (line.rounds, "rounds"))
 
 
 def _latency(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
     figures = line.latency_p95_ms, line.latency_p95_low_ms, line.latency_p95_high_ms
     found = verdict.judge_latency_p95(*figures, limit, line.noisy, line.noise)
     what = f"the p95 latency of at most {milliseconds(limit)} at batch {line.batch_size}"
-    return judged(gate, limit, figures, found, what, subject, milliseconds, line.rounds, "rounds")
+    return judged(gate, limit, figures, found, what, subject, milliseconds, (line.rounds, "rounds"))
 
 
 def _size(gate: str, limit: float, line: Measurement, subject: str) -> Judgement:
@@ -112,12 +112,15 @@ def judged(
     what: str,
     subject: str,
     form: Callable[[float], str],
-    count: int,
-    of: str,
+    sample: tuple[int, str],
 ) -> Judgement:
-    """Put a verdict into a judgement: ``what`` is the limit in words, ``figures`` a value and its 95% interval."""
+    """Put a verdict into a judgement.
+
+    ``what`` is the limit in words, ``figures`` a value and its 95% interval, ``sample`` how many of what it is from.
+    """
     outcome = OUTCOMES[found.outcome]
     value, low, high = figures
+    count, of = sample
     why = f"; {found.sentence.removeprefix('undecided: ')}" if outcome == UNDECIDED and found.sentence else ""
     over = f"{'over' if of == 'rounds' else 'on'} {count:,} {of}"
     sentence = f"{subject}: {what} {VERBS[outcome]}: {form(value)} {over} ({interval(form, low, high)}){why}."
@@ -210,4 +213,4 @@ def _judge(limit: float, mean: Aggregate) -> Judgement:
     found = verdict.judge_drop(mean.difference_points, mean.low, mean.high, limit, mean.rows)
     figures = -mean.difference_points, -mean.high, -mean.low
     of = f"seeds and {mean.rows:,} examples"
-    return judged(_GATE, limit, figures, found, what, subject, lost, mean.seeds, of)
+    return judged(_GATE, limit, figures, found, what, subject, lost, (mean.seeds, of))

@@ -125,7 +125,7 @@ def _judge_metric(line: Measurement, subject: str, budget: float, difference: Fi
     found = verdict.judge_drop(value, low, high, budget, line.metric_rows)
     what = f"the loss of at most {in_points(budget)} of {line.metric_name} against the baseline"
     figures = -value, -high, -low
-    return judged("baseline_drop", budget, figures, found, what, subject, lost, line.metric_rows, "examples")
+    return judged("baseline_drop", budget, figures, found, what, subject, lost, (line.metric_rows, "examples"))
 
 
 def _speed_ratio(line: Measurement, then: Measurement) -> Figures:
@@ -145,4 +145,4 @@ def _judge_speed(line: Measurement, then: Measurement, subject: str, slowdown: f
         f"the speed-up of at least {1 - slowdown:.0%} of the baseline's at batch {line.batch_size} "
         f"({times(line.speedup)} now, {times(then.speedup)} then)"
     )
-    return judged("baseline_speed", 1 - slowdown, ratio, found, what, subject, "{:.0%}".format, line.rounds, "rounds")
+    return judged("baseline_speed", 1 - slowdown, ratio, found, what, subject, "{:.0%}".format, (line.rounds, "rounds"))

@@ -18,7 +18,7 @@ from compress.reporting.json_report import machine
 from compress.reporting.page import Options, view
 from compress.reporting.provenance import locks_beside, short
 from compress.reporting.rendering import render
-from compress.reporting.tables.cost import parse_prices
+from compress.reporting.tables.cost import PriceList, parse_prices
 
 if TYPE_CHECKING:
     from compress.data import TextSource
@@ -35,8 +35,7 @@ def report(
     curves: Sequence[str | Path] = (),
     title: str = "",
     max_accuracy_drop: float = 1.0,
-    prices: Sequence[str] = (),
-    currency: str = "",
+    prices: PriceList = PriceList(),
     texts: Sequence[TextSource | str | Path] = (),
     force: bool = False,
 ) -> Path:
@@ -49,8 +48,7 @@ def report(
         curves: ``pruning_curve.csv`` files of ``compress prune``, or the model directories that hold one.
         title: heading; default the study's name, else the data's.
         max_accuracy_drop: the budget that verdicts are about, in points.
-        prices: what an hour of a machine costs, such as ``cpu=0.34``, ``cpu:8=0.34`` or ``cuda=2.5``.
-        currency: what to write behind amounts.
+        prices: what an hour of each machine costs, for the table of costs.
         texts: the test data (files, or sources of :func:`compress.data.open_source`), whose texts the page then shows
             beside the rows that changed. They are written to the page only.
 
@@ -72,7 +70,7 @@ def report(
         lines,
         [read_curve(Path(path)) for path in curves],
         locks_beside(results),
-        Options(max_accuracy_drop, parse_prices(prices), currency, title, _read_texts(texts, lines)),
+        Options(max_accuracy_drop, parse_prices(prices.hourly), prices.currency, title, _read_texts(texts, lines)),
     )
     written = {
         HTML_NAME: render("report.html.j2", page),

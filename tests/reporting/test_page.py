@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from compress.reporting.report import HTML_NAME, report
+from compress.reporting.tables.cost import PriceList
 from tests.support.report_study import study
 from tests.support.results import write_lines
 
@@ -51,7 +52,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     results = write_lines(folder / "results.jsonl", study())
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-        report([results], folder / "out", curves=[folder], prices=["cpu=0.36"], currency="EUR")
+        report([results], folder / "out", curves=[folder], prices=PriceList(["cpu=0.36"], "EUR"))
     return (folder / "out" / HTML_NAME).as_uri()
 
 

@@ -30,6 +30,7 @@ from compress.errors import CompressError
 from compress.reporting.json_report import shape
 from compress.reporting.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
 from compress.reporting.summary import results_table
+from compress.reporting.tables.cost import PriceList
 from tests.support.report_study import study
 from tests.support.results import line, write_lines
 
@@ -245,7 +246,7 @@ def test_the_table_holds_every_kind_and_no_digits_of_noisy_speeds(made: Any) -> 
 
 
 def test_the_twins_say_the_same(made: Any, tmp_path: Path) -> None:
-    html, markdown = made(study(), prices=["cpu=0.5"])
+    html, markdown = made(study(), prices=PriceList(["cpu=0.5"]))
     data = json.loads((tmp_path / "out" / JSON_NAME).read_text("utf-8"))
     first = data["sections"][0]
     assert first["verdict"][0] in html and first["verdict"][0] in markdown
@@ -268,7 +269,7 @@ def test_the_twins_say_the_same(made: Any, tmp_path: Path) -> None:
 def test_the_machine_file_is_as_its_schema_says(made: Any, tmp_path: Path) -> None:
     curve = tmp_path / "pruning_curve.csv"
     curve.write_text(CURVE)
-    made(study(), curves=[curve], prices=["cpu=0.5"])
+    made(study(), curves=[curve], prices=PriceList(["cpu=0.5"]))
     data = json.loads((tmp_path / "out" / JSON_NAME).read_text("utf-8"))
     assert list(faults(data, shape(), "report")) == []
     data["sections"][0]["table"]["rows"][0]["kind"] = 3

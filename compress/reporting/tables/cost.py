@@ -22,6 +22,14 @@ Prices = Mapping[tuple[str, int | None], float]
 
 
 @dataclass(frozen=True)
+class PriceList:
+    """What an hour of a machine costs: ``cpu=0.34``, ``cpu:8=0.34`` (with 8 threads) or ``cuda=2.5``; in a currency."""
+
+    hourly: Sequence[str] = ()
+    currency: str = ""
+
+
+@dataclass(frozen=True)
 class Offer:
     """A machine as measured, which a price can be typed for."""
 
