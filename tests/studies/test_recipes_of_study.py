@@ -98,7 +98,7 @@ class Case:
         self._write(output, recipe=resolved(student), seeds={"seed": compute.seed}, notes={"control": control})
 
     def _prune(self, teacher: ModelDir, pruning: Any, output: Path, **named: Any) -> None:
-        self.trained.append((output.name, "pruned", {"training": resolved(named["training"])}))
+        self.trained.append((output.name, "pruned", {"training": resolved(named["data"].training)}))
         self._write(output)
 
     def _benchmark(

@@ -325,9 +325,9 @@ def test_the_mean_of_its_pieces_stands_for_a_word_of_several() -> None:
 
 
 def test_teachers_that_have_no_neighbours() -> None:
-    with pytest.raises(CompressError, match="no piece that is a whole word.*give vectors = 'FILE'"):
+    with pytest.raises(CompressError, match="no token that is a whole word.*give vectors = 'FILE'"):
         embedding_neighbours(classifier("roberta"), tokenizer("roberta"), count=5)
-    with pytest.raises(CompressError, match="'compress-bilstm' model has .* embeddings for the .* pieces"):
+    with pytest.raises(CompressError, match="'compress-bilstm' model has .* embeddings for the .* tokens"):
         embedding_neighbours(bilstm(), tokenizer(), count=5)
 
 
@@ -539,7 +539,7 @@ baselines = false
 def test_a_study_labels_the_variants_once_for_all_seeds_and_the_control(
     tmp_path: Path, on_torch: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "benchmark", lambda *_, output, **__: output.write_text(""))
+    monkeypatch.setattr(run_module, "benchmark", lambda *_, output, **__: output.path.write_text(""))
     monkeypatch.setattr(run_module, "report", lambda _, path, **__: path.mkdir())
     out = tmp_path / "study"
     tests = write_study_data(tmp_path / "data", tmp_path)
