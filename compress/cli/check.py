@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     results: tuple[str, ...],
     budgets: str | None,
     baseline: str | None,

@@ -69,8 +69,8 @@ def fused_attention(
     """
     heads, size = query.shape[1], query.shape[3]
     query, key, value = (states.transpose(1, 2).flatten(2) for states in (query, key, value))
-    context = flat_attention(query, key, value, padding, position_bias, heads=heads, scale=scale)
-    return context.unflatten(2, (heads, size))
+    context: Tensor = flat_attention(query, key, value, padding, position_bias, heads=heads, scale=scale)
+    return torch.unflatten(context, 2, (heads, size))
 
 
 def flat_attention(

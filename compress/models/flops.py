@@ -78,4 +78,4 @@ def _recording(operators: set[Any]) -> Any:
             operators.add(function._overloadpacket)
             return function(*args, **(kwargs or {}))
 
-    return Recording()
+    return Recording()  # type: ignore[no-untyped-call]

@@ -89,8 +89,8 @@ def load_packed(directory: Path, task: str) -> PreTrainedModel:
         model.load_state_dict(read_packed(directory))
     except RuntimeError as error:
         raise CompressError(f"{directory} cannot be loaded: {str(error).splitlines()[0]}") from None
-    model.float()
-    return model.eval()
+    model.float().eval()
+    return model
 
 
 def _unpacked(codes: Tensor, low: Tensor, step: Tensor, bits: int, shape: list[int], rows_per_group: int) -> Tensor:

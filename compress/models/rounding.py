@@ -27,7 +27,7 @@ class _StraightThrough(torch.autograd.Function):
 
 def straight_through(values: Tensor, quantized: Tensor) -> Tensor:
     """Return ``quantized``, whose gradient goes to ``values`` unchanged."""
-    through: Tensor = _StraightThrough.apply(values, quantized.to(values.dtype))
+    through: Tensor = _StraightThrough.apply(values, quantized.to(values.dtype))  # type: ignore[no-untyped-call]
     return through
 
 

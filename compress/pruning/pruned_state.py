@@ -182,7 +182,9 @@ class PrunedState:
 
 def reloadable(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of a model, of a class that can be saved and opened again."""
-    return (to_pruned(model) if has_units(model) else deepcopy(model)).eval()
+    copy = to_pruned(model) if has_units(model) else deepcopy(model)
+    copy.eval()
+    return copy
 
 
 def remove_masked(model: PreTrainedModel, masks: Masks) -> None:

@@ -64,7 +64,7 @@ class MaskHooks:
             by_unit = by_unit * self.masks[layer].to(given.dtype).view(1, 1, -1, 1)
         if self.examples:
             by_unit = by_unit * self.examples[layer].to(given.dtype)[:, None, :, None]
-        return by_unit.flatten(-2)
+        return torch.flatten(by_unit, -2)
 
 
 @contextmanager

@@ -176,5 +176,5 @@ def _too_noisy(noise: float) -> Verdict:
 
 def _rounded_up(value: float) -> int:
     """Round up to two digits, and to tens at least: more would pretend to know."""
-    step = 10 ** max(1, math.floor(math.log10(max(value, 1))) - 1)
+    step: int = 10 ** max(1, math.floor(math.log10(max(value, 1))) - 1)
     return math.ceil(value / step) * step

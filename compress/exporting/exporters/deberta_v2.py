@@ -85,7 +85,7 @@ def _forward(attention: Any, positions: Tensor | None) -> Callable[..., tuple[Te
         queries = scale * (attention.query_proj if shared else attention.pos_query_proj)(positions)
 
     def by_head(states: Tensor) -> Tensor:
-        return states.unflatten(-1, (-1, size)).transpose(-3, -2)
+        return torch.unflatten(states, -1, (-1, size)).transpose(-3, -2)
 
     def term(states: Tensor, table: Tensor, rows: Tensor) -> Tensor:
         """Return ``[B, H, T, T]``: what queries (keys) and positions add to the scores, a query (key) in every row."""
@@ -111,4 +111,5 @@ def _forward(attention: Any, positions: Tensor | None) -> Callable[..., tuple[Te
 def _aligned(products: Tensor) -> Tensor:
     """Return ``[B, H, T, T]`` of ``[B, H, T, 2 T]``: of row i the columns from ``T - i`` on."""
     length = products.shape[2]
-    return products.flatten(2)[..., length:].unflatten(2, (length, 2 * length - 1))[..., :length]
+    rows = torch.unflatten(products.flatten(2)[..., length:], 2, (length, 2 * length - 1))
+    return rows[..., :length]

@@ -76,7 +76,7 @@ class BiLSTMForSequenceClassification(PreTrainedModel):
         self.dense = nn.Linear(encoded_size, config.dense_size)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.dense_size, int(config.num_labels or 2))
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
         """Keep torch's own initialisation, which suits an LSTM better than a transformer's normal(0, 0.02)."""

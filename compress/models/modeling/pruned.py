@@ -70,7 +70,7 @@ class PrunedMPNetSelfAttention(MPNetSelfAttention):
     """
 
     def __init__(self, config: MPNetConfig, kept_heads: Sequence[int]) -> None:
-        super().__init__(config)
+        super().__init__(config)  # type: ignore[no-untyped-call]
         self.kept_heads = list(kept_heads)
         self.num_attention_heads = len(self.kept_heads)
         self.all_head_size = self.num_attention_heads * self.attention_head_size
@@ -85,7 +85,7 @@ class PrunedMPNetSelfAttention(MPNetSelfAttention):
     ) -> tuple[Tensor, ...]:
         if position_bias is not None:
             position_bias = position_bias[:, self.kept_heads]
-        outputs: tuple[Tensor, ...] = super().forward(
+        outputs: tuple[Tensor, ...] = super().forward(  # type: ignore[no-untyped-call]
             hidden_states, attention_mask, position_bias, output_attentions, **kwargs
         )
         return outputs
@@ -357,7 +357,8 @@ def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
     pruned: PreTrainedModel = model_class(config)
     nn.Module.to(pruned, next(model.parameters()))
     pruned.load_state_dict(model.state_dict())
-    return pruned.train(model.training)
+    pruned.train(model.training)
+    return pruned
 
 
 def _fits_stock_class(model: PreTrainedModel) -> bool:
