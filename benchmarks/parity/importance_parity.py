@@ -19,6 +19,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from competitor_environments import transformers_4_python
 from head_gradients import VARIANTS, HeadGradients, Variant, exact, finite_differences, head_gradients
 from scipy.stats import spearmanr
 from torch import Tensor
@@ -49,6 +49,9 @@ from compress.studies.dataset_files import find_set
 from compress.surgery.remove_units import remove_heads
 from compress.surgery.unit_selection import mask_lowest, normalised
 from compress.training.training_data import Gold
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from competitor_environments import transformers_4_python  # noqa: I001
 
 SET, MAX_LENGTH, REMOVED = "glue/SST-2", 128, "60%"
 ORDERS, JUDGED_ORDERS = 20, 3  # of the rows: for ranks, and for accuracies

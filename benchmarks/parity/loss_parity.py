@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -24,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from competitor_environments import textbrewer_python
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
@@ -34,6 +34,9 @@ from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.models.output_dir import write_atomically
 from compress.training.loss_modules import VocabularyHead
 from compress.training.losses._common import split_heads
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from competitor_environments import textbrewer_python  # noqa: I001
 
 LENGTHS, CLASSES, WIDTH, HEADS, RELATION_HEADS, VOCABULARY = (9, 6, 4), 3, 32, 4, 8, 50
 TEMPERATURE, TOLERANCE, CLOSED = 3.0, 1e-5, -10000.0

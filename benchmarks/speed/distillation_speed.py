@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -32,7 +33,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from competitor_environments import textbrewer_python
 from distillation_turns import (
     CACHED,
     FIRST,
@@ -55,6 +55,9 @@ from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, needs_of
 from compress.training.layer_mapping import layer_map
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from competitor_environments import textbrewer_python  # noqa: I001
 
 LEFT_OUT = {
     "mixed-vocabulary": "reads text in two vocabularies, which this student has not",

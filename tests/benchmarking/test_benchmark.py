@@ -35,6 +35,9 @@ QUICK = BenchmarkSettings(rounds=3, batch_sizes=(1, 8))
 ROWS = [*examples(38), Example("good", None, "positive"), Example("bad " * 90, None, "negative")]
 
 
+pytestmark = pytest.mark.usefixtures("real_workers")
+
+
 def with_manifest(directory: Path, **fields: Any) -> Path:
     """Give a directory a manifest of ours."""
     files = {k: v for k, v in describe_files(directory).items() if k != MANIFEST_NAME}

@@ -186,7 +186,7 @@ def test_the_exit_status_says_whether_all_agree(
 
 
 def test_the_tables_of_the_page(lines: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER.parent / "docs"))
+    monkeypatch.syspath_prepend(str(REPOSITORY / "docs"))
     import generate
 
     results = tmp_path / "found.jsonl"
