@@ -241,7 +241,7 @@ def survey_page(page: Path) -> str:
 
 def survey_tables(studies: Sequence[str]) -> str:
     """Return every student recipe with what was published and what the committed results of studies say of it."""
-    students = [recipes.load("students", name) for name in recipes.names("students")]
+    students = [recipes.load_recipe("students", name) for name in recipes.recipe_names("students")]
     parts = [part for study in studies for part in committed(study)]
     if not parts:
         return survey_table.unmeasured(students)
@@ -260,7 +260,7 @@ def survey_figures(studies: Sequence[str]) -> str:
     figures: dict[str, list[dict[str, str]]] = {}
     for part in (part for study in studies for part in committed(study)):
         if made := survey_table.survey(part.rows, part.lines):
-            for recipe, measured in survey_table.in_short(made, part.rows[0].head).items():
+            for recipe, measured in survey_table.published_in_short(made, part.rows[0].head).items():
                 figures.setdefault(recipe, []).append(measured)
     return json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
 

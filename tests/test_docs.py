@@ -88,7 +88,7 @@ def test_the_methods_say_what_every_student_does_and_name_no_other() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     table = text.partition("## What this project does")[2].partition("\n## ")[0]
     named = [name for row in re.findall(r"^\| (`[^|]*)", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]
-    assert sorted(named) == sorted(recipes.names("students"))
+    assert sorted(named) == sorted(recipes.recipe_names("students"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -184,7 +184,7 @@ def test_the_example_of_a_student(tmp_path: Path) -> None:
     ((path, source),) = ((path, source) for path, source in examples().items() if path.startswith("students/"))
     file = tmp_path / Path(path).name
     file.write_text(source, encoding="utf-8")
-    recipe = recipes.load("students", str(file))
+    recipe = recipes.load_recipe("students", str(file))
     assert recipe.name == file.stem
     assert [[loss.name for loss in phase.losses] for phase in recipe.phases] == [["relations"], ["logit-mse", "kl"]]
 

@@ -117,6 +117,41 @@ def test_at_most_six_modules_lie_loose() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 6
 
 
+def definitions(module: str) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    """Yield the public functions and classes at the top of a module."""
+    for node in ast.parse(SOURCES[module].read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def parameters(node: ast.FunctionDef) -> list[str]:
+    given = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return [name for name in given if name not in {"self", "cls"}]
+
+
+def test_no_public_function_has_more_than_8_parameters() -> None:
+    """Plug-in entry functions, whose options are keys of recipes, and commands of click are their own schema."""
+    found = []
+    for module in SOURCES:
+        entries = {function for _, function in FOLDERS.values()} if _is_plugin(module) else set()
+        for node in definitions(module):
+            methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+            for function in methods if isinstance(node, ast.ClassDef) else [node]:
+                exempt = function.name.startswith("_") or function.name in entries or function.name == "command"
+                if not exempt and len(parameters(function)) > 8:
+                    found.append(f"{module}.{node.name}")
+    assert not found
+
+
+def test_no_public_name_stands_in_two_packages() -> None:
+    places: dict[str, set[str]] = {}
+    for module in SOURCES:
+        for node in definitions(module):
+            if not _is_plugin(module) and node.name != "command":
+                places.setdefault(node.name, set()).add(package(module))
+    assert not {name: sorted(found) for name, found in places.items() if len(found) > 1}
+
+
 @pytest.mark.parametrize(
     ("source", "importer", "expected"),
     [

@@ -188,7 +188,7 @@ def test_the_shallow_students_of_the_real_teacher_have_the_shapes_of_their_recip
 
     teacher, tokens = load(shared_models / "minilm-l6-sst2")
     for name, depth, width in (("minilm-3", 3, 384), ("tinybert-4", 4, 312)):
-        recipe = recipes.load("students", name)
+        recipe = recipes.load_recipe("students", name)
         made = plugins.find("architectures", "transformer").function(
             teacher, tokens, [Example("a film .")] * 8, **recipe.architecture.options
         )

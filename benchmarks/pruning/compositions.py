@@ -31,7 +31,7 @@ from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
-from compress.pruning.prune import REPORT_NAME, PruningData, prune
+from compress.pruning.prune import PRUNING_REPORT_NAME, PruningData, prune
 from compress.recipes import Pruning, Training
 
 HELD_OUT, SCORED = 0.05, 512
@@ -155,7 +155,7 @@ def made_by_export(model: Path, target: Path) -> Path:
 
 def found_in(directory: Path) -> dict[str, Any]:
     """Return what the report of a pruning says of what is left: quality on the held-out rows, and size."""
-    report = json.loads((directory / REPORT_NAME).read_text(encoding="utf-8"))
+    report = json.loads((directory / PRUNING_REPORT_NAME).read_text(encoding="utf-8"))
     first, last = report["cuts"][0], report["cuts"][-1]
     return {
         "teacher_value": first["value"],

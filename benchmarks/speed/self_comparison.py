@@ -31,7 +31,7 @@ from typing import Any
 
 from compress.benchmarking.candidates import Candidate, Entry
 from compress.benchmarking.results.files import host_id
-from compress.benchmarking.rounds import Run, Workload, load, take_turns
+from compress.benchmarking.rounds import WorkerRun, Workload, load_candidate, take_turns
 from compress.benchmarking.worker import Worker
 from compress.benchmarking.worker_main import write_texts
 from compress.data import Example, open_source, read_examples
@@ -186,8 +186,8 @@ def repeat(
             worker = Worker(name, threads=1, scratch=Path(folder))
             stack.callback(worker.close)
             entry = Entry(Candidate(model, name, "model"), runtime, model, runtime, "cpu")
-            runs.append(Run(entry, 1, worker))
-            runs[-1].loaded = load(runs[-1], texts, cores=core, handicap=handicap)
+            runs.append(WorkerRun(entry, 1, worker))
+            runs[-1].loaded = load_candidate(runs[-1], texts, cores=core, handicap=handicap)
         if condition.disturbed:
             stack.enter_context(disturber(seed))
         order = random.Random(seed).sample(runs, 2)

@@ -33,7 +33,7 @@ from compress.benchmarking.result_fields import (
 )
 from compress.benchmarking.results.files import host_id, write_results
 from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement
-from compress.benchmarking.rounds import Files, Run, groups_of, started, take_turns, workloads_of
+from compress.benchmarking.rounds import Files, WorkerRun, groups_of, started, take_turns, workloads_of
 from compress.data import Example, TextSource, check_roles, content_sha256, encode_gold, open_source, read_examples
 from compress.data.word_alignment import one_column, word_counts
 from compress.errors import CompressError
@@ -190,14 +190,14 @@ def benchmark(
 
 
 def _measure(
-    runs: Sequence[Run],
+    runs: Sequence[WorkerRun],
     logits: Mapping[str, np.ndarray | None],
     settings: BenchmarkSettings,
     compute: Compute,
     rows: Rows,
     metric: metrics.Metric,
     progress: Progress,
-) -> Iterator[tuple[Run, Fields]]:
+) -> Iterator[tuple[WorkerRun, Fields]]:
     """Let loaded runs take turns, and yield their lines, without the fields that all lines of a benchmark share."""
     workloads = [workloads_of(run, settings) for run in runs]
     take_turns(runs, workloads, rows=len(rows.examples), rounds=settings.rounds, seed=compute.seed, progress=progress)

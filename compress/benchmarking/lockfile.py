@@ -22,9 +22,9 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.recipes import BenchmarkSettings, parse
 
-SUFFIX = ".lock.json"
-FORMAT_VERSION = 1
-KINDS = ("teacher", "model", "control")  # found again by their hashes; a replay makes all others anew
+LOCK_SUFFIX = ".lock.json"
+LOCK_VERSION = 1
+LOCKED_KINDS = ("teacher", "model", "control")  # found again by their hashes; a replay makes all others anew
 LARGEST_BYTES = 64_000_000
 LARGEST_NUMBER = 2**63
 
@@ -55,14 +55,14 @@ class LockedModel:
 
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
-        found = [] if self.kind in KINDS else [f"model {self.name!r:.60} is of kind {self.kind!r:.20}"]
+        found = [] if self.kind in LOCKED_KINDS else [f"model {self.name!r:.60} is of kind {self.kind!r:.20}"]
         found += [] if _is_sha256(self.sha256) else [f"model {self.name!r:.60} has no hash"]
         found += [] if _is_one_name(self.directory) else [f"{self.directory!r:.60} is not the name of a directory"]
         return found
 
 
 @dataclass(frozen=True)
-class Figure:
+class LockedFigure:
     """The figures of one configuration; see :mod:`compress.benchmarking.results.schema` for every field."""
 
     model: str
@@ -86,14 +86,14 @@ class Figure:
     size_bytes: int
 
     @classmethod
-    def of(cls, line: Measurement) -> Figure:
+    def of(cls, line: Measurement) -> LockedFigure:
         """Return the fields of a result line that a lock keeps."""
         return cls(**{f.name: getattr(line, f.name) for f in fields(cls)})
 
     @property
     def is_locked_model(self) -> bool:
         """Whether it is of a model directory, which its hash names; all else is made anew."""
-        return self.kind in KINDS
+        return self.kind in LOCKED_KINDS
 
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
@@ -129,7 +129,7 @@ class Lock:
     train: LockedData | None
     models: tuple[LockedModel, ...]
     settings: LockedSettings
-    figures: tuple[Figure, ...]
+    figures: tuple[LockedFigure, ...]
     versions: Mapping[str, str]
     host: Mapping[str, Any]
     host_id: str
@@ -148,7 +148,7 @@ class Lock:
 
 def lock_path(results: Path) -> Path:
     """Return the path of the lock of a result file, beside it: ``sst2.jsonl`` has ``sst2.lock.json``."""
-    return results.with_name(results.stem + SUFFIX)
+    return results.with_name(results.stem + LOCK_SUFFIX)
 
 
 def write_lock(
@@ -170,7 +170,7 @@ def write_lock(
     """
     first = lines[0]
     opened = [model if isinstance(model, ModelDir) else ModelDir.open(model, verify=False) for model in models]
-    found = {(line.model, line.model_sha256): line for line in reversed(lines) if line.kind in KINDS}
+    found = {(line.model, line.model_sha256): line for line in reversed(lines) if line.kind in LOCKED_KINDS}
     lock = Lock(
         data=LockedData(first.data, first.data_sha256, first.data_rows),
         train=None if train is None else LockedData("train", content_sha256(train), len(train)),
@@ -188,11 +188,11 @@ def write_lock(
         settings=LockedSettings(
             **{**vars(settings), "device": "cuda" if compute.device == "cuda" else "cpu", "seed": compute.seed}
         ),
-        figures=tuple(Figure.of(line) for line in lines),
+        figures=tuple(LockedFigure.of(line) for line in lines),
         **{name: getattr(first, name) for name in ("versions", "host", "host_id", "study", "command", "created")},
     )
     target = lock_path(results)
-    content = {"format_version": FORMAT_VERSION, **asdict(lock)}
+    content = {"format_version": LOCK_VERSION, **asdict(lock)}
     write_atomically(target, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     return target
 
@@ -222,8 +222,8 @@ def read_lock(path: str | Path) -> Lock:
         raise CompressError(f"{path} cannot be read as a lock ({error}); give the .lock.json of a benchmark") from None
     if not isinstance(content, dict):
         raise CompressError(f"{path} is not a lock of compress benchmark: it is not an object")
-    if (version := content.pop("format_version", None)) != FORMAT_VERSION:
-        raise CompressError(f"{path} is a lock of format {version!r:.20}; this compress reads {FORMAT_VERSION}")
+    if (version := content.pop("format_version", None)) != LOCK_VERSION:
+        raise CompressError(f"{path} is a lock of format {version!r:.20}; this compress reads {LOCK_VERSION}")
     if isinstance(content.get("settings"), dict):  # earlier versions write null for a default
         content["settings"] = {name: value for name, value in content["settings"].items() if value is not None}
     try:

@@ -23,7 +23,7 @@ FLIPS_KEPT = 100
 
 
 @dataclass(frozen=True)
-class Answers:
+class ModelPredictions:
     """What a model says about every row: ``predicted [N]`` and, of a classifier, ``probabilities [N, C]``."""
 
     predicted: Array
@@ -77,7 +77,7 @@ def quality_fields(
     return found
 
 
-def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels: Sequence[str]) -> Answers:
+def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels: Sequence[str]) -> ModelPredictions:
     """Turn logits into predictions and probabilities.
 
     Raises:
@@ -102,7 +102,7 @@ def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels
             f"{title} answers row {int(broken.argmax())} and {int(broken.sum()) - 1} others with something that is "
             "not a number; leave this model out, or make it again"
         )
-    return Answers(predicted, probabilities)
+    return ModelPredictions(predicted, probabilities)
 
 
 def _of_a_reference_model() -> Fields:
@@ -127,7 +127,12 @@ def _of_a_reference_model() -> Fields:
 
 
 def _metric_fields(
-    model: Answers, teacher: Answers, gold: Array, metric: Metric, classes: int, sentences: Array | None
+    model: ModelPredictions,
+    teacher: ModelPredictions,
+    gold: Array,
+    metric: Metric,
+    classes: int,
+    sentences: Array | None,
 ) -> Fields:
     mine, reference = model.predicted, teacher.predicted
     value = metrics.score(mine, gold, metric=metric, classes=classes)
@@ -154,7 +159,7 @@ def _metric_fields(
     }
 
 
-def _calibration_fields(model: Answers, gold: Array, sentences: Array | None) -> Fields:
+def _calibration_fields(model: ModelPredictions, gold: Array, sentences: Array | None) -> Fields:
     """Of the probability of the predicted class; a regression has none."""
     names = ("calibration_error", "calibration_error_low", "calibration_error_high")
     if model.probabilities is None:
@@ -165,7 +170,7 @@ def _calibration_fields(model: Answers, gold: Array, sentences: Array | None) ->
 
 
 def _class_fields(
-    model: Answers, teacher: Answers, gold: Array, labels: Sequence[str], sentences: Array | None
+    model: ModelPredictions, teacher: ModelPredictions, gold: Array, labels: Sequence[str], sentences: Array | None
 ) -> list[dict[str, Any]]:
     """Compare recall class by class: recall is the accuracy on the rows of a class, and so is its paired interval.
 
@@ -194,7 +199,7 @@ def _class_fields(
     return found
 
 
-def _flip_fields(model: Answers, teacher: Answers, gold: Array, sentences: Array | None) -> Fields:
+def _flip_fields(model: ModelPredictions, teacher: ModelPredictions, gold: Array, sentences: Array | None) -> Fields:
     """List the rows that the model spoils and those that it mends, largest change first.
 
     Of a classifier, a row is lost that the teacher has right and the model wrong, and ``change`` is how the probability

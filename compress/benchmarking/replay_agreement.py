@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compress.benchmarking.lockfile import Figure, Lock
+from compress.benchmarking.lockfile import Lock, LockedFigure
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
 
@@ -18,11 +18,11 @@ SIZE_WITHIN = 0.01  # a graph that another version exported names its nodes othe
 # Outcomes of a comparison. The first two are agreement, the last two decide nothing.
 SAME, WITHIN, DIFFERS, NOISY, OTHER_HOST = "the same", "within its interval", "differs", "too noisy", "other host"
 # What all of them together say, with the exit code of each.
-EXIT_CODES = {"agrees": 0, "differs": 1, "undecided": 3}
+REPLAY_EXIT_CODES = {"agrees": 0, "differs": 1, "undecided": 3}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReplayComparison:
     """A figure of the lock and the new one. ``what`` is the metric's name, ``size`` (bytes) or ``speed-up``."""
 
     model: str
@@ -40,7 +40,7 @@ class Comparison:
 class Agreement:
     """Every comparison, versions that changed (before and after), and configurations that were not measured again."""
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ReplayComparison, ...]
     versions: Mapping[str, tuple[str, str]]
     missing: tuple[str, ...]
 
@@ -54,7 +54,7 @@ class Agreement:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_CODES[self.verdict]
+        return REPLAY_EXIT_CODES[self.verdict]
 
 
 def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:
@@ -64,7 +64,7 @@ def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:
     setting, on a host of the same fingerprint only: see :func:`ratio_agrees`.
     """
     copies = {sha256 for sha256, count in Counter(model.sha256 for model in lock.models).items() if count > 1}
-    new = {_key(figure, copies): figure for figure in map(Figure.of, lines)}
+    new = {_key(figure, copies): figure for figure in map(LockedFigure.of, lines)}
     pairs = [(old, new[_key(old, copies)]) for old in lock.figures if _key(old, copies) in new]
     missing = [f"{old.model} in {old.runtime}, {_setting(old)}" for old in lock.figures if _key(old, copies) not in new]
     once = {(old.kind, old.model, old.runtime): (old, now) for old, now in reversed(pairs)}
@@ -80,7 +80,7 @@ def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:
     return Agreement(tuple(comparisons), _changed(lock.versions, lines[0].versions), tuple(missing))
 
 
-def ratio_agrees(before: Figure, after: Figure, comparisons: int = 1) -> bool:
+def ratio_agrees(before: LockedFigure, after: LockedFigure, comparisons: int = 1) -> bool:
     """Tell whether two speed-ups are the same within their errors: whether the interval of their ratio holds 1.
 
     Errors are independent, and those of a speed-up multiply: they are added in squares on the scale of its logarithm.
@@ -95,14 +95,14 @@ def ratio_agrees(before: Figure, after: Figure, comparisons: int = 1) -> bool:
     return bool(math.log(faster.speedup / slower.speedup) <= wider * error)
 
 
-def _key(figure: Figure, copies: set[str]) -> tuple[Any, ...]:
+def _key(figure: LockedFigure, copies: set[str]) -> tuple[Any, ...]:
     """Return what makes figures those of one configuration; elsewhere a model directory may be called otherwise."""
     by_hash = figure.is_locked_model and figure.model_sha256 not in copies
     who = (figure.kind, figure.model_sha256 if by_hash else figure.model)
     return *who, figure.runtime, figure.device, figure.threads, figure.batch_size, figure.length, figure.padding
 
 
-def _setting(figure: Figure) -> str:
+def _setting(figure: LockedFigure) -> str:
     threads = f"{figure.threads} threads" if figure.threads > 1 else "1 thread"
     parts = [figure.device, threads, f"batch {figure.batch_size}"]
     parts += [f"{figure.length} tokens"] if figure.length else []
@@ -110,22 +110,24 @@ def _setting(figure: Figure) -> str:
     return ", ".join(parts)
 
 
-def _quality(old: Figure, now: Figure) -> Comparison:
+def _quality(old: LockedFigure, now: LockedFigure) -> ReplayComparison:
     assert old.metric is not None and old.metric_low is not None and old.metric_high is not None
     assert now.metric is not None
     same, within = abs(now.metric - old.metric) <= SAME_WITHIN, old.metric_low <= now.metric <= old.metric_high
     outcome = SAME if same else WITHIN if within else DIFFERS
     before = (old.metric, old.metric_low, old.metric_high)
-    return Comparison(old.model, old.runtime, "", old.metric_name or "metric", *before, now.metric, outcome)
+    return ReplayComparison(old.model, old.runtime, "", old.metric_name or "metric", *before, now.metric, outcome)
 
 
-def _size(old: Figure, now: Figure) -> Comparison:
+def _size(old: LockedFigure, now: LockedFigure) -> ReplayComparison:
     size, margin = old.size_bytes, SIZE_WITHIN * old.size_bytes
     outcome = SAME if now.size_bytes == size else WITHIN if abs(now.size_bytes - size) <= margin else DIFFERS
-    return Comparison(old.model, old.runtime, "", "size", size, size - margin, size + margin, now.size_bytes, outcome)
+    return ReplayComparison(
+        old.model, old.runtime, "", "size", size, size - margin, size + margin, now.size_bytes, outcome
+    )
 
 
-def _speed(old: Figure, now: Figure, comparisons: int, same_host: bool) -> Comparison:
+def _speed(old: LockedFigure, now: LockedFigure, comparisons: int, same_host: bool) -> ReplayComparison:
     if not same_host:
         outcome = OTHER_HOST
     elif old.noisy or now.noisy:  # wide intervals agree with anything
@@ -133,7 +135,7 @@ def _speed(old: Figure, now: Figure, comparisons: int, same_host: bool) -> Compa
     else:
         outcome = WITHIN if ratio_agrees(old, now, comparisons) else DIFFERS
     before = (old.speedup, old.speedup_low, old.speedup_high)
-    return Comparison(old.model, old.runtime, _setting(old), "speed-up", *before, now.speedup, outcome)
+    return ReplayComparison(old.model, old.runtime, _setting(old), "speed-up", *before, now.speedup, outcome)
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from compress.benchmarking.candidates import Candidate, precision_of, training_seed, vocabulary_sha256
 from compress.benchmarking.results.schema import Fields, Measurement
-from compress.benchmarking.rounds import Run, Workload
+from compress.benchmarking.rounds import WorkerRun, Workload
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError
@@ -18,12 +18,12 @@ from compress.host import library_versions
 from compress.inference.timing import (
     Ratio,
     is_noisy,
+    latency_percentiles,
     noise,
     percentile_interval,
-    percentiles,
-    rate,
     speedup,
     throughput,
+    units_per_second,
 )
 from compress.models.manifest import VOCABULARIES
 from compress.models.model_dir import ModelDir
@@ -64,7 +64,7 @@ def keep_predictions(
     return found
 
 
-def describe_run(run: Run, runs: Sequence[Run]) -> Fields:
+def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
     """Return what a run is: names, origin, architecture, sizes, memory."""
     entry, candidate = run.entry, run.entry.candidate
     teacher = next(other.entry.candidate for other in runs if other.is_reference)
@@ -136,7 +136,7 @@ def shape_of(model: ModelDir) -> Fields:
     return {key: value for key, value in named.items() if value is not None}
 
 
-def setting_fields(run: Run, runs: Sequence[Run], workload: Workload) -> Fields:
+def setting_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload) -> Fields:
     """Return the workload of a run and the tokens of its rows; rows of baselines are counted as the teacher's."""
     lengths = [workload.length] if workload.length else token_lengths(run, runs)
     return {
@@ -150,7 +150,7 @@ def setting_fields(run: Run, runs: Sequence[Run], workload: Workload) -> Fields:
     }
 
 
-def speed_fields(run: Run, runs: Sequence[Run], workload: Workload, seed: int) -> Fields:
+def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, seed: int) -> Fields:
     """Return the timing fields of a run at a workload: alone, against the teacher in torch and in its own runtime.
 
     Both are compared at the same threads, batch size and length; neither teacher is padded more than it must be.
@@ -159,7 +159,7 @@ def speed_fields(run: Run, runs: Sequence[Run], workload: Workload, seed: int) -
     baseline = next(r for r in teachers if r.is_reference)
     same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and workload.plain in r.turns), None)
     mine, reference = run.latency_ms(workload), baseline.latency_ms(workload.plain)
-    spread = percentiles(mine)
+    spread = latency_percentiles(mine)
     low, high = percentile_interval(mine, 95, seed=seed)
     own_noise = _noise(run, workload)
     headline = total = ONE
@@ -174,7 +174,7 @@ def speed_fields(run: Run, runs: Sequence[Run], workload: Workload, seed: int) -
         **{f"latency_p{p}_ms": value for p, value in spread.items()},
         "latency_p95_low_ms": low,
         "latency_p95_high_ms": high,
-        "tokenize_p50_ms": percentiles(run.tokenize_ms(workload))[50],
+        "tokenize_p50_ms": latency_percentiles(run.tokenize_ms(workload))[50],
         "throughput_rows_per_second": throughput(mine, workload.batch_size),
         "throughput_with_tokenizer_rows_per_second": throughput(run.total_ms(workload), workload.batch_size),
         "throughput_tokens_per_second": _tokens_per_second(run, runs, workload),
@@ -186,7 +186,7 @@ def speed_fields(run: Run, runs: Sequence[Run], workload: Workload, seed: int) -
     }
 
 
-def device_fields(run: Run, workload: Workload, arithmetic: Arithmetic) -> Fields:
+def device_fields(run: WorkerRun, workload: Workload, arithmetic: Arithmetic) -> Fields:
     """Return what the hardware says beside time: its own clock, energy, and the share of its peak."""
     turns = run.turns[workload]
     device_ms = [turn["device_ms"] for turn in turns]
@@ -196,7 +196,7 @@ def device_fields(run: Run, workload: Workload, arithmetic: Arithmetic) -> Field
     peak = arithmetic.peak_tflops.get(precision_of(run.entry) or "")
     rows_per_second = throughput(run.latency_ms(workload), workload.batch_size)
     return {
-        "device_p50_ms": None if None in device_ms else percentiles(device_ms)[50],
+        "device_p50_ms": None if None in device_ms else latency_percentiles(device_ms)[50],
         "energy_joules_per_row": float(np.median(energy)) if energy else None,
         "flops_per_row": flops,
         "matmul_peak_tflops": peak,
@@ -204,24 +204,24 @@ def device_fields(run: Run, workload: Workload, arithmetic: Arithmetic) -> Field
     }
 
 
-def token_lengths(run: Run, runs: Sequence[Run]) -> list[int]:
+def token_lengths(run: WorkerRun, runs: Sequence[WorkerRun]) -> list[int]:
     """Return the tokens of each row: as the run counts them, or as its model does in a runtime, or as the teacher."""
     mine = [r for r in runs if r.entry.candidate is run.entry.candidate]
     lengths = next(r.loaded["lengths"] for r in [run, *mine, *runs] if r.loaded["lengths"] is not None)
     return list(lengths)
 
 
-def _tokens_per_second(run: Run, runs: Sequence[Run], workload: Workload) -> float | None:
+def _tokens_per_second(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload) -> float | None:
     if run.entry.kind == "baseline":
         return None
     if workload.length:
         return throughput(run.latency_ms(workload), workload.batch_size) * workload.length
     lengths = token_lengths(run, runs)
     amounts = [sum(lengths[row] for batch in turn["batches"] for row in batch) for turn in run.turns[workload]]
-    return rate(run.latency_ms(workload), amounts)
+    return units_per_second(run.latency_ms(workload), amounts)
 
 
-def _against(teacher: Run | None, run: Run, workload: Workload, seed: int) -> Ratio | None:
+def _against(teacher: WorkerRun | None, run: WorkerRun, workload: Workload, seed: int) -> Ratio | None:
     if teacher is None:
         return None
     if teacher is run and workload == workload.plain:
@@ -234,11 +234,11 @@ def _ratio_fields(name: str, ratio: Ratio | None) -> dict[str, float | None]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
-def _noise(run: Run, workload: Workload) -> float:
+def _noise(run: WorkerRun, workload: Workload) -> float:
     return noise([turn["probe_ms"] for turn in run.turns[workload]])
 
 
-def _parents(candidate: Candidate, runs: Sequence[Run]) -> list[str]:
+def _parents(candidate: Candidate, runs: Sequence[WorkerRun]) -> list[str]:
     """Follow the manifests from model to model, as far as they are in this benchmark."""
     known: dict[str, ModelDir] = {}
     for run in runs:
@@ -256,13 +256,13 @@ def _parents(candidate: Candidate, runs: Sequence[Run]) -> list[str]:
     return found
 
 
-def _parameters(run: Run) -> int:
+def _parameters(run: WorkerRun) -> int:
     """Return the number of weights: baselines and competitors count theirs themselves."""
     own = run.entry.folder != "runtimes"
     return int(run.loaded["parameters"]) if own else run.entry.candidate.model.parameters
 
 
-def _size_bytes(run: Run) -> int:
+def _size_bytes(run: WorkerRun) -> int:
     """Return the bytes of the weights: of baselines and competitors, all files that are not their tokenizer's."""
     directory = run.entry.directory
     if run.entry.folder == "runtimes":
@@ -271,7 +271,7 @@ def _size_bytes(run: Run) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _versions(run: Run) -> dict[str, str]:
+def _versions(run: WorkerRun) -> dict[str, str]:
     """Return the libraries of a run's process; the environment of a competitor has this package from ours."""
     own = {name: version for name, version in library_versions().items() if name == "compress"}
     return {**own, **run.loaded["versions"]}
@@ -280,14 +280,14 @@ def _versions(run: Run) -> dict[str, str]:
 logger = logging.getLogger("compress")
 
 
-def count_arithmetic(runs: Sequence[Run], device: str, progress: Progress) -> Arithmetic:
+def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress) -> Arithmetic:
     """Count the operations of every torch model at every workload, and measure the peak of a card.
 
     The batches of the first round are counted, by the process of the teacher. What a model does is the same in every
     runtime; a graph of another model, such as int8, has no count.
     """
     worker = max((run for run in runs if run.is_reference), key=lambda run: run.threads).worker
-    models: dict[str, list[Run]] = {}
+    models: dict[str, list[WorkerRun]] = {}
     for run in runs:
         if run.entry.folder == "runtimes" and not run.entry.candidate.model.is_onnx:
             models.setdefault(run.entry.candidate.name, []).append(run)
@@ -303,7 +303,7 @@ def count_arithmetic(runs: Sequence[Run], device: str, progress: Progress) -> Ar
     return Arithmetic(flops, _peaks(worker, runs) if device == "cuda" else {})
 
 
-def _flops(worker: Worker, mine: Sequence[Run], runs: Sequence[Run]) -> dict[Workload, float]:
+def _flops(worker: Worker, mine: Sequence[WorkerRun], runs: Sequence[WorkerRun]) -> dict[Workload, float]:
     """Count one model at every workload that it was measured at anywhere."""
     lengths = token_lengths(mine[0], runs)
     batches = {workload: run.turns[workload][0]["batches"] for run in mine for workload in run.turns}
@@ -320,7 +320,7 @@ def _flops(worker: Worker, mine: Sequence[Run], runs: Sequence[Run]) -> dict[Wor
     return {workload: value for workload, value in zip(batches, found, strict=True) if value is not None}
 
 
-def _peaks(worker: Worker, runs: Sequence[Run]) -> dict[str, float]:
+def _peaks(worker: Worker, runs: Sequence[WorkerRun]) -> dict[str, float]:
     """Measure the card's peak in each precision that a runtime multiplies in."""
     precisions = dict.fromkeys(filter(None, (precision_of(run.entry) for run in runs)))
     return {p: float(worker.ask("peak", device="cuda", precision=p, threads=1)["tflops"]) for p in precisions}

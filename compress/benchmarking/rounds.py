@@ -60,7 +60,7 @@ class Workload:
 
 
 @dataclass
-class Run:
+class WorkerRun:
     """An entry with a thread count, its process, and what was measured so far."""
 
     entry: Entry
@@ -92,7 +92,7 @@ class Run:
         return [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]
 
 
-def workloads_of(run: Run, settings: BenchmarkSettings) -> list[Workload]:
+def workloads_of(run: WorkerRun, settings: BenchmarkSettings) -> list[Workload]:
     """Return the workloads of a loaded run.
 
     Baselines and competitors read texts, so that they have the data's own lengths only; pruning steps serve the
@@ -157,14 +157,14 @@ def started(
     files: Files,
     left_out: list[dict[str, str]],
     progress: Progress,
-) -> Iterator[tuple[list[Run], dict[str, np.ndarray | None]]]:
+) -> Iterator[tuple[list[WorkerRun], dict[str, np.ndarray | None]]]:
     """Give a loaded process for each entry and thread count, and the logits ``[N, C]`` of each entry by its title.
 
     A baseline or competitor that cannot be had here is added to ``left_out`` with the reason. All processes are ended
     on the way out, whatever happens.
     """
     with ExitStack() as stack:
-        runs: list[Run] = []
+        runs: list[WorkerRun] = []
         logits: dict[str, np.ndarray | None] = {}
         cores = quietest_first(available_cores())
         with progress("Loading and predicting", len(entries)) as advance:
@@ -187,7 +187,7 @@ def started(
 
 def _start(
     entry: Entry, settings: BenchmarkSettings, files: Files, cores: Sequence[int], stack: ExitStack
-) -> tuple[list[Run], np.ndarray | None]:
+) -> tuple[list[WorkerRun], np.ndarray | None]:
     """Build what is to be built, load it with each thread count, and predict once."""
     if entry.build:
         _build(entry, entry.build, files)
@@ -195,8 +195,8 @@ def _start(
     for count in settings.thread_counts:
         worker = Worker(entry.title, threads=count, scratch=files.scratch, python=entry.python)
         stack.callback(worker.close)
-        run = Run(entry, count, worker)
-        run.loaded = load(
+        run = WorkerRun(entry, count, worker)
+        run.loaded = load_candidate(
             run, files.texts, cores=sorted(cores[:count]), max_length=settings.max_length, lengths=settings.lengths
         )
         runs.append(run)
@@ -208,7 +208,7 @@ def _start(
     return runs, np.load(path)
 
 
-def load(run: Run, texts: Path, *, cores: Sequence[int], **options: Any) -> dict[str, Any]:
+def load_candidate(run: WorkerRun, texts: Path, *, cores: Sequence[int], **options: Any) -> dict[str, Any]:
     """Load a run's model in its process; ``options`` are those of a :class:`LoadRequest`."""
     request = LoadRequest(
         folder=run.entry.folder,
@@ -242,7 +242,7 @@ def _build(entry: Entry, build: Build, files: Files) -> None:
 
 
 def take_turns(
-    runs: Sequence[Run],
+    runs: Sequence[WorkerRun],
     workloads: Sequence[Sequence[Workload]],
     *,
     rows: int,
@@ -258,7 +258,7 @@ def take_turns(
         rows: how many rows they loaded.
     """
     generator = random.Random(seed)
-    groups: dict[Workload, list[tuple[Run, Workload]]] = {}
+    groups: dict[Workload, list[tuple[WorkerRun, Workload]]] = {}
     for run, own in zip(runs, workloads, strict=True):
         for workload in own:
             groups.setdefault(workload.plain, []).append((run, workload))
@@ -283,7 +283,7 @@ def take_turns(
 
 
 def _turn(
-    run: Run, workload: Workload, probe: list[int], batches: list[list[int]], meter: EnergyMeter | None
+    run: WorkerRun, workload: Workload, probe: list[int], batches: list[list[int]], meter: EnergyMeter | None
 ) -> dict[str, Any]:
     """Measure the batches of one turn; the energy is that of the turn as a whole, its probe included.
 

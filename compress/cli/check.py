@@ -13,8 +13,8 @@ from compress.cli.options import keep_inputs
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
-    from compress.gating.budgets import Budget, Tolerance
-    from compress.gating.verdict import Verdict
+    from compress.gating.budgets import GateBudget, Tolerance
+    from compress.gating.verdict import GateVerdict
 
 
 @click.command()
@@ -53,7 +53,7 @@ def command(
     **options: Any,
 ) -> None:
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
-    from compress.gating.check import HOLDS, Verdict, check, read_budgets, store_reference
+    from compress.gating.check import HOLDS, check, read_budgets, store_reference
 
     keep_inputs({"--junit": junit, "--json": json_file}, [*results, budgets, baseline])
     file = read_budgets(budgets) if budgets else None
@@ -62,7 +62,7 @@ def command(
     if every or baseline or against or not update_baseline:
         verdict = check(results, every, baseline=baseline, against=against, tolerances=tolerances)
     else:
-        verdict = Verdict()
+        verdict = GateVerdict()
     _show(verdict)
     _write(junit, json_file, verdict)
     if update_baseline and verdict.outcome == HOLDS:
@@ -75,12 +75,12 @@ def command(
 
 def _from_options(
     options: dict[str, Any], default: Tolerance | None, older: str | None
-) -> tuple[list[Budget], list[Tolerance]]:
+) -> tuple[list[GateBudget], list[Tolerance]]:
     """Return budgets and tolerances of options: one for each pair of a chosen model and runtime."""
     from dataclasses import replace
 
     from compress.gating.budgets import LIMITS
-    from compress.gating.check import Budget, Tolerance
+    from compress.gating.check import Tolerance
 
     selectors: list[dict[str, Any]] = [
         {"model": model, "runtime": runtime, "batch_size": options["batch_size"]}
@@ -96,7 +96,7 @@ def _from_options(
         )
     if options["over_seeds"] and not limits:
         raise CompressError("--over-seeds is for --max-accuracy-drop; in a file of budgets it is a key of a [[budget]]")
-    budgets = [Budget(**selector, **limits, over_seeds=options["over_seeds"]) for selector in selectors]
+    budgets = [GateBudget(**selector, **limits, over_seeds=options["over_seeds"]) for selector in selectors]
     changes = {"max_drop": options["max_baseline_drop"], "max_slowdown": options["max_baseline_slowdown"]}
     if not older and any(value is not None for value in changes.values()):
         raise CompressError("--max-baseline-drop and --max-baseline-slowdown need --baseline or --against")
@@ -107,7 +107,7 @@ def _from_options(
     return budgets if limits else [], tolerances
 
 
-def _show(verdict: Verdict) -> None:
+def _show(verdict: GateVerdict) -> None:
     """Print the verdict; on GitHub annotate the job and add to its summary."""
     from compress.gating.outputs import github_annotations, to_markdown, to_text
 
@@ -123,7 +123,7 @@ def _show(verdict: Verdict) -> None:
             file.write(to_markdown(verdict) + "\n")
 
 
-def _write(junit: str | None, json_file: str | None, verdict: Verdict) -> None:
+def _write(junit: str | None, json_file: str | None, verdict: GateVerdict) -> None:
     from compress.gating.outputs import to_json, to_junit
     from compress.models.output_dir import write_atomically
 

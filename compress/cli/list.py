@@ -5,15 +5,17 @@ from __future__ import annotations
 import click
 
 from compress.errors import CompressError, did_you_mean
-from compress.recipes.catalogue import KINDS, entries, students
+from compress.recipes.catalogue import LISTED_KINDS, entries, students
 
 
 @click.command()
-@click.argument("kind", metavar="|".join(KINDS))
+@click.argument("kind", metavar="|".join(LISTED_KINDS))
 def command(kind: str) -> None:
     """List recipes and plug-ins."""
-    if kind not in KINDS:
-        raise CompressError(f"there is no list of {kind!r}; there is {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
+    if kind not in LISTED_KINDS:
+        raise CompressError(
+            f"there is no list of {kind!r}; there is {', '.join(LISTED_KINDS)}.{did_you_mean(kind, LISTED_KINDS)}"
+        )
     rows = students() if kind == "students" else entries(kind)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -11,7 +11,7 @@ from compress.cli import options
 
 if TYPE_CHECKING:
     from compress.benchmarking.replay import Replay
-    from compress.benchmarking.replay_agreement import Comparison
+    from compress.benchmarking.replay_agreement import ReplayComparison
     from compress.progress import Progress
 
 
@@ -103,7 +103,7 @@ def _show(made: Replay) -> None:
         click.echo(f"version of {printable(name)}: {printable(before)} then, {printable(after)} now")
 
 
-def _number(row: Comparison, value: float) -> str:
+def _number(row: ReplayComparison, value: float) -> str:
     if row.what == "size":
         return f"{value / 1e6:,.2f} MB"
     return f"x{value:.2f}" if row.what == "speed-up" else f"{value:.4f}"

@@ -24,7 +24,7 @@ TEXT_PAIRS = (
     ("query", "passage"),
     ("text", "text_pair"),
 )
-TEXTS = (
+TEXT_COLUMNS = (
     "text",
     "sentence",
     "review",
@@ -65,7 +65,7 @@ LABELS = (
     "output",
 )
 _IDS = {"id", "idx", "index", "guid", "uid", "#1_id", "#2_id", "source", "url", "date"}
-_USUAL = {name for pair in TEXT_PAIRS for name in pair} | set(TEXTS) | set(LABELS)
+_USUAL = {name for pair in TEXT_PAIRS for name in pair} | set(TEXT_COLUMNS) | set(LABELS)
 _IDENTIFIER = re.compile(r"[#A-Za-z_][\w#./ -]{0,39}")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
@@ -83,7 +83,7 @@ def usual(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().casefold())
 
 
-def split_rows(lines: Iterable[str], dialect: Dialect) -> csv._reader:  # type: ignore[name-defined]
+def csv_rows(lines: Iterable[str], dialect: Dialect) -> csv._reader:  # type: ignore[name-defined]
     """Return a strict CSV reader over ``lines``."""
     if dialect.quoted:
         return csv.reader(lines, delimiter=dialect.delimiter, strict=True)
@@ -109,7 +109,7 @@ def sniff_dialect(lines: Sequence[str], suffix: str) -> Dialect | None:
 def _needs_quotes(lines: Sequence[str]) -> bool:
     """Say whether tab-separated lines parse as quoted and would lose by being read without quoting."""
     rows: list[list[str]] = []
-    reader = split_rows(lines, Dialect("\t", quoted=True))
+    reader = csv_rows(lines, Dialect("\t", quoted=True))
     try:
         rows.extend(reader)
     except csv.Error:
@@ -215,7 +215,7 @@ def _texts_by_name(names: Sequence[str]) -> tuple[str, str | None] | None:
     for first, second in TEXT_PAIRS:
         if first in known and second in known:
             return known[first], known[second]
-    return next(((known[name], None) for name in TEXTS if name in known), None)
+    return next(((known[name], None) for name in TEXT_COLUMNS if name in known), None)
 
 
 def _label_by_name(names: Sequence[str], used: set[str | None]) -> str | None:

@@ -14,7 +14,7 @@ BATCH_VALUES = 4_000_000  # some 32 MB
 
 
 @dataclass(frozen=True)
-class Columns:
+class SeedSample:
     """What the seeds of a recipe said about one data set, and what they are compared with.
 
     ``predicted`` and ``reference`` are ``[S, N]``, one row a seed; ``gold`` is ``[N]``.
@@ -27,7 +27,7 @@ class Columns:
     classes: int
 
 
-def difference_interval(sets: Sequence[Columns], *, seed: int = 0) -> tuple[float, float]:
+def difference_interval(sets: Sequence[SeedSample], *, seed: int = 0) -> tuple[float, float]:
     """Return the 95% interval, in points, of the macro mean of differences over seeds and data sets.
 
     Seeds and rows are crossed, since all seeds answer the same rows. Both are resampled, each for itself (Owen, 2007,
@@ -45,7 +45,7 @@ def difference_interval(sets: Sequence[Columns], *, seed: int = 0) -> tuple[floa
     return percentiles(drawn, CONFIDENCE)
 
 
-def _drawn(columns: Columns, seed: int) -> Array:
+def _drawn(columns: SeedSample, seed: int) -> Array:
     """Return the mean difference over seeds, in points, of every resample of rows and seeds, ``[RESAMPLES]``."""
     generator = np.random.default_rng(seed)
     per_seed = 100 * _resampled_rows(columns, generator)
@@ -58,7 +58,7 @@ def _drawn(columns: Columns, seed: int) -> Array:
     return np.asarray(middle + (redrawn - middle) * np.sqrt(seeds / (seeds - 1)))
 
 
-def _resampled_rows(columns: Columns, generator: np.random.Generator) -> Array:
+def _resampled_rows(columns: SeedSample, generator: np.random.Generator) -> Array:
     """Return the difference of every seed in every resample of rows, ``[RESAMPLES, S]``, as fractions."""
     seeds, rows = columns.predicted.shape
     difference = _difference_on(columns)
@@ -69,7 +69,7 @@ def _resampled_rows(columns: Columns, generator: np.random.Generator) -> Array:
     return np.concatenate([difference(generator.integers(0, rows, (count, rows))) for count in counts], axis=1).T
 
 
-def _difference_on(columns: Columns) -> Callable[[Array], Array]:
+def _difference_on(columns: SeedSample) -> Callable[[Array], Array]:
     """Return the function from rows ``[R, N]`` to the difference of every seed on them, ``[S, R]``."""
     gold, statistic, classes = columns.gold, columns.metric.statistic, columns.classes
     if columns.metric.name == "accuracy":

@@ -40,7 +40,7 @@ def size_in_bytes(text: str | int) -> int:
 
 
 @dataclass(frozen=True)
-class Budget(Selector):
+class GateBudget(Selector):
     """Limits on the lines that a selector finds; a limit that is not given is not checked.
 
     ``max_accuracy_drop`` is in points of the metric against the teacher, ``min_metric`` and ``max_calibration_error``
@@ -127,7 +127,7 @@ class Tolerance(Selector):
 class BudgetFile:
     """A file of budgets: ``[[budget]]`` tables, and ``[baseline]``."""
 
-    budget: tuple[Budget, ...] = ()
+    budget: tuple[GateBudget, ...] = ()
     baseline: Tolerance = Tolerance()
 
 

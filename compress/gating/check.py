@@ -9,28 +9,28 @@ from pathlib import Path
 from compress.benchmarking.results.files import read_results, rows_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.gating.budgets import Budget, Tolerance, read_budgets
+from compress.gating.budgets import GateBudget, Tolerance, read_budgets
 from compress.gating.limits import (
     OF_THE_MODEL,
     baselines_within,
     first_of_its_model,
-    judge,
+    judge_budget,
     judge_over_seeds,
     with_worst_noise,
 )
-from compress.gating.reference_comparison import Comparison
+from compress.gating.reference_comparison import ReferenceComparison
 from compress.gating.reference_files import read_against, read_reference, update_baseline
 from compress.gating.selectors import select
-from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, Judgement, Verdict, printable, subjects
+from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, GateVerdict, Judgement, printable, subjects
 
 __all__ = [
     "BROKEN",
     "HOLDS",
     "UNDECIDED",
-    "Budget",
+    "GateBudget",
     "Judgement",
     "Tolerance",
-    "Verdict",
+    "GateVerdict",
     "check",
     "read_budgets",
     "store_reference",
@@ -39,12 +39,12 @@ __all__ = [
 
 def check(
     results: Sequence[str | Path],
-    budgets: Sequence[Budget] = (),
+    budgets: Sequence[GateBudget] = (),
     *,
     baseline: str | Path | None = None,
     against: str | None = None,
     tolerances: Sequence[Tolerance] = (Tolerance(),),
-) -> Verdict:
+) -> GateVerdict:
     """Judge the results of ``compress benchmark`` by budgets, and compare them with older results.
 
     A limit holds or is broken only when the whole 95% interval lies on one side of it; else it is undecided. On a host
@@ -76,7 +76,7 @@ def check(
         judgements += _judge_budget(lines, budget, f"budget[{index}]")
     older = _older(lines, baseline, against)
     if older is None:
-        return _printable(Verdict(tuple(judgements), tuple(notes)))
+        return _printable(GateVerdict(tuple(judgements), tuple(notes)))
     for tolerance in tolerances:
         older.judge(select(tolerance, rows_of(lines), source="the baseline"), tolerance)
     if not older.judgements:
@@ -85,7 +85,7 @@ def check(
             "it out"
         )
     every = tuple(judgements + older.judgements)
-    return _printable(Verdict(every, tuple(notes + older.notes), tuple(older.changes), older.name))
+    return _printable(GateVerdict(every, tuple(notes + older.notes), tuple(older.changes), older.name))
 
 
 def store_reference(results: Sequence[str | Path], directory: str | Path) -> list[Path]:
@@ -93,9 +93,9 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> lis
     return update_baseline(directory, read_results(results))
 
 
-def _printable(verdict: Verdict) -> Verdict:
+def _printable(verdict: GateVerdict) -> GateVerdict:
     """Take out of every text what names from files could steer a terminal or CI with."""
-    return Verdict(
+    return GateVerdict(
         tuple(replace(j, subject=printable(j.subject), sentence=printable(j.sentence)) for j in verdict.judgements),
         tuple(map(printable, verdict.notes)),
         tuple(replace(change, subject=printable(change.subject)) for change in verdict.changes),
@@ -103,14 +103,14 @@ def _printable(verdict: Verdict) -> Verdict:
     )
 
 
-def _refuse_faults(budgets: Sequence[Budget], tolerances: Sequence[Tolerance]) -> None:
+def _refuse_faults(budgets: Sequence[GateBudget], tolerances: Sequence[Tolerance]) -> None:
     faults = [f"budget[{index}]: {fault}" for index, one in enumerate(budgets) for fault in one.faults()]
     faults += [f"baseline: {fault}" for tolerance in tolerances for fault in tolerance.faults()]
     if faults:
         raise CompressError("; ".join(faults))
 
 
-def _judge_budget(lines: Sequence[Measurement], budget: Budget, source: str) -> list[Judgement]:
+def _judge_budget(lines: Sequence[Measurement], budget: GateBudget, source: str) -> list[Judgement]:
     chosen = select(budget, rows_of(lines), source=source)
     found: list[Judgement] = []
     for name, limit in budget.limits().items():
@@ -126,14 +126,16 @@ def _judge_each(
 ) -> list[Judgement]:
     names, seen = subjects(chosen), set[tuple[object, ...]]()
     asked = [line for line in chosen if name not in OF_THE_MODEL or first_of_its_model(line, seen)]
-    made = (judge(name, limit, with_worst_noise(line, lines), names[id(line)]) for line in asked)
+    made = (judge_budget(name, limit, with_worst_noise(line, lines), names[id(line)]) for line in asked)
     return [judgement for judgement in made if judgement is not None]
 
 
-def _older(lines: Sequence[Measurement], baseline: str | Path | None, against: str | None) -> Comparison | None:
+def _older(
+    lines: Sequence[Measurement], baseline: str | Path | None, against: str | None
+) -> ReferenceComparison | None:
     hosts = [line.host_id for line in lines]
     if baseline is not None:
-        return Comparison(lines, read_reference(baseline, hosts), str(baseline))
+        return ReferenceComparison(lines, read_reference(baseline, hosts), str(baseline))
     if against is not None:
-        return Comparison(lines, read_against(against, hosts), against)
+        return ReferenceComparison(lines, read_against(against, hosts), against)
     return None

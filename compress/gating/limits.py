@@ -10,8 +10,8 @@ from compress.benchmarking.results.aggregate import Aggregate, aggregate
 from compress.benchmarking.results.files import rows_of
 from compress.benchmarking.results.formatting import in_percent, in_points, megabytes, milliseconds, times
 from compress.benchmarking.results.schema import Measurement
-from compress.gating.budgets import Budget
-from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, VERBS, Figures, Judgement, interval, lost, subjects
+from compress.gating.budgets import GateBudget
+from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, VERBS, Figures, Judgement, lost, shown_interval, subjects
 
 OUTCOMES = {verdict.WITHIN: HOLDS, verdict.WORSE: BROKEN, verdict.UNDECIDED: UNDECIDED}
 # Relative to the teacher in torch: of that line itself there is nothing to judge.
@@ -36,7 +36,7 @@ def with_worst_noise(line: Measurement, lines: Sequence[Measurement]) -> Measure
     return replace(line, noise=max(x.noise for x in (line, *same)))
 
 
-def judge(name: str, limit: float, line: Measurement, subject: str) -> Judgement | None:
+def judge_budget(name: str, limit: float, line: Measurement, subject: str) -> Judgement | None:
     """Judge a line by the limit of that name; None where the line is what the limit is relative to."""
     if name in RELATIVE and line.is_reference:
         return None
@@ -123,7 +123,7 @@ def judged(
     count, of = sample
     why = f"; {found.sentence.removeprefix('undecided: ')}" if outcome == UNDECIDED and found.sentence else ""
     over = f"{'over' if of == 'rounds' else 'on'} {count:,} {of}"
-    sentence = f"{subject}: {what} {VERBS[outcome]}: {form(value)} {over} ({interval(form, low, high)}){why}."
+    sentence = f"{subject}: {what} {VERBS[outcome]}: {form(value)} {over} ({shown_interval(form, low, high)}){why}."
     return Judgement(gate, subject, outcome, sentence, limit, value, low, high, count, of)
 
 
@@ -156,7 +156,7 @@ _JUDGES: Mapping[str, Callable[[str, float, Measurement, str], Judgement]] = {
 }
 
 
-def baselines_within(lines: Sequence[Measurement], budgets: Sequence[Budget]) -> list[str]:
+def baselines_within(lines: Sequence[Measurement], budgets: Sequence[GateBudget]) -> list[str]:
     """Say which baselines are, or may be, within the loosest budget of a loss."""
     drops = [budget.max_accuracy_drop for budget in budgets if budget.max_accuracy_drop is not None]
     baselines = [row.head for row in rows_of(lines) if row.head.kind == "baseline"]
@@ -175,7 +175,7 @@ def _note(baseline: Measurement, budget: float) -> str:
         f"A baseline {'is' if found.outcome == verdict.WITHIN else 'may be'} within the budget of "
         f"{in_points(budget)} of {baseline.metric_name}, fitted on gold labels only: {baseline.model}, "
         f"{lost(-difference[0])} on {baseline.metric_rows:,} examples "
-        f"({interval(lost, -difference[2], -difference[1])})."
+        f"({shown_interval(lost, -difference[2], -difference[1])})."
     )
 
 

@@ -10,14 +10,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 from compress.benchmarking.results.formatting import megabytes, plain, points, shown_metric, table, times
-from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, Change, Judgement, Verdict
+from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
 
 JSON_SCHEMA = 1
 _MARKS = {HOLDS: "✅", BROKEN: "❌", UNDECIDED: "❔"}
 _HEADINGS = {HOLDS: "the budgets hold", BROKEN: "a budget is broken", UNDECIDED: "cannot decide"}
 
 
-def to_markdown(verdict: Verdict) -> str:
+def to_markdown(verdict: GateVerdict) -> str:
     """Return the verdict for a pull request or ``$GITHUB_STEP_SUMMARY``: notes, judgements, then what changed."""
     parts = [f"## compress check: {_HEADINGS[verdict.outcome]}", ""]
     parts += [f"* ℹ️ {plain(note)}" for note in verdict.notes]
@@ -27,7 +27,7 @@ def to_markdown(verdict: Verdict) -> str:
     return "\n".join([*parts, ""])
 
 
-def to_text(verdict: Verdict) -> str:
+def to_text(verdict: GateVerdict) -> str:
     """Return the verdict for a terminal or a log: notes, judgements, then what changed; a line each."""
     lines = [f"note: {note}" for note in verdict.notes]
     lines += [f"{judgement.outcome}: {judgement.sentence}" for judgement in verdict.judgements]
@@ -59,7 +59,7 @@ def _change_row(change: Change) -> list[str]:
     return [change.subject, *metric, lost, *speed, ratio, *size]
 
 
-def to_junit(verdict: Verdict) -> str:
+def to_junit(verdict: GateVerdict) -> str:
     """Return JUnit XML: one suite, one test case a judgement. Broken is a failure, undecided is skipped."""
     counts = {
         "tests": len(verdict.judgements),
@@ -90,7 +90,7 @@ def _test_case(suite: ElementTree.Element, judgement: Judgement) -> None:
         ElementTree.SubElement(case, "system-out").text = judgement.sentence
 
 
-def github_annotations(verdict: Verdict) -> list[str]:
+def github_annotations(verdict: GateVerdict) -> list[str]:
     """Return workflow commands: an error for each broken limit, a warning for an undecided one, a notice for a note."""
     levels = {BROKEN: "error", UNDECIDED: "warning"}
     lines = [
@@ -110,7 +110,7 @@ def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def to_json(verdict: Verdict) -> str:
+def to_json(verdict: GateVerdict) -> str:
     """Return the verdict for programs: outcome, exit code, and every judgement with its figures."""
     found: dict[str, Any] = {
         "schema": JSON_SCHEMA,

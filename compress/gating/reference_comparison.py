@@ -25,7 +25,7 @@ _SAME_SPEED = attrgetter("host_id", "threads", "batch_size", "length", "padding"
 
 
 @dataclass
-class Comparison:
+class ReferenceComparison:
     """What came of comparing ``lines`` with ``older`` ones, which a reader knows as ``name``."""
 
     lines: Sequence[Measurement]

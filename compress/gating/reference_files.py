@@ -11,7 +11,7 @@ from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.git_reference import open_tree
 
-SUFFIX = ".jsonl"
+REFERENCE_SUFFIX = ".jsonl"
 _HOST = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
@@ -62,7 +62,7 @@ def update_baseline(directory: str | Path, lines: Sequence[Measurement]) -> list
     for host in by_host:
         if not _HOST.fullmatch(host):
             raise CompressError(f"host_id {host!r} cannot name a file; run the benchmark again")
-    paths = [Path(directory) / f"{host}{SUFFIX}" for host in by_host]
+    paths = [Path(directory) / f"{host}{REFERENCE_SUFFIX}" for host in by_host]
     for path, own in zip(paths, by_host.values(), strict=True):
         write_results(path, own)
     return paths
@@ -71,16 +71,16 @@ def update_baseline(directory: str | Path, lines: Sequence[Measurement]) -> list
 def _of_hosts(
     names: Sequence[str], read: Callable[[str], list[Measurement]], hosts: Iterable[str], where: str
 ) -> list[Measurement]:
-    there = sorted(name for name in names if name.endswith(SUFFIX))
+    there = sorted(name for name in names if name.endswith(REFERENCE_SUFFIX))
     if not there:
         raise CompressError(f"{where} holds no baseline; make one with 'compress check RESULTS --update-baseline DIR'")
-    wanted = [f"{host}{SUFFIX}" for host in dict.fromkeys(hosts)]
+    wanted = [f"{host}{REFERENCE_SUFFIX}" for host in dict.fromkeys(hosts)]
     own = [name for name in wanted if name in there]
     others = [name for name in there if name not in own] if len(own) < len(wanted) else []
     lines: list[Measurement] = []
     for name in own + others:
         found = read(name)
-        strangers = {line.host_id for line in found} - {name.removesuffix(SUFFIX)}
+        strangers = {line.host_id for line in found} - {name.removesuffix(REFERENCE_SUFFIX)}
         if strangers:
             raise CompressError(
                 f"{where}/{name} holds lines of another host ({', '.join(sorted(strangers))}); a baseline is named "

@@ -47,7 +47,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """Every judgement, what a reader must know besides, and how models changed since older results."""
 
     judgements: tuple[Judgement, ...] = ()
@@ -95,7 +95,7 @@ def _subject(line: Measurement, vary: Sequence[str]) -> str:
     return ", ".join([f"{line.model} in {line.runtime}", *settings])
 
 
-def interval(form: Callable[[float], str], low: float, high: float) -> str:
+def shown_interval(form: Callable[[float], str], low: float, high: float) -> str:
     """Return ``95% interval 0.10 lost to 0.90 lost``, each bound in its form."""
     return f"95% interval {form(low)} to {form(high)}"
 

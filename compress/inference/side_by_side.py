@@ -15,7 +15,7 @@ from compress.data.examples import Example
 from compress.data.tokenization import TokenLists, encode, maximum_length, pad
 from compress.inference.batching import Run
 from compress.inference.opening import open_runtime
-from compress.inference.timing import draw_batches, percentiles, speedup
+from compress.inference.timing import draw_batches, latency_percentiles, speedup
 from compress.models.model_dir import ModelDir
 
 ROUNDS = 10
@@ -23,7 +23,7 @@ ROWS = 2000
 ROWS_PER_ROUND = 10  # of single rows, so that small and large batches take a like share of the time
 
 
-def take_turns(
+def time_in_turns(
     runs: Mapping[str, Run], tokens: Mapping[str, TokenLists], padding_ids: Mapping[str, int], batch_size: int
 ) -> dict[str, list[list[float]]]:
     """Return the latencies of every run in milliseconds, a list a round, on the same random rows in a random order.
@@ -100,11 +100,13 @@ def _timed(
         runs[name] = open_runtime(directory, runtime, threads=threads)
     found = []
     for batch_size in batch_sizes:
-        samples = take_turns(runs, tokens, padding_ids, batch_size)
+        samples = time_in_turns(runs, tokens, padding_ids, batch_size)
         reference = next(iter(samples.values()))
         for name, own in samples.items():
             ratio = speedup(reference, own)
             found.append(
-                Speed(name, runtime, threads, batch_size, percentiles(own)[50], ratio.value, ratio.low, ratio.high)
+                Speed(
+                    name, runtime, threads, batch_size, latency_percentiles(own)[50], ratio.value, ratio.low, ratio.high
+                )
             )
     return found

@@ -70,7 +70,7 @@ def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Ratio:
     )
 
 
-def percentiles(rounds: Rounds) -> dict[int, float]:
+def latency_percentiles(rounds: Rounds) -> dict[int, float]:
     """Return the percentiles 50, 90, 95 and 99 of all samples, in milliseconds."""
     samples = np.concatenate([np.asarray(samples, dtype=float) for samples in rounds])
     return {p: float(np.percentile(samples, p)) for p in PERCENTILES}
@@ -93,7 +93,7 @@ def percentile_interval(rounds: Rounds, percentile: int, *, seed: int = 0) -> tu
     return bootstrap((np.arange(len(samples)),), statistic, seed=seed)
 
 
-def rate(rounds: Rounds, amounts: Sequence[float]) -> float:
+def units_per_second(rounds: Rounds, amounts: Sequence[float]) -> float:
     """Return how much is done in a second: the median over rounds of a round's amount by all its time."""
     pairs = zip(amounts, rounds, strict=True)
     return float(np.median([1000 * amount / sum(samples) for amount, samples in pairs]))
@@ -101,7 +101,7 @@ def rate(rounds: Rounds, amounts: Sequence[float]) -> float:
 
 def throughput(rounds: Rounds, batch_size: int) -> float:
     """Return rows per second; see :func:`rate`."""
-    return rate(rounds, [batch_size * len(samples) for samples in rounds])
+    return units_per_second(rounds, [batch_size * len(samples) for samples in rounds])
 
 
 def noise(probe_ms: Sequence[float]) -> float:

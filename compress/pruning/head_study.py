@@ -31,7 +31,7 @@ from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
 from compress.pruning.importance import scoring_batches
 from compress.pruning.masked_evaluation import MaskedEvaluation
-from compress.pruning.removal_path import MEASURE, removal_path, score
+from compress.pruning.removal_path import MEASURE, removal_path, score_units
 from compress.pruning.rows import split_rows
 from compress.pruning.scoring import Values
 from compress.recipes import Pruning
@@ -174,7 +174,9 @@ class HeadEvaluations:
         """Return the scores ``[L, H]`` of a criterion, cached in a file."""
         path, model = self.folder / f"scores-{criterion}.json", self.evaluation.model
         if not path.is_file():
-            found = score(model, self.batches, unmasked(model), "heads", criterion, seed=self.seed, values=self.values)
+            found = score_units(
+                model, self.batches, unmasked(model), "heads", criterion, seed=self.seed, values=self.values
+            )
             write_atomically(path, json.dumps(found.tolist()))
         advance(1)
         return torch.tensor(json.loads(path.read_text(encoding="utf-8")))

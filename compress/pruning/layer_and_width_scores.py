@@ -13,7 +13,7 @@ from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import kept_layers
-from compress.pruning.scoring import Labels, labels_of, losses_of, value_of
+from compress.pruning.scoring import Labels, losses_of, target_labels, value_of
 from compress.surgery.remove_hidden import members
 from compress.surgery.remove_layers import removable_layers, skipped
 
@@ -30,7 +30,7 @@ class LayerStep:
     loss: float
 
 
-def choose_layers(model: PreTrainedModel, batches: Iterable[Batch], count: int) -> list[LayerStep]:
+def choose_removed_layers(model: PreTrainedModel, batches: Iterable[Batch], count: int) -> list[LayerStep]:
     """Return the layers to remove, in order: each is the one without which the mean loss on the batches is lowest.
 
     Greedy removal after Sajjad et al. 2023, "On the Effect of Dropping Layers of Pre-trained Transformer Models"
@@ -80,7 +80,7 @@ def hidden_importance(model: PreTrainedModel, batches: Iterable[Batch], *, label
     with fixed_weights(model, learning=True), torch.enable_grad():
         for batch in batches:
             logits = batch.answers(model(**batch.inputs()).logits)
-            loss = losses_of(logits, labels_of(batch, logits, labels)).sum()
+            loss = losses_of(logits, target_labels(batch, logits, labels)).sum()
             gradients = torch.autograd.grad(loss, weights)
             products = {id(w): w.detach() * gradient for w, gradient in zip(weights, gradients, strict=True)}
             by_position = [products[id(w)].movedim(dim, 0).reshape(width, -1).sum(dim=1) for _, w, dim in parts]

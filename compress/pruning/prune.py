@@ -35,9 +35,9 @@ from compress.reporting.charts.pruning_curve import curve_csv
 from compress.reporting.pruning_page import removed, write_report
 from compress.surgery.remove_vocabulary import check_tokenizer
 
-BATCH_SIZES = (1, 32)  # at which each removal is timed
+TIMED_BATCH_SIZES = (1, 32)  # at which each removal is timed
 CURVE_NAME = "pruning_curve.csv"
-REPORT_NAME = "pruning.json"
+PRUNING_REPORT_NAME = "pruning.json"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def prune(
         state.model = reloadable(state.model)
         notes = {"recovery": recovery.recover(state, stage.working).noted} if pruning.recover else {}
         with progress("Timing", None):
-            speeds = timer.speeds(state.timed, BATCH_SIZES) if measure else []
+            speeds = timer.speeds(state.timed, TIMED_BATCH_SIZES) if measure else []
         notes |= write_pruning_report(source, plan, state, decisions, speeds, stage)
         before = source.manifest.data if source.manifest else ()
         read = (*before, *rows.described, *(entry for directory in labels for entry in directory.manifest.data))
@@ -162,7 +162,7 @@ def write_pruning_report(
         **decisions,
         "curve": curve,
     }
-    write_atomically(stage.working / REPORT_NAME, json.dumps(content, indent=1) + "\n")
+    write_atomically(stage.working / PRUNING_REPORT_NAME, json.dumps(content, indent=1) + "\n")
     write_report(content, stage.working)
     if curve:
         write_atomically(stage.working / CURVE_NAME, curve_csv(curve))

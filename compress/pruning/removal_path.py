@@ -75,7 +75,8 @@ def removal_path(
         now = PathStep(masks, scores).removed
         if not fixed and (not scores or pruning.recompute):
             scores = {
-                part: score(model, batches, masks, part, pruning.criterion, seed=seed, values=values) for part in counts
+                part: score_units(model, batches, masks, part, pruning.criterion, seed=seed, values=values)
+                for part in counts
             }
         masks = {
             part: mask_least_important(rows, scores[part], max(0, due[part] - now[part]), part, pruning)
@@ -98,7 +99,7 @@ def mask_least_important(
     )
 
 
-def score(
+def score_units(
     model: PreTrainedModel,
     batches: Sequence[Batch],
     masks: Masks,

@@ -16,7 +16,7 @@ from compress.inference.timing import Ratio
 from compress.models.output_dir import write_atomically
 from compress.progress import Progress
 from compress.pruning.importance import scoring_batches
-from compress.pruning.layer_and_width_scores import choose_layers, hidden_importance
+from compress.pruning.layer_and_width_scores import choose_removed_layers, hidden_importance
 from compress.pruning.plan import PruningPlan, log_amounts, plan_units
 from compress.pruning.pruned_state import PrunedState
 from compress.pruning.recovery import Recovery
@@ -69,7 +69,7 @@ class PlanExecution:
         if plan.layers:
             with self.progress("Removing layers", None):
                 found["layers"] = self._decided(
-                    "layers", lambda: list(map(asdict, choose_layers(state.model, batches, plan.layers)))
+                    "layers", lambda: list(map(asdict, choose_removed_layers(state.model, batches, plan.layers)))
                 )
             state.remove_layers([step["layer"] for step in found["layers"]])
         units = plan_units(state.model, plan.config) if plan.layers and plan.units else plan.units

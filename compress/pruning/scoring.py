@@ -22,7 +22,7 @@ Labels = Literal["gold", "own"]
 Measure = Literal["loss", "metric"]
 
 
-def labels_of(batch: Batch, logits: Tensor, labels: Labels) -> Tensor:
+def target_labels(batch: Batch, logits: Tensor, labels: Labels) -> Tensor:
     """Return the gold labels of a batch, or (``own``) what the model predicts itself, which needs none.
 
     The divergence to the model's own *probabilities* would have a gradient of zero, so that its largest class is taken.
@@ -96,7 +96,7 @@ def value_of(model: PreTrainedModel, batches: Iterable[Batch], measure: Measure)
     total, answers = 0.0, 0
     for batch in batches:
         logits = batch.answers(model(**batch.inputs()).logits)
-        labels = labels_of(batch, logits, "gold")
+        labels = target_labels(batch, logits, "gold")
         if measure == "loss" or logits.shape[-1] == 1:
             total -= float(losses_of(logits, labels).sum())
         else:

@@ -17,7 +17,7 @@ from compress.errors import CompressError
 from compress.evaluation.metrics import agreement, find_metric, predictions, score
 from compress.inference.batching import logits_of
 from compress.inference.opening import open_runtime, runtime_for
-from compress.inference.side_by_side import ROWS, take_turns
+from compress.inference.side_by_side import ROWS, time_in_turns
 from compress.inference.timing import Ratio, speedup
 from compress.models.model_dir import ModelDir
 from compress.quantization.settings import Quantization
@@ -92,5 +92,5 @@ class Judge:
         """Return the speed-up of int8 over fp32, on batches of the rows' own lengths."""
         tokens = encode(self.tokenizer, rows[:ROWS], self.max_length)
         padding_ids = dict.fromkeys(self.runs, self.tokenizer.pad_token_id or 0)
-        samples = take_turns(self.runs, dict.fromkeys(self.runs, tokens), padding_ids, batch_size)
+        samples = time_in_turns(self.runs, dict.fromkeys(self.runs, tokens), padding_ids, batch_size)
         return speedup(samples["fp32"], samples["int8"])

@@ -17,7 +17,7 @@ from compress.quantization.hessian_sensitivity import (
     PART_ROWS,
     PARTS,
     LayerSensitivity,
-    Part,
+    SensitivityBatch,
     answers_of,
     layer_sensitivities,
 )
@@ -57,7 +57,7 @@ def measured_sensitivities(source: ModelDir, rows: Sequence[Example]) -> list[La
     else:
         gold = torch.tensor(encode_gold(sample, source.labels, task=source.task, name="train"))
         answers = list(gold.split(PART_ROWS))
-    return layer_sensitivities(model, [Part(*pair) for pair in zip(batches, answers, strict=True)])
+    return layer_sensitivities(model, [SensitivityBatch(*pair) for pair in zip(batches, answers, strict=True)])
 
 
 def _sample(rows: Sequence[Example], count: int) -> list[Example]:

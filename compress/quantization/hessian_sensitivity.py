@@ -32,7 +32,7 @@ ITERATIONS, TOLERANCE = 12, 0.02
 
 
 @dataclass(frozen=True)
-class Part:
+class SensitivityBatch:
     """One batch: what the model's ``forward`` takes, and what it should answer, ``[B]`` or ``[B, T]``."""
 
     inputs: Mapping[str, Tensor]
@@ -54,7 +54,7 @@ class LayerSensitivity:
 
 
 def layer_sensitivities(
-    model: PreTrainedModel, parts: Sequence[Part], *, iterations: int = ITERATIONS, seed: int = 0
+    model: PreTrainedModel, parts: Sequence[SensitivityBatch], *, iterations: int = ITERATIONS, seed: int = 0
 ) -> list[LayerSensitivity]:
     """Return the sensitivity of every encoder layer, from the first; only the matrices of a layer count.
 
@@ -123,7 +123,7 @@ def assign_bits(sensitivities: Sequence[LayerSensitivity], bits: Sequence[int]) 
     return [by_layer[layer] for layer in range(len(ranked))]
 
 
-def _loss(model: PreTrainedModel, part: Part) -> Tensor:
+def _loss(model: PreTrainedModel, part: SensitivityBatch) -> Tensor:
     # The class's own forward: mixed precision, where a trainer wraps it in, has too few digits for second derivatives.
     logits = type(model).forward(model, **part.inputs).logits
     if logits.shape[-1] == 1:
@@ -157,7 +157,7 @@ def _twice_differentiable(model: PreTrainedModel, matrices: Sequence[Sequence[Te
 
 
 def answers_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
-    """Return what a model answers, to serve as a :class:`Part`'s: its classes, or its scores for regression.
+    """Return a model's predictions as targets of a :class:`SensitivityBatch`: classes, or scores for regression.
 
     Of tokens that are padding there is no answer.
     """

@@ -62,8 +62,8 @@ __all__ = [
     "deciding",
     "folder",
     "in_phases",
-    "load",
-    "names",
+    "load_recipe",
+    "recipe_names",
     "needs_of",
     "of_phases",
     "parse",
@@ -72,9 +72,9 @@ __all__ = [
 ]
 
 Kind = Literal["teachers", "students", "benchmarks"]
-KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": StudyRecipe}
+RECIPE_KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": StudyRecipe}
 PROSE = frozenset(("description", "paper", "missing", "published", "survey"))
-SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
+RECIPE_SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
 
 
 def folder(kind: Kind) -> Path:
@@ -84,11 +84,11 @@ def folder(kind: Kind) -> Path:
     return installed if installed.is_dir() else package.parent / kind
 
 
-def names(kind: Kind) -> tuple[str, ...]:
+def recipe_names(kind: Kind) -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in folder(kind).glob("*.toml")))
 
 
-def load(kind: Kind, name_or_path: str) -> Any:
+def load_recipe(kind: Kind, name_or_path: str) -> Any:
     """Read a recipe by name, or from a ``.toml`` file.
 
     Raises:
@@ -98,20 +98,20 @@ def load(kind: Kind, name_or_path: str) -> Any:
     if path.suffix != ".toml":
         path = folder(kind) / f"{name_or_path}.toml"
         if not path.is_file():
-            there = names(kind)
+            there = recipe_names(kind)
             raise CompressError(
-                f"unknown {SINGULAR[kind]} {name_or_path!r}; there is {', '.join(there)}, or give a .toml file."
+                f"unknown {RECIPE_SINGULAR[kind]} {name_or_path!r}; there is {', '.join(there)}, or give a .toml file."
                 f"{did_you_mean(name_or_path, there)}"
             )
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CompressError(
-            f"{name_or_path} does not exist; {SINGULAR[kind]} recipes here: {', '.join(names(kind))}"
+            f"{name_or_path} does not exist; {RECIPE_SINGULAR[kind]} recipes here: {', '.join(recipe_names(kind))}"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CompressError(f"{path} is not valid TOML: {error}") from None
-    return parse(KINDS[kind], {**table, "name": path.stem}, source=path.name)
+    return parse(RECIPE_KINDS[kind], {**table, "name": path.stem}, source=path.name)
 
 
 def resolved(recipe: Any) -> dict[str, Any]:

@@ -25,21 +25,21 @@ PLUGIN_KINDS = (
     "baselines",
     "competitors",
 )
-KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
+LISTED_KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
 STUDENT_HEADINGS = ("student", "published", "measured here", "its control", "command")
 
 
 def entries(kind: str) -> list[tuple[str, str]]:
     """Return ``(name, one line)`` of everything of a kind."""
     if kind in RECIPE_KINDS:
-        loaded = (recipes.load(RECIPE_KINDS[kind], name) for name in recipes.names(RECIPE_KINDS[kind]))
+        loaded = (recipes.load_recipe(RECIPE_KINDS[kind], name) for name in recipes.recipe_names(RECIPE_KINDS[kind]))
         return [(r.name, r.title if isinstance(r, StudyRecipe) else r.description.strip()) for r in loaded]
     return [(name, plugins.find(kind, name).summary) for name in plugins.names(kind)]
 
 
 def students() -> list[tuple[str, ...]]:
     """Return of every student its name, published figures, ours, its control's, and its command, below headings."""
-    loaded = (recipes.load("students", name) for name in recipes.names("students"))
+    loaded = (recipes.load_recipe("students", name) for name in recipes.recipe_names("students"))
     return [STUDENT_HEADINGS, *((recipe.name, *in_short(recipe)) for recipe in loaded)]
 
 
@@ -52,14 +52,14 @@ def describe(name: str) -> str:
     key = name.removesuffix(".toml").replace("_", "-")
     found = []
     for kind, folder in RECIPE_KINDS.items():
-        if name.endswith(".toml") or key not in recipes.names(folder):
+        if name.endswith(".toml") or key not in recipes.recipe_names(folder):
             continue
-        found.append("\n".join(_recipe(recipes.load(folder, key), kind)))
+        found.append("\n".join(_recipe(recipes.load_recipe(folder, key), kind)))
     for folder in PLUGIN_KINDS:
         if key in plugins.names(folder):
             found.append("\n".join(_plugin(plugins.find(folder, key))))
     if not found:
-        every = [other for kind in KINDS for other, _ in entries(kind)]
+        every = [other for kind in LISTED_KINDS for other, _ in entries(kind)]
         raise CompressError(f"nothing is called {name!r}; see 'compress list students'.{did_you_mean(key, every)}")
     return "\n\n".join(found)
 

@@ -15,8 +15,8 @@ from compress import plugins, recipes
 from compress.recipes import Choice, Phase, StudentRecipe, Training
 
 FIGURES_NAME = "measured.json"
-NONE = "–"
-TEXTS = {
+NO_FIGURE = "–"
+PHASE_TEXTS = {
     "all": "the unlabelled text and the gold rows",
     "pool": "the unlabelled text",
     "gold": "the gold rows",
@@ -37,15 +37,15 @@ def figures() -> Mapping[str, list[dict[str, str]]]:
 
 def in_short(recipe: StudentRecipe) -> tuple[str, str, str, str]:
     """Return a recipe's published figures, ours, those of its control, and the command that trains it."""
-    said = "; ".join(one.in_short for one in recipe.survey) or NONE
+    said = "; ".join(one.in_short for one in recipe.survey) or NO_FIGURE
     measured = figures().get(recipe.name)
     if not measured:
-        return said, "not measured yet", NONE, recipe.command
+        return said, "not measured yet", NO_FIGURE, recipe.command
     one = {key: _first(text) for key, text in measured[0].items()}
     data, *others = measured[0]["data"].split(" + ")
     data += f" and {len(others)} more" if others else ""
     ours = f"{_smaller(measured[0])}{one['kept']}, {one['speedup_best']}"
-    worth = f" ({one['worth']})" if one["worth"] != NONE else ""
+    worth = f" ({one['worth']})" if one["worth"] != NO_FIGURE else ""
     return said, f"{one['metric']} on {data}: {ours}", measured[0]["control"] + worth, recipe.command
 
 
@@ -83,7 +83,7 @@ def _phase(phase: Phase, number: int, share: float) -> Iterator[str]:
     name = f"{phase.name}, " if phase.name else ""
     yield f"  {number}. {name}{share:.0%} of the steps"
     masked = f", {phase.masking:.0%} of the tokens masked" if phase.masking else ""
-    yield f"     reads {TEXTS[phase.text]}{masked}"
+    yield f"     reads {PHASE_TEXTS[phase.text]}{masked}"
     yield f"     taught by {_teacher(phase)}"
     if phase.by_layer:
         yield f"     {BY_LAYER[phase.by_layer]}"
@@ -127,7 +127,7 @@ def _measured(recipe: StudentRecipe) -> Iterator[str]:
         yield f"  {one['metric_name']} {one['metric']}, {one['kept']} of the teacher's; {one['difference']} points"
         yield f"  {one['shape']}: {one['parameters']} parameters, {one['disk']} on disk"
         yield f"  speed-up {one['speedup_torch']} in torch, at best {one['speedup_best']}"
-        if one["control"] != NONE:
+        if one["control"] != NO_FIGURE:
             yield f"  its control, on gold labels alone: {one['control']}; distillation is worth {one['worth']} points"
         yield f"  made by: {one['made_by']}"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from compress.reporting.page import Page
 from compress.reporting.tables.cells import Cell
-from compress.reporting.tables.results_table import Table, TableRow
+from compress.reporting.tables.results_table import ResultsTable, TableRow
 
 FORMAT = 1
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
@@ -39,7 +39,7 @@ def shape() -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Table):
+    if isinstance(value, ResultsTable):
         return {"columns": _plain(value.columns), "rows": [_row(value, row) for row in value.rows]}
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in _kept(value)}
@@ -50,7 +50,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _row(table: Table, row: TableRow) -> dict[str, Any]:
+def _row(table: ResultsTable, row: TableRow) -> dict[str, Any]:
     named = {column.key: _plain(cell) for column, cell in zip(table.columns, row.cells, strict=True)}
     return {"kind": row.kind, "model": row.model, "runtime": row.runtime, "cells": named}
 

@@ -9,7 +9,7 @@ from compress.benchmarking.results.files import rows_of
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts.pruning_curve import Curve, draw_curve
 from compress.reporting.leaders import leaders
-from compress.reporting.provenance import Known, Lock, Origin, known_models, left_out, origins
+from compress.reporting.provenance import Known, Origin, ShownLock, known_models, left_out, origins
 from compress.reporting.sections import Section, gather, section
 from compress.reporting.tables.cells import Cell
 from compress.reporting.tables.cost import Costs, Prices, costs_of
@@ -47,13 +47,13 @@ class Page:
     origins: list[Origin]
     models: list[Known]
     left_out: list[tuple[str, str]]
-    locks: list[Lock]
+    locks: list[ShownLock]
 
 
 def view(
     lines: Sequence[Measurement],
     curves: Sequence[ReadCurve] = (),
-    locks: Sequence[Lock] = (),
+    locks: Sequence[ShownLock] = (),
     options: Options | None = None,
 ) -> Page:
     """Return the report of result lines.

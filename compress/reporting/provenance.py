@@ -38,7 +38,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Lock:
+class ShownLock:
     """A lock file that lies beside the results; ``text`` is empty where it is too long to show."""
 
     name: str
@@ -97,7 +97,7 @@ def left_out(lines: Iterable[Measurement]) -> list[tuple[str, str]]:
     return list(found)
 
 
-def locks_beside(results: Sequence[str | Path]) -> list[Lock]:
+def locks_beside(results: Sequence[str | Path]) -> list[ShownLock]:
     """Return the locks that lie beside result files."""
     found = []
     for path in map(lock_path, map(Path, results)):
@@ -106,7 +106,7 @@ def locks_beside(results: Sequence[str | Path]) -> list[Lock]:
                 text = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise CompressError(f"{path} cannot be read as a lock ({error}); run the benchmark again") from None
-            found.append(Lock(path.name, text if len(text) <= _LARGEST_LOCK_SHOWN else ""))
+            found.append(ShownLock(path.name, text if len(text) <= _LARGEST_LOCK_SHOWN else ""))
     return found
 
 

@@ -36,7 +36,7 @@ def render(template: str, page: Any) -> str:
         survey_markdown=survey_markdown,
     )
     environment.globals.update(
-        kinds=markers.KINDS,
+        kinds=markers.MARKERS,
         symbol=markers.symbol,
         repeat_headings=seeds_table.HEADINGS,
         markdown_table=table,

@@ -11,7 +11,7 @@ from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.charts.markers import ORDER
 from compress.reporting.charts.pareto import pareto_chart
-from compress.reporting.charts.pareto_points import Published, marks, published_figures
+from compress.reporting.charts.pareto_points import PublishedPoint, marks, published_figures
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.sweeps import Sweep, length_sweep, thread_sweep
 from compress.reporting.leaders import best_row, control_pair, judge, leaders, taken_apart, teacher_row
@@ -20,7 +20,7 @@ from compress.reporting.summary import gain_interval, verdict
 from compress.reporting.tables import results_table
 from compress.reporting.tables.cost import DEVICES
 from compress.reporting.tables.flips import Flips, flips_of
-from compress.reporting.tables.results_table import Table
+from compress.reporting.tables.results_table import ResultsTable
 from compress.reporting.tables.survey_table import SurveyTable, survey
 
 LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows well
@@ -31,7 +31,7 @@ class AtLength:
     """The table of rows that were all made this many tokens long."""
 
     length: int
-    table: Table
+    table: ResultsTable
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Section:
     picture: Picture | None
     kinds: list[str]
     logarithmic: bool
-    table: Table
+    table: ResultsTable
     notes: list[str]
-    published: list[Published]
+    published: list[PublishedPoint]
     waterfalls: list[Waterfall]
     threads_sweep: Sweep | None
     lengths_sweep: Sweep | None
@@ -172,7 +172,7 @@ def _title(line: Measurement) -> str:
     return f"{line.data} ({plural(line.data_rows, 'row')}) on {place}{length}"
 
 
-def _picture(rows: Sequence[Row], published: Sequence[Published]) -> Picture | None:
+def _picture(rows: Sequence[Row], published: Sequence[PublishedPoint]) -> Picture | None:
     drawn = marks(rows, published)
     if not any(mark.metric is not None and mark.speedup is not None for mark in drawn):
         return None

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from compress.errors import CompressError
 
-LIBRARIES = ("torch", "transformers", "scipy", "sklearn", "pandas", "numpy", "sympy", "networkx")
+CORPUS_LIBRARIES = ("torch", "transformers", "scipy", "sklearn", "pandas", "numpy", "sympy", "networkx")
 MASK = "library"
 SIZES = {"train": 2000, "validation": 640, "test": 2000}
 POOL_SIZE = 36_000
@@ -68,10 +68,10 @@ def build_corpus(directory: Path, *, seed: int = 0) -> dict[str, Path]:
     Raises:
         CompressError: with fewer than four of the libraries installed.
     """
-    found = {name: path for name in LIBRARIES if (path := _package_directory(name)) is not None}
+    found = {name: path for name in CORPUS_LIBRARIES if (path := _package_directory(name)) is not None}
     if len(found) < _LEAST_LIBRARIES:
         raise CompressError(
-            f"The quickstart's corpus needs the sources of {_LEAST_LIBRARIES} of {', '.join(LIBRARIES)}, "
+            f"The quickstart's corpus needs the sources of {_LEAST_LIBRARIES} of {', '.join(CORPUS_LIBRARIES)}, "
             f"but only {', '.join(found) or 'none'} is installed: pip install scipy scikit-learn pandas."
         )
     sentences = deduplicate(sentence for name, path in found.items() for sentence in read_package(name, path))
@@ -134,13 +134,13 @@ def sentences_of(docstring: str) -> Iterator[str]:
         lines = paragraph.split("\n")
         if any(line[:1] in (" ", "\t", ">", ".", "|", "+", "-", "=", "*", "#", "@", ":") for line in lines):
             continue
-        whole = clean(" ".join(lines))
+        whole = clean_sentence(" ".join(lines))
         for text in _split(whole):
             if _is_prose(text):
                 yield text
 
 
-def clean(text: str) -> str:
+def clean_sentence(text: str) -> str:
     """Return text without markup, with the names of libraries (and dotted names below them) masked."""
     text = _ROLE.sub(r"\1", text)
     text = _LINK.sub(lambda match: next(group for group in match.groups() if group), text)

@@ -47,7 +47,7 @@ def student_plans(recipe: StudyRecipe) -> list[tuple[StudyStudent, StudentRecipe
     """
     plans: list[tuple[StudyStudent, StudentRecipe]] = []
     for plan in recipe.students:
-        student = recipes.load("students", plan.recipe)
+        student = recipes.load_recipe("students", plan.recipe)
         training = replace_training(student.training, plan.training, source=f"{recipe.name}: student {plan.recipe}")
         if plan.phases:
             student = in_phases(student, plan.phases, source=f"{recipe.name}: student {plan.name}")

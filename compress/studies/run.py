@@ -88,7 +88,7 @@ def run(
         FailedRows: after everything else is done.
         CompressError: for anything about the request that the user can put right.
     """
-    whole = recipes.load("benchmarks", study) if isinstance(study, str) else study
+    whole = recipes.load_recipe("benchmarks", study) if isinstance(study, str) else study
     budget = choose_budget(whole, settings.budget)
     recipe = within_budget(whole, budget)
     plans = student_plans(recipe)  # a fault in any recipe shows before the first hour
@@ -173,7 +173,7 @@ class Study:
         wanted, given, model_root = self.recipe.teacher, self.settings.teacher, self.settings.model_root
         made: Path | None = None
         if wanted.recipe and (wanted.model or not given):
-            base = recipes.load("teachers", wanted.recipe)
+            base = recipes.load_recipe("teachers", wanted.recipe)
             source = f"{self.recipe.name}: teacher {wanted.recipe}"
             training = replace_training(base.training, wanted.training, source=source)
             made = self.stages.make(

@@ -37,7 +37,7 @@ from compress.models.modeling.bilstm import BiLSTMConfig
 from compress.models.modeling.families import PRUNABLE, stock_type
 
 # Kind of tokenizer -> settings with which it is not known that covered text keeps its pieces.
-KINDS: Mapping[str, tuple[str, ...]] = {
+TOKENIZER_KINDS: Mapping[str, tuple[str, ...]] = {
     "WordPiece": (),
     "BPE": ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"),
     "Unigram": ("byte_fallback",),
@@ -175,12 +175,12 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
         )
     definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     model = definition["model"]
-    if model["type"] not in KINDS:
+    if model["type"] not in TOKENIZER_KINDS:
         raise CompressError(
-            f"pieces can be taken from tokenizers of the kinds {', '.join(KINDS)}, and this one is of the kind "
+            f"pieces can be taken from tokenizers of the kinds {', '.join(TOKENIZER_KINDS)}; this one is of the kind "
             f"{model['type']}; keep the vocabulary of this model"
         )
-    unknown = [name for name in KINDS[model["type"]] if model.get(name)]
+    unknown = [name for name in TOKENIZER_KINDS[model["type"]] if model.get(name)]
     if unknown:
         raise CompressError(
             f"this {model['type']} tokenizer has {unknown[0]} = {model[unknown[0]]!r}, with which it is not known that "

@@ -114,7 +114,7 @@ def distill(
     from compress.training.trainer import TrainingRun
 
     model = ModelDir.open(teacher)
-    recipe = recipes.load("students", student) if isinstance(student, str) else student
+    recipe = recipes.load_recipe("students", student) if isinstance(student, str) else student
     pretrained = _open_pretrained(options.start) if options.start is not None else None
     if pretrained:
         recipe = _after(pretrained, recipe)

@@ -98,11 +98,13 @@ def _recipe(teacher: TeacherRecipe | str | Path) -> TeacherRecipe | None:
     if isinstance(teacher, TeacherRecipe):
         return teacher
     text = str(teacher)
-    if text in recipes.names("teachers") or text.endswith(".toml"):
-        loaded: Any = recipes.load("teachers", text)
+    if text in recipes.recipe_names("teachers") or text.endswith(".toml"):
+        loaded: Any = recipes.load_recipe("teachers", text)
         return loaded if isinstance(loaded, TeacherRecipe) else None
     if "/" not in text and not Path(text).exists():
-        recipes.load("teachers", text)  # neither a recipe nor a directory: the error says which recipes there are
+        recipes.load_recipe(
+            "teachers", text
+        )  # neither a recipe nor a directory: the error says which recipes there are
     return None
 
 

@@ -94,7 +94,7 @@ def pretrain(
     from compress.training.trainer import TrainingRun, detach_loss_modules
 
     quiet_libraries()
-    recipe = general_part(recipes.load("students", student) if isinstance(student, str) else student, epochs)
+    recipe = general_part(recipes.load_recipe("students", student) if isinstance(student, str) else student, epochs)
     source = open_encoder(encoder)
     compute = replace(compute, device=resolve_device(compute.device))
     tokenizer = source.load_tokenizer()
@@ -144,7 +144,9 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
     """
     kept = [phase for phase in recipe.phases if phase.general]
     if not kept:
-        every: list[StudentRecipe] = [recipes.load("students", name) for name in recipes.names("students")]
+        every: list[StudentRecipe] = [
+            recipes.load_recipe("students", name) for name in recipes.recipe_names("students")
+        ]
         known = [one.name for one in every if not one.vocabulary and any(phase.general for phase in one.phases)]
         raise CompressError(
             f"the student {recipe.name!r} has no phase that comes before a task: one with text = 'pool' whose losses "

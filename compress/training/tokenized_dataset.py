@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compress.training.learned_vocabulary import Mixer
 
 
-CHUNK_ROWS = 4096
+ENCODED_ROWS = 4096
 NO_LABEL = -100
 
 
@@ -62,7 +62,7 @@ def write_rows(
         writer: pa.ipc.RecordBatchStreamWriter | None = None
         written = 0
         with pa.OSFile(str(temporary), "wb") as sink:
-            for chunk in _chunks(rows, CHUNK_ROWS):
+            for chunk in _chunks(rows, ENCODED_ROWS):
                 table = _table(chunk, tokenizer, max_length, task, mixer, written)
                 written += table.num_rows
                 writer = writer or pa.ipc.new_stream(sink, table.schema)

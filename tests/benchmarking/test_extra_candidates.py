@@ -17,7 +17,7 @@ from compress.benchmarking import extra_candidates, reference_models, rounds
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import Build, Entry, open_candidates
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.rounds import REFERENCE_BATCHES, Files, Run, Workload, workloads_of
+from compress.benchmarking.rounds import REFERENCE_BATCHES, Files, WorkerRun, Workload, workloads_of
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
@@ -251,7 +251,7 @@ def test_the_padded_teacher_pads_as_people_do_and_cuts_no_row(
     max_length: int, readable: int, longest: int, width: int
 ) -> None:
     (teacher,) = open_candidates(torch_directory("bert"), [], [])
-    run = Run(Entry(teacher, "torch", teacher.model, "torch", "cpu"), 1, None)  # type: ignore[arg-type]
+    run = WorkerRun(Entry(teacher, "torch", teacher.model, "torch", "cpu"), 1, None)  # type: ignore[arg-type]
     run.loaded = {"max_length": readable, "lengths": [5, longest]}
     found = workloads_of(run, replace(SETTINGS, max_length=max_length))
     assert found == [Workload(1), Workload(4), Workload(1, None, width), Workload(4, None, width)]

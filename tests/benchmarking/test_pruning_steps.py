@@ -14,7 +14,7 @@ from compress.benchmarking.candidates import Candidate, open_candidates
 from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.pruning_steps import PruningStep, build_pruning_steps, plan_pruning_steps
 from compress.benchmarking.results.files import read_results, rows_of
-from compress.benchmarking.rounds import Entry, Run, Workload, groups_of, workloads_of
+from compress.benchmarking.rounds import Entry, WorkerRun, Workload, groups_of, workloads_of
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
@@ -230,5 +230,5 @@ def test_structures_are_in_their_models_group_and_at_the_datas_own_lengths() -> 
     groups = [[entry.candidate.name for entry in group] for group in groups_of(entries, 1)]
     assert groups == [["t", "a", "a: fewer layers"], ["t", "b"]]
     settings = BenchmarkSettings(batch_sizes=(1, 4), lengths=(16,), padded_teacher=False)
-    at = [workloads_of(Run(entry, 1, None), settings) for entry in (entries[3], entries[1])]  # type: ignore[arg-type]
+    at = [workloads_of(WorkerRun(entry, 1, None), settings) for entry in (entries[3], entries[1])]  # type: ignore[arg-type]
     assert at == [[Workload(1), Workload(4)], [Workload(1), Workload(4), Workload(1, 16), Workload(4, 16)]]

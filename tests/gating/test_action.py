@@ -245,7 +245,7 @@ def test_the_committed_budgets_are_about_the_ci_study() -> None:
     from compress import recipes
     from compress.gating.budgets import read_budgets
 
-    study = recipes.load("benchmarks", "ci")
+    study = recipes.load_recipe("benchmarks", "ci")
     students = {one.recipe for one in study.students} | {f"{one.recipe}-int8" for one in study.students}
     found = read_budgets(ROOT / "benchmarks" / "budgets" / "ci.toml")
     assert found.budget and {budget.model for budget in found.budget} <= students

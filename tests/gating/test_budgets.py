@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compress.errors import CompressError
-from compress.gating.budgets import LIMITS, Budget, Tolerance, read_budgets, size_in_bytes
+from compress.gating.budgets import LIMITS, GateBudget, Tolerance, read_budgets, size_in_bytes
 from tests.support import REPOSITORY
 
 
@@ -42,7 +42,7 @@ def test_a_file_of_budgets(tmp_path: Path) -> None:
         )
     )
     first, second = found.budget
-    assert first == Budget(
+    assert first == GateBudget(
         model="bilstm*", runtime="onnxruntime", max_accuracy_drop=1, min_speedup=10.5, max_size="30MB"
     )
     assert first.limits() == {"max_accuracy_drop": 1, "min_speedup": 10.5, "max_size": 30_000_000}

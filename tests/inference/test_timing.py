@@ -114,16 +114,16 @@ def test_a_ratio_needs_the_same_rounds() -> None:
 
 def test_percentiles_and_throughput() -> None:
     samples = [[float(value) for value in range(1, 51)], [float(value) for value in range(51, 102)]]
-    found = timing.percentiles(samples)
+    found = timing.latency_percentiles(samples)
     assert found[50] == 51 and found[99] == pytest.approx(100)
     # 4 batches of 32 rows in 4 x 16 ms
     assert timing.throughput([[16.0] * 4, [16.0] * 4, [1000.0] * 4], 32) == pytest.approx(2000)
 
 
 def test_a_rate_is_the_median_over_rounds() -> None:
-    assert timing.rate([[10.0, 10.0], [20.0, 20.0], [500.0, 500.0]], [40, 40, 40]) == pytest.approx(1000)
+    assert timing.units_per_second([[10.0, 10.0], [20.0, 20.0], [500.0, 500.0]], [40, 40, 40]) == pytest.approx(1000)
     with pytest.raises(ValueError):
-        timing.rate([[1.0]], [1, 2])
+        timing.units_per_second([[1.0]], [1, 2])
 
 
 def test_a_percentile_has_the_interval_of_its_rounds() -> None:

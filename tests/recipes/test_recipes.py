@@ -13,7 +13,7 @@ from compress.errors import CompressError
 from compress.recipes import Choice, Phase, StudentRecipe, StudyPrune, StudyRecipe, TeacherRecipe, Training
 from compress.recipes.student import ROUNDING
 
-SHIPPED = [(kind, name) for kind in recipes.KINDS for name in recipes.names(kind)]  # type: ignore[arg-type]
+SHIPPED = [(kind, name) for kind in recipes.RECIPE_KINDS for name in recipes.recipe_names(kind)]  # type: ignore[arg-type]
 STUDENT: dict[str, Any] = {
     "description": "a student",
     "architecture": {"name": "bilstm", "hidden_size": 8},
@@ -36,25 +36,25 @@ def faults(kind: type, table: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
 def test_every_shipped_recipe_loads_and_can_be_written_to_a_manifest(kind: Any, name: str) -> None:
-    recipe = recipes.load(kind, name)
-    assert isinstance(recipe, recipes.KINDS[kind]) and recipe.name == name
+    recipe = recipes.load_recipe(kind, name)
+    assert isinstance(recipe, recipes.RECIPE_KINDS[kind]) and recipe.name == name
     assert json.loads(json.dumps(recipes.resolved(recipe)))["name"] == name
 
 
 def test_the_folders_are_not_empty() -> None:
-    assert {"bilstm", "distilbert-6", "tinybert-4", "minilm-3"} <= set(recipes.names("students"))
-    assert "minilm-l6" in recipes.names("teachers")
-    assert {"quickstart", "sst2"} <= set(recipes.names("benchmarks"))
+    assert {"bilstm", "distilbert-6", "tinybert-4", "minilm-3"} <= set(recipes.recipe_names("students"))
+    assert "minilm-l6" in recipes.recipe_names("teachers")
+    assert {"quickstart", "sst2"} <= set(recipes.recipe_names("benchmarks"))
 
 
-@pytest.mark.parametrize("study", recipes.names("benchmarks"))
+@pytest.mark.parametrize("study", recipes.recipe_names("benchmarks"))
 def test_every_recipe_that_a_shipped_study_names_exists(study: str) -> None:
-    recipe = recipes.load("benchmarks", study)
+    recipe = recipes.load_recipe("benchmarks", study)
     for plan in recipe.students:
-        student = recipes.load("students", plan.recipe)
+        student = recipes.load_recipe("students", plan.recipe)
         assert recipes.replace_training(student.training, plan.training, source=study)
     if recipe.teacher.recipe:
-        assert recipes.load("teachers", recipe.teacher.recipe)
+        assert recipes.load_recipe("teachers", recipe.teacher.recipe)
 
 
 def test_a_choice_keeps_its_options_apart_from_name_and_weight() -> None:
@@ -173,7 +173,7 @@ def test_a_teacher_needs_a_place_to_come_from() -> None:
 
 def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(CompressError, match=r"unknown student 'bilsm'; there is .*Did you mean 'bilstm'\?"):
-        recipes.load("students", "bilsm")
+        recipes.load_recipe("students", "bilsm")
 
 
 @pytest.mark.parametrize(
@@ -185,13 +185,13 @@ def test_a_file_that_is_no_recipe(tmp_path: Path, text: bytes | None, message: s
     if text is not None:
         path.write_bytes(text)
     with pytest.raises(CompressError, match=message):
-        recipes.load("students", str(path))
+        recipes.load_recipe("students", str(path))
 
 
 def test_a_file_is_read_by_its_path_and_named_after_itself(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('description = "d"\nhub = "a/b"\n[training]\nepochs = 1\n')
-    recipe = recipes.load("teachers", str(path))
+    recipe = recipes.load_recipe("teachers", str(path))
     assert (recipe.name, recipe.hub, recipe.training.epochs) == ("mine", "a/b", 1)
 
 
@@ -203,7 +203,7 @@ def test_replaced_training_values_are_checked() -> None:
 
 
 def test_with_other_phases_a_student_is_no_longer_what_was_published() -> None:
-    pkd = recipes.load("students", "pkd-half")
+    pkd = recipes.load_recipe("students", "pkd-half")
     other = recipes.in_phases(pkd, [Phase((Choice("kl"),))], source="a study")
     assert pkd.published and pkd.survey and pkd.paper and pkd.missing
     assert (other.published, other.survey, other.paper, other.missing) == ((), (), "", ())
@@ -212,12 +212,12 @@ def test_with_other_phases_a_student_is_no_longer_what_was_published() -> None:
 
 def test_what_rounds_is_an_intervention_and_told_of_the_students_that_have_it() -> None:
     assert set(plugins.names("modifiers")) > ROUNDING
-    rounded = {name for name in recipes.names("students") if recipes.load("students", name).is_rounded}
+    rounded = {name for name in recipes.recipe_names("students") if recipes.load_recipe("students", name).is_rounded}
     assert rounded == {"best-of", "q8bert", "q-bert"}
 
 
 def test_phases_must_suit_the_student() -> None:
-    small = recipes.load("students", "bert-48")
+    small = recipes.load_recipe("students", "bert-48")
     with pytest.raises(CompressError, match=r"a study: with \[vocabulary\] student and teacher read other tokens"):
         recipes.in_phases(small, [Phase((Choice("hidden-mse"),))], source="a study")
 

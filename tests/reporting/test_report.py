@@ -22,7 +22,7 @@ from compress.benchmarking.results.formatting import (
     plural,
     points,
     probability,
-    rate,
+    shown_rate,
     times,
 )
 from compress.benchmarking.results.schema import Measurement
@@ -211,7 +211,7 @@ def test_numbers_as_people_write_them() -> None:
     assert [megabytes(x) for x in (1200, 4.4e6, 91e6, 8e5)] == ["1.2 kB", "4.4 MB", "91 MB", "0.80 MB"]
     assert [milliseconds(x) for x in (0.00083, 0.1849, 9.018, 237.3)] == ["0.00083 ms", "0.185 ms", "9.02 ms", "237 ms"]
     assert [money(x) for x in (0.000123, 0.34, 2.5, 1250.4)] == ["0.00012", "0.34", "2.50", "1,250"]
-    assert [rate(x) for x in (4.214, 42.14, 7572.4)] == ["4.21", "42.1", "7,572"]
+    assert [shown_rate(x) for x in (4.214, 42.14, 7572.4)] == ["4.21", "42.1", "7,572"]
     assert [probability(x) for x in (0.0000004, 0.0321, 0.414)] == ["< 0.001", "0.032", "0.41"]
     assert [plural(x, "row") for x in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
 

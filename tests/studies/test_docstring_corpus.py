@@ -11,7 +11,14 @@ import pytest
 from compress.data import check_roles, open_source, read_examples
 from compress.errors import CompressError
 from compress.studies import docstring_corpus
-from compress.studies.docstring_corpus import Sentence, build_corpus, clean, deduplicate, sentences_of, split_by_module
+from compress.studies.docstring_corpus import (
+    Sentence,
+    build_corpus,
+    clean_sentence,
+    deduplicate,
+    sentences_of,
+    split_by_module,
+)
 
 DOCSTRING = """Compute the median of the values along the given axis of an array.
 
@@ -61,11 +68,11 @@ def test_sentences_of_a_docstring() -> None:
     ],
 )
 def test_library_names_are_masked(name: str) -> None:
-    assert clean(f"Works as in {name}, or so.") == "Works as in library, or so."
+    assert clean_sentence(f"Works as in {name}, or so.") == "Works as in library, or so."
 
 
 def test_words_that_only_look_like_names_stay() -> None:
-    assert clean("A transformer of concatenated inputs.") == "A transformer of concatenated inputs."
+    assert clean_sentence("A transformer of concatenated inputs.") == "A transformer of concatenated inputs."
 
 
 def test_wordings_are_new_and_shared_ones_go() -> None:

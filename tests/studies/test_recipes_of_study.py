@@ -229,7 +229,7 @@ def test_a_budget_that_is_not_there(case: Case) -> None:
 
 
 def test_a_study_without_budgets_is_as_it_was() -> None:
-    study = recipes.load("benchmarks", "quickstart")
+    study = recipes.load_recipe("benchmarks", "quickstart")
     assert isinstance(study, StudyRecipe) and study.budgets == {}
     assert plan.choose_budget(study) == "" and plan.within_budget(study, "") is study
 

@@ -315,7 +315,7 @@ def test_a_directory_that_is_not_a_study_is_left_alone(case: Case) -> None:
 
 def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.rewrite("rounds = 3", 'rounds = 3\nthreads = [2, 1]\nlengths = [16]\nfloors = false\nbodies = ["bert-base"]')
-    recipe = recipes.load("benchmarks", str(case.recipe))
+    recipe = recipes.load_recipe("benchmarks", str(case.recipe))
     assert recipe.benchmark.thread_counts == (2, 1)
     given: dict[str, Any] = {}
 
@@ -337,9 +337,9 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
 ) -> None:
     case.rewrite("rounds = 3", "rounds = 3\nstructure = true")
     with pytest.raises(CompressError, match="no prune has two kinds of them"):
-        recipes.load("benchmarks", str(case.recipe))
+        recipes.load_recipe("benchmarks", str(case.recipe))
     case.rewrite('heads = "50%"', 'heads = "50%"\nlayers = "1"')
-    recipe = recipes.load("benchmarks", str(case.recipe))
+    recipe = recipes.load_recipe("benchmarks", str(case.recipe))
     asked: list[bool] = []
 
     def benchmark(teacher: object, models: object, data: object, settings: Any, **named: Any) -> None:
@@ -368,7 +368,7 @@ def test_a_student_may_learn_in_phases_of_the_study(case: Case) -> None:
     """It is another student than the recipe's, of nothing that was published, with the same control."""
     phases = 'phases = [{ losses = [{ name = "kl", temperature = 4.0 }] }]'
     add_student(case, f'name = "softened"\nseeds = [1, 5]\ntraining = {{ epochs = 2.0 }}\n{phases}')
-    recipe = recipes.load("benchmarks", str(case.recipe))
+    recipe = recipes.load_recipe("benchmarks", str(case.recipe))
     (_, first), (_, second) = plans = student_plans(recipe)
     assert (first.name, second.name) == ("small", "softened")
     (loss,) = second.losses
@@ -397,7 +397,7 @@ def test_two_students_of_one_name_are_refused(case: Case) -> None:
 
 def test_validation_may_be_a_slice_of_train_in_whole_groups(case: Case) -> None:
     case.rewrite('validation = { set = "tiny", split = "validation" }', "validation_slice = { share_of_train = 0.2 }")
-    recipe = recipes.load("benchmarks", str(case.recipe))
+    recipe = recipes.load_recipe("benchmarks", str(case.recipe))
     rows = open_rows(recipe, None, case.data)
     assert len(rows.train) + len(rows.validation) == 40 and len(rows.validation) > 0
     assert not {row.text for row in rows.train} & {row.text for row in rows.validation}

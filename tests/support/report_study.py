@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.timing import percentiles, speedup, throughput
+from compress.inference.timing import latency_percentiles, speedup, throughput
 from tests.support.results import line
 
 ROUNDS = 5
@@ -99,7 +99,7 @@ class _Host:
         kind, runtimes, accuracy, parameters, stage, parent, recipe = MODELS[name]
         per_batch = self.factor * slower * runtimes[runtime] * (0.8 * batch_size if batch_size > 1 else 1)
         latency = _latency(f"{name}{runtime}{threads}{batch_size}{more}", per_batch / (1 + 0.7 * (threads - 1)))
-        spread = percentiles(latency)
+        spread = latency_percentiles(latency)
         int8 = 4 if stage == "quantize" else 1
         fields = {
             "runtime": runtime,

@@ -18,7 +18,7 @@ from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import MODEL_CLASSES, to_pruned
 from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads, kept_layers
 from compress.models.saving import describe_architecture
-from compress.pruning.layer_and_width_scores import choose_layers
+from compress.pruning.layer_and_width_scores import choose_removed_layers
 from compress.pruning.scoring import value_of
 from compress.surgery.remove_layers import removable_layers, remove_layers, skipped
 from compress.surgery.remove_units import remove_heads, remove_neurons
@@ -152,7 +152,7 @@ def batches() -> list[Batch]:
 
 def test_the_layer_goes_without_which_the_loss_is_lowest_then_the_next() -> None:
     model, rows = classifier("bert", layers=DEPTH).train(), batches()
-    steps = choose_layers(model, iter(rows), 2)
+    steps = choose_removed_layers(model, iter(rows), 2)
     assert model.training and len(layers_of(model)) == DEPTH
     model.eval()
 
@@ -167,14 +167,14 @@ def test_the_layer_goes_without_which_the_loss_is_lowest_then_the_next() -> None
     assert second.loss == pytest.approx(min(others.values()))
     remove_layers(model, [step.layer for step in steps])
     assert -value_of(model, rows, "loss") == pytest.approx(second.loss)
-    (third,) = choose_layers(model, rows, 1)
+    (third,) = choose_removed_layers(model, rows, 1)
     assert third.layer in {0, 1} and third.number == model.config.kept_layers[third.layer]
 
 
 @pytest.mark.parametrize("count", [0, 4, 9])
 def test_more_layers_than_can_go_are_refused(count: int) -> None:
     with pytest.raises(CompressError, match=f"{count} of 4 layers cannot be removed; give a number from 1 to 3"):
-        choose_layers(classifier("bert", layers=DEPTH), batches(), count)
+        choose_removed_layers(classifier("bert", layers=DEPTH), batches(), count)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_impossible_removals_change_nothing(family: str, gone: list[int], messag
 
 def test_the_first_layer_of_a_modernbert_is_never_chosen() -> None:
     assert removable_layers(classifier("modernbert", layers=3)) == [1, 2]
-    assert {step.layer for step in choose_layers(classifier("modernbert", layers=3), batches(), 2)} == {1, 2}
+    assert {step.layer for step in choose_removed_layers(classifier("modernbert", layers=3), batches(), 2)} == {1, 2}
 
 
 def test_layers_of_a_model_that_has_none_are_refused() -> None:

@@ -72,7 +72,7 @@ def pair_features(pooled: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate((one, other, np.abs(one - other), one * other), axis=1)
 
 
-def fit(features: Any, gold: np.ndarray, task: str, classes: int) -> Head:
+def fit_linear_head(features: Any, gold: np.ndarray, task: str, classes: int) -> Head:
     """Fit logistic regression, or ridge regression, whose strength is chosen by cross-validation.
 
     The search uses three folds over three strengths, on at most 20,000 rows drawn with a fixed seed; the result is

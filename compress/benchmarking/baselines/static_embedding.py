@@ -86,7 +86,7 @@ def fit(
     tokenizer.backend_tokenizer.save(str(directory / _TOKENIZER_NAME))
     save_file({"embeddings": np.ascontiguousarray(table)}, directory / _TABLE_NAME)
     pooling = _open(directory)
-    _linear_head.fit(pooling.features(pooling.tokenize(train)), gold, task, classes).save(directory)
+    _linear_head.fit_linear_head(pooling.features(pooling.tokenize(train)), gold, task, classes).save(directory)
 
 
 def _open(directory: Path) -> Pooling:

@@ -75,7 +75,7 @@ def fit(
         features = vectorizer.fit_transform(_texts(train))
     except ValueError:
         raise CompressError("the training rows hold no word, so that tf-idf has nothing to count") from None
-    head = _linear_head.fit(features, gold, task, classes)
+    head = _linear_head.fit_linear_head(features, gold, task, classes)
     directory.mkdir(parents=True, exist_ok=True)
     words = sorted(vectorizer.vocabulary_, key=vectorizer.vocabulary_.__getitem__)
     (directory / _VOCABULARY_NAME).write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")

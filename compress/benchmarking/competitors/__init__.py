@@ -92,7 +92,7 @@ def _typed(module: str) -> str:
     return module.rpartition(".")[2].replace("_", "-")
 
 
-def place(directory: Path, model: ModelDir, *, weights: bool) -> None:
+def link_model(directory: Path, model: ModelDir, *, weights: bool) -> None:
     """Put a model's config and tokenizer into a directory, and its weights as links if ``weights``.
 
     The manifest stays behind: what a competitor makes of the model is no directory of ours.

@@ -36,7 +36,7 @@ def fit_transformers_4(directory: Path) -> None:
     path.write_text(json.dumps(settings), encoding="utf-8")
 
 
-def export(source: Path, directory: Path) -> None:
+def export_onnx(source: Path, directory: Path) -> None:
     """Export a torch model to ``directory/model.onnx``: ``from_pretrained(..., export=True)``."""
     from optimum.onnxruntime import ORTModelForSequenceClassification
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import TOKENIZERS, place, require, token_runner
+from compress.benchmarking.competitors import TOKENIZERS, link_model, require, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
@@ -57,10 +57,10 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     model_type = str(model.config["model_type"])
     if model_type not in HEADS:
         raise Unavailable(f"CTranslate2 has no encoder for the model type {model_type}; it has {', '.join(HEADS)}")
-    place(directory, model, weights=False)
+    link_model(directory, model, weights=False)
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "source"
-        place(source, model, weights=True)
+        link_model(source, model, weights=True)
         # The converter asserts a key that configs of transformers 5 no longer have.
         config = {**model.config, "position_embedding_type": "absolute"}
         (source / "config.json").write_text(json.dumps(config), encoding="utf-8")

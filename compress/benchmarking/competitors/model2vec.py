@@ -78,7 +78,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     static.embedding = np.ascontiguousarray(static.embedding)
     static.save_pretrained(directory / _STATIC_FOLDER)
     features = _features(static, _linear_head.sides(train), MAX_LENGTH)
-    _linear_head.fit(features, gold, model.task, len(model.labels)).save(directory)
+    _linear_head.fit_linear_head(features, gold, model.task, len(model.labels)).save(directory)
 
 
 def start(directory: Path, *, threads: int, device: str) -> Model2VecRunner:

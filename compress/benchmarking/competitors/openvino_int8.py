@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import TOKENIZERS, place, require, token_runner
+from compress.benchmarking.competitors import TOKENIZERS, link_model, require, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
@@ -37,7 +37,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
     from compress.models.attention import has_heads
 
-    place(directory, model, weights=False)
+    link_model(directory, model, weights=False)
     loaded: Any = model.load()
     if not has_heads(loaded):
         raise Unavailable(f"OpenVINO reads the padding of an LSTM as text, so that it cannot run {model.name}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import _optimum_client, place, require, token_runner
+from compress.benchmarking.competitors import _optimum_client, link_model, require, token_runner
 from compress.data.examples import Example
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
@@ -31,13 +31,13 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     from optimum.onnxruntime import ORTQuantizer
     from optimum.onnxruntime.configuration import AutoQuantizationConfig
 
-    place(directory, model, weights=False)
+    link_model(directory, model, weights=False)
     _optimum_client.fit_transformers_4(directory)
     with tempfile.TemporaryDirectory() as scratch:
         source, exported = Path(scratch) / "source", Path(scratch) / "exported"
-        place(source, model, weights=True)
+        link_model(source, model, weights=True)
         _optimum_client.fit_transformers_4(source)
-        _optimum_client.export(source, exported)
+        _optimum_client.export_onnx(source, exported)
         quantizer = ORTQuantizer.from_pretrained(exported)
         config = AutoQuantizationConfig.avx512_vnni(is_static=False, per_channel=True)
         quantizer.quantize(save_dir=directory, quantization_config=config)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import _optimum_client, place, require, token_runner
+from compress.benchmarking.competitors import _optimum_client, link_model, require, token_runner
 from compress.data.examples import Example
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
@@ -28,11 +28,11 @@ NEEDS_TRAIN = False
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Export the model."""
     require(__name__)
-    place(directory, model, weights=False)
+    link_model(directory, model, weights=False)
     with tempfile.TemporaryDirectory() as scratch:
-        place(Path(scratch), model, weights=True)
+        link_model(Path(scratch), model, weights=True)
         _optimum_client.fit_transformers_4(Path(scratch))
-        _optimum_client.export(Path(scratch), directory)
+        _optimum_client.export_onnx(Path(scratch), directory)
     _optimum_client.fit_transformers_4(directory)
 
 

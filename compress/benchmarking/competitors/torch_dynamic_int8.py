@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import TOKENIZERS, place, require, token_runner
+from compress.benchmarking.competitors import TOKENIZERS, link_model, require, token_runner
 from compress.data.examples import Example
 from compress.inference.batching import TorchRun, open_torch
 from compress.inference.token_runner import TokenRunner
@@ -30,7 +30,7 @@ TAGS = True
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Link the model."""
-    place(directory, model, weights=True)
+    link_model(directory, model, weights=True)
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:

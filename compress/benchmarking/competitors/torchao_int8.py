@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import place, require, token_runner
+from compress.benchmarking.competitors import link_model, require, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.batching import TorchRun, open_torch
@@ -39,7 +39,7 @@ TAGS = True
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Link the model."""
     require(__name__)
-    place(directory, model, weights=True)
+    link_model(directory, model, weights=True)
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import place, require
+from compress.benchmarking.competitors import link_model, require
 from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.inference.batching import open_torch
@@ -59,7 +59,7 @@ class PipelineRunner:
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Link the model: a pipeline opens it as it is."""
-    place(directory, model, weights=True)
+    link_model(directory, model, weights=True)
 
 
 def start(directory: Path, *, threads: int, device: str) -> PipelineRunner:

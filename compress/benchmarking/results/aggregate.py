@@ -18,10 +18,10 @@ from compress.benchmarking.results.files import is_control_of
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import METRICS
-from compress.evaluation.multi_seed_bootstrap import Columns, difference_interval
+from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
 
 SHARED = ("kind", "stage", "runtime", "device", "metric_name")
-Pair = tuple[Measurement, Measurement | None]  # a line, and what it is compared with: None is its teacher
+SeedPair = tuple[Measurement, Measurement | None]  # a line, and what it is compared with: None is its teacher
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Aggregate:
 
 
 @dataclass
-class Answers:
+class RowPredictions:
     """What lines keep of every row: predictions by model and runtime, the teacher's and gold by benchmark run."""
 
     predictions: dict[tuple[Any, ...], Array] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Answers:
     gold: dict[tuple[Any, ...], Array] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, lines: Iterable[Measurement]) -> Answers:
+    def read(cls, lines: Iterable[Measurement]) -> RowPredictions:
         found = cls()
         for line in lines:
             if line.predictions:
@@ -80,7 +80,7 @@ class Answers:
                 found.gold.setdefault(_run_of(line), np.asarray(line.gold))
         return found
 
-    def columns(self, pairs: Sequence[Pair]) -> Columns | list[str]:
+    def columns(self, pairs: Sequence[SeedPair]) -> SeedSample | list[str]:
         """Return the columns of one data set, or what is missing."""
         predicted, reference, missing = [], [], []
         for line, other in pairs:
@@ -100,7 +100,7 @@ class Answers:
         if missing or gold is None:
             return missing
         metric, classes = METRICS[head.metric_name or ""], len(head.labels)
-        return Columns(np.stack(predicted), np.stack(reference), gold, metric, classes)
+        return SeedSample(np.stack(predicted), np.stack(reference), gold, metric, classes)
 
 
 def aggregate(lines: Iterable[Measurement], *, seed: int = 0) -> list[Aggregate]:
@@ -110,12 +110,12 @@ def aggregate(lines: Iterable[Measurement], *, seed: int = 0) -> list[Aggregate]
     model and seed measured twice on the same data the newest run counts. What has random weights is left out.
     """
     kept = [line for line in lines if line.metric is not None]
-    members, answers = _newest(kept), Answers.read(kept)
+    members, answers = _newest(kept), RowPredictions.read(kept)
     return [_aggregate(name, group, members, answers, seed) for name, group in _grouped(members)]
 
 
 def _aggregate(
-    name: str, group: Sequence[Measurement], members: Sequence[Measurement], answers: Answers, seed: int
+    name: str, group: Sequence[Measurement], members: Sequence[Measurement], answers: RowPredictions, seed: int
 ) -> Aggregate:
     head = group[0]
     sets = list(_by_data(group).values())
@@ -169,7 +169,7 @@ def _macro(values: Sequence[Sequence[float]]) -> tuple[float, float | None]:
 
 
 def _interval(
-    sets: Sequence[Sequence[Pair]], answers: Answers, notes: list[str], seed: int
+    sets: Sequence[Sequence[SeedPair]], answers: RowPredictions, notes: list[str], seed: int
 ) -> tuple[float | None, float | None]:
     """Return the interval over all sets; where anything is missing there is none, and ``notes`` say what."""
     found = [answers.columns(pairs) for pairs in sets]
@@ -177,10 +177,12 @@ def _interval(
     if missing:
         notes += missing
         return None, None
-    return difference_interval([one for one in found if isinstance(one, Columns)], seed=seed)
+    return difference_interval([one for one in found if isinstance(one, SeedSample)], seed=seed)
 
 
-def _with_controls(group: Sequence[Measurement], members: Sequence[Measurement], notes: list[str]) -> list[list[Pair]]:
+def _with_controls(
+    group: Sequence[Measurement], members: Sequence[Measurement], notes: list[str]
+) -> list[list[SeedPair]]:
     """Pair every line with the control of its data set and seed; empty without controls on every data set."""
     head, models = group[0], {line.model for line in group}
     if head.kind != "model":
@@ -192,7 +194,7 @@ def _with_controls(group: Sequence[Measurement], members: Sequence[Measurement],
             controls.setdefault(_unit_of(line), line)
     if not controls:
         return []
-    pairs: list[list[Pair]] = []
+    pairs: list[list[SeedPair]] = []
     for lines in _by_data(group).values():
         notes += [f"no control on {x.data}{_seed_of(x)}" for x in lines if _unit_of(x) not in controls]
         pairs.append([(line, controls[_unit_of(line)]) for line in lines if _unit_of(line) in controls])

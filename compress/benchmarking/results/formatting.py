@@ -76,7 +76,7 @@ def count(value: float) -> str:
     return f"{value / 1e6:.1f} M" if value >= 1e6 else f"{value / 1e3:.0f} k" if value >= 1e4 else f"{value:,.0f}"
 
 
-def rate(value: float) -> str:
+def shown_rate(value: float) -> str:
     """Return a number of things per second or hour with three significant digits at least: ``4.21``, ``7,572``."""
     return f"{value:,.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 

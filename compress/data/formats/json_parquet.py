@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from compress.data.column_inference import TEXTS, usual
+from compress.data.column_inference import TEXT_COLUMNS, usual
 from compress.data.examples import sentence
 from compress.data.formats.table import SAMPLE, Lines, Row, Table, open_bytes, reading
 from compress.errors import CompressError
@@ -105,7 +105,7 @@ def read_json(lines: Lines, role: str) -> Table:
                     raise CompressError(f"{name} has the splits {', '.join(content)}, but none for the role {role}.")
                 form, parts = f"json, split {' + '.join(keys)}", "+".join(keys)
                 content = [row for key in keys for row in content[key]]
-            elif any(usual(key) in TEXTS for key in content):
+            elif any(usual(key) in TEXT_COLUMNS for key in content):
                 content = [dict(zip(content, row, strict=True)) for row in zip(*values, strict=False)]
             else:
                 content = [_labelled(record, key) for key, rows in content.items() for record in rows]
@@ -124,7 +124,7 @@ def read_json(lines: Lines, role: str) -> Table:
 def _labelled(record: Any, label: str) -> dict[str, Any]:
     """Return a record of a file that sorts its rows under their labels, with the label in it."""
     if isinstance(record, dict):
-        text = next((record[key] for key in record if usual(key) in (*TEXTS, "data")), None)
+        text = next((record[key] for key in record if usual(key) in (*TEXT_COLUMNS, "data")), None)
         return {"text": text if text is not None else record, "label": label}
     return {"text": record, "label": label}
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
-from compress.data.column_inference import Dialect, has_header, sniff_dialect, split_rows
+from compress.data.column_inference import Dialect, csv_rows, has_header, sniff_dialect
 from compress.data.formats.conllu import read_conllu
 from compress.data.formats.json_parquet import read_json, read_json_lines, read_parquet
 from compress.data.formats.label_first import LABEL_FIRST, read_label_first
@@ -91,7 +91,7 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
     name = lines.path.name
 
     def raw() -> Iterator[tuple[int, list[str]]]:
-        reader = split_rows(lines, dialect)
+        reader = csv_rows(lines, dialect)
         while True:
             try:
                 cells = next(reader)

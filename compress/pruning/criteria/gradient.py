@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import Part
-from compress.pruning.scoring import Labels, as_scores, labels_of, losses_of
+from compress.pruning.scoring import Labels, as_scores, losses_of, target_labels
 from compress.surgery.unit_masks import mask_hooks
 
 
@@ -44,7 +44,7 @@ def importance(
         for batch in batches:
             factors = hooks.per_example(len(batch.input_ids))
             logits = batch.answers(model(**batch.inputs()).logits)
-            loss = losses_of(logits, labels_of(batch, logits, labels)).sum()
+            loss = losses_of(logits, target_labels(batch, logits, labels)).sum()
             for total, gradient in zip(totals, torch.autograd.grad(loss, factors), strict=True):
                 total += gradient.abs().sum(dim=0).double().cpu()
             rows += len(batch.input_ids)

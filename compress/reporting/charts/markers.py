@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Kind:
+class Marker:
     """``path`` is the outline of its mark around 0, 0 in pixels; ``colour`` a variable of :mod:`plot`'s style."""
 
     title: str
@@ -17,18 +17,18 @@ class Kind:
     hollow: bool = False
 
 
-KINDS: Mapping[str, Kind] = {
-    "teacher": Kind("teacher", "what the models are compared with", "M0-8 8 0 0 8-8 0z", "--c1"),
-    "model": Kind("model", "made from the teacher", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c0"),
-    "control": Kind(
+MARKERS: Mapping[str, Marker] = {
+    "teacher": Marker("teacher", "what the models are compared with", "M0-8 8 0 0 8-8 0z", "--c1"),
+    "model": Marker("model", "made from the teacher", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c0"),
+    "control": Marker(
         "control", "the same student without distillation", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c3", hollow=True
     ),
-    "baseline": Kind("baseline", "a cheap classifier fitted on gold labels only", "M0-7 7 6-7 6z", "--c2"),
-    "competitor": Kind("competitor", "the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
-    "reference-model": Kind(
+    "baseline": Marker("baseline", "a cheap classifier fitted on gold labels only", "M0-7 7 6-7 6z", "--c2"),
+    "competitor": Marker("competitor", "the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
+    "reference-model": Marker(
         "reference-model", "a published size with random weights: speed only", "M-2-8h4v16h-4z", "--faint"
     ),
-    "published": Kind(
+    "published": Marker(
         "published",
         "the authors’ figure for the method, without a speed",
         "M0-8 2-2.5 8-2.5 3.2 1.2 5 7 0 3.4-5 7-3.2 1.2-8-2.5-2-2.5z",
@@ -37,15 +37,15 @@ KINDS: Mapping[str, Kind] = {
     ),
 }
 # In legends and where the shape needs no words.
-ORDER = {name: index for index, name in enumerate(KINDS)}
+ORDER = {name: index for index, name in enumerate(MARKERS)}
 
 
 def style() -> str:
     """Return the style rules that give every kind its colour, and hollow ones their outline."""
-    rules = [f".chart .point.{name}{{--own:var({kind.colour})}}" for name, kind in KINDS.items()]
+    rules = [f".chart .point.{name}{{--own:var({kind.colour})}}" for name, kind in MARKERS.items()]
     rules += [
         f".chart .point.{name} .mark{{fill:var(--paper);stroke:var(--own);stroke-width:2}}"
-        for name, kind in KINDS.items()
+        for name, kind in MARKERS.items()
         if kind.hollow
     ]
     return "\n".join(rules)
@@ -55,5 +55,5 @@ def symbol(name: str) -> str:
     """Return a kind's mark as a small picture for a legend; it says nothing to a screen reader, its label does."""
     return (
         '<svg class="chart symbol" viewBox="-10 -10 20 20" width="16" height="16" aria-hidden="true" focusable="false">'
-        f'<g class="point {name}"><path class="mark" d="{KINDS[name].path}"/></g></svg>'
+        f'<g class="point {name}"><path class="mark" d="{MARKERS[name].path}"/></g></svg>'
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from compress.reporting.charts.markers import KINDS, ORDER, style
+from compress.reporting.charts.markers import MARKERS, ORDER, style
 from compress.reporting.charts.svg import WIDE, Axis, Canvas, document, frame, horizontal_ticks, vertical_ticks
 
 MODES = ("log", "linear")
@@ -34,7 +34,7 @@ SHALLOWEST_SHARE = 0.08  # of the metric's scale: how far below the teacher the 
 
 @dataclass(frozen=True)
 class Point:
-    """A mark: ``kind`` is one of :data:`compress.reporting.charts.markers.KINDS`; the metric is on the scale of the
+    """A mark: ``kind`` is one of :data:`compress.reporting.charts.markers.MARKERS`; the metric is on the scale of the
     axis.
 
     A reference model has no ``metric``, a published figure no ``speedup``; their intervals are not read.
@@ -129,7 +129,7 @@ def _drawn(point: Point, plot: _Plot, labels: str) -> str:
     return (
         f'<g class="point {escape(point.kind)}" tabindex="0" role="img" aria-label="{escape(point.caption)}" '
         f'style="{at}--y:{plot.height(point)}px">{_bars(point, plot)}{arrow}'
-        f'<path class="mark" d="{KINDS[point.kind].path}"/>{labels}</g>'
+        f'<path class="mark" d="{MARKERS[point.kind].path}"/>{labels}</g>'
     )
 
 

@@ -11,13 +11,13 @@ from compress.benchmarking.results.files import Row
 from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown_metric, span, times
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.reporting.charts.markers import KINDS
+from compress.reporting.charts.markers import MARKERS
 from compress.reporting.charts.pareto import Point
-from compress.reporting.tables.cells import place
+from compress.reporting.tables.cells import setting_text
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedPoint:
     """What authors reported of a method that is among the rows, and what we measure of it; all in percent.
 
     ``kept`` is of their own teacher, ``ours_kept`` of ours.
@@ -33,7 +33,7 @@ class Published:
     source: str
 
 
-def marks(rows: Sequence[Row], published: Sequence[Published]) -> list[Point]:
+def marks(rows: Sequence[Row], published: Sequence[PublishedPoint]) -> list[Point]:
     """Return a mark for every row whose speed can be told, and for every published figure."""
     drawn = [row for row in rows if not row.head.noisy]
     runtimes = {name: sum(row.head.model == name for row in drawn) for name in {row.head.model for row in drawn}}
@@ -45,7 +45,7 @@ def marks(rows: Sequence[Row], published: Sequence[Published]) -> list[Point]:
     return found
 
 
-def published_figures(rows: Sequence[Row]) -> list[Published]:
+def published_figures(rows: Sequence[Row]) -> list[PublishedPoint]:
     """Return the published figures of the models' recipes for this data and metric; none of a recipe not known here.
 
     A figure for other data would say nothing beside ours. Its split may differ, and is told with it.
@@ -62,7 +62,7 @@ def published_figures(rows: Sequence[Row]) -> list[Published]:
             if _names(line.data, name) and one.metric == line.metric_name:
                 kept = 100 * one.value / one.teacher
                 found.append(
-                    Published(
+                    PublishedPoint(
                         recipe,
                         one.dataset,
                         one.metric,
@@ -82,10 +82,10 @@ def _names(data: str, name: str) -> bool:
 
 
 def _figures(recipe: str) -> Sequence[recipes.Published]:
-    if recipe not in recipes.names("students"):
+    if recipe not in recipes.recipe_names("students"):
         return ()
     try:
-        found: Sequence[recipes.Published] = recipes.load("students", recipe).published
+        found: Sequence[recipes.Published] = recipes.load_recipe("students", recipe).published
     except CompressError:  # a recipe that has since been broken is no reason not to show results
         return ()
     return found
@@ -121,11 +121,11 @@ def _caption(line: Measurement) -> str:
         quality = f"{line.metric_name} {shown_metric(line)}, {points(line.difference_points)} points"
     sizes = [f"{count(line.parameters)} parameters"] if line.parameters else []
     facts = ", ".join([speed, quality, *sizes, megabytes(line.size_bytes)])
-    kind = "" if line.kind == "model" else f"; {line.kind}: {KINDS[line.kind].meaning}"
-    return f"{line.model} ({place(line)}): {facts}{kind}"
+    kind = "" if line.kind == "model" else f"; {line.kind}: {MARKERS[line.kind].meaning}"
+    return f"{line.model} ({setting_text(line)}): {facts}{kind}"
 
 
-def _published_mark(one: Published, teacher: float) -> Point:
+def _published_mark(one: PublishedPoint, teacher: float) -> Point:
     caption = (
         f"{one.recipe}, published: {one.value:g} {one.metric} on {one.dataset}, {one.kept:.1f}% of its teacher’s "
         f"{one.teacher:g}; drawn at that share of our teacher, without a speed. {one.source}"

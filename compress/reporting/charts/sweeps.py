@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from compress.benchmarking.results.files import Row
-from compress.benchmarking.results.formatting import milliseconds, rate, speed_or_noise, times
+from compress.benchmarking.results.formatting import milliseconds, shown_rate, speed_or_noise, times
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.tables.cells import Cell, place
+from compress.reporting.tables.cells import Cell, setting_text
 
 LINES = 4  # more cannot be told apart by their dashes
 
@@ -59,7 +59,7 @@ def _swept(rows: Sequence[Row], key: str, best: Row | None) -> dict[Name, list[R
     """Return the configurations that were measured at more than one value of a setting; the most telling first."""
     found: dict[Name, list[Row]] = {}
     for row in rows:
-        found.setdefault((row.head.model, place(row.head), row.head.model_sha256), []).append(row)
+        found.setdefault((row.head.model, setting_text(row.head), row.head.model_sha256), []).append(row)
     value = attrgetter(f"head.{key}")
     kept = {name: sorted(own, key=value) for name, own in found.items() if len(set(map(value, own))) > 1}
     runtime = best.head.runtime if best else ""
@@ -113,7 +113,7 @@ def _table(names: dict[Name, list[Row]], key: str) -> list[list[Cell]]:
             _cell(row.head, "latency_p50_ms", milliseconds),
             _cell(row.head, "latency_p95_ms", milliseconds),
             _cell(row.head, "speedup", times),
-            _cell(row.bulk, "throughput_rows_per_second", rate),
+            _cell(row.bulk, "throughput_rows_per_second", shown_rate),
         ]
         for (model, where, _), rows in names.items()
         for row in rows

@@ -19,7 +19,7 @@ from compress.benchmarking.results.formatting import (
     speed_or_noise,
     times,
 )
-from compress.benchmarking.results.formatting import rate as per_second
+from compress.benchmarking.results.formatting import shown_rate as per_second
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.leaders import judge
 
@@ -43,7 +43,7 @@ def in_one_line(cell: Cell) -> str:
     return f"{cell.text} ({cell.small})" if cell.small else cell.text
 
 
-def place(line: Measurement) -> str:
+def setting_text(line: Measurement) -> str:
     """Return what ran a row and how: its runtime, the kind of row unless it is a model, its padding and length."""
     parts = [] if line.kind == "model" else [line.kind]
     parts.append(line.runtime)
@@ -54,7 +54,7 @@ def place(line: Measurement) -> str:
 
 def name(row: Row) -> Cell:
     """Return the model, and below it what ran it."""
-    return Cell(row.head.model, place(row.head), row.head.model)
+    return Cell(row.head.model, setting_text(row.head), row.head.model)
 
 
 def metric(line: Measurement, scale: float) -> Cell:

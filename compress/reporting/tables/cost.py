@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compress.benchmarking.results.files import Row
-from compress.benchmarking.results.formatting import NONE, money, rate
+from compress.benchmarking.results.formatting import NONE, money, shown_rate
 from compress.errors import CompressError
-from compress.reporting.tables.cells import place
+from compress.reporting.tables.cells import setting_text
 
 DEVICES = ("cpu", "cuda")
 RATE = "throughput_with_tokenizer_rows_per_second"
@@ -77,7 +77,7 @@ class Costs:
         costs = (offer.price_per_hour, row.cost_per_thousand, row.cost_per_million)
         price, thousand, million = (NONE if cost is None else money(cost, self.currency) for cost in costs)
         energy = NONE if row.energy_joules_per_row is None else f"{row.energy_joules_per_row:.3g} J"
-        found = [price, rate(row.predictions_per_hour), thousand, million]
+        found = [price, shown_rate(row.predictions_per_hour), thousand, million]
         return [*found, energy] if self.has_energy else found
 
 
@@ -180,7 +180,7 @@ def _cost(row: Row, offer: Offer) -> CostRow:
         offer.title,
         line.data,
         line.model,
-        place(line),
+        setting_text(line),
         line.batch_size,
         per_hour,
         None if price is None else 1e3 * price / per_hour,

@@ -38,7 +38,7 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultsTable:
     """Columns and rows; every row has a cell for every column."""
 
     columns: list[Column]
@@ -55,7 +55,7 @@ class Table:
         return found
 
 
-def results(rows: Sequence[Row], budget_points: float) -> Table:
+def results(rows: Sequence[Row], budget_points: float) -> ResultsTable:
     """Return the table of rows that may be compared; a column that is empty in all of them is left out."""
     one, many = f"batch {rows[0].head.batch_size}", f"batch {rows[0].bulk.batch_size}"
     plan: list[tuple[Column, Maker]] = [(Column("model", "Model"), cells.name)]
@@ -70,7 +70,7 @@ def results(rows: Sequence[Row], budget_points: float) -> Table:
         plan += [(Column(c.key, c.title, c.unit, c.wide, group), make) for c, make in columns]
     made = [(column, [make(row) for row in rows]) for column, make in plan]
     made = [(column, down) for column, down in made if any(cell.text != NONE for cell in down)]
-    return Table(
+    return ResultsTable(
         [column for column, _ in made],
         [
             TableRow(row.head.kind, row.head.model, row.head.runtime, [down[index] for _, down in made])
@@ -84,7 +84,7 @@ def markdown_table(rows: Sequence[Row], budget_points: float = 1.0) -> str:
     return as_markdown(results(rows, budget_points))
 
 
-def as_markdown(table: Table) -> str:
+def as_markdown(table: ResultsTable) -> str:
     """Return a table's most telling columns in Markdown, safe whatever the names hold."""
     at = [index for index, column in enumerate(table.columns) if column.key in ESSENTIAL]
     rows = [[cells.in_one_line(row.cells[i]) for i in at] for row in table.rows]

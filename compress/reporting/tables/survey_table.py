@@ -158,7 +158,7 @@ def as_markdown(found: SurveyTable) -> str:
     return "\n".join([table(found.headings, text), "", *(f"* {plain(note)}" for note in found.notes)]) + "\n"
 
 
-def in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
+def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
     """Return by recipe what was measured, as text by :data:`KEYS`, with what the data and the metric are called."""
     about = {"data": line.data, "metric_name": line.metric_name or "", "made_by": line.command}
     rows = [dict(zip(KEYS, row, strict=True)) for row in found.rows]
@@ -195,10 +195,10 @@ def _students(rows: Sequence[Row], lines: Sequence[Measurement]) -> dict[str, St
 
 
 def _recipe(name: str) -> StudentRecipe | None:
-    if name not in recipes.names("students"):
+    if name not in recipes.recipe_names("students"):
         return None
     try:
-        found: StudentRecipe = recipes.load("students", name)
+        found: StudentRecipe = recipes.load_recipe("students", name)
     except CompressError:  # a recipe that has since been broken is no reason not to show results
         return None
     return found

@@ -67,7 +67,7 @@ def fill_head(teacher: PreTrainedModel, student: PreTrainedModel) -> None:
         new.load_state_dict(old.state_dict())
 
 
-def labels_of(teacher: PreTrainedModel) -> dict[str, Any]:
+def label_settings(teacher: PreTrainedModel) -> dict[str, Any]:
     """Return what a student's config takes from its teacher's: labels, kind of problem, padding."""
     config: Any = teacher.config
     return {name: getattr(config, name) for name in ("id2label", "label2id", "problem_type", "pad_token_id")}

@@ -25,7 +25,7 @@ from compress.training.architectures._initialization import (
     fill_head,
     fill_layer,
     free_depth,
-    labels_of,
+    label_settings,
     own_layers,
     require_plain_layers,
 )
@@ -76,7 +76,7 @@ def build(
         layer_norm_eps=embeddings.norm.eps,
         bos_token_id=None,
         eos_token_id=None,
-        **labels_of(teacher),
+        **label_settings(teacher),
     )
     student = AlbertForSequenceClassification(config)
     fill_layer(teacher, layers, student, 0)

@@ -19,7 +19,7 @@ from compress.models.components import activation, embeddings_of, ffn_width
 from compress.training.architectures._initialization import (
     fill_head,
     fill_layer,
-    labels_of,
+    label_settings,
     require_plain_layers,
     starting_layers,
 )
@@ -69,7 +69,7 @@ def build(
         max_position_embeddings=len(embeddings.positions),
         bos_token_id=None,
         eos_token_id=None,
-        **labels_of(teacher),
+        **label_settings(teacher),
     )
     student = DistilBertForSequenceClassification(config)
     tables = student.distilbert.embeddings

@@ -28,7 +28,7 @@ from compress.training.architectures._factorisation import (
     leading_directions,
     token_vectors,
 )
-from compress.training.architectures._initialization import fill_head, free_depth, labels_of, require_plain_layers
+from compress.training.architectures._initialization import fill_head, free_depth, label_settings, require_plain_layers
 
 logger = logging.getLogger("compress")
 
@@ -79,7 +79,7 @@ def build(
         intermediate_size=FFN_FACTOR * intra_bottleneck,
         max_position_embeddings=len(embeddings.positions),
         type_vocab_size=len(embeddings.segments),
-        **labels_of(teacher),
+        **label_settings(teacher),
     )
     student = MobileBertForSequenceClassification(config)
     fill_head(teacher, student)

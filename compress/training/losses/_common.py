@@ -19,15 +19,15 @@ from compress.training.layer_mapping import trained_pairs
 
 def hidden_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: str) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the hidden states ``[B, T, D]`` float32 of student and teacher for each pair of layers trained now."""
-    require("hidden", loss=loss, student=student, teacher=teacher)
+    require_outputs("hidden", loss=loss, student=student, teacher=teacher)
     for ours, theirs in trained_pairs(student, teacher, layers):
         yield student.hidden[ours].float(), teacher.hidden[theirs].float()
 
 
 def first_token_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: str) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the first token's hidden states ``[B, D]``, of equal width, for each pair of layers trained now."""
-    require("hidden", loss=loss, student=student, teacher=teacher)
-    ours, theirs = first_tokens(student), first_tokens(teacher)
+    require_outputs("hidden", loss=loss, student=student, teacher=teacher)
+    ours, theirs = first_states(student), first_states(teacher)
     require_equal_widths(ours, theirs, loss=loss)
     for layer, teacher_layer in trained_pairs(student, teacher, layers):
         yield ours[:, layer], theirs[:, teacher_layer]
@@ -35,7 +35,7 @@ def first_token_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: 
 
 def attention_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: str) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the attention scores ``[B, H, T, T]``, of equally many heads, for each pair of layers trained now."""
-    require("queries", loss=loss, student=student, teacher=teacher)
+    require_outputs("queries", loss=loss, student=student, teacher=teacher)
     for layer, teacher_layer in trained_pairs(student, teacher, layers):
         ours, theirs = attention_scores(student, layer), attention_scores(teacher, teacher_layer)
         require_equal_heads(ours, theirs, loss=loss)
@@ -115,14 +115,14 @@ def _without_padding(values: Tensor, batch: Batch) -> Tensor:
     return values.masked_fill(batch.attention_mask == 0, 0.0)
 
 
-def first_tokens(outputs: Outputs) -> Tensor:
+def first_states(outputs: Outputs) -> Tensor:
     """Return the hidden states of the first token, embeddings first: ``[B, L + 1, D]`` float32."""
     if outputs.first is not None:
         return outputs.first.float()
     return torch.stack([hidden[:, 0] for hidden in outputs.hidden], dim=1).float()
 
 
-def require(what: str, *, loss: str, **sides: Outputs) -> None:
+def require_outputs(what: str, *, loss: str, **sides: Outputs) -> None:
     """Refuse sides, ``student`` or ``teacher``, that have none of what a loss reads: ``hidden`` or ``queries``."""
     for side, outputs in sides.items():
         if not getattr(outputs, what) and not (what == "hidden" and outputs.first is not None):

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import width_projection
-from compress.training.losses._common import require, token_mean
+from compress.training.losses._common import require_outputs, token_mean
 
 NEEDS = frozenset({"hidden"})
 
@@ -25,7 +25,7 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, projection: nn.Module
     Raises:
         CompressError: a side without hidden states.
     """
-    require("hidden", loss="embedding-mse", student=student, teacher=teacher)
+    require_outputs("hidden", loss="embedding-mse", student=student, teacher=teacher)
     difference = projection(student.hidden[0].float()) - teacher.hidden[0].float()
     return token_mean(difference.square().mean(dim=-1), batch)
 

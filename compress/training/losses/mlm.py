@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import VocabularyHead, masked_tokens
-from compress.training.losses._common import require, zero
+from compress.training.losses._common import require_outputs, zero
 
 NEEDS = frozenset({"targets"})
 STUDENT_NEEDS = frozenset({"hidden"})
@@ -25,7 +25,7 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, head: nn.Module) -> T
     Raises:
         CompressError: the student has no hidden states.
     """
-    require("hidden", loss="mlm", student=student)
+    require_outputs("hidden", loss="mlm", student=student)
     hidden, targets = masked_tokens(student, batch)
     return cross_entropy(head(hidden), targets) if len(targets) else zero(student)
 

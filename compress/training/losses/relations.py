@@ -18,8 +18,8 @@ from compress.models.batch import Batch, Outputs
 from compress.training.layer_mapping import trained_pairs
 from compress.training.losses._common import (
     relation_divergence,
-    require,
     require_equal_heads,
+    require_outputs,
     scaled_products,
     split_heads,
     zero,
@@ -55,7 +55,7 @@ def loss(
     Raises:
         CompressError: a side without attention heads, other numbers of them, or an option that cannot be.
     """
-    require("queries", loss="relations", student=student, teacher=teacher)
+    require_outputs("queries", loss="relations", student=student, teacher=teacher)
     unknown = sorted(set(relations) - set(RELATIONS))
     if unknown or not relations:
         raise CompressError(f"relations = {list(relations)} is not allowed; use some of {', '.join(RELATIONS)}")

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import VocabularyHead, input_embeddings, masked_tokens
-from compress.training.losses._common import require, soft_divergence, zero
+from compress.training.losses._common import require_outputs, soft_divergence, zero
 
 NEEDS = frozenset({"hidden", "targets"})
 
@@ -40,7 +40,7 @@ def loss(
     Raises:
         CompressError: a side has no hidden states, or ``tokens`` is not known.
     """
-    require("hidden", loss="vocabulary-kl", student=student, teacher=teacher)
+    require_outputs("hidden", loss="vocabulary-kl", student=student, teacher=teacher)
     if tokens not in {"masked", "all"}:
         raise CompressError(f"vocabulary-kl: tokens = {tokens!r} is not allowed; use 'masked' or 'all'")
     learner, targets = masked_tokens(student, batch)

@@ -25,7 +25,7 @@ from compress.quantization.fake_quantization import FakeLayers, Rounding, check_
 from compress.quantization.hessian_sensitivity import (
     PART_ROWS,
     PARTS,
-    Part,
+    SensitivityBatch,
     answers_of,
     assign_bits,
     layer_sensitivities,
@@ -55,7 +55,7 @@ class GroupwiseQuantization:
         last = [name for name, module in modules.items() if isinstance(module, nn.Linear)][-1]
         self._layer = {name: _layer_of(student, module) for name, module in modules.items() if name != last}
         self._embedding_bits = embedding_bits
-        self._parts: list[Part] = []
+        self._parts: list[SensitivityBatch] = []
         known = bits * len(layers_of(student)) if len(bits) == 1 else [0] * len(layers_of(student))
         student.register_buffer(LAYER_BITS, torch.tensor(known, device=student.device))
         self._layers = FakeLayers(
@@ -103,7 +103,7 @@ class GroupwiseQuantization:
         self._layers.active = all(self._weight_bits.values())
         if student.training and not self._layers.active and len(self._parts) < PARTS:
             kept = {key: value[:PART_ROWS] for key, value in named.items() if isinstance(value, Tensor)}
-            self._parts.append(Part(kept, answers_of(self._teacher.to(self._student.device), kept)))  # type: ignore[arg-type]
+            self._parts.append(SensitivityBatch(kept, answers_of(self._teacher.to(self._student.device), kept)))  # type: ignore[arg-type]
 
     def _rounding(self, name: str, weight: Tensor) -> Rounding:
         return grid_of(weight, self._weight_bits[name], self._groups).fake

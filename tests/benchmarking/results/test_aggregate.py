@@ -13,7 +13,7 @@ from scipy.stats import norm
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import METRICS, paired_difference, score
-from compress.evaluation.multi_seed_bootstrap import Columns, difference_interval
+from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
 from tests.support.results import line
 
 ROWS = 200
@@ -211,8 +211,8 @@ def test_other_metrics_aggregate_too() -> None:
     assert found.low < found.difference_points < found.high
 
 
-def columns(model: np.ndarray, reference: np.ndarray, gold: np.ndarray) -> Columns:
-    return Columns(model, np.broadcast_to(reference, model.shape), gold, METRICS["accuracy"], 2)
+def columns(model: np.ndarray, reference: np.ndarray, gold: np.ndarray) -> SeedSample:
+    return SeedSample(model, np.broadcast_to(reference, model.shape), gold, METRICS["accuracy"], 2)
 
 
 def test_one_seed_on_one_set_has_nearly_the_paired_interval() -> None:
@@ -234,7 +234,7 @@ def test_two_sets_narrow_the_interval_by_the_root_of_two() -> None:
     generator = np.random.default_rng(3)
     gold = np.ones(500, int)
 
-    def one_set() -> Columns:
+    def one_set() -> SeedSample:
         reference, model = (generator.random((2, 500)) < 0.85).astype(int)
         return columns(model[None], reference, gold)
 

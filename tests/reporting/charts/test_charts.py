@@ -9,7 +9,7 @@ import pytest
 from compress.benchmarking.results.files import rows_of
 from compress.reporting.charts import heat_map
 from compress.reporting.charts import svg as svg_module
-from compress.reporting.charts.markers import KINDS
+from compress.reporting.charts.markers import MARKERS
 from compress.reporting.charts.pareto import Point, front, pareto_chart
 from compress.reporting.charts.pareto_points import marks, published_figures
 from tests.support.report_study import study
@@ -100,11 +100,11 @@ def test_the_front_holds_what_nothing_beats() -> None:
 
 
 def test_every_kind_has_a_shape_of_its_own() -> None:
-    outlines = [(kind.path, kind.hollow) for kind in KINDS.values()]
+    outlines = [(kind.path, kind.hollow) for kind in MARKERS.values()]
     assert len(set(outlines)) == len(outlines)
-    found = drawn([point(kind, 2, 80, kind) for kind in KINDS if kind not in {"reference-model", "published"}])
+    found = drawn([point(kind, 2, 80, kind) for kind in MARKERS if kind not in {"reference-model", "published"}])
     assert {m.find(f"{SVG}path[@class='mark']").attrib["d"] for m in found.values()} == {  # type: ignore[union-attr]
-        KINDS[kind].path for kind in found
+        MARKERS[kind].path for kind in found
     }
 
 

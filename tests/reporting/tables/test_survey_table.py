@@ -167,7 +167,7 @@ def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
     assert (large["system"].text, large["metric"].text) == ("TinyBERT, wide", "–")
     assert large["shape"].small == "bert-large with random weights: speed only"
     assert large["parameters"].text == "335.0 M" and large["speedup_torch"].text == "×0.050"
-    assert survey_table.in_short(found, TEACHER)["shared"]["metric"].startswith("90.00%")
+    assert survey_table.published_in_short(found, TEACHER)["shared"]["metric"].startswith("90.00%")
     (part,) = gather([TEACHER, student])
     alone = survey_table.survey(part.rows, part.lines)
     assert alone is not None and alone.rows[1][3] == survey_table.NOT_MEASURED
@@ -231,7 +231,7 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     (part,) = gather([TEACHER, STUDENT, CONTROL])
     table = survey_table.survey(part.rows, part.lines, [KNOWN["unmeasured"]])
     assert table is not None
-    short = survey_table.in_short(table, TEACHER)
+    short = survey_table.published_in_short(table, TEACHER)
     assert list(short) == ["narrow"]
     monkeypatch.setattr(explain, "figures", lambda: {name: [one] for name, one in short.items()})
     _, measured, control, _ = explain.in_short(recipe)

@@ -18,7 +18,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import layers_of
 from compress.models.rounding import fake_symmetric, grid_of
 from compress.quantization.hessian_sensitivity import PARTS
-from compress.recipes import Choice, Phase, StudentRecipe, load
+from compress.recipes import Choice, Phase, StudentRecipe, load_recipe
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.tiny import bilstm, classifier, tokenizer, write
 from tests.support.training_data import TRAINING, TRANSFORMER, distilled, pool_file, train_rows, validation_rows
@@ -241,7 +241,7 @@ def recipe(modifier: Choice, **training: Any) -> StudentRecipe:
 def test_the_recipes_start_from_the_teacher_itself(name: str) -> None:
     from compress.training.architectures.transformer import build
 
-    student = load("students", name)
+    student = load_recipe("students", name)
     assert [row.family for row in student.survey] == ["quantization"]
     teacher = classifier("bert")
     built = build(teacher, tokenizer(), [], **student.architecture.options)
