@@ -30,7 +30,7 @@ import sys
 before = set(sys.modules)
 from compress import plugins
 from compress.recipes import catalogue
-for kind in catalogue.KINDS:
+for kind in catalogue.LISTED_KINDS:
     for name, line in catalogue.entries(kind):
         catalogue.describe(name)
 heavy = {"torch", "transformers", "numpy", "onnx", "onnxruntime", "datasets"} & set(sys.modules)

@@ -53,7 +53,7 @@ def command(
     **options: Any,
 ) -> None:
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
-    from compress.gating.check import HOLDS, check, read_budgets, store_reference
+    from compress.gating.check import HOLDS, GateVerdict, check, read_budgets, store_reference
 
     keep_inputs({"--junit": junit, "--json": json_file}, [*results, budgets, baseline])
     file = read_budgets(budgets) if budgets else None
@@ -80,7 +80,7 @@ def _from_options(
     from dataclasses import replace
 
     from compress.gating.budgets import LIMITS
-    from compress.gating.check import Tolerance
+    from compress.gating.check import GateBudget, Tolerance
 
     selectors: list[dict[str, Any]] = [
         {"model": model, "runtime": runtime, "batch_size": options["batch_size"]}

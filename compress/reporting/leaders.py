@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compress.benchmarking.results.files import Row, is_control_of
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, judge_drop_of
+from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, DropVerdict, judge_drop_of
 
 
 def best_row(rows: Sequence[Row], budget_points: float = 1.0) -> Row | None:
@@ -43,10 +43,31 @@ def faster_row(best: Row | None, rows: Sequence[Row], budget_points: float = 1.0
     return max(open_ones, key=lambda row: float(row.head.speedup), default=None)
 
 
-def leaders(rows: Sequence[Row], budget_points: float = 1.0) -> list[Row]:
-    """Return the best model and, behind it, a faster one that needs more examples to be as sure of."""
-    best = best_row(rows, budget_points)
-    return [row for row in (best, faster_row(best, rows, budget_points)) if row is not None]
+@dataclass(frozen=True)
+class Leaders:
+    """The rows of a section that a reader wants to know first, found once when results are gathered.
+
+    ``best`` is the fastest model within the budget (:func:`best_row`), ``faster`` one that may be within it too,
+    ``teacher`` the one in torch that ``best`` was compared with, ``control`` a student and its control, whose
+    difference is what distillation is worth to ``best``.
+    """
+
+    budget_points: float
+    teacher: Row | None
+    best: Row | None
+    faster: Row | None
+    control: tuple[Row, Row] | None
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], budget_points: float = 1.0) -> Leaders:
+        best = best_row(rows, budget_points)
+        faster = faster_row(best, rows, budget_points)
+        return cls(budget_points, teacher_row(rows, best), best, faster, control_pair(best, rows) if best else None)
+
+    @property
+    def models(self) -> list[Row]:
+        """The best model and, behind it, a faster one that needs more examples to be as sure of."""
+        return [row for row in (self.best, self.faster) if row is not None]
 
 
 def taken_apart(rows: Sequence[Row], lines: Sequence[Measurement]) -> list[list[Row]]:
@@ -114,26 +135,6 @@ def _holds(line: Measurement, outcome: str, budget_points: float) -> bool:
     return judged is not None and judged.outcome == outcome and (line.difference_points or 0.0) >= -budget_points
 
 
-__all__ = ["UNDECIDED", "WITHIN", "WORSE", "Judged", "judge"]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """``outcome`` is within, worse or undecided; ``more`` says how many more examples would decide, if it is open."""
-
-    outcome: str
-    more: str = ""
-
-    @property
-    def short(self) -> str:
-        """The same for a cell: ``about 300 more``."""
-        return self.more.partition(" examples")[0] if self.more.startswith("about") else self.more
-
-
-def judge(line: Measurement, budget_points: float) -> Judged | None:
-    """Judge the loss of a line against a budget in points; nothing where it has no metric to compare."""
-    if line.difference_points is None:
-        return None
-    found = judge_drop_of(line, budget_points)
-    more = found.sentence.removeprefix(f"{UNDECIDED}: ") if found.outcome == UNDECIDED else ""
-    return Judged(found.outcome, more)
+def judge(line: Measurement, budget_points: float) -> DropVerdict | None:
+    """Judge the loss of a line against a budget in points; None where it has no metric to compare."""
+    return None if line.difference is None else judge_drop_of(line, budget_points)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from compress.benchmarking.results.files import rows_of
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts.pruning_curve import Curve, draw_curve
-from compress.reporting.leaders import leaders
 from compress.reporting.provenance import Known, Origin, ShownLock, known_models, left_out, origins
 from compress.reporting.sections import Section, gather, section
 from compress.reporting.tables.cells import Cell
@@ -62,14 +61,14 @@ def view(
         CompressError: a price is for a machine that was not measured.
     """
     chosen = options or Options()
-    measured = gather(lines)
-    best = [row for part in measured for row in leaders(part.rows, chosen.budget_points)]
+    measured = gather(lines, chosen.budget_points)
+    best = [row for part in measured for row in part.leaders.models]
     studies = sorted({line.study for line in lines if line.study})
     return Page(
         title=chosen.title or ", ".join(studies) or f"Compression on {lines[0].data}",
         budget_points=chosen.budget_points,
         hosts=len({line.host_id for line in lines}),
-        sections=[section(part, chosen.budget_points, chosen.texts) for part in measured],
+        sections=[section(part, chosen.texts) for part in measured],
         curves=[draw_curve(*curve) for curve in curves],
         costs=costs_of(rows_of(lines), best, chosen.prices, chosen.currency),
         repeats=repeats(lines),

@@ -14,7 +14,7 @@ from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import PublishedPoint, marks, published_figures
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.sweeps import Sweep, length_sweep, thread_sweep
-from compress.reporting.leaders import best_row, control_pair, judge, leaders, taken_apart, teacher_row
+from compress.reporting.leaders import Leaders, judge, taken_apart
 from compress.reporting.speedup_breakdown import Waterfall, waterfalls
 from compress.reporting.summary import gain_interval, verdict
 from compress.reporting.tables import results_table
@@ -70,9 +70,10 @@ class Measured:
     swept: list[Row]
     fixed: list[Row]
     lines: list[Measurement]
+    leaders: Leaders
 
 
-def gather(lines: Sequence[Measurement]) -> list[Measured]:
+def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Measured]:
     """Part lines into sections: what was measured of one data set on one host and device.
 
     The rows of the table are those as long as the data's own (or, without any, of the shortest length measured), with
@@ -89,10 +90,10 @@ def gather(lines: Sequence[Measurement]) -> list[Measured]:
                 f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"
             )
         groups.setdefault((line.data_sha256, line.host_id, line.device), []).append(line)
-    return [_measured(group) for group in groups.values()]
+    return [_measured(group, budget_points) for group in groups.values()]
 
 
-def _measured(lines: list[Measurement]) -> Measured:
+def _measured(lines: list[Measurement], budget_points: float) -> Measured:
     everything = rows_of(lines)
     lengths = {row.head.length for row in everything}
     main = None if None in lengths else min(filter(None, lengths))
@@ -101,13 +102,13 @@ def _measured(lines: list[Measurement]) -> Measured:
     rows = [row for row in swept if row.head.threads == threads]
     fixed = [row for row in everything if row.head.length is not None and row.head.threads == threads]
     rows.sort(key=lambda row: (not row.head.is_reference, ORDER[row.head.kind] > 0, -row.head.speedup))
-    return Measured(rows, swept, fixed, lines)
+    return Measured(rows, swept, fixed, lines, Leaders.of(rows, budget_points))
 
 
-def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequence[str]]) -> Section:
+def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     """Return everything that is shown of what was measured."""
-    rows = measured.rows
-    first, best = rows[0].head, best_row(rows, budget_points)
+    rows, leaders = measured.rows, measured.leaders
+    first, best, budget_points = rows[0].head, leaders.best, leaders.budget_points
     judged = judge(best.head, budget_points) if best else None
     published = published_figures(rows)
     speeds = [row.head.speedup for row in rows if not row.head.noisy]
@@ -121,16 +122,16 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
         device=first.device,
         threads=first.threads,
         length=first.length,
-        verdict=verdict(rows, budget_points),
+        verdict=verdict(rows, leaders),
         outcome=judged.outcome if judged else "",
-        tiles=_tiles(best, rows) if best else [],
+        tiles=_tiles(best, leaders) if best else [],
         picture=_picture(rows, published),
         kinds=kinds + (["published"] if published else []),
         logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
         table=results_table.results(rows, budget_points),
         notes=_notes(rows),
         published=published,
-        waterfalls=_waterfalls(measured, budget_points),
+        waterfalls=_waterfalls(measured),
         threads_sweep=thread_sweep(measured.swept, best),
         lengths_sweep=length_sweep(measured.fixed, best),
         at_lengths=[
@@ -144,12 +145,12 @@ def section(measured: Measured, budget_points: float, texts: Mapping[str, Sequen
     )
 
 
-def _waterfalls(measured: Measured, budget_points: float) -> list[Waterfall]:
+def _waterfalls(measured: Measured) -> list[Waterfall]:
     """Return where the speed of the leaders comes from, and that of every pruned model that was taken apart.
 
     Of a pruned model each batch size is told by the fastest of what there is of it whose steps are known there.
     """
-    leading = leaders(measured.rows, budget_points)
+    leading = measured.leaders.models
     found = [fall for row in leading for fall in waterfalls(row, measured.lines)]
     for made in taken_apart(measured.rows, measured.lines):
         if any(row in leading for row in made):
@@ -185,7 +186,7 @@ def _picture(rows: Sequence[Row], published: Sequence[PublishedPoint]) -> Pictur
     )
 
 
-def _tiles(best: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
+def _tiles(best: Row, leaders: Leaders) -> list[tuple[str, str]]:
     """Return the figures of the best model that are read from afar."""
     line = best.head
     found = []
@@ -196,10 +197,10 @@ def _tiles(best: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
         found.append((f"{line.metric_kept_percent:.1f}%", f"of the teacher’s {line.metric_name} kept"))
     if line.size_ratio and line.size_ratio > 1.05:
         found.append((times(line.size_ratio), f"smaller on disk, {megabytes(line.size_bytes)}"))
-    pair = control_pair(best, rows)
-    if pair is not None:
-        gain = points(pair[0].head.points_above(pair[1].head))
-        bounds = gain_interval(pair[0].head, pair[1].head, teacher.head) if (teacher := teacher_row(rows)) else None
+    if leaders.control is not None:
+        student, control = (row.head for row in leaders.control)
+        gain = points(student.points_above(control))
+        bounds = gain_interval(student, control, leaders.teacher.head) if leaders.teacher else None
         interval = f", {span(*map(points, bounds))}" if bounds else ", without an interval"
         found.append((gain, f"points over the same student undistilled{interval}"))
     return found

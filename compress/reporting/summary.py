@@ -25,14 +25,11 @@ from compress.benchmarking.results.formatting import (
     times,
 )
 from compress.benchmarking.results.schema import Interval, Measurement
+from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, DropVerdict
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.reporting.leaders import (
-    UNDECIDED,
-    WITHIN,
-    Judged,
-    best_row,
+    Leaders,
     control_pair,
-    faster_row,
     judge,
     judged_baselines,
     teacher_row,
@@ -42,14 +39,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def verdict(rows: Sequence[Row], budget_points: float = 1.0) -> list[str]:
+def verdict(rows: Sequence[Row], leaders: Leaders) -> list[str]:
     """Return the sentences a reader needs if they read nothing else; the first one is the result.
 
     A baseline that is within the budget comes before every model: whoever reads no further should know of it.
     """
-    best = best_row(rows, budget_points)
-    teacher = teacher_row(rows, best)
-    faster = faster_row(best, rows, budget_points)
+    best, faster, teacher, budget_points = leaders.best, leaders.faster, leaders.teacher, leaders.budget_points
     if teacher is None:
         return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
     baselines = [
@@ -63,8 +58,9 @@ def verdict(rows: Sequence[Row], budget_points: float = 1.0) -> list[str]:
         *baselines,
         _best_sentence(best, judged, budget_points),
         _accuracy_sentence(best, teacher, judged),
-        *_control_sentence(best, teacher, rows),
-        *([_faster_sentence(faster, budget_points), *_control_sentence(faster, teacher, rows)] if faster else []),
+        *_control_sentence(leaders.control, teacher),
+        *([_faster_sentence(faster, budget_points)] if faster else []),
+        *(_control_sentence(control_pair(faster, rows), teacher) if faster else []),
         *([] if baselines else _other_baselines(rows, budget_points)),
         *_faster_competitor(best, rows, budget_points),
         *noise_sentences(rows),
@@ -80,7 +76,7 @@ def _baseline_sentence(baseline: Row, teacher: Row, budget_points: float) -> str
     )
 
 
-def _best_sentence(best: Row, judged: Judged, budget_points: float) -> str:
+def _best_sentence(best: Row, judged: DropVerdict, budget_points: float) -> str:
     line, budget = best.head, in_points(budget_points)
     speed = f"was measured on too noisy a host to say how fast it is{noise_note(line)}"
     if not line.noisy:
@@ -102,7 +98,7 @@ def _in_same_runtime(line: Measurement) -> str:
     return f" ({times(line.speedup_same_runtime)} that of the teacher in {line.runtime})"
 
 
-def _accuracy_sentence(best: Row, teacher: Row, judged: Judged) -> str:
+def _accuracy_sentence(best: Row, teacher: Row, judged: DropVerdict) -> str:
     line = best.head
     assert line.difference is not None  # it was judged by it
     value, low, high = line.difference
@@ -122,8 +118,7 @@ def _faster_sentence(row: Row, budget_points: float) -> str:
     )
 
 
-def _control_sentence(row: Row, teacher: Row, rows: Sequence[Row]) -> list[str]:
-    pair = control_pair(row, rows)
+def _control_sentence(pair: tuple[Row, Row] | None, teacher: Row) -> list[str]:
     if pair is None:
         return []
     student, control = (one.head for one in pair)

@@ -40,10 +40,10 @@ def options(limits: dict[str, float]) -> list[str]:
     return [word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def verdict_of(results: Results, **fields: Any) -> check_module.Verdict:
+def verdict_of(results: Results, **fields: Any) -> check_module.GateVerdict:
     """Return a verdict with a judgement of each outcome."""
     path = results(student(**fields))
-    budgets = [check_module.Budget(**limits) for limits in (HOLDS, BREAKS, STRADDLES)]
+    budgets = [check_module.GateBudget(**limits) for limits in (HOLDS, BREAKS, STRADDLES)]
     return check_module.check([path], budgets)
 
 
@@ -259,7 +259,7 @@ def test_a_change_without_a_then_or_a_now_has_dashes(results: Results) -> None:
 def test_markdown_holds_hostile_names(results: Results) -> None:
     old = results(student(model=HOSTILE), name="old.jsonl")
     text = to_markdown(
-        check_module.check([results(student(model=HOSTILE))], [check_module.Budget(**BREAKS)], baseline=old)
+        check_module.check([results(student(model=HOSTILE))], [check_module.GateBudget(**BREAKS)], baseline=old)
     )
     rendered = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     named = [token for token in rendered if token.type == "inline" and "owned" in token.content]
@@ -279,7 +279,7 @@ def test_no_text_of_a_verdict_holds_what_cannot_be_printed(results: Results) -> 
     now = results(student(model=HOSTILE, **hostile), student(model="new", **hostile), baseline)
     then = [student(model="gone" + HOSTILE, **hostile), student(model=HOSTILE, **hostile, data_sha256="0" * 64)]
     old = results(*then, name="old.jsonl")
-    verdict = check_module.check([now], [check_module.Budget(max_accuracy_drop=1.0)], baseline=old)
+    verdict = check_module.check([now], [check_module.GateBudget(max_accuracy_drop=1.0)], baseline=old)
     assert len(verdict.judgements) == 3 and len(verdict.notes) == 3 and len(verdict.changes) == 3
     texts = [*verdict.sentences, *verdict.notes, *(c.subject for c in verdict.changes), verdict.older]
     assert all(text.isprintable() for text in texts)

@@ -19,7 +19,7 @@ from tests.support.results import line, write_lines
 __all__ = ["results"]
 
 
-def outcomes(verdict: check.Verdict) -> dict[str, str]:
+def outcomes(verdict: check.GateVerdict) -> dict[str, str]:
     return {judgement.gate: judgement.outcome for judgement in verdict.judgements}
 
 

@@ -39,14 +39,14 @@ def test_rows_are_those_of_the_fewest_threads_and_of_the_datas_own_length() -> N
 def test_only_fixed_lengths_begin_with_the_shortest() -> None:
     (found,) = gather([replace(one, length=length) for one in (TEACHER, student()) for length in (128, 16)])
     assert {row.head.length for row in found.rows} == {16}
-    shown = section(found, 1.0, {})
+    shown = section(found, {})
     assert shown.title.endswith("every row 16 tokens long") and [part.length for part in shown.at_lengths] == [128]
 
 
 def test_that_the_first_was_chosen_among_several_is_said() -> None:
     (one,), (two,) = gather([TEACHER, student()]), gather([TEACHER, student(), line("other")])
-    assert not any("chosen among" in note for note in section(one, 1.0, {}).notes)
-    assert any("chosen among 2 rows" in note for note in section(two, 1.0, {}).notes)
+    assert not any("chosen among" in note for note in section(one, {}).notes)
+    assert any("chosen among 2 rows" in note for note in section(two, {}).notes)
 
 
 def test_data_hosts_and_devices_are_apart() -> None:
@@ -106,10 +106,10 @@ def test_what_distillation_is_worth_is_read_from_afar_with_its_doubt() -> None:
     fields = {"kind": "control", "control_of": "s", "runtime": "onnxruntime", "metric": 0.98}
     control = line("c", predictions=[1, 0, *gold[2:]], **fields)
     (found,) = gather([teacher, made, control])
-    (tile,) = [meaning for value, meaning in section(found, 1.0, {}).tiles if value == "+1.00"]
+    (tile,) = [meaning for value, meaning in section(found, {}).tiles if value == "+1.00"]
     assert tile.startswith("points over the same student undistilled, −") and " to +" in tile
     (found,) = gather([TEACHER, made, control])
-    assert section(found, 1.0, {}).tiles[-1][1].endswith("without an interval")
+    assert section(found, {}).tiles[-1][1].endswith("without an interval")
 
 
 @pytest.mark.parametrize(("name", "mean", "spread"), [("accuracy", "80.00%", "1.41"), ("pearson", "0.8000", "0.0141")])

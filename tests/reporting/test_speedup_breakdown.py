@@ -11,7 +11,7 @@ import pytest
 from compress.benchmarking.results.files import Row, rows_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.gating.check import Budget, check
+from compress.gating.check import GateBudget, check
 from compress.reporting.page import view
 from compress.reporting.sections import gather
 from compress.reporting.speedup_breakdown import Waterfall, waterfalls
@@ -183,9 +183,9 @@ def test_structures_are_in_nothing_but_the_waterfall(tmp_path: Path) -> None:
     assert shown.picture is not None and "p: vocabulary" not in shown.picture.wide + " ".join(shown.verdict)
     assert [known.model for known in page.models] == ["t", "p"] and len(shown.waterfalls[0].steps) == 5
     path = write_lines(tmp_path / "r.jsonl", lines)
-    assert {one.subject for one in check([path], [Budget(min_speedup=2.0)]).judgements} == {"p in torch"}
+    assert {one.subject for one in check([path], [GateBudget(min_speedup=2.0)]).judgements} == {"p in torch"}
     with pytest.raises(CompressError, match="no line with model 'p: vocabulary'"):
-        check([path], [Budget(model="p: vocabulary", min_speedup=2.0)])
+        check([path], [GateBudget(model="p: vocabulary", min_speedup=2.0)])
     assert results_table(lines).row_count == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from compress.benchmarking.results.files import rows_of
 from compress.benchmarking.results.schema import Measurement
-from compress.reporting.leaders import best_row, control_pair, faster_row, judge
+from compress.reporting.leaders import Leaders, best_row, control_pair, faster_row, judge
 from compress.reporting.summary import verdict
 from tests.support.results import line
 
@@ -24,7 +24,8 @@ def model(name: str, speedup: float, low: float = -0.9, high: float = -0.1, **fi
 
 
 def said(*lines: Measurement, budget: float = 1.0) -> list[str]:
-    return verdict(rows_of([TEACHER, *lines]), budget)
+    rows = rows_of([TEACHER, *lines])
+    return verdict(rows, Leaders.of(rows, budget))
 
 
 def test_a_model_that_is_surely_within_comes_before_a_faster_one_that_may_be() -> None:
@@ -64,13 +65,13 @@ def test_a_model_that_may_be_within_comes_before_a_better_one_that_is_not() -> N
 
 def test_a_model_is_held_against_the_teacher_of_its_own_run() -> None:
     other = line("other teacher", kind="teacher", metric=0.5, created="2026-01-01T00:00:00+00:00")
-    sentences = verdict(rows_of([other, TEACHER, model("m", 5)]))
+    sentences = verdict(found := rows_of([other, TEACHER, model("m", 5)]), Leaders.of(found))
     assert "against 90.00%" in sentences[1]
 
 
 def test_only_the_teacher_or_none_at_all() -> None:
     assert said() == ["No compressed model was measured here, so there is none to judge."]
-    assert "teacher in torch was not measured" in verdict(rows_of([model("a", 5)]))[0]
+    assert "teacher in torch was not measured" in verdict(found := rows_of([model("a", 5)]), Leaders.of(found))[0]
 
 
 def test_a_floor_within_the_budget_comes_first() -> None:
@@ -154,7 +155,7 @@ def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
     teacher = replace(TEACHER, gold=gold, predictions=gold)
     student = model("s", 20, predictions=[1, *gold[1:]], metric=0.99)
     control = model("c", 20, kind="control", control_of="s", predictions=[1, 0, *gold[2:]], metric=0.98)
-    sentences = verdict(rows_of([teacher, student, control]))
+    sentences = verdict(found := rows_of([teacher, student, control]), Leaders.of(found))
     assert any("worth +1.00 points" in s and "do not show that it helped" in s for s in sentences)
 
 

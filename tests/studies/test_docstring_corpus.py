@@ -107,7 +107,7 @@ def test_modules_belong_to_one_side() -> None:
 
 
 def test_the_corpus_of_four_small_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docstring_corpus, "LIBRARIES", ("networkx", "numpy", "sklearn", "pandas"))
+    monkeypatch.setattr(docstring_corpus, "CORPUS_LIBRARIES", ("networkx", "numpy", "sklearn", "pandas"))
     monkeypatch.setattr(docstring_corpus, "SIZES", {"train": 400, "validation": 200, "test": 400})
     loaded = set(sys.modules)
     paths = build_corpus(tmp_path / "one", seed=0)
@@ -128,7 +128,7 @@ def test_the_corpus_of_four_small_libraries(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_too_few_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docstring_corpus, "LIBRARIES", ("numpy", "no_such_one", "no_such_two", "pandas"))
+    monkeypatch.setattr(docstring_corpus, "CORPUS_LIBRARIES", ("numpy", "no_such_one", "no_such_two", "pandas"))
     with pytest.raises(CompressError, match="only numpy, pandas is installed"):
         build_corpus(tmp_path / "corpus", seed=0)
     assert not (tmp_path / "corpus").exists()

@@ -29,9 +29,9 @@ def student(**fields: Any) -> Measurement:
     return line(fields.pop("model", "student"), runtime=fields.pop("runtime", "onnxruntime"), **fields)
 
 
-def check(paths: Sequence[Path], **budget: Any) -> check_module.Verdict:
+def check(paths: Sequence[Path], **budget: Any) -> check_module.GateVerdict:
     """Check with one budget."""
-    return check_module.check(paths, [check_module.Budget(**budget)])
+    return check_module.check(paths, [check_module.GateBudget(**budget)])
 
 
 def predicted(right: int, rows: int = 2000) -> list[int]:

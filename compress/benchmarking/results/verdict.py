@@ -38,6 +38,16 @@ class DropVerdict(Verdict):
 
     rows_needed: int | None = None
 
+    @property
+    def more(self) -> str:
+        """How many more examples would decide, where it is open: ``about 300 more examples would decide (...)``."""
+        return self.sentence.removeprefix(f"{UNDECIDED}: ") if self.outcome == UNDECIDED else ""
+
+    @property
+    def short(self) -> str:
+        """The same for a cell: ``about 300 more``."""
+        return self.more.partition(" examples")[0] if self.more.startswith("about") else self.more
+
 
 def judge_drop(
     difference_points: float,

@@ -41,8 +41,8 @@ KNOWN = {
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes, "names", lambda kind: tuple(KNOWN))
-    monkeypatch.setattr(recipes, "load", lambda kind, name: KNOWN[name])
+    monkeypatch.setattr(recipes, "recipe_names", lambda kind: tuple(KNOWN))
+    monkeypatch.setattr(recipes, "load_recipe", lambda kind, name: KNOWN[name])
 
 
 def wrong(count: int) -> list[int]:
