@@ -42,8 +42,8 @@ from compress.host import library_versions, typed_command
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
+from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
 from compress.pruning.importance import head_importance
-from compress.pruning.masked_evaluation import EvaluationRows, MaskedEvaluation
 from compress.recipes.amounts import units_to_remove
 from compress.studies.dataset_files import find_set
 from compress.surgery.remove_units import remove_heads

@@ -50,7 +50,7 @@ from compress import plugins
 from compress.benchmarking.results.files import host_id
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores
-from compress.inference.timing import Ratio, speedup
+from compress.inference.speed_statistics import Ratio, speedup
 from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, needs_of

@@ -15,7 +15,7 @@ from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError
 from compress.host import library_versions
-from compress.inference.timing import (
+from compress.inference.speed_statistics import (
     Ratio,
     is_noisy,
     latency_percentiles,

@@ -29,7 +29,7 @@ from compress.errors import CompressError, Unavailable
 from compress.host import library_versions
 from compress.inference.cores import pin
 from compress.inference.runner import Runner
-from compress.inference.timing import is_stable
+from compress.inference.speed_statistics import is_stable
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
 

@@ -14,7 +14,7 @@ from compress.errors import CompressError
 
 if TYPE_CHECKING:
     from compress.gating.budgets import GateBudget, Tolerance
-    from compress.gating.verdict import GateVerdict
+    from compress.gating.gate_verdict import GateVerdict
 
 
 @click.command()

@@ -68,7 +68,7 @@ def _show(made: Replay) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from compress.gating.verdict import printable
+    from compress.gating.gate_verdict import printable
 
     table = Table()
     for heading, side in (

@@ -12,7 +12,7 @@ import numpy as np
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
 from compress.errors import CompressError
-from compress.inference.opening import open_runtime
+from compress.inference.open_runtime import open_runtime
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import TAGGER, is_tagger

@@ -10,6 +10,7 @@ from compress.benchmarking.results.files import read_results, rows_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.budgets import GateBudget, Tolerance, read_budgets
+from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, GateVerdict, Judgement, printable, subjects
 from compress.gating.limits import (
     OF_THE_MODEL,
     baselines_within,
@@ -21,7 +22,6 @@ from compress.gating.limits import (
 from compress.gating.reference_comparison import ReferenceComparison
 from compress.gating.reference_files import read_against, read_reference, update_baseline
 from compress.gating.selectors import select
-from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, GateVerdict, Judgement, printable, subjects
 
 __all__ = [
     "BROKEN",

@@ -11,7 +11,17 @@ from compress.benchmarking.results.files import rows_of
 from compress.benchmarking.results.formatting import in_percent, in_points, megabytes, milliseconds, times
 from compress.benchmarking.results.schema import Measurement
 from compress.gating.budgets import GateBudget
-from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, VERBS, Figures, Judgement, lost, shown_interval, subjects
+from compress.gating.gate_verdict import (
+    BROKEN,
+    HOLDS,
+    UNDECIDED,
+    VERBS,
+    Figures,
+    Judgement,
+    lost,
+    shown_interval,
+    subjects,
+)
 
 OUTCOMES = {verdict.WITHIN: HOLDS, verdict.WORSE: BROKEN, verdict.UNDECIDED: UNDECIDED}
 # Relative to the teacher in torch: of that line itself there is nothing to judge.

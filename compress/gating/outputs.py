@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from compress.benchmarking.results.formatting import megabytes, plain, points, shown_metric, table, times
-from compress.gating.verdict import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
+from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
 
 JSON_SCHEMA = 1
 _MARKS = {HOLDS: "✅", BROKEN: "❌", UNDECIDED: "❔"}

@@ -15,8 +15,8 @@ from compress.benchmarking.results.formatting import in_points, times
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.gating.budgets import Tolerance
+from compress.gating.gate_verdict import UNDECIDED, VERBS, Change, Figures, Judgement, lost, subjects
 from compress.gating.limits import first_of_its_model, judged, with_worst_noise
-from compress.gating.verdict import UNDECIDED, VERBS, Change, Figures, Judgement, lost, subjects
 
 _SAME_MODEL = attrgetter("metric_name", "model", "runtime", "device")
 _SAME_ROWS = attrgetter("metric_name", "model", "runtime", "device", "data_sha256", "model_sha256", "created")

@@ -13,7 +13,7 @@ from compress.data.tokenization import maximum_length
 from compress.data.word_alignment import by_sentence, word_counts
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.opening import open_runtime
+from compress.inference.open_runtime import open_runtime
 from compress.models.model_dir import ModelDir
 
 Prediction = dict[str, Any]

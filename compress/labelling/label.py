@@ -20,7 +20,7 @@ from compress.exporting.export import export, exporter_for
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
-from compress.inference.opening import open_runtime
+from compress.inference.open_runtime import open_runtime
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, shard_is_done, write_shard
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically

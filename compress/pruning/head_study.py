@@ -29,11 +29,11 @@ from compress.models.output_dir import write_atomically
 from compress.models.prunable_units import Part, heads_per_layer
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
+from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.importance import scoring_batches
-from compress.pruning.masked_evaluation import MaskedEvaluation
 from compress.pruning.removal_path import MEASURE, removal_path, score_units
-from compress.pruning.rows import split_rows
 from compress.pruning.scoring import Values
+from compress.pruning.scoring_rows import split_rows
 from compress.recipes import Pruning
 from compress.reporting.heads_page import write_report
 from compress.surgery.unit_masks import Masks, masks_reach_logits, unmasked

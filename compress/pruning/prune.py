@@ -28,7 +28,7 @@ from compress.pruning.plan import PruningPlan, plan_pruning
 from compress.pruning.pruned_state import PrunedState, reloadable
 from compress.pruning.recovery import RECOVERY, Recovery, check_labels
 from compress.pruning.removal_steps import PlanExecution
-from compress.pruning.rows import split_rows
+from compress.pruning.scoring_rows import split_rows
 from compress.pruning.step_timing import StepTimer, TooNoisy
 from compress.recipes import Pruning, Training
 from compress.reporting.charts.pruning_curve import curve_csv

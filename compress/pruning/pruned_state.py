@@ -18,7 +18,7 @@ from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import to_pruned
 from compress.models.prunable_units import has_units, kept_layers
 from compress.models.saving import describe_architecture, save_model
-from compress.pruning.masked_evaluation import EvaluationRows, MaskedEvaluation
+from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
 from compress.surgery.remove_hidden import remove_hidden
 from compress.surgery.remove_layers import remove_layers
 from compress.surgery.remove_units import remove_heads, remove_neurons

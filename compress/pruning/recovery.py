@@ -19,7 +19,7 @@ from compress.models.modeling.families import head_size_of
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.prunable_units import Part
 from compress.pruning.pruned_state import PrunedState
-from compress.pruning.rows import PruningRows
+from compress.pruning.scoring_rows import PruningRows
 from compress.recipes import Choice, Phase, Pruning, Training
 from compress.surgery.unit_masks import Masks, masks_at
 from compress.training import phases

@@ -12,9 +12,10 @@ from typing import Any
 
 from compress.data import Example
 from compress.inference.compute import Compute
-from compress.inference.timing import Ratio
+from compress.inference.speed_statistics import Ratio
 from compress.models.output_dir import write_atomically
 from compress.progress import Progress
+from compress.pruning.choose_units import choose_units
 from compress.pruning.importance import scoring_batches
 from compress.pruning.layer_and_width_scores import choose_removed_layers, hidden_importance
 from compress.pruning.plan import PruningPlan, log_amounts, plan_units
@@ -22,7 +23,6 @@ from compress.pruning.pruned_state import PrunedState
 from compress.pruning.recovery import Recovery
 from compress.pruning.scoring import Values
 from compress.pruning.step_timing import StepTimer
-from compress.pruning.targets import choose_units
 from compress.surgery.unit_masks import Masks, masks_from_json
 from compress.training.training_data import Gold
 

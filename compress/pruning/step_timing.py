@@ -11,7 +11,7 @@ from compress.data.examples import Example
 from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.side_by_side import Speed, time_side_by_side
-from compress.inference.timing import Ratio, is_noisy
+from compress.inference.speed_statistics import Ratio, is_noisy
 from compress.models.model_dir import ModelDir
 
 logger = logging.getLogger("compress")

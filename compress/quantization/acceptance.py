@@ -16,9 +16,9 @@ from compress.data.tokenization import encode, maximum_length
 from compress.errors import CompressError
 from compress.evaluation.metrics import agreement, find_metric, predictions, score
 from compress.inference.batching import logits_of
-from compress.inference.opening import open_runtime, runtime_for
+from compress.inference.open_runtime import open_runtime, runtime_for
 from compress.inference.side_by_side import ROWS, time_in_turns
-from compress.inference.timing import Ratio, speedup
+from compress.inference.speed_statistics import Ratio, speedup
 from compress.models.model_dir import ModelDir
 from compress.quantization.settings import Quantization
 

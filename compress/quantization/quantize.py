@@ -37,7 +37,7 @@ from compress.evaluation.metrics import find_metric
 from compress.exporting.export import write_onnx
 from compress.exporting.onnx_graph import operator_counts
 from compress.inference.compute import Compute
-from compress.inference.opening import open_runtime
+from compress.inference.open_runtime import open_runtime
 from compress.models.manifest import MANIFEST_NAME, ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import WORK_FOLDER

@@ -17,7 +17,7 @@ from compress.benchmarking.results.formatting import (
     span,
     times,
 )
-from compress.inference.timing import Ratio, is_noisy
+from compress.inference.speed_statistics import Ratio, is_noisy
 from compress.reporting.charts import heat_map
 from compress.reporting.charts.pruning_curve import draw_curve
 from compress.reporting.charts.svg import Picture

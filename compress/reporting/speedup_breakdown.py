@@ -14,7 +14,7 @@ from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import Row
 from compress.benchmarking.results.formatting import plural, precision, span, times
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.timing import Ratio, speedup
+from compress.inference.speed_statistics import Ratio, speedup
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.waterfall import Bar, waterfall_chart
 

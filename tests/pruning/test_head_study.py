@@ -22,8 +22,8 @@ from compress.inference.compute import Compute
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.pruning import scoring as scoring_module
+from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.head_study import RANDOM_ORDERS, HeadStudy, head_study
-from compress.pruning.masked_evaluation import MaskedEvaluation
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Series
 from compress.reporting.heads_page import holm, view

@@ -21,8 +21,8 @@ from compress.errors import CompressError
 from compress.exporting.export import export, padded_example
 from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
 from compress.inference.batching import logits_of
-from compress.inference.opening import open_runtime
-from compress.inference.timing import Ratio
+from compress.inference.open_runtime import open_runtime
+from compress.inference.speed_statistics import Ratio
 from compress.models.model_dir import ModelDir, load
 from compress.models.rounding import grid_of
 from compress.quantization.acceptance import Judge

@@ -356,7 +356,7 @@ def test_a_tokenizer_that_is_not_known_is_refused() -> None:
     assert "class object has no tokenizer.json" in refused(classifier(), object())
     words = Tokenizer(models.WordLevel({"[UNK]": 0, "film": 1}, unk_token="[UNK]"))
     kind = PreTrainedTokenizerFast(tokenizer_object=words)
-    assert "kinds WordPiece, BPE, Unigram, and this one is of the kind WordLevel" in refused(classifier(), kind)
+    assert "kinds WordPiece, BPE, Unigram; this one is of the kind WordLevel" in refused(classifier(), kind)
     ends = Tokenizer(models.BPE({"a</w>": 0, "a": 1}, [], end_of_word_suffix="</w>"))
     setting = PreTrainedTokenizerFast(tokenizer_object=ends)
     assert "BPE tokenizer has end_of_word_suffix = '</w>'" in refused(classifier(), setting)

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from compress.errors import CompressError
-from compress.inference.timing import Ratio
+from compress.inference.speed_statistics import Ratio
 from compress.models.batch import Batch
 from compress.models.prunable_units import Part, Units, units_of
 from compress.progress import Progress
-from compress.pruning.masked_evaluation import MaskedEvaluation
+from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.removal_path import PathStep, first_that, removal_path
 from compress.pruning.scoring import Values
 from compress.recipes import Pruning

@@ -12,8 +12,8 @@ from compress.data.tokenization import maximum_length
 from compress.evaluation.metrics import Metric, find_metric
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
+from compress.pruning.evaluation import EvaluationRows
 from compress.pruning.importance import check_rows
-from compress.pruning.masked_evaluation import EvaluationRows
 from compress.training.training_data import Gold, LabelledPool
 
 ON_TRAIN = "train (the scoring rows)"
