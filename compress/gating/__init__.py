@@ -1,1 +1,1 @@
-"""What a gate is made of: budgets, baselines, and how a verdict is handed to CI."""
+"""The CI gate: budgets, reference results, verdicts, and their output for CI."""

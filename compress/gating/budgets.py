@@ -1,4 +1,4 @@
-"""Budgets: what a smaller model may cost, from a TOML file or from options."""
+"""Budgets: limits on accuracy, speed, size and memory, from a TOML file or from options."""
 
 from __future__ import annotations
 

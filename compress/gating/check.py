@@ -1,4 +1,4 @@
-"""Stage: decide whether results hold their budgets, and say when they cannot decide."""
+"""Gating stage: judge results against budgets and reference results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gate says: one judgement for each limit and line, and the verdict of all of them."""
+"""Gate verdict: one judgement for each limit and result, and the exit code of all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as they are at another git reference, read without checking anything out."""
+"""Read files at a git reference without a checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One limit on one measured line. The 95% interval decides; a size, which has none, decides by itself."""
+"""Judge one limit on one result by its 95% interval; size and memory have none and are compared directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A verdict for machines and for CI: Markdown, JUnit XML, GitHub annotations, JSON."""
+"""Write a verdict as text, Markdown, JUnit XML, GitHub annotations and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results against older ones of the same models: quality across hosts, speed on the same host only."""
+"""Compare results with reference results: quality across hosts, speed on the same host only."""
 
 from __future__ import annotations
 

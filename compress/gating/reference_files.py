@@ -1,4 +1,4 @@
-"""Older results to compare with: a file, or a directory with one file for each host, here or at a git reference."""
+"""Reference results: a file, or a directory with one file for each host, here or at a git reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which measured lines a budget is about: glob patterns on names, exact numbers on settings."""
+"""Select the results that a budget applies to: glob patterns on names, exact values of settings."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def widen(arrays: TokenArrays, width: int, padding_id: int) -> TokenArrays:
     }
 
 
-def stretch(tokens: Sequence[int], special: Sequence[int], length: int, empty: int) -> list[int]:
+def resize(tokens: Sequence[int], special: Sequence[int], length: int, empty: int) -> list[int]:
     """Return a row of exactly ``length`` tokens.
 
     Args:
@@ -146,7 +146,7 @@ def _encode_fixed(
     unknown = int(tokenizer.unk_token_id or 0)
     return {
         key: [
-            stretch(row, special, length, unknown if key == "input_ids" else 0)
+            resize(row, special, length, unknown if key == "input_ids" else 0)
             for row, special in zip(encoded[key], encoded["special_tokens_mask"], strict=True)
         ]
         for key in ("input_ids", "token_type_ids")

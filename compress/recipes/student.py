@@ -73,7 +73,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of a student's training: what it reads, what teaches it, and what of it is taught.
+    """One phase of a student's training: its text, its losses and teacher, and the layers they train.
 
     Args:
         losses: their weighted sum is minimised.

@@ -1,1 +1,1 @@
-"""How results are shown: sentences, tables, pictures and the page that holds them."""
+"""Reports of results as HTML, Markdown and JSON: summary sentences, tables and charts."""

@@ -1,4 +1,4 @@
-"""A page of figures: each a picture, the same as a table, and files of both."""
+"""A report page of charts, each with its data as a table and as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page, tables and pictures of ``compress heads``: what the heads of a model are worth."""
+"""Report of ``compress heads``: importance of every head, as a page, tables and charts."""
 
 from __future__ import annotations
 

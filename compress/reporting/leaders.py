@@ -1,4 +1,4 @@
-"""Which rows of a report matter most: the best model, its control, the teacher it is compared with, what was pruned."""
+"""Select the rows that a report describes first: best model, faster model, teacher, control, pruned models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole report as one view: the page, its Markdown twin and its machine file show this and nothing else."""
+"""Build the report as one view, which the HTML, Markdown and JSON files render."""
 
 from __future__ import annotations
 

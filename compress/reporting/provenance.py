@@ -1,4 +1,4 @@
-"""Where the numbers come from: runs with their commands, hosts and versions, models with their hashes, locks."""
+"""Provenance of results: runs with their commands, hosts and versions, models with their hashes, lock files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of ``compress prune``: what each removal left, how fast that is, and what it cost."""
+"""Report of ``compress prune``: size, speed and accuracy after each removal."""
 
 from __future__ import annotations
 

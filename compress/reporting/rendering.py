@@ -1,4 +1,4 @@
-"""Fill the templates of pages: HTML escaped, Markdown as it is."""
+"""Render the Jinja templates of reports; HTML is escaped, Markdown is not."""
 
 from __future__ import annotations
 

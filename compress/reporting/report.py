@@ -1,4 +1,4 @@
-"""Stage: turn results into a page for people (HTML, no network), one for pull requests and one for programs (JSON)."""
+"""Reporting stage: write results as ``report.html``, ``report.md`` and ``report.json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A section of the report: what may be compared, the rows of one data set on one host and device."""
+"""A section of the report: the comparable rows, those of one data set on one host and device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results in words: the sentences that a report begins with, and the table on the screen."""
+"""Summarise results: the first sentences of a report, and the table on the terminal."""
 
 from __future__ import annotations
 

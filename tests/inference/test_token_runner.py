@@ -8,7 +8,7 @@ import pytest
 from compress.benchmarking import worker_main
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
-from compress.inference.token_runner import TokenRunner, stretch, widen
+from compress.inference.token_runner import TokenRunner, resize, widen
 from tests.support.tiny import POSITIONS, tokenizer, torch_directory
 
 ROWS = [Example("the film is good"), Example("bad " * 40), Example("!")]
@@ -28,7 +28,7 @@ ROWS = [Example("the film is good"), Example("bad " * 40), Example("!")]
 def test_a_row_is_stretched_between_its_special_tokens(
     tokens: list[int], special: list[int], length: int, expected: list[int]
 ) -> None:
-    assert stretch(tokens, special, length, 9) == expected
+    assert resize(tokens, special, length, 9) == expected
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])

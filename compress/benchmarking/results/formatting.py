@@ -1,4 +1,4 @@
-"""Numbers as people read them: every figure of a report, a table or a verdict is written by one of these."""
+"""Format the numbers of reports, tables and verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of numbers as shades: the heads of every layer, or how criteria agree."""
+"""Heat map of a table of numbers: heads by layer, or rank correlations of criteria."""
 
 from __future__ import annotations
 

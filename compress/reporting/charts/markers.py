@@ -1,4 +1,4 @@
-"""What is measured, as it is drawn: every kind has a shape of its own, because colour alone tells too few readers."""
+"""Marker shape and colour of each kind of result; shapes differ, because colour alone is not accessible."""
 
 from __future__ import annotations
 

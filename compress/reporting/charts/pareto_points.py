@@ -1,4 +1,4 @@
-"""The marks of the Pareto plot: rows of results, and the published figures of the methods among them."""
+"""Points of the Pareto chart: results and published figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The curve of ``compress prune``: what each step of removed heads and neurons costs, as a CSV and a picture."""
+"""Pruning curve of ``compress prune``: metric after each pruning step, as CSV and chart."""
 
 from __future__ import annotations
 

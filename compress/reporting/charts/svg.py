@@ -1,4 +1,4 @@
-"""Small charts as standalone SVG: readable in light and dark, on paper, on a phone and by a screen reader."""
+"""Line charts and axes as standalone SVG, for light and dark screens, print, phones and screen readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes with the number of threads and with the length of rows: a line chart each, and a table of all of it."""
+"""Speed by number of threads and by sequence length: a line chart and a table each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a waterfall: a bar a step, each beginning where the one before it ended, on a logarithmic axis."""
+"""Waterfall chart of a speed-up: one bar for each step, on a logarithmic axis."""
 
 from __future__ import annotations
 

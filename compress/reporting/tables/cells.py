@@ -1,4 +1,4 @@
-"""The cells of a report's table: one function a figure, from a row of results to what is shown, sorted and copied."""
+"""Format the cells of the results table: one function for each figure."""
 
 from __future__ import annotations
 

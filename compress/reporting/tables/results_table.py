@@ -1,4 +1,4 @@
-"""The table of a report: every figure of every row, as text for people and as numbers to sort and copy by."""
+"""The results table: every figure of every row, as text and as numbers to sort by."""
 
 from __future__ import annotations
 

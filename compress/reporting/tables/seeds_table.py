@@ -1,4 +1,4 @@
-"""What a recipe is worth over several training seeds and data sets, where there are several."""
+"""Means and intervals of recipes over training seeds and data sets."""
 
 from __future__ import annotations
 
