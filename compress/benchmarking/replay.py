@@ -43,7 +43,7 @@ def replay(
     """Run the benchmark of a lock again and compare every figure.
 
     Args:
-        lock: a lock, or the ``.lock.json`` that lies beside a result file.
+        lock: a lock, or the ``.lock.json`` file next to a result file.
         data: the test rows that the lock names.
         roots: directories below which the models are looked for; default where the lock lies, and the current one.
         train: the training rows that the lock names, if it does.

@@ -117,7 +117,6 @@ class RequestHandler:
         # A runtime says that it opens torch models; a competitor in this environment does if it required torch.
         own_torch = "torch" in sys.modules and not getattr(module, "ENVIRONMENT", "")
         if module.OPENS == "torch" if hasattr(module, "OPENS") else own_torch:
-            # 140 MB of code that are no part of a model
             from compress.models.modeling.registration import register_models
 
             register_models()  # imports 140 MB of code that are no part of a model

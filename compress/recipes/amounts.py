@@ -20,7 +20,7 @@ def units_to_remove(option: str, text: str, counts: Sequence[int], unit: str, *,
     """Return how many units an option asks to remove.
 
     ``60%`` and ``0.6`` (a decimal point) are shares of all units, rounded to the nearest one; ``40`` is a count;
-    ``max`` is all that may go.
+    ``max`` is as many as may be removed.
 
     Args:
         option: such as ``--heads``, for messages.

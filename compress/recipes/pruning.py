@@ -19,8 +19,8 @@ class Pruning:
     """What to remove from a model.
 
     Amounts are what is removed: a share (``60%``) of what is there when its turn comes, a count (``40``),
-    or ``max``, all that may go. Layers go first, then heads and neurons step by step, then hidden width; one recovery
-    ends it all.
+    or ``max``, as many as may be removed. Layers are removed first, then heads and neurons step by step, then hidden
+    size; one recovery by distillation follows.
 
     Args:
         heads: attention heads of the whole model.

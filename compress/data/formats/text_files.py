@@ -32,7 +32,7 @@ def read_table(
     Args:
         path: the file.
         role: which part to read where a file holds several splits.
-        labelled: whether labels are needed; they may lie beside the text (``X_labels.txt``) or in the
+        labelled: whether labels are needed; they may be in a second file (``X_labels.txt``) or in the
             file's suffix.
         format: one of ``FORMATS``.
         wanted: column names that the user gave; the first row is a header if it holds one.
