@@ -1,7 +1,5 @@
 """``CompressError``, the exception for mistakes of the user."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Describe the host of a measurement: CPU, memory, GPUs, library versions; no host names, no paths."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

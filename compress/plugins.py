@@ -5,8 +5,6 @@ parameters of its entry function are its schema. Listing and checking parse the 
 imports that one file. Other packages add plug-ins through the entry-point group ``compress.<folder>``.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

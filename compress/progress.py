@@ -1,7 +1,5 @@
 """Progress of long stages: a bar on a terminal, a log line at the start of each phase elsewhere."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

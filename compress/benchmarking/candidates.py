@@ -1,7 +1,5 @@
 """Candidates of a benchmark: open the models, check that they are comparable, and assign runtimes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -3,8 +3,6 @@
 Each is built later, in a process of its own, in a folder of the benchmark's scratch.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path

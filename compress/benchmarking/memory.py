@@ -1,7 +1,5 @@
 """Resident and peak memory of this process, from Linux; elsewhere the peak that the system reports."""
 
-from __future__ import annotations
-
 import resource
 import sys
 from pathlib import Path

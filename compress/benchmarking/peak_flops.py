@@ -1,7 +1,5 @@
 """The peak arithmetic rate of this device, measured by matrix products."""
 
-from __future__ import annotations
-
 PEAK_PRECISIONS = ("float32", "bfloat16", "float16")
 # Large enough to fill the device, small enough for a few seconds in all.
 PEAK_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}

@@ -3,8 +3,6 @@
 N rows, C classes. What each field means is said in :mod:`compress.benchmarking.results.schema`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Models and data are known by their hashes, so that nobody compares with somethin
 compared anywhere. Speed-ups are compared on a host of the same fingerprint only; elsewhere they are shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

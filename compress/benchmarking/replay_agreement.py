@@ -1,7 +1,5 @@
 """Compare the figures of a lock with those of new result lines, and decide whether the two runs agree."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Result fields of a run: identity, workload, speed, size, memory and arithmetic."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

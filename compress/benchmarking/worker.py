@@ -4,8 +4,6 @@ The process runs :mod:`compress.benchmarking.worker_main`: one JSON line is the 
 texts are passed as files in a directory of the parent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

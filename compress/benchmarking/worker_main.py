@@ -5,8 +5,6 @@
 torch, and the environment of a competitor may not have it.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import json

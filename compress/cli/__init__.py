@@ -3,8 +3,6 @@
 Nothing here imports torch, so that ``compress --help`` is quick.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import os

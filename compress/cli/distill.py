@@ -1,7 +1,5 @@
 """compress distill"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

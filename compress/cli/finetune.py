@@ -1,7 +1,5 @@
 """compress finetune"""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

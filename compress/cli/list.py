@@ -1,7 +1,5 @@
 """compress list"""
 
-from __future__ import annotations
-
 import click
 
 from compress.errors import CompressError, did_you_mean

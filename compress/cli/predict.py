@@ -1,7 +1,5 @@
 """compress predict"""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """compress prune"""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """compress show"""
 
-from __future__ import annotations
-
 import click
 
 

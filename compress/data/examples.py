@@ -1,7 +1,5 @@
 """Examples (text, pair, label, tags), their normalisation, and the keys that overlap checks compare."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import unicodedata

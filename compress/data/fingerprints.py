@@ -1,7 +1,5 @@
 """Content hashes of examples, as manifests record them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Split examples so that a sentence and its fragments stay on one side."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Infer the task and the labels of examples, and encode labels as numbers."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

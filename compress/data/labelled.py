@@ -1,7 +1,5 @@
 """Labelled training and validation rows of a stage."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

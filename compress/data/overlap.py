@@ -1,7 +1,5 @@
 """Overlap check: no row may be in two of train, unlabelled, validation and test data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Expected calibration error of a classifier, with a bootstrap interval. N rows."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from compress.evaluation.cluster_bootstrap import Array, sentence_weights

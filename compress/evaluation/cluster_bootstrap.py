@@ -4,8 +4,6 @@ Resampling words would take every sentence for as much evidence as it has words,
 Source: Field and Welsh 2007, "Bootstrapping clustered data" (the cluster bootstrap, section 2.1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

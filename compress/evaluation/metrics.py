@@ -4,8 +4,6 @@ Every metric is one NumPy function over the last axis, so that the bootstrap eva
 at once; the tests hold each of them against scikit-learn and SciPy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

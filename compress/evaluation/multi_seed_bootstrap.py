@@ -1,7 +1,5 @@
 """Bootstrap interval of a difference over several seeds and data sets. S seeds, N rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

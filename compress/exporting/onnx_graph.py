@@ -8,8 +8,6 @@ on a processor (MiniLM, 32 x 20 tokens, one thread: it costs the fp32 model 12%,
 fuse them by itself where the graph tells the shapes between nodes, so that :func:`clean` drops these too.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import logging

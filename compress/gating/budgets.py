@@ -1,7 +1,5 @@
 """Budgets: limits on accuracy, speed, size and memory, from a TOML file or from options."""
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

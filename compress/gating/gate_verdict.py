@@ -1,7 +1,5 @@
 """Gate verdict: one judgement for each limit and result, and the exit code of all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

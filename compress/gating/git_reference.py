@@ -1,7 +1,5 @@
 """Read files at a git reference without a checkout."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

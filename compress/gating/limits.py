@@ -1,7 +1,5 @@
 """Judge one limit on one result by its 95% interval; size and memory have none and are compared directly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 

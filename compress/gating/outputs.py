@@ -1,7 +1,5 @@
 """Write a verdict as text, Markdown, JUnit XML, GitHub annotations and JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

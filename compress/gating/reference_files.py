@@ -1,7 +1,5 @@
 """Reference results: a file, or a directory with one file for each host, here or at a git reference."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Select the results that a budget applies to: glob patterns on names, exact values of settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase

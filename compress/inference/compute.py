@@ -1,7 +1,5 @@
 """Where a stage computes, with how many threads, from which seed and in which precision."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any

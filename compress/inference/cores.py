@@ -1,7 +1,5 @@
 """Available CPU cores, the least busy first, and pinning to them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Open a model directory in a runtime of this process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Predict with a model directory, torch or ONNX: labels and probabilities, scores, or tags of words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

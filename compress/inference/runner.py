@@ -4,8 +4,6 @@ A runtime needs not know this: it opens a model directory and returns a function
 tokenises. Baselines and competitors have inputs of their own, such as words, or do both in one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol
 

@@ -3,8 +3,6 @@
 ``compress benchmark`` is more exact: there every model has a process of its own.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Mapping, Sequence

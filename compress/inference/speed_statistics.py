@@ -5,8 +5,6 @@ same batches within the same short time, so that what disturbs the machine distu
 their ratio; the ratios of the rounds then say how sure the speed-up is.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

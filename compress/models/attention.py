@@ -1,7 +1,5 @@
 """The four projections of attention, in families that have one linear layer for each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

@@ -5,8 +5,6 @@ A student of its teacher's own family is copied or projected name by name
 pieces, P positions, S segments, E width of the embeddings, D width of the hidden states.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

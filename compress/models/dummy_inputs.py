@@ -1,7 +1,5 @@
 """Random token ids to run a model on."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel

@@ -1,7 +1,5 @@
 """Count the floating-point operations (FLOPs) of one forward pass."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

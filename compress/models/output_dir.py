@@ -1,7 +1,5 @@
 """Output directory of a stage: written beside its final place, renamed when complete, resumable until then."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging

@@ -1,7 +1,5 @@
 """Prunable units of a layer: its attention heads, and the neurons of its feed-forward network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """Read the removals of a pruned model from its manifest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Gradients pass as if nothing had been rounded (the straight-through estimator, Bengio et al. 2013, arXiv:1308.3432).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

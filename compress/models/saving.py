@@ -1,7 +1,5 @@
 """Write a torch model the same way everywhere: safetensors, config, tokenizer and, for our own types, the code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

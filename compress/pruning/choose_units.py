@@ -1,7 +1,5 @@
 """Choose the heads and neurons to remove: as many as an amount, an accuracy drop or a speed-up asks for."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict

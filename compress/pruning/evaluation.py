@@ -1,7 +1,5 @@
 """Evaluate a model with some heads or neurons masked; predictions are cached so that runs resume."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv:1905.1065
 score the heads; rows of validation evaluate.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

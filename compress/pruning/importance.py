@@ -1,7 +1,5 @@
 """Score the heads of a model by a criterion, and batch the rows that criteria read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

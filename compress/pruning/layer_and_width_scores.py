@@ -1,7 +1,5 @@
 """Score whole layers and positions of the hidden size, and choose which to remove."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Plan a pruning: turn the amounts of a configuration into numbers for one model, and check them before any work."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Removals are done in the order vocabulary, layers, heads and neurons, hidden size; one recovery follows.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

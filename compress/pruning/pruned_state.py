@@ -1,7 +1,5 @@
 """Pruning state: apply each removal, evaluate it, and save a checkpoint for timing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Removal path: rank heads and neurons by importance and mask the lowest, step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Execute a pruning plan: choose and remove the vocabulary, layers, heads, neurons and hidden size, in this order."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -3,8 +3,6 @@
 Shapes: B batch, L layers, U units (heads or neurons) of a layer, N examples.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

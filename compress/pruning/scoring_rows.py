@@ -1,7 +1,5 @@
 """The labelled rows of a pruning stage by role: a random sample scores, the others recover and evaluate."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Time a model after each removal, side by side with the unpruned model."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

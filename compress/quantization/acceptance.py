@@ -3,8 +3,6 @@
 The rules by which int8 is refused stand in :mod:`compress.quantization.quantize`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -16,8 +16,6 @@ Without validation rows the int8 model is marked unchecked. Packed weights save 
 whatever the result of the check, which the manifest states.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, replace

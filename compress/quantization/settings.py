@@ -1,7 +1,5 @@
 """How a model is quantized, and how much accuracy that may cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

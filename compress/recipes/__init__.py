@@ -1,7 +1,5 @@
 """Recipes: the only configuration. TOML files become frozen dataclasses; every fault is reported at once."""
 
-from __future__ import annotations
-
 import dataclasses
 import tomllib
 import typing

@@ -1,7 +1,5 @@
 """Amounts of ``--heads``, ``--ffn``, ``--layers`` and ``--hidden``. They are what is removed: ``60%`` removes 60%."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The settings of a benchmark, which Python, the command line, studies and lock files share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from compress import plugins

@@ -1,7 +1,5 @@
 """List and describe recipes and plug-ins (``compress list``, ``compress show``) without importing any plug-in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

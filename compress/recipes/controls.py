@@ -3,8 +3,6 @@
 A control does not see the phases of its student, so that students which differ in these only share one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Figures of our own are texts in ``measured.json`` beside the recipes, which ``do
 results, so that nothing heavy is imported to tell them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache

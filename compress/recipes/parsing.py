@@ -1,7 +1,5 @@
 """Parse TOML tables into frozen dataclasses; unknown keys and wrong types are reported all at once."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

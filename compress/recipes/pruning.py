@@ -1,7 +1,5 @@
 """What to remove from a model, how it is chosen, and how the model recovers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf

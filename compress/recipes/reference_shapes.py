@@ -1,7 +1,5 @@
 """Shapes of published architectures that the benchmark measures as reference models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Student recipe: the architecture of a published system and its training phases."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Study recipe: data, teacher, students, pruning, quantization, benchmark settings and budgets."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

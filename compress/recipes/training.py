@@ -1,7 +1,5 @@
 """Training hyperparameters, and the teacher recipe: which encoder to fine-tune."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

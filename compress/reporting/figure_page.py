@@ -1,7 +1,5 @@
 """A report page of charts, each with its data as a table and as files."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Report of ``compress heads``: importance of every head, as a page, tables and charts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path

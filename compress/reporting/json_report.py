@@ -5,8 +5,6 @@ differ: pictures and what is for the page alone are left out, and the cells of a
 A cell has ``text`` and ``small`` as shown, and ``value`` with its interval ``low`` to ``high`` as numbers or null.
 """
 
-from __future__ import annotations
-
 import types
 import typing
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Build the report as one view, which the HTML, Markdown and JSON files render."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Provenance of results: runs with their commands, hosts and versions, models with their hashes, lock files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

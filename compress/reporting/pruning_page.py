@@ -1,7 +1,5 @@
 """Report of ``compress prune``: size, speed and accuracy after each removal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Render the Jinja templates of reports; HTML is escaped, Markdown is not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from compress.benchmarking.results.formatting import exact, plain, plural, points, table, times

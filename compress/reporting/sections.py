@@ -1,7 +1,5 @@
 """A section of the report: the comparable rows, those of one data set on one host and device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

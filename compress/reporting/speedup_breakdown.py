@@ -4,8 +4,6 @@ A step is the ratio of two lines of one run, taken round by round like every spe
 out and named, never guessed; the product of the steps is held against the ratio of the two ends, measured directly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Open the data sets of a study by role, cut the validation slice, and check overlap."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

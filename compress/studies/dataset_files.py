@@ -1,7 +1,5 @@
 """Find the file of a named data set and split below a data root; study recipes contain no paths."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path, PurePosixPath
 

@@ -5,8 +5,6 @@ never imported. Names of libraries are masked, sentences deduplicated across all
 module belongs to one side only, so nothing that is tested on was seen in training or in the pool.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """Plan a study: apply a budget, resolve the student recipes, and name all models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

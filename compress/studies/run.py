@@ -1,7 +1,5 @@
 """Run a study from data to report; a second run resumes it."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ wide in every stock class, and loses the same positions. (Fang et al. 2023, "Dep
 arXiv:2301.12900.) Shapes: D hidden width, d width of a head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

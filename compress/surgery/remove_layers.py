@@ -1,7 +1,5 @@
 """Remove whole layers from a model, permanently or within a block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 

@@ -4,8 +4,6 @@ The model then computes what it computed with them masked, and its config says w
 class that reloads with :func:`compress.models.modeling.pruned.to_pruned`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch_pruning

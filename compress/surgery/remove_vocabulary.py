@@ -14,8 +14,6 @@ makes the same pieces, and the model gives the same logits to the bit:
 Unknown words stay unknown too where every character of a vocabulary is a piece by itself, as in BERT's.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import tempfile

@@ -5,8 +5,6 @@ forward pre-hooks on the linear layer that reads the units' outputs. Shapes: B b
 layer, d width of one (1 for a neuron).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

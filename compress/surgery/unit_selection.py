@@ -1,7 +1,5 @@
 """Select the heads or neurons to mask next, by scores ``[L, U]`` and masks (``[U]`` a layer, 1 for kept)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

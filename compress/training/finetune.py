@@ -1,7 +1,5 @@
 """Fine-tuning stage: train a pretrained encoder with a new head on labelled text, to be a teacher."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import asdict, replace
 from pathlib import Path

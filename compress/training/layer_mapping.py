@@ -1,7 +1,5 @@
 """Map student layers to teacher layers. Layers are counted from 1; 0 is the embeddings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Zhao et al. 2019, "Extreme Language Model Compression with Optimal Subwords and 
 and its later form "Extremely Small BERT Models from Mixed-Vocabulary Training" (EACL 2021).
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import random

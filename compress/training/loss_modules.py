@@ -3,8 +3,6 @@
 Shapes: N tokens, D hidden width, E width of the embeddings, V size of the vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ transformers as any masked language model. Its output matrix is the input embedd
 arXiv:1810.04805).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Train a student phase by phase, with the losses, text, teacher and frozen parameters of each; resumable."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

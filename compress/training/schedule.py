@@ -1,7 +1,5 @@
 """Divide training steps among phases and, where a phase trains layer by layer, among the student's layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Devlin et al. 2019, "BERT" (arXiv:1810.04805), section 3.1: of the chosen tokens
 one, and 10% stay as they are.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -6,8 +6,6 @@ teacher)`` writes a directory of safetensors and JSON; ``start(directory, thread
 C]`` for the words of sentences to tag. Baselines run on the CPU.
 """
 
-from __future__ import annotations
-
 from compress.errors import Unavailable
 
 

@@ -6,8 +6,6 @@ succession) so that none is impossible; for regression the mean score.
 Source: scikit-learn's ``DummyClassifier(strategy="prior")``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

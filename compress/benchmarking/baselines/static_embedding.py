@@ -6,8 +6,6 @@ It has the teacher's vocabulary and none of its layers, so it says what the laye
 Source: Shen et al. 2018, "Baseline Needs More Love" (arXiv:1805.09843); pairs: Conneau et al. 2017 (arXiv:1705.02364).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ one text with a mark between them.
 Source: Wang & Manning 2012, "Baselines and Bigrams" (aclanthology.org/P12-2018).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ Source: the most-frequent-class baseline of Jurafsky and Martin, "Speech and Lan
 section 17.2; for unknown words Baayen and Sproat 1996 (aclanthology.org/J96-2001).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

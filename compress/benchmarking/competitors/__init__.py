@@ -10,8 +10,6 @@ it made as a ``compress.inference.runner.Runner``. Each does what the documentat
 competitor that cannot take a model, or is not installed, raises ``compress.errors.Unavailable`` with the reason.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

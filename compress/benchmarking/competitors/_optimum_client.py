@@ -3,8 +3,6 @@
 This module runs there: of this package it needs only what imports no library.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -6,8 +6,6 @@ CTranslate2 has no sequence classifiers; its documentation says to run the encod
 Source: https://opennmt.net/CTranslate2/guides/transformers.html (BERT)
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -7,8 +7,6 @@ training rows, as the README shows for tasks of one's own. A pair of texts u, v 
 Source: Tulkens & van Dongen 2024, https://github.com/MinishLab/model2vec
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

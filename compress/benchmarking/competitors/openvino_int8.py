@@ -7,8 +7,6 @@ latency and otherwise as OpenVINO chooses: where the processor has bfloat16, the
 Source: https://docs.openvino.ai/2026/openvino-workflow/model-optimization-guide/quantizing-models-post-training.html
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ weights per channel.
 Source: https://huggingface.co/docs/optimum-onnx/onnxruntime/usage_guides/quantization
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

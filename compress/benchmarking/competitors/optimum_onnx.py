@@ -6,8 +6,6 @@ takes stock architectures only.
 Source: https://huggingface.co/docs/optimum-onnx/onnxruntime/quickstart
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

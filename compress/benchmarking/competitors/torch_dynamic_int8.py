@@ -8,8 +8,6 @@ quantized at every start.
 Source: https://docs.pytorch.org/tutorials/intermediate/dynamic_quantization_bert_tutorial.html
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ it is installed, which would add to the memory and the load time of every other 
 Source: https://github.com/pytorch/ao (README, "Inference")
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

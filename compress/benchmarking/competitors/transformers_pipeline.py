@@ -6,8 +6,6 @@
 Source: https://huggingface.co/docs/transformers/main_classes/pipelines
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@
 stands on its own. Examples are known by their row number only; no line holds a text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

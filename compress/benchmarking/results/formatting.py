@@ -1,7 +1,5 @@
 """Format the numbers of reports, tables and verdicts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ A budget is held or broken only when the whole 95% interval lies on one side of 
 of numbers, so the gate and the report judge alike.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass

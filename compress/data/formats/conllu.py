@@ -4,8 +4,6 @@ The surface form of a contraction (``1-2``) is skipped for its words, and so are
 dependencies (``1.1``). https://universaldependencies.org/format.html
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Read data sets of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """Formats that hold records: JSON Lines, JSON in its many shapes, Parquet, Hugging Face data sets."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Lines that begin with their label: TREC, fastText (``__label__``) and sentence polarity files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

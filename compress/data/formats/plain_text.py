@@ -1,7 +1,5 @@
 """Plain text, one text a line; labels from ``X_labels.txt`` beside ``X_text.txt``, or from a numeric suffix."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

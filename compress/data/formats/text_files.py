@@ -1,7 +1,5 @@
 """Detect the format of a file and open it as a ``Table``; CSV and TSV are read here, others in their own modules."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 from collections.abc import Iterable, Iterator

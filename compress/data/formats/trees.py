@@ -1,7 +1,5 @@
 """Sentiment trees of SST: the leaves are the sentence, the number of the root its label."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -6,8 +6,6 @@ stay fused. (ONNX Runtime's transformer optimiser takes one head count for the w
 such models.)
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The graph of the BiLSTM student, node by node: torch's exporters unroll or refuse a packed sequence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

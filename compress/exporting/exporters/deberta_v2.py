@@ -11,8 +11,6 @@ afterwards, which costs 13 to 18% more time at up to 128 tokens and 8% less at 5
 one thread).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path

@@ -6,8 +6,6 @@ to neighbours only. For the time of the trace, each attention layer gets a ``for
 of a local layer is the bias of its attention. (Through ``AttentionInterface`` the turning would be written out.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ trace, each attention layer gets a ``forward`` of its own that emits ``com.micro
 layer's head count and its rows of the bias.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

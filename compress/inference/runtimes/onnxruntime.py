@@ -1,7 +1,5 @@
 """ONNX Runtime: opens fp32 and int8 graphs, fused attention included."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Its processor plug-in takes no notice of the lengths that an ONNX LSTM is given 
 wrong logits without a warning (seen with 2026.4.1). Rows of such a graph therefore run in groups of one length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

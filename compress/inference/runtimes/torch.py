@@ -4,8 +4,6 @@ On a card float32 is without TF32. With ``precision = "bfloat16"`` matrix produc
 where the hardware multiplies it, and logits differ in the third digit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The range is that of float32, the precision three decimal digits. Processors wit
 with it than with float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -5,8 +5,6 @@ because PyTorch always treats a size of 1 apart. Both are compiled before the mo
 Compiling needs a C++ compiler on a processor and Triton on a card.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

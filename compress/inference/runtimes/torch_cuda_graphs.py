@@ -10,8 +10,6 @@ A model that looks at its data on the processor in between, as a BiLSTM does to 
 Source: PyTorch, "CUDA semantics", section CUDA Graphs: warm-up on a side stream, static inputs, one memory pool.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

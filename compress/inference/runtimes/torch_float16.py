@@ -4,8 +4,6 @@ The precision is four decimal digits, more than bfloat16's, but numbers end at 6
 exceed that. Processors have no use for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ This file imports only torch and transformers: it travels in the model directory
 ``trust_remote_code=True`` where ``compress`` is not installed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

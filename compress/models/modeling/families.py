@@ -3,8 +3,6 @@
 This file imports only torch and transformers: it travels in model directories with the one beside it that reads it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ every family has a config and a model class of its own here, which resize themse
 ``config.ffn_per_layer`` before weights load. What was pruned to shapes that a stock class holds stays one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast

@@ -5,8 +5,6 @@ that ``compress`` writes, and ``save_pretrained`` puts the modelling file into t
 not touched.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

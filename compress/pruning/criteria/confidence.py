@@ -4,8 +4,6 @@ Voita et al. 2019, "Analyzing Multi-Head Self-Attention" (arXiv:1905.09418), sec
 can rest its attention on the end of its text, so that weights on it say nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -5,8 +5,6 @@ every example makes one backward of the *summed* loss give each example's gradie
 before the mean, as the equation says, and nothing piles up over batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

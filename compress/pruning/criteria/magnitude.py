@@ -4,8 +4,6 @@ Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Net
 weights; here the norm of all that would go with the head, as structured pruning commonly has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

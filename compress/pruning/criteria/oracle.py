@@ -4,8 +4,6 @@ Michel et al. 2019 (arXiv:1905.10650), section 3.2. L x H evaluations of all exa
 negative. Heads that replace each other all look useless alone, which is what ``shapley`` mends at a price.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Random scores: the baseline that every other criterion must beat."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -6,8 +6,6 @@ to the value of the whole model minus that of one without any head. ``permutatio
 standard that cheap criteria are held against.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -5,8 +5,6 @@ weights, and Fan et al. 2021 for transformers. The gradient is that of the mean 
 ``gradient``, what helps one example and harms another cancels out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -6,8 +6,6 @@ row and become float32 where they are read: that makes the file smaller, not the
 and the last layer stay in float32. No calibration data is needed.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ the range that the model was trained for, and symmetric int8 weights; ONNX Runti
 GELU stay in float32, as they were in training. (ONNX Runtime's own ``quantize_static`` would round the residual sums.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Heat map of a table of numbers: heads by layer, or rank correlations of criteria."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape

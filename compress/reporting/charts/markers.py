@@ -1,7 +1,5 @@
 """Marker shape and colour of each kind of result; shapes differ, because colour alone is not accessible."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

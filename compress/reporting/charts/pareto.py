@@ -6,8 +6,6 @@ complete without a script. What has no metric (reference models) is a tick on th
 and at the edge where its speed is out of range too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape

@@ -1,7 +1,5 @@
 """Points of the Pareto chart: results and published figures."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

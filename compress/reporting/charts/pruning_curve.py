@@ -1,7 +1,5 @@
 """Pruning curve of ``compress prune``: metric after each pruning step, as CSV and chart."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Speed by number of threads and by sequence length: a line chart and a table each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter

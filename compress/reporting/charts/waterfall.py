@@ -1,7 +1,5 @@
 """Waterfall chart of a speed-up: one bar for each step, on a logarithmic axis."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape

@@ -1,7 +1,5 @@
 """Format the cells of the results table: one function for each figure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 A price is that of the whole machine as it was measured. Throughput is that of the largest batch, tokenisation included.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

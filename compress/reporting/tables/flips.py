@@ -3,8 +3,6 @@
 Results know rows by their number. Texts are shown only where whoever makes the report hands over the file they are in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

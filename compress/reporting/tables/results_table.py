@@ -1,7 +1,5 @@
 """The results table: every figure of every row, as text and as numbers to sort by."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

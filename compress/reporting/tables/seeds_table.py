@@ -1,7 +1,5 @@
 """Means and intervals of recipes over training seeds and data sets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from compress.benchmarking.results.aggregate import Aggregate, aggregate

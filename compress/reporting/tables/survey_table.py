@@ -4,8 +4,6 @@ Published figures are those of Rogers et al. 2020, "A Primer in BERTology" (arXi
 beside ours: another teacher, other data, another machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ no text has. (MiniLM on SST-2, 128 of 384 directions: 96% of the predictions sta
 token counts the same.)
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Initialize students from the layers, head and labels of a teacher of any family."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

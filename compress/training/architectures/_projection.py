@@ -7,8 +7,6 @@ the smaller rank (Eckart and Young 1936). Units of inner layers are selected by 
 width all of this is an exact copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ singular value decomposition, the shared layer by one of the teacher's or the me
 each of the uses costs what a layer costs.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from typing import Any

@@ -7,8 +7,6 @@ corpus, and their vectors are the teacher's, projected to ``embedding_size`` by 
 in the paper; by default a pair is read as one sequence.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any

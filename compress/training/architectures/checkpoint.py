@@ -5,8 +5,6 @@ pre-trained by itself learns more from a teacher than one that was cut from it. 
 (Sun et al. 2020), or a TinyBERT or DistilBERT of the general kind. Its classification head starts at random.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ class. The vector of the first segment, which every token of a single text has, 
 hidden states of a copy of all layers are the teacher's on single texts; the second text of a pair is read as the first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -8,8 +8,6 @@ authors' student was pre-trained at length; here the embeddings and the classifi
 everything between them at random. To start from their weights use the architecture checkpoint.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Iterable

@@ -6,8 +6,6 @@ nothing is left at random. With ``start = "random"`` everything is: a compact st
 first (Turc et al. 2019, arXiv:1908.08962).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from typing import Any

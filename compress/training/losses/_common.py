@@ -3,8 +3,6 @@
 Padded tokens count nowhere, and tensors that a loss does not use get a gradient of zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -6,8 +6,6 @@ al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5 (there as a cross-entropy
 over layers. Padding counts neither as a query nor as a key.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from compress.models.batch import Batch, Outputs

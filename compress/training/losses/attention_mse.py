@@ -6,8 +6,6 @@ counts padded queries and divides by the padded length; here padding does not co
 all pairs of real tokens of the batch.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from compress.models.batch import Batch, Outputs

@@ -5,8 +5,6 @@ layer. ``W_e`` is another matrix than hidden-mse's, as in the paper; the authors
 over width and all real tokens of the batch.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 

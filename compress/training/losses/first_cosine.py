@@ -4,8 +4,6 @@ Aguilar et al. 2020, "Knowledge Distillation from Internal Representations" (arX
 attention-kl, it matches the [CLS] vector of each layer. The mean over rows, the sum over layers.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 

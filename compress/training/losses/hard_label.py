@@ -1,7 +1,5 @@
 """Cross-entropy with gold labels (mean squared error for regression); rows without a gold label do not count."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss

@@ -4,8 +4,6 @@ Sanh et al. 2019, "DistilBERT" (arXiv:1910.01108), section 3: it aligns the dire
 teacher runs live for it. The mean over all tokens of the batch that are no padding; the sum over layers.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 

@@ -6,8 +6,6 @@ authors' code counts padding too). ``normalised`` compares after a layer norm wi
 transfer of Sun et al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5, as in the authors' code.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 from transformers import PreTrainedModel

@@ -5,8 +5,6 @@ states, what the normalisation took away. Squared difference of means times 5000
 times 5; the mean over all real tokens of the batch, the sum over layers.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from compress.models.batch import Batch, Outputs

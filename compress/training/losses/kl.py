@@ -4,8 +4,6 @@ Hinton et al. 2015, "Distilling the Knowledge in a Neural Network" (arXiv:1503.0
 T**2 the gradients shrink as 1/T**2 and the weight of this loss would depend on the temperature.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from compress.errors import CompressError

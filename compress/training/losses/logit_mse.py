@@ -3,8 +3,6 @@
 Tang et al. 2019 (arXiv:1903.12136), equation 4, after Ba and Caruana 2014.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

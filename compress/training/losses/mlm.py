@@ -5,8 +5,6 @@ arXiv:1910.01108). The mean over the masked tokens of the batch. The head is lea
 its output matrix is the student's own embeddings, which therefore learn too.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel

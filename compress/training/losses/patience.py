@@ -6,8 +6,6 @@ The authors' code takes the mean over rows, layers and width instead, and the pu
 belong to that: here the same weight is beta / (layers * width), so 0.13 for beta = 500, five layers and width 768.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn.functional import normalize
 

@@ -7,8 +7,6 @@ examples; the sum over relations and layers. ``relations = ["attention", "value"
 models' own heads, as many in both) is the first MiniLM (Wang et al. 2020, arXiv:2002.10957, equations 6 to 10).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import Tensor

@@ -11,8 +11,6 @@ that multiple of the student's own cross-entropy through the same student head, 
 mlm to 5 of this: 0.4).
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel

@@ -7,8 +7,6 @@ unchanged. Afterwards the model has its floating-point weights, and its config n
 ``onnx-qdq`` reads.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 from transformers import PreTrainedModel
 

@@ -11,8 +11,6 @@ that a batch of short sentences counts as much as one of long ones.
 Shapes: B batch, L layers, U units (heads or neurons) of a layer.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 from typing import Any

@@ -8,8 +8,6 @@ stays in floating point.
 Afterwards the model has its floating-point weights, and its config the bits, which the quantizer ``packed`` reads.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

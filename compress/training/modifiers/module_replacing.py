@@ -7,8 +7,6 @@ there to 1 (linear, equation 7) over ``until`` of the phase: a share of its step
 slope a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
