@@ -14,24 +14,25 @@ import click
 import compress
 from compress.errors import CompressError, did_you_mean
 
-COMMANDS = (
-    "finetune",
-    "label",
-    "pretrain",
-    "distill",
-    "heads",
-    "prune",
-    "quantize",
-    "export",
-    "benchmark",
-    "report",
-    "check",
-    "replay",
-    "run",
-    "predict",
-    "list",
-    "show",
-)
+# Their one-line help stands here, so that ``compress --help`` imports none of them.
+COMMANDS = {
+    "finetune": "Fine-tune a teacher from a pretrained encoder and labelled text.",
+    "label": "Run the teacher once over unlabelled text and keep its logits.",
+    "pretrain": "Pre-train a student on unlabelled text, once for many tasks.",
+    "distill": "Train a student to match its teacher.",
+    "heads": "Study the importance of a model's attention heads.",
+    "prune": "Remove layers, heads, neurons, hidden width and vocabulary.",
+    "quantize": "Quantize weights to int8, accepted only if accurate and faster.",
+    "export": "Write a fused fp32 ONNX directory that other ONNX clients open.",
+    "benchmark": "Measure models against their teacher, in one run.",
+    "report": "Write results as an HTML page, Markdown and JSON.",
+    "check": "Judge results against budgets.",
+    "replay": "Run a benchmark again from its lock and compare every figure.",
+    "run": "Run a whole study, from data to report.",
+    "predict": "Classify texts, one JSON line each.",
+    "list": "List recipes and plug-ins.",
+    "show": "Explain a recipe or plug-in.",
+}
 
 FAILED, INTERRUPTED = 2, 130
 
@@ -41,6 +42,10 @@ class Commands(click.Group):
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*COMMANDS]
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items()])  # importing its command rebinds the name list here
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:

@@ -18,7 +18,7 @@ from compress.cli import options
 @options.computing
 @options.verbosity
 def command(teacher: str, train: str, validation: str, output: str, progress: Any, **settings: Any) -> None:
-    """Make a teacher from a pretrained encoder and labelled text."""
+    """Fine-tune a teacher from a pretrained encoder and labelled text."""
     train_rows = options.read_labelled(train, "train", settings)
     validation_rows = options.read_labelled(validation, "validation", settings)
     from compress.data import LabelledData

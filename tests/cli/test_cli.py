@@ -410,7 +410,9 @@ def test_show_says_what_a_recipe_does_not_do_yet(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([command, "--help"]) == 0
-    assert capsys.readouterr().out.startswith(f"Usage: compress {command}")
+    said = capsys.readouterr().out
+    assert said.startswith(f"Usage: compress {command}")
+    assert COMMANDS[command].removesuffix(".") in " ".join(said.split())
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

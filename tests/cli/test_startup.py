@@ -49,6 +49,14 @@ def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
     assert not modules & set(HEAVY)
 
 
+def test_help_imports_no_command() -> None:
+    script = SCRIPT.format(arguments=["--help"]).replace('name.split(".")[0]', "name")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    code, modules = json.loads(done.stdout.splitlines()[-1])
+    assert code == 0
+    assert {name for name in modules if name.startswith("compress.")} == {"compress.cli", "compress.errors"}
+
+
 def test_import_compress_is_light() -> None:
     script = "import sys, compress; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
