@@ -112,7 +112,7 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
             )
         if model.path.resolve() == first.path.resolve():
             continue
-        notes = model.manifest.notes if model.manifest else {}
+        notes = model.manifest.notes
         control_of = str(notes.get("control_of") or "")
         is_control = flagged or bool(control_of) or notes.get("control") is True
         kind = "control" if is_control else "model"
@@ -135,7 +135,7 @@ def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
 
 def training_seed(model: ModelDir) -> int | None:
     """Return the seed that a model was trained with, where its manifest says so; derived models keep it."""
-    seed = model.manifest.seeds.get("seed") if model.manifest else None
+    seed = model.manifest.seeds.get("seed")
     return None if seed is None else int(seed)
 
 
@@ -156,8 +156,7 @@ def precision_of(entry: Entry) -> str | None:
 def check_split_roles(candidates: Sequence[Candidate], fingerprints: Sequence[str], data_name: str) -> None:
     """Refuse to report on rows that a model was trained, tuned or distilled on (DESIGN, decision 8)."""
     for candidate in candidates:
-        manifest = candidate.model.manifest
-        for entry in manifest.data if manifest else ():
+        for entry in candidate.model.manifest.data:
             if entry.get("role") in TRAINING_ROLES and entry.get("sha256") in fingerprints:
                 raise CompressError(
                     f"{data_name} is the {entry['role']} data of {candidate.name}, so its result would say nothing; "
@@ -216,14 +215,12 @@ def _shown(model: ModelDir) -> str:
 
 
 def _recipe(model: ModelDir) -> str:
-    manifest = model.manifest
-    return str(manifest.recipe.get("name") or manifest.stage) if manifest else ""
+    return str(model.manifest.recipe.get("name") or model.manifest.stage)
 
 
 def _like_its_source(candidate: Candidate, candidates: Sequence[Candidate]) -> Candidate:
     """Give an export or int8 model the recipe of what it was made from, and a control's the mark of a control."""
-    manifest = candidate.model.manifest
-    if candidate.kind == "teacher" or manifest is None or manifest.stage not in {"export", "quantize"}:
+    if candidate.kind == "teacher" or candidate.model.manifest.stage not in {"export", "quantize"}:
         return candidate
     source = _source(candidate, candidates)
     if source is None:
@@ -234,8 +231,7 @@ def _like_its_source(candidate: Candidate, candidates: Sequence[Candidate]) -> C
 
 def _source(candidate: Candidate, candidates: Sequence[Candidate]) -> Candidate | None:
     """Return what an export or int8 model was made from, where it is among the candidates and not the teacher."""
-    manifest = candidate.model.manifest
-    parents = {parent.get("sha256") for parent in manifest.parents} if manifest else set()
+    parents = {parent.get("sha256") for parent in candidate.model.manifest.parents}
     return next((c for c in candidates if c.kind != "teacher" and c.model.sha256 in parents), None)
 
 
@@ -254,8 +250,7 @@ def _with_control(candidate: Candidate, candidates: Sequence[Candidate]) -> Cand
     """Name the control that belongs to a model: trained alike, or said to be its own; of int8 that of its source."""
     if candidate.kind != "model":
         return candidate
-    manifest = candidate.model.manifest
-    derived = manifest is not None and manifest.stage in {"export", "quantize"}
+    derived = candidate.model.manifest.stage in {"export", "quantize"}
     student = (_source(candidate, candidates) if derived else None) or candidate
     controls = [c for c in candidates if c.kind == "control"]
     own = [c for c in controls if c.control_of == student.name]
@@ -265,8 +260,7 @@ def _with_control(candidate: Candidate, candidates: Sequence[Candidate]) -> Cand
 
 
 def _key(candidate: Candidate) -> str:
-    manifest = candidate.model.manifest
-    return control_key(manifest.recipe, training_seed(candidate.model)) if manifest else ""
+    return control_key(candidate.model.manifest.recipe, training_seed(candidate.model))
 
 
 def _with_own_names(candidates: list[Candidate]) -> list[Candidate]:

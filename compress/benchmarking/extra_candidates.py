@@ -35,7 +35,7 @@ def plan_baselines(names: Sequence[str] | None, candidates: Sequence[Candidate],
             if names is None:
                 continue
             raise CompressError(f"the baseline {name} is for {' and '.join(module.TASKS)}, not {task}; leave it out")
-        place = ModelDir(scratch / f"baseline-{name}", None)
+        place = ModelDir(scratch / f"baseline-{name}")
         candidate = Candidate(place, _free(name, "baseline", candidates), "baseline")
         build = Build("baselines", name, candidates[0].model)
         entries.append(Entry(candidate, str(module.RUNTIME), place, name, "cpu", "baselines", build))
@@ -52,7 +52,7 @@ def plan_reference_models(
     """
     entries = []
     for name in _distinct(map(check_reference_model, names)):
-        place = ModelDir(scratch / f"reference-model-{name}", None)
+        place = ModelDir(scratch / f"reference-model-{name}")
         candidate = Candidate(place, _free(name, "reference-model", candidates), "reference-model")
         build = Build("reference_models", name, candidates[0].model)
         entries.append(Entry(candidate, REFERENCE_RUNTIME, place, REFERENCE_RUNTIME, device, build=build))
@@ -111,7 +111,7 @@ def plan_competitors(
             continue
         isolated = python if getattr(module, "ENVIRONMENT", "") else None
         for number, candidate in enumerate(models):
-            place = ModelDir(scratch / f"competitor-{name}-{number}", None)
+            place = ModelDir(scratch / f"competitor-{name}-{number}")
             build = Build("competitors", name, candidate.model)
             entries.append(Entry(candidate, name, place, name, device, "competitors", build, isolated))
     return entries, left_out

@@ -67,7 +67,6 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
     entry, candidate = run.entry, run.entry.candidate
     teacher = next(other.entry.candidate for other in runs if other.is_reference)
     manifest = candidate.model.manifest
-    architecture = manifest.architecture if manifest else {}
     size, parameters = _size_bytes(run), _parameters(run)
     return {
         "model": candidate.name,
@@ -75,8 +74,8 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
         "kind": entry.kind,
         "control_of": candidate.control_of,
         "control": candidate.control,
-        "stage": manifest.stage if manifest else "",
-        **({"quantizer": manifest.recipe["method"]} if manifest and manifest.stage == "quantize" else {}),
+        "stage": manifest.stage,
+        **({"quantizer": manifest.recipe["method"]} if manifest.stage == "quantize" else {}),
         "parents": _parents(candidate, runs),
         **({"removals": list(candidate.removals)} if candidate.removals else {}),
         "training_seed": training_seed(candidate.model),
@@ -93,8 +92,8 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
         "parameters_ratio": teacher.model.parameters / parameters if parameters else None,
         "size_ratio": teacher.model.size_bytes / size if size else None,
         "shape": shape_of(candidate.model),
-        "heads_per_layer": architecture.get("heads_per_layer"),
-        "ffn_per_layer": architecture.get("ffn_per_layer"),
+        "heads_per_layer": manifest.architecture.get("heads_per_layer"),
+        "ffn_per_layer": manifest.architecture.get("ffn_per_layer"),
         "peak_memory_bytes": run.memory["peak_memory_bytes"],
         "model_memory_bytes": run.memory["peak_memory_bytes"] - run.memory["memory_before_bytes"],
         "peak_gpu_memory_bytes": run.memory["peak_gpu_memory_bytes"],
@@ -107,8 +106,8 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
 def training_fields(model: ModelDir) -> Fields:
     """Return for how many steps of how many rows a model was trained, where its manifest says so."""
     manifest = model.manifest
-    steps = manifest.notes.get("steps") if manifest else None
-    if manifest is None or steps is None:
+    steps = manifest.notes.get("steps")
+    if steps is None:
         return {"training_steps": None, "training_batch_size": None}
     own = manifest.recipe.get("training", {}).get("batch_size")
     sizes = {phase.get("training", {}).get("batch_size", own) for phase in manifest.recipe.get("phases", ())} or {own}
@@ -238,15 +237,11 @@ def _noise(run: WorkerRun, workload: Workload) -> float:
 
 def _parents(candidate: Candidate, runs: Sequence[WorkerRun]) -> list[str]:
     """Follow the manifests from model to model, as far as they are in this benchmark."""
-    known: dict[str, ModelDir] = {}
-    for run in runs:
-        if run.entry.candidate.model.manifest:
-            known[run.entry.candidate.model.sha256] = run.entry.candidate.model
+    known = {run.entry.candidate.model.sha256: run.entry.candidate.model for run in runs}
     found: list[str] = []
     waiting = [candidate.model]
     while waiting:
-        manifest = waiting.pop(0).manifest
-        for parent in manifest.parents if manifest else ():
+        for parent in waiting.pop(0).manifest.parents:
             sha256 = str(parent.get("sha256", ""))
             if sha256 and sha256 not in found:
                 found.append(sha256)

@@ -286,8 +286,7 @@ def _versions(required: Mapping[str, str]) -> dict[str, str]:
 
 def _unchecked(directory: Path) -> ModelDir:
     """Open a model that the parent has checked; the environment of a competitor may lack what checking needs."""
-    manifest = directory / MANIFEST_NAME
-    return ModelDir(directory, Manifest.read(manifest) if manifest.is_file() else None)
+    return ModelDir(directory, Manifest.read(directory / MANIFEST_NAME))
 
 
 def _since(started_ns: int) -> float:

@@ -149,7 +149,7 @@ def compute_of(settings: Mapping[str, Any]) -> Compute:
 
 def show_result(model: ModelDir) -> None:
     """Say what was made, unless messages are off."""
-    if logging.getLogger("compress").level > logging.INFO or model.manifest is None:
+    if logging.getLogger("compress").level > logging.INFO:
         return
     facts = [f"{model.parameters:,} parameters", f"{model.size_bytes / 1e6:.1f} MB"]
     facts += [f"{m['name']} {m['value']:.4f} on {m['split']} (n = {m['rows']:,})" for m in model.manifest.metrics]

@@ -137,5 +137,5 @@ def command(
     named = {name: settings[name] for name in ("measure", "force", "progress")}
     made = prune(model, pruning, output, data=data, compute=compute, **named)
     options.show_result(made)
-    if not quiet and made.manifest:
+    if not quiet:
         click.echo(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")

@@ -74,7 +74,7 @@ def command(
         progress=progress,
     )
     options.show_result(made)
-    if not quiet and made.manifest:
+    if not quiet:
         for note, value in made.manifest.notes.items():
             if isinstance(value, str | int | float):
                 click.echo(f"  {note}: {value}")

@@ -47,12 +47,11 @@ def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = Fa
     source = ModelDir.open(model)
     if source.is_onnx:
         raise CompressError(f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it")
-    made = source.manifest
     with Stage.begin("export", output, parents={"model": source}, settings={}, force=force, keep=False) as stage:
         stage.finish(
             name=f"{source.name}-onnx",
-            data=made.data if made else (),
-            seeds=made.seeds if made else {},
+            data=source.manifest.data,
+            seeds=source.manifest.seeds,
             **write_onnx(source, stage.working),
         )
     return ModelDir.open(output)

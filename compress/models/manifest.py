@@ -57,16 +57,21 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read a manifest; a damaged or newer one is a :class:`CompressError`."""
+        """Read a manifest, an empty one without a stage where there is no file.
+
+        Raises:
+            CompressError: it is damaged, or of another version.
+        """
+        if not path.is_file():
+            return cls(stage="")
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise CompressError(f"{path} is not a valid manifest ({error}); make the directory again") from None
         if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
             version = raw.get("format_version") if isinstance(raw, dict) else None
             raise CompressError(f"{path} has format version {version}; this compress reads version {FORMAT_VERSION}")
-        known = {f.name for f in fields(cls)}
-        if unknown := set(raw) - known:
+        if unknown := set(raw) - {f.name for f in fields(cls)}:
             raise CompressError(f"{path} has unknown keys {sorted(unknown)}; make the directory again")
         try:
             for name in ("labels", "parents", "data", "metrics"):

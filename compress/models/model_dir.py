@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelDir:
-    """A model on disk. Make one with :meth:`open`."""
+    """A model on disk. Make one with :meth:`open`; ``manifest`` is empty, without a stage, where others made it."""
 
     path: Path
-    manifest: Manifest | None
+    manifest: Manifest = Manifest(stage="")
 
     @classmethod
     def open(cls, path: ModelDir | str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:
@@ -48,16 +48,12 @@ class ModelDir:
         if isinstance(path, ModelDir):
             return path
         directory = _local_directory(path)
-        manifest = None
-        if (directory / MANIFEST_NAME).is_file():
-            manifest = Manifest.read(directory / MANIFEST_NAME)
-            if manifest.kind != "model":
-                raise CompressError(
-                    f"{path} is a directory of {manifest.kind}, not a model; pass it as --{manifest.kind}"
-                )
-            if verify:
-                verify_files(directory, manifest)
-        model = cls(directory, manifest)
+        model = cls(directory, Manifest.read(directory / MANIFEST_NAME))
+        if model.manifest.kind != "model":
+            kind = model.manifest.kind
+            raise CompressError(f"{path} is a directory of {kind}, not a model; pass it as --{kind}")
+        if verify:
+            verify_files(directory, model.manifest)
         if not (directory / "config.json").is_file():
             raise CompressError(f"{path} is not a model directory: it has no config.json")
         model.check_weights()
@@ -71,16 +67,17 @@ class ModelDir:
 
     @property
     def name(self) -> str:
-        return (self.manifest.name if self.manifest else "") or self.path.name
+        return self.manifest.name or self.path.name
 
     @cached_property
     def config(self) -> dict[str, Any]:
+        file = self.path / "config.json"
         try:
-            config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise CompressError(f"{self.path / 'config.json'} is not valid JSON ({error})") from None
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CompressError(f"{file} is not valid JSON ({error})") from None
         if not isinstance(config, dict):
-            raise CompressError(f"{self.path / 'config.json'} is not valid JSON for a model: it holds no table")
+            raise CompressError(f"{file} is not valid JSON for a model: it holds no table")
         return config
 
     @property
@@ -116,7 +113,7 @@ class ModelDir:
     @cached_property
     def sha256(self) -> str:
         """Fingerprint of the directory's files: the same weights, config and tokenizer give the same value."""
-        files = self.manifest.files if self.manifest else describe_files(self.path)
+        files = self.manifest.files if self.manifest.stage else describe_files(self.path)
         return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -128,7 +125,7 @@ class ModelDir:
     @property
     def parameters(self) -> int:
         """Number of weights, read from the headers of the files."""
-        if self.manifest and "parameters" in self.manifest.architecture:
+        if "parameters" in self.manifest.architecture:
             return int(self.manifest.architecture["parameters"])
         from safetensors import safe_open
 

@@ -28,7 +28,7 @@ def removals_of(model: ModelDir) -> tuple[str, ...]:
 
 def _shapes(model: ModelDir) -> list[tuple[str, Mapping[str, Any]]]:
     """Return each removal with the config of what it left; the last one's is that of the model."""
-    shapes = model.manifest.notes.get("shapes", []) if model.manifest else []
+    shapes = model.manifest.notes.get("shapes", [])
     if not isinstance(shapes, list) or not all(map(_is_shape, shapes)):
         raise CompressError(
             f"the manifest of {model.path} notes shapes that no 'compress prune' writes; make the model again"

@@ -123,8 +123,11 @@ def prune(
         with progress("Timing", None):
             speeds = timer.speeds(state.timed, TIMED_BATCH_SIZES) if measure else []
         notes |= write_pruning_report(source, plan, state, decisions, speeds, stage)
-        before = source.manifest.data if source.manifest else ()
-        read = (*before, *rows.described, *(entry for directory in labels for entry in directory.manifest.data))
+        read = (
+            *source.manifest.data,
+            *rows.described,
+            *(entry for directory in labels for entry in directory.manifest.data),
+        )
         stage.write_model(
             state.model, state.tokenizer, recipe=recipe, data=read, metrics=(state.metric_entry,), notes=notes
         )

@@ -39,8 +39,7 @@ def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: floa
         raise CompressError("--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR")
     if label_dirs and not recover:
         raise CompressError("--labels is for recovery, which was not asked for; add --recover 1")
-    parents = source.manifest.parents if source.manifest else ()
-    known = {source.sha256, *(str(parent["sha256"]) for parent in parents)}
+    known = {source.sha256, *(str(parent["sha256"]) for parent in source.manifest.parents)}
     for directory in label_dirs:
         if directory.teacher_sha256 not in known:
             raise CompressError(

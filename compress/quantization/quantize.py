@@ -232,7 +232,7 @@ def _text_sha256(rows: Sequence[Example]) -> str:
 
 
 def _check_held_out(source: ModelDir, fingerprints: Set[str]) -> None:
-    for entry in source.manifest.data if source.manifest else ():
+    for entry in source.manifest.data:
         if entry.get("role") in _FITTING_ROLES and entry.get("sha256") in fingerprints:
             raise CompressError(
                 f"the validation rows are the {entry['role']} rows of {source.name}, so that they would say nothing; "
@@ -243,7 +243,7 @@ def _check_held_out(source: ModelDir, fingerprints: Set[str]) -> None:
 def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, dict[str, Any]]:
     """Return the directory of the fp32 graph and the description of its architecture; copy the client's files."""
     if source.is_onnx:
-        fp32, architecture = source.path, source.manifest.architecture if source.manifest else {}
+        fp32, architecture = source.path, source.manifest.architecture
     else:
         fp32 = working / WORK_FOLDER / "fp32"
         shutil.rmtree(fp32, ignore_errors=True)

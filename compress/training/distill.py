@@ -208,7 +208,7 @@ def distill(
 
 def _open_pretrained(start: str | Path) -> ModelDir:
     opened = ModelDir.open(start, classifier=False)
-    if opened.manifest is None or opened.manifest.stage != "pretrain":
+    if opened.manifest.stage != "pretrain":
         raise CompressError(
             f"{start} was not made by 'compress pretrain', which --start needs; to start from another checkpoint use a "
             "student of the architecture checkpoint"
@@ -223,8 +223,7 @@ def _after(pretrained: ModelDir, recipe: StudentRecipe) -> StudentRecipe:
             f"the student {recipe.name!r} learns a vocabulary of its own, which {pretrained.path} does not read; "
             "leave --start out"
         )
-    done = pretrained.manifest.recipe["phases"] if pretrained.manifest else []
-    left = [phase for phase in recipe.phases if resolved(phase) not in done]
+    left = [phase for phase in recipe.phases if resolved(phase) not in pretrained.manifest.recipe["phases"]]
     if not left:
         raise CompressError(f"{pretrained.path} has gone through all phases of the student {recipe.name!r} already")
     for phase in recipe.phases:

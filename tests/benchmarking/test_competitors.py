@@ -54,7 +54,7 @@ if name == "torchao-int8":
 
     torch.compiler.set_stance("force_eager")  # compiling takes minutes
 try:
-    competitor.build(Path(folder) / "built", ModelDir(Path(model), None), [], None)
+    competitor.build(Path(folder) / "built", ModelDir(Path(model), None), [])
 except Unavailable as error:
     print("UNAVAILABLE", error)
     raise SystemExit

@@ -148,7 +148,7 @@ def test_shapes_have_the_models_own_classes_and_the_size_of_its_cuts(family: str
     cuts = json.loads((pruned.path / "pruning.json").read_text())["cuts"]
     assert [one.model.parameters for one in built] == [cut["parameters"] for cut in cuts[1:3]]
     for one, cut in zip(built, cuts[1:], strict=False):
-        assert one.model.manifest is not None and one.model.manifest.architecture == cut["architecture"]
+        assert one.model.manifest.stage and one.model.manifest.architecture == cut["architecture"]
         assert one.model.load().config.architectures == ModelDir.open(pruned.path).load().config.architectures
 
 
@@ -187,7 +187,7 @@ def test_a_target_that_leaves_neurons_alone_does_not_count_them(
 
     monkeypatch.setattr(removal_steps, "choose_units", choose)
     made = small(teacher, tmp_path / "heads", Pruning(heads="3", ffn="50%", multiple=8, step=1.0))
-    assert made.manifest is not None and made.manifest.architecture["ffn_per_layer"] == [64, 64]
+    assert made.manifest.stage and made.manifest.architecture["ffn_per_layer"] == [64, 64]
     assert removals_of(made) == ("heads",)
 
 

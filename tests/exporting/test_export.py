@@ -112,7 +112,7 @@ def test_every_layer_is_fused_with_its_own_heads(kind: str) -> None:
     assert counts.get("RotaryEmbedding", 0) == (2 * LAYERS if family == "modernbert" else 0)
     # DeBERTa's positions are shifted by reshaping, for which the graph squares the length.
     assert not ({"Softmax", "Erf"} if family == "deberta-v2" else {"Softmax", "Erf", "Pow", "Reshape"}) & set(counts)
-    assert exported.manifest is not None
+    assert exported.manifest.stage
     assert exported.manifest.architecture["heads_per_layer"] == of_layers
     if kind.startswith("pruned") and family != "mobilebert":
         assert exported.manifest.architecture["ffn_per_layer"] == [44, 57][: physical_layers(family)]
@@ -297,6 +297,6 @@ def test_data_of_the_parent_is_inherited(tmp_path: Path) -> None:
     data = ({"role": "train", "name": "train", "rows": 3, "sha256": "abc"},)
     finish(directory, Manifest(stage="finetune", labels=("negative", "positive"), data=data, seeds={"seed": 7}))
     exported = export(directory, tmp_path / "onnx")
-    assert exported.manifest is not None
+    assert exported.manifest.stage
     assert exported.manifest.data == data and exported.manifest.seeds == {"seed": 7}
     assert exported.manifest.parents[0]["sha256"] == ModelDir.open(directory).sha256

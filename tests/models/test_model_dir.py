@@ -282,7 +282,7 @@ def opening(path: Path | str, **options: Any) -> str:
 
 def test_an_ordinary_hugging_face_directory_opens(teacher: Path) -> None:
     opened = ModelDir.open(teacher)
-    assert opened.manifest is None and opened.name == "tiny-bert"
+    assert opened.manifest == Manifest(stage="") and opened.name == "tiny-bert"
     assert opened.labels == ("negative", "positive") and opened.task == "classification"
     assert opened.parameters == sum(p.numel() for p in opened.load().parameters())
     assert opened.size_bytes == (teacher / "model.safetensors").stat().st_size
@@ -323,7 +323,7 @@ def test_a_file_that_is_not_the_one_of_the_manifest(model: Path) -> None:
     weights[-1] ^= 1
     (model / "model.safetensors").write_bytes(weights)
     assert "model.safetensors is not the file that compress.json names (its hash differs)" in opening(model)
-    assert ModelDir.open(model, verify=False).manifest is not None
+    assert ModelDir.open(model, verify=False).manifest.stage
 
 
 def test_a_file_that_is_gone(model: Path) -> None:

@@ -40,13 +40,13 @@ def test_without_validation_the_curve_says_that_it_is_drawn_on_train(teacher: Pa
     made = pruned(teacher, tmp_path / "small", validation=[], examples=10)
     assert {row["split"] for row in curve(made.path)} == {"train (the scoring rows)"}
     assert {row["rows"] for row in curve(made.path)} == {"10"}
-    assert made.manifest is not None and made.manifest.metrics[0]["split"] == "train (the scoring rows)"
+    assert made.manifest.stage and made.manifest.metrics[0]["split"] == "train (the scoring rows)"
 
 
 def test_the_manifest(teacher: Path, tmp_path: Path) -> None:
     made = pruned(teacher, tmp_path / "small", "60%", examples=20, seed=4)
     manifest = made.manifest
-    assert manifest is not None
+    assert manifest.stage
     assert manifest.parents == ({"role": "unpruned", "name": "tiny-bert", "sha256": ModelDir.open(teacher).sha256},)
     assert {"heads": "60%", "criterion": "gradient", "examples": 20, "step": 0.1, "normalise": True}.items() <= (
         manifest.recipe.items()

@@ -32,7 +32,7 @@ def test_a_stopped_recovery_keeps_the_decision(teacher: Path, tmp_path: Path, mo
             pruned(teacher, tmp_path / "small", **options)
     assert not (tmp_path / "small").exists()
     monkeypatch.setattr(choose_units_module, "removal_path", stop)  # would be scored again
-    assert pruned(teacher, tmp_path / "small", **options).manifest is not None
+    assert pruned(teacher, tmp_path / "small", **options).manifest.stage
 
 
 def test_a_stopped_recovery_keeps_the_masks(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_a_speed_that_is_there_already_costs_nothing_more(
     timed(monkeypatch, lambda heads, neurons: float(heads))
     made = pruned(teacher, tmp_path / "small", "max", layers="1", speedup=1.9)
     assert heads_per_layer(load(made.path)[0]) == [4]
-    assert made.manifest is not None and made.manifest.notes["removed"].startswith("1 of 2 layers, 0 of 4 heads")
+    assert made.manifest.stage and made.manifest.notes["removed"].startswith("1 of 2 layers, 0 of 4 heads")
     assert content(made)["target"]["value"] == 2.0
     assert "Asked for ×1.90 at batch size 1; when it was decided, ×2.00" in (made.path / "report.md").read_text()
 
@@ -93,7 +93,7 @@ def test_another_target_may_be_asked_for_after_one_that_is_out_of_reach(teacher:
     with pytest.raises(CompressError, match="allows nothing"):
         pruned(teacher, tmp_path / "small", "", max_accuracy_drop=0.1)
     assert list(tmp_path.iterdir()) == []
-    assert pruned(teacher, tmp_path / "small", "max", max_accuracy_drop=99.0).manifest is not None
+    assert pruned(teacher, tmp_path / "small", "max", max_accuracy_drop=99.0).manifest.stage
 
 
 def test_layers_that_already_cost_too_much_are_blamed_themselves(teacher: Path, tmp_path: Path) -> None:

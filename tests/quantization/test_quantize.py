@@ -127,7 +127,7 @@ def test_embeddings_are_int8_with_one_scale_a_row_and_the_last_layer_is_not(tmp_
 @pytest.mark.parametrize("kind", ["pruned-bert", "bilstm"])
 def test_without_validation_int8_is_marked_unchecked(kind: str, tmp_path: Path) -> None:
     made = quantize(torch_directory(kind).path, tmp_path / "int8")
-    assert made.is_onnx and made.manifest is not None
+    assert made.is_onnx and made.manifest.stage
     assert made.manifest.notes["precision"] == "int8" and made.manifest.notes["checked"] is False
     assert "--validation" in made.manifest.notes["warning"]
     assert made.manifest.metrics == ()
@@ -148,7 +148,7 @@ def test_int8_that_passes_is_kept(tmp_path: Path, faster: None) -> None:
         quantization=Quantization(max_accuracy_drop=10, min_agreement=0.8),
         data=LabelledData(validation=rows),
     )
-    assert made.manifest is not None
+    assert made.manifest.stage
     notes = made.manifest.notes
     assert notes["precision"] == "int8" and notes["checked"] is True and "reason" not in notes
     assert notes["check"]["fp32"] == 1.0 and notes["check"]["agreement"] >= 0.8
@@ -186,7 +186,7 @@ def test_int8_that_fails_becomes_fp32(
     monkeypatch.setattr(plugins.find("quantizers", "onnx-dynamic").load(), "quantize", broken)
     source = torch_directory("bert")
     made = quantize(source, tmp_path / "made", data=LabelledData(validation=labelled_by(onnx_directory("bert").path)))
-    assert made.manifest is not None
+    assert made.manifest.stage
     notes = made.manifest.notes
     assert notes["precision"] == "fp32"
     assert re.search(reason, notes["reason"])
@@ -202,7 +202,7 @@ def test_int8_that_agrees_too_little_becomes_fp32(tmp_path: Path, faster: None) 
         quantization=Quantization(max_accuracy_drop=100, min_agreement=1),
         data=LabelledData(validation=rows),
     )
-    assert made.manifest is not None
+    assert made.manifest.stage
     if made.manifest.notes["check"]["agreement"] < 1:
         assert "it agrees with fp32 on" in made.manifest.notes["reason"]
         assert made.manifest.notes["precision"] == "fp32"
@@ -218,7 +218,7 @@ def test_int8_that_is_not_faster_becomes_fp32(tmp_path: Path, monkeypatch: pytes
         quantization=Quantization(max_accuracy_drop=50, min_agreement=0),
         data=LabelledData(validation=rows),
     )
-    assert made.manifest is not None
+    assert made.manifest.stage
     assert made.manifest.notes["precision"] == "fp32"
     assert "not faster on this host (x0.80 at batch size 1, x1.10 at batch size 32)" in made.manifest.notes["reason"]
     assert file_sha256(made.path / "model.onnx") == file_sha256(source.path / "model.onnx")
@@ -240,7 +240,7 @@ def test_regression_is_checked_by_correlation(tmp_path: Path, faster: None) -> N
         quantization=Quantization(max_accuracy_drop=100, min_agreement=0.5),
         data=LabelledData(validation=rows),
     )
-    assert made.manifest is not None
+    assert made.manifest.stage
     assert made.manifest.task == "regression" and made.manifest.metrics[0]["name"] == "pearson"
     assert made.manifest.notes["precision"] == "int8"
 

@@ -71,7 +71,7 @@ def expect(directory: Path) -> dict[str, object]:
     run = plugins.find("runtimes", "onnxruntime").function(directory, threads=1, device="cpu")
     rows = [Example(text) for text in TEXTS]
     logits = [logits_of([row], run, tokenizer, max_length=limit)[0].tolist() for row in rows]
-    precision = str(model.manifest.notes.get("precision", "fp32")) if model.manifest else "fp32"
+    precision = str(model.manifest.notes.get("precision", "fp32"))
     return {
         "directory": str(directory),
         "labels": list(model.labels),

@@ -511,7 +511,7 @@ def test_variants_are_labelled_and_taught(
     options = {"model": str(language_model)} if name == "masked-lm" else {}
     recipe = replace(BILSTM, augmentation=Augmentation(Choice(name, options=options), copies=2))
     made = distilled(teacher, recipe, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), threads=1)
-    assert made.manifest is not None and 120 < made.manifest.data[0]["rows"] <= 270
+    assert made.manifest.stage and 120 < made.manifest.data[0]["rows"] <= 270
     assert made.manifest.recipe["augmentation"]["by"]["name"] == name
 
 
@@ -584,4 +584,4 @@ def test_labels_without_variants_are_refused(teacher: Path, tmp_path: Path, on_t
     with pytest.raises(CompressError, match="was labelled by another teacher"):
         distilled(teacher, recipe, tmp_path / "student", labels=[labels], variants=[other])
     made = distilled(teacher, recipe, tmp_path / "student", labels=[labels], variants=[labels], threads=1)
-    assert made.manifest is not None and [entry["rows"] for entry in made.manifest.data] == [90, 90]
+    assert made.manifest.stage and [entry["rows"] for entry in made.manifest.data] == [90, 90]

@@ -117,7 +117,7 @@ def token_runner(
 
     ``inputs`` are the arrays ``[B, T]`` that ``function`` takes; those the tokenizer does not make are zeros.
     """
-    placed = ModelDir(directory, None)
+    placed = ModelDir(directory)
     tokenizer = placed.load_tokenizer()
     parameters: int = json.loads((directory / COMPETITOR_NAME).read_text(encoding="utf-8"))["parameters"]
 

@@ -65,7 +65,7 @@ def start(directory: Path, *, threads: int, device: str) -> PipelineRunner:
     require(__name__, device)
     from transformers import pipeline
 
-    placed = ModelDir(directory, None)
+    placed = ModelDir(directory)
     model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="transformers-pipeline")
     tokenizer = placed.load_tokenizer()
     made = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)
