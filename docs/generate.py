@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from compress import recipes
-from compress.benchmarking.results.files import Row, read_results, rows_of
+from compress.benchmarking.results.files import Result, read_results, results_of
 from compress.benchmarking.results.formatting import megabytes, noise_note, points, shown, shown_metric, table, times
 from compress.benchmarking.results.schema import Measurement, groups, json_schema
 from compress.cli import COMMANDS, cli
@@ -142,25 +142,25 @@ def with_tables(page: Path) -> str:
 def picture(study: str) -> str:
     """Return metric against speed-up of a study's committed results as SVG, each model in its fastest runtime."""
     teacher, rows = fastest_rows(study)
-    drawn = [row for row in rows if row.head.kind != "reference-model" and row.head.model != "majority"]
-    head = teacher.head
+    drawn = [row for row in rows if row.small_batch.kind != "reference-model" and row.small_batch.model != "majority"]
+    head = teacher.small_batch
     title = f"{head.data}: {head.metric_name} and speed at batch size {head.batch_size}, 95% intervals"
     return pareto_chart(marks([teacher, *drawn], ()), title=title, y_label=f"{head.metric_name}, %") + "\n"
 
 
-def fastest_rows(study: str, runtime: str = "") -> tuple[Row, list[Row]]:
+def fastest_rows(study: str, runtime: str = "") -> tuple[Result, list[Result]]:
     """Return the reference of a study's speed-ups, and every other model in its fastest runtime, or the one given."""
-    rows = rows_of(read_results([RESULTS / f"{study}.jsonl"]))
-    threads = min(row.head.threads for row in rows)
-    rows = [row for row in rows if row.head.threads == threads and row.head.length is None]
-    rows = [row for row in rows if row.head.padding == "longest" and runtime in {"", row.head.runtime}]
-    teacher = next(row for row in rows if _is_reference(row.head, runtime))
-    fastest: dict[tuple[str, str, str], Row] = {}
-    for row in sorted(rows, key=lambda row: -row.head.speedup):
-        line = row.head
+    rows = results_of(read_results([RESULTS / f"{study}.jsonl"]))
+    threads = min(row.small_batch.threads for row in rows)
+    rows = [row for row in rows if row.small_batch.threads == threads and row.small_batch.length is None]
+    rows = [row for row in rows if row.small_batch.padding == "longest" and runtime in {"", row.small_batch.runtime}]
+    teacher = next(row for row in rows if _is_reference(row.small_batch, runtime))
+    fastest: dict[tuple[str, str, str], Result] = {}
+    for row in sorted(rows, key=lambda row: -row.small_batch.speedup):
+        line = row.small_batch
         fastest.setdefault((line.kind, line.model, line.runtime if line.kind == "competitor" else ""), row)
     kinds = ("teacher", "model", "control", "baseline", "competitor", "reference-model")
-    chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.head.kind), -row.head.speedup))
+    chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.small_batch.kind), -row.small_batch.speedup))
     return teacher, [row for row in chosen if row is not teacher]
 
 
@@ -170,7 +170,7 @@ def results_table(study: str, runtime: str = "") -> str:
     With a runtime everything is in that one, and as fast as it is against the teacher there.
     """
     teacher, rows = fastest_rows(study, runtime)
-    head = teacher.head
+    head = teacher.small_batch
     sizes = [line.batch_size for line in teacher.lines]
     lines = [
         f"| | runs in | {head.metric_name} | points to the teacher | kept | weights | "
@@ -194,8 +194,8 @@ def results_table(study: str, runtime: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table_line(row: Row, sizes: list[int], runtime: str) -> str:
-    line = row.head
+def _table_line(row: Result, sizes: list[int], runtime: str) -> str:
+    line = row.small_batch
     by_size = {one.batch_size: one for one in row.lines}
     note = "" if line.kind in {"teacher", "model"} else f" ({line.kind})"
     metric = difference = kept = "–"
@@ -245,12 +245,12 @@ def survey_tables(studies: Sequence[str]) -> str:
     parts = [part for study in studies for part in committed(study)]
     if not parts:
         return survey_table.unmeasured(students)
-    measured = {row.head.recipe for part in parts for row in part.rows if row.head.kind == "model"}
+    measured = {row.small_batch.recipe for part in parts for row in part.rows if row.small_batch.kind == "model"}
     waiting = [student for student in students if student.name not in measured]
     found = []
     for number, part in enumerate(parts):
         made = survey_table.survey(part.rows, part.lines, () if number else waiting)
-        title = f"**{part.rows[0].head.data}**\n\n" if len(parts) > 1 else ""
+        title = f"**{part.rows[0].small_batch.data}**\n\n" if len(parts) > 1 else ""
         found += [title + survey_table.as_markdown(made)] if made else []
     return "\n".join(found)
 
@@ -260,7 +260,7 @@ def survey_figures(studies: Sequence[str]) -> str:
     figures: dict[str, list[dict[str, str]]] = {}
     for part in (part for study in studies for part in committed(study)):
         if made := survey_table.survey(part.rows, part.lines):
-            for recipe, measured in survey_table.published_in_short(made, part.rows[0].head).items():
+            for recipe, measured in survey_table.published_in_short(made, part.rows[0].small_batch).items():
                 figures.setdefault(recipe, []).append(measured)
     return json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.budgets import GateBudget, Tolerance, read_budgets
@@ -78,7 +78,7 @@ def check(
     if older is None:
         return _printable(GateVerdict(tuple(judgements), tuple(notes)))
     for tolerance in tolerances:
-        older.judge(select(tolerance, rows_of(lines), source="the baseline"), tolerance)
+        older.judge(select(tolerance, results_of(lines), source="the baseline"), tolerance)
     if not older.judgements:
         raise CompressError(
             f"{older.name} has none of the models in the results; give older results of the same models, or leave "
@@ -111,7 +111,7 @@ def _refuse_faults(budgets: Sequence[GateBudget], tolerances: Sequence[Tolerance
 
 
 def _judge_budget(lines: Sequence[Measurement], budget: GateBudget, source: str) -> list[Judgement]:
-    chosen = select(budget, rows_of(lines), source=source)
+    chosen = select(budget, results_of(lines), source=source)
     found: list[Judgement] = []
     for name, limit in budget.limits().items():
         made = judge_over_seeds(limit, chosen, lines) if budget.over_seeds else _judge_each(name, limit, chosen, lines)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from compress.benchmarking.results import verdict
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import rows_of
+from compress.benchmarking.results.files import results_of
 from compress.benchmarking.results.formatting import in_percent, in_points, megabytes, milliseconds, times
 from compress.benchmarking.results.schema import Measurement
 from compress.gating.budgets import GateBudget
@@ -167,7 +167,7 @@ _JUDGES: Mapping[str, Callable[[str, float, Measurement, str], Judgement]] = {
 def baselines_within(lines: Sequence[Measurement], budgets: Sequence[GateBudget]) -> list[str]:
     """Say which baselines are, or may be, within the loosest budget of a loss."""
     drops = [budget.max_accuracy_drop for budget in budgets if budget.max_accuracy_drop is not None]
-    baselines = [row.head for row in rows_of(lines) if row.head.kind == "baseline"]
+    baselines = [row.small_batch for row in results_of(lines) if row.small_batch.kind == "baseline"]
     notes = [_note(baseline, max(drops)) for baseline in baselines if drops]
     return list(dict.fromkeys(note for note in notes if note))
 

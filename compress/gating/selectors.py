@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
-from compress.benchmarking.results.files import Row
+from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError, did_you_mean
 
@@ -43,7 +43,7 @@ class Selector:
         return ", ".join(asked) or "no selector"
 
 
-def select(selector: Selector, rows: Sequence[Row], *, source: str) -> list[Measurement]:
+def select(selector: Selector, rows: Sequence[Result], *, source: str) -> list[Measurement]:
     """Return one line for each configuration that is meant.
 
     Raises:
@@ -53,10 +53,10 @@ def select(selector: Selector, rows: Sequence[Row], *, source: str) -> list[Meas
     for name in _PATTERNS:
         left = _narrowed(left, name, selector, _matcher(name, getattr(selector, name)), source)
     if selector.threads is not None:
-        left = _narrowed(left, "threads", selector, lambda row: row.head.threads == selector.threads, source)
-    left = _narrowed(left, "length", selector, lambda row: row.head.length == selector.length, source)
+        left = _narrowed(left, "threads", selector, lambda row: row.small_batch.threads == selector.threads, source)
+    left = _narrowed(left, "length", selector, lambda row: row.small_batch.length == selector.length, source)
     if selector.batch_size is None:
-        return [row.head for row in left]
+        return [row.small_batch for row in left]
     lines = [line for row in left for line in row.lines if line.batch_size == selector.batch_size]
     if not lines:
         sizes = {line.batch_size for row in left for line in row.lines}
@@ -64,19 +64,19 @@ def select(selector: Selector, rows: Sequence[Row], *, source: str) -> list[Meas
     return lines
 
 
-def _matcher(name: str, pattern: str) -> Callable[[Row], bool]:
-    def matches(row: Row) -> bool:
-        value = str(getattr(row.head, name))
+def _matcher(name: str, pattern: str) -> Callable[[Result], bool]:
+    def matches(row: Result) -> bool:
+        value = str(getattr(row.small_batch, name))
         if value == pattern:
             return True
-        return fnmatchcase(value, pattern) and (name != "model" or row.head.kind == "model")
+        return fnmatchcase(value, pattern) and (name != "model" or row.small_batch.kind == "model")
 
     return matches
 
 
 def _narrowed(
-    rows: Sequence[Row], name: str, selector: Selector, keep: Callable[[Row], bool], source: str
-) -> list[Row]:
+    rows: Sequence[Result], name: str, selector: Selector, keep: Callable[[Result], bool], source: str
+) -> list[Result]:
     kept = [row for row in rows if keep(row)]
     if not kept:
         there = dict.fromkeys(_shown(row, name) for row in rows)
@@ -84,12 +84,12 @@ def _narrowed(
     return kept
 
 
-def _shown(row: Row, name: str) -> str:
+def _shown(row: Result, name: str) -> str:
     """Return a value for a list of what there is; of a model its kind too, as patterns find models only."""
-    value = getattr(row.head, name)
+    value = getattr(row.small_batch, name)
     if name == "length" and value is None:
         return "the data's own rows"
-    return f"{value} ({row.head.kind})" if name == "model" and row.head.kind != "model" else str(value)
+    return f"{value} ({row.small_batch.kind})" if name == "model" and row.small_batch.kind != "model" else str(value)
 
 
 def _nothing(selector: Selector, name: str, there: Sequence[str], source: str) -> CompressError:

@@ -5,42 +5,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Row, is_control_of
+from compress.benchmarking.results.files import Result, is_control_of
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, DropVerdict, judge_drop_of
 
 
-def best_row(rows: Sequence[Row], budget_points: float = 1.0) -> Row | None:
+def best_row(rows: Sequence[Result], budget_points: float = 1.0) -> Result | None:
     """Return the fastest model that is within the budget.
 
     Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
     loses least, of those that may be within the budget if there are any. Among models judged alike, one whose speed
     was too noisy to say comes last: noise in speed says nothing about quality.
     """
-    models = [row for row in rows if row.head.kind == "model" and row.head.metric is not None]
+    models = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.metric is not None]
     for outcome in (WITHIN, UNDECIDED):
-        good = [row for row in models if _holds(row.head, outcome, budget_points)]
-        if quiet := [row for row in good if not row.head.noisy]:
-            return max(quiet, key=lambda row: float(row.head.speedup))
+        good = [row for row in models if _holds(row.small_batch, outcome, budget_points)]
+        if quiet := [row for row in good if not row.small_batch.noisy]:
+            return max(quiet, key=lambda row: float(row.small_batch.speedup))
         if good:
-            return max(good, key=lambda row: row.head.metric or 0.0)
-    return max(models, key=lambda row: (not _is_worse(row.head, budget_points), row.head.metric), default=None)
+            return max(good, key=lambda row: row.small_batch.metric or 0.0)
+    return max(
+        models, key=lambda row: (not _is_worse(row.small_batch, budget_points), row.small_batch.metric), default=None
+    )
 
 
-def faster_row(best: Row | None, rows: Sequence[Row], budget_points: float = 1.0) -> Row | None:
+def faster_row(best: Result | None, rows: Sequence[Result], budget_points: float = 1.0) -> Result | None:
     """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
-    judged = judge(best.head, budget_points) if best else None
-    if best is None or best.head.noisy or judged is None or judged.outcome != WITHIN:
+    judged = judge(best.small_batch, budget_points) if best else None
+    if best is None or best.small_batch.noisy or judged is None or judged.outcome != WITHIN:
         return None
     open_ones = [
         row
         for row in rows
-        if row.head.kind == "model"
-        and not row.head.noisy
-        and row.head.speedup_low > best.head.speedup_high
-        and _holds(row.head, UNDECIDED, budget_points)
+        if row.small_batch.kind == "model"
+        and not row.small_batch.noisy
+        and row.small_batch.speedup_low > best.small_batch.speedup_high
+        and _holds(row.small_batch, UNDECIDED, budget_points)
     ]
-    return max(open_ones, key=lambda row: float(row.head.speedup), default=None)
+    return max(open_ones, key=lambda row: float(row.small_batch.speedup), default=None)
 
 
 @dataclass(frozen=True)
@@ -53,75 +55,87 @@ class Leaders:
     """
 
     budget_points: float
-    teacher: Row | None
-    best: Row | None
-    faster: Row | None
-    control: tuple[Row, Row] | None
+    teacher: Result | None
+    best: Result | None
+    faster: Result | None
+    control: tuple[Result, Result] | None
 
     @classmethod
-    def of(cls, rows: Sequence[Row], budget_points: float = 1.0) -> Leaders:
+    def of(cls, rows: Sequence[Result], budget_points: float = 1.0) -> Leaders:
         best = best_row(rows, budget_points)
         faster = faster_row(best, rows, budget_points)
         return cls(budget_points, teacher_row(rows, best), best, faster, control_pair(best, rows) if best else None)
 
     @property
-    def models(self) -> list[Row]:
+    def models(self) -> list[Result]:
         """The best model and, behind it, a faster one that needs more examples to be as sure of."""
         return [row for row in (self.best, self.faster) if row is not None]
 
 
-def taken_apart(rows: Sequence[Row], lines: Sequence[Measurement]) -> list[list[Row]]:
+def taken_apart(rows: Sequence[Result], lines: Sequence[Measurement]) -> list[list[Result]]:
     """Return of every pruned model whose removals were measured one by one what there is of it, the fastest first.
 
     That is itself and its int8, in every runtime, by the largest batch size, where times are longest and known best.
     """
     pruned = dict.fromkeys(line.parents[0] for line in lines if line.kind == "pruning-step")
-    made = [[row for row in rows if sha in (row.head.model_sha256, *row.head.parents[:1])] for sha in pruned]
-    return [sorted(own, key=lambda row: -float(row.bulk.speedup)) for own in made if own]
+    made = [
+        [row for row in rows if sha in (row.small_batch.model_sha256, *row.small_batch.parents[:1])] for sha in pruned
+    ]
+    return [sorted(own, key=lambda row: -float(row.large_batch.speedup)) for own in made if own]
 
 
-def teacher_row(rows: Sequence[Row], of: Row | None = None) -> Row | None:
+def teacher_row(rows: Sequence[Result], of: Result | None = None) -> Result | None:
     """Return the teacher in torch, where it is among the rows; of several that of the same run as ``of``."""
-    found = [row for row in rows if row.head.is_reference]
-    return next((row for row in found if of and row.head.created == of.head.created), found[0] if found else None)
+    found = [row for row in rows if row.small_batch.is_reference]
+    return next(
+        (row for row in found if of and row.small_batch.created == of.small_batch.created), found[0] if found else None
+    )
 
 
-def control_pair(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
+def control_pair(row: Result, rows: Sequence[Result]) -> tuple[Result, Result] | None:
     """Return a student and its control, whose difference is what distillation is worth to a model; None without one.
 
     A model names its control; in older results a control is named after its student, else shares its recipe. Of an
     int8 model it is the student before int8 that is compared, so that int8 is not in the difference; in the model's own
     runtime if both are there.
     """
-    name = row.head.model
-    controls = [other for other in rows if other.head.metric is not None and is_control_of(other.head, [row.head])]
-    controls.sort(key=lambda o: (o.head.control_of != name, o.head.runtime != row.head.runtime))
+    name = row.small_batch.model
+    controls = [
+        other
+        for other in rows
+        if other.small_batch.metric is not None and is_control_of(other.small_batch, [row.small_batch])
+    ]
+    controls.sort(key=lambda o: (o.small_batch.control_of != name, o.small_batch.runtime != row.small_batch.runtime))
     if not controls:
         return None
     control = controls[0]
-    students = [other for other in rows if other.head.model in _before_int8(row.head, control.head, rows)]
-    students.sort(key=lambda other: other.head.runtime != control.head.runtime)
-    if not students and row.head.stage == "quantize":
+    students = [
+        other for other in rows if other.small_batch.model in _before_int8(row.small_batch, control.small_batch, rows)
+    ]
+    students.sort(key=lambda other: other.small_batch.runtime != control.small_batch.runtime)
+    if not students and row.small_batch.stage == "quantize":
         return None  # the student before int8 was not measured, and int8 would be in the difference
     return (students or [row])[0], control
 
 
-def _before_int8(line: Measurement, control: Measurement, rows: Sequence[Row]) -> set[str]:
+def _before_int8(line: Measurement, control: Measurement, rows: Sequence[Result]) -> set[str]:
     """Return the names of the student that a control of a line is compared with."""
     if not line.control:
         return {control.control_of}
     if line.stage != "quantize":
         return {line.model}
     return {
-        other.head.model for other in rows if other.head.kind == "model" and other.head.model_sha256 in line.parents
+        other.small_batch.model
+        for other in rows
+        if other.small_batch.kind == "model" and other.small_batch.model_sha256 in line.parents
     }
 
 
-def judged_baselines(rows: Sequence[Row], budget_points: float, outcome: str) -> list[Row]:
+def judged_baselines(rows: Sequence[Result], budget_points: float, outcome: str) -> list[Result]:
     """Return the baselines whose loss is judged so, the most accurate first."""
-    baselines = [row for row in rows if row.head.kind == "baseline" and row.head.metric is not None]
-    found = [row for row in baselines if (told := judge(row.head, budget_points)) and told.outcome == outcome]
-    return sorted(found, key=lambda row: -(row.head.metric or 0.0))
+    baselines = [row for row in rows if row.small_batch.kind == "baseline" and row.small_batch.metric is not None]
+    found = [row for row in baselines if (told := judge(row.small_batch, budget_points)) and told.outcome == outcome]
+    return sorted(found, key=lambda row: -(row.small_batch.metric or 0.0))
 
 
 def _is_worse(line: Measurement, budget_points: float) -> bool:

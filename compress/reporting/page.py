@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compress.benchmarking.results.files import rows_of
+from compress.benchmarking.results.files import results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts.pruning_curve import Curve, draw_curve
 from compress.reporting.provenance import Known, Origin, ShownLock, known_models, left_out, origins
@@ -68,7 +68,7 @@ def view(
         hosts=len({line.host_id for line in lines}),
         sections=[section(part, chosen.texts) for part in measured],
         curves=[draw_curve(*curve) for curve in curves],
-        costs=costs_of(rows_of(lines), best, chosen.prices, chosen.currency),
+        costs=costs_of(results_of(lines), best, chosen.prices, chosen.currency),
         repeats=repeats(lines),
         origins=origins(lines),
         models=known_models(lines),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Row, rows_of
+from compress.benchmarking.results.files import Result, results_of
 from compress.benchmarking.results.formatting import in_percent, megabytes, metric_title, plural, points, span, times
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
@@ -64,9 +64,9 @@ class Section:
 class Measured:
     """The rows of a section: ``rows`` of the table, ``swept`` with more threads, ``fixed`` of fixed lengths."""
 
-    rows: list[Row]
-    swept: list[Row]
-    fixed: list[Row]
+    rows: list[Result]
+    swept: list[Result]
+    fixed: list[Result]
     lines: list[Measurement]
     leaders: Leaders
 
@@ -92,26 +92,28 @@ def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Mea
 
 
 def _measured(lines: list[Measurement], budget_points: float) -> Measured:
-    everything = rows_of(lines)
-    lengths = {row.head.length for row in everything}
+    everything = results_of(lines)
+    lengths = {row.small_batch.length for row in everything}
     main = None if None in lengths else min(filter(None, lengths))
-    swept = [row for row in everything if row.head.length == main]
-    threads = min(row.head.threads for row in swept)
-    rows = [row for row in swept if row.head.threads == threads]
-    fixed = [row for row in everything if row.head.length is not None and row.head.threads == threads]
-    rows.sort(key=lambda row: (not row.head.is_reference, ORDER[row.head.kind] > 0, -row.head.speedup))
+    swept = [row for row in everything if row.small_batch.length == main]
+    threads = min(row.small_batch.threads for row in swept)
+    rows = [row for row in swept if row.small_batch.threads == threads]
+    fixed = [row for row in everything if row.small_batch.length is not None and row.small_batch.threads == threads]
+    rows.sort(
+        key=lambda row: (not row.small_batch.is_reference, ORDER[row.small_batch.kind] > 0, -row.small_batch.speedup)
+    )
     return Measured(rows, swept, fixed, lines, Leaders.of(rows, budget_points))
 
 
 def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     """Return everything that is shown of what was measured."""
     rows, leaders = measured.rows, measured.leaders
-    first, best, budget_points = rows[0].head, leaders.best, leaders.budget_points
-    judged = judge(best.head, budget_points) if best else None
+    first, best, budget_points = rows[0].small_batch, leaders.best, leaders.budget_points
+    judged = judge(best.small_batch, budget_points) if best else None
     published = published_figures(rows)
-    speeds = [row.head.speedup for row in rows if not row.head.noisy]
-    kinds = [kind for kind in ORDER if any(row.head.kind == kind for row in rows)]
-    lengths = sorted({row.head.length for row in measured.fixed if row.head.length} - {first.length or 0})
+    speeds = [row.small_batch.speedup for row in rows if not row.small_batch.noisy]
+    kinds = [kind for kind in ORDER if any(row.small_batch.kind == kind for row in rows)]
+    lengths = sorted({row.small_batch.length for row in measured.fixed if row.small_batch.length} - {first.length or 0})
     return Section(
         title=_title(first),
         data=first.data,
@@ -134,7 +136,8 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         lengths_sweep=length_sweep(measured.fixed, best),
         at_lengths=[
             AtLength(
-                length, results_table.results([r for r in measured.fixed if r.head.length == length], budget_points)
+                length,
+                results_table.results([r for r in measured.fixed if r.small_batch.length == length], budget_points),
             )
             for length in lengths
         ],
@@ -155,7 +158,7 @@ def _waterfalls(measured: Measured) -> list[Waterfall]:
             continue
         by_size: dict[int, Waterfall] = {}
         for row in made:
-            if by_size.keys() >= {row.head.batch_size, row.bulk.batch_size}:
+            if by_size.keys() >= {row.small_batch.batch_size, row.large_batch.batch_size}:
                 break
             by_size = {fall.batch_size: fall for fall in waterfalls(row, measured.lines)} | by_size
         found += [by_size[size] for size in sorted(by_size)]
@@ -171,11 +174,11 @@ def _title(line: Measurement) -> str:
     return f"{line.data} ({plural(line.data_rows, 'row')}) on {place}{length}"
 
 
-def _picture(rows: Sequence[Row], published: Sequence[PublishedPoint]) -> Picture | None:
+def _picture(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> Picture | None:
     drawn = marks(rows, published)
     if not any(mark.metric is not None and mark.speedup is not None for mark in drawn):
         return None
-    first = rows[0].head
+    first = rows[0].small_batch
     name = first.metric_name or "metric"
     title = f"{name} against speed-up at batch {first.batch_size}"
     scale = 100.0 if in_percent(name) else 1.0
@@ -184,9 +187,9 @@ def _picture(rows: Sequence[Row], published: Sequence[PublishedPoint]) -> Pictur
     )
 
 
-def _tiles(best: Row, leaders: Leaders) -> list[tuple[str, str]]:
+def _tiles(best: Result, leaders: Leaders) -> list[tuple[str, str]]:
     """Return the figures of the best model that are read from afar."""
-    line = best.head
+    line = best.small_batch
     found = []
     if not line.noisy:
         interval = span(times(line.speedup_low), times(line.speedup_high))
@@ -196,17 +199,17 @@ def _tiles(best: Row, leaders: Leaders) -> list[tuple[str, str]]:
     if line.size_ratio and line.size_ratio > 1.05:
         found.append((times(line.size_ratio), f"smaller on disk, {megabytes(line.size_bytes)}"))
     if leaders.control is not None:
-        student, control = (row.head for row in leaders.control)
+        student, control = (row.small_batch for row in leaders.control)
         gain = points(student.points_above(control))
-        bounds = gain_interval(student, control, leaders.teacher.head) if leaders.teacher else None
+        bounds = gain_interval(student, control, leaders.teacher.small_batch) if leaders.teacher else None
         interval = f", {span(*map(points, bounds))}" if bounds else ", without an interval"
         found.append((gain, f"points over the same student undistilled{interval}"))
     return found
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
-    line = rows[0].head
-    kinds = {row.head.kind for row in rows}
+def _notes(rows: Sequence[Result]) -> list[str]:
+    line = rows[0].small_batch
+    kinds = {row.small_batch.kind for row in rows}
     found = [
         f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32 on the same rows in the same "
         f"rounds ({line.rounds} interleaved rounds, median of per-round ratios, 95% bootstrap interval); "
@@ -215,7 +218,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
     ]
-    models = sum(row.head.kind == "model" for row in rows)
+    models = sum(row.small_batch.kind == "model" for row in rows)
     if models > 1:
         found.append(
             f"The model named first was chosen among {models} rows on these examples, so that its figures "
@@ -237,9 +240,9 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         found.append(
             "A reference model has random weights: it is there to compare speeds with published ones; it has no metric."
         )
-    if any(row.head.tokenizer_inside for row in rows):
-        inside = ", ".join(sorted({row.head.model for row in rows if row.head.tokenizer_inside}))
+    if any(row.small_batch.tokenizer_inside for row in rows):
+        inside = ", ".join(sorted({row.small_batch.model for row in rows if row.small_batch.tokenizer_inside}))
         found.append(f"Of {inside} the tokenisation cannot be told from the rest; it is in every speed of theirs.")
-    if len({row.head.created for row in rows}) > 1:
+    if len({row.small_batch.created for row in rows}) > 1:
         found.append("The rows come from more than one run on this host; each speed-up is within its own run.")
     return found

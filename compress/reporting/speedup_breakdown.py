@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.results.files import Row
+from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import plural, precision, span, times
 from compress.benchmarking.results.schema import Measurement
 from compress.inference.speed_statistics import Ratio, speedup
@@ -76,13 +76,13 @@ class Waterfall:
         return f"{told} ({interval}), a difference of {abs(off):.1f}%."
 
 
-def waterfalls(best: Row, lines: Iterable[Measurement]) -> list[Waterfall]:
+def waterfalls(best: Result, lines: Iterable[Measurement]) -> list[Waterfall]:
     """Return how the best row's speed came about, at its smallest and its largest batch size.
 
     ``lines`` are all that were measured; only those of the best row's own run, device, length and batch size are used.
     """
-    lines, sizes = list(lines), dict.fromkeys((best.head.batch_size, best.bulk.batch_size))
-    found = [_waterfall(_Run(best.head, lines, size)) for size in sizes]
+    lines, sizes = list(lines), dict.fromkeys((best.small_batch.batch_size, best.large_batch.batch_size))
+    found = [_waterfall(_Run(best.small_batch, lines, size)) for size in sizes]
     return [one for one in found if one is not None]
 
 

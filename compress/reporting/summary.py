@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.results.files import Row, rows_of
+from compress.benchmarking.results.files import Result, results_of
 from compress.benchmarking.results.formatting import (
     NONE,
     count,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def verdict(rows: Sequence[Row], leaders: Leaders) -> list[str]:
+def verdict(rows: Sequence[Result], leaders: Leaders) -> list[str]:
     """Return the sentences a reader needs if they read nothing else; the first one is the result.
 
     A baseline that is within the budget comes before every model: whoever reads no further should know of it.
@@ -52,7 +52,7 @@ def verdict(rows: Sequence[Row], leaders: Leaders) -> list[str]:
     ]
     if best is None:
         return [*baselines, "No compressed model was measured here, so there is none to judge."]
-    judged = judge(best.head, budget_points)
+    judged = judge(best.small_batch, budget_points)
     assert judged is not None  # the best row has a metric
     sentences = [
         *baselines,
@@ -68,16 +68,16 @@ def verdict(rows: Sequence[Row], leaders: Leaders) -> list[str]:
     return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
 
 
-def _baseline_sentence(baseline: Row, teacher: Row, budget_points: float) -> str:
-    line = baseline.head
+def _baseline_sentence(baseline: Result, teacher: Result, budget_points: float) -> str:
+    line = baseline.small_batch
     return (
         f"{line.model} alone is within {in_points(budget_points)} of the teacher: {shown_metric(line)} against "
-        f"{shown_metric(teacher.head)}, {_interval(line)}."
+        f"{shown_metric(teacher.small_batch)}, {_interval(line)}."
     )
 
 
-def _best_sentence(best: Row, judged: DropVerdict, budget_points: float) -> str:
-    line, budget = best.head, in_points(budget_points)
+def _best_sentence(best: Result, judged: DropVerdict, budget_points: float) -> str:
+    line, budget = best.small_batch, in_points(budget_points)
     speed = f"was measured on too noisy a host to say how fast it is{noise_note(line)}"
     if not line.noisy:
         speed = f"runs at {times(line.speedup)} the speed of the teacher in torch{_in_same_runtime(line)}"
@@ -98,19 +98,19 @@ def _in_same_runtime(line: Measurement) -> str:
     return f" ({times(line.speedup_same_runtime)} that of the teacher in {line.runtime})"
 
 
-def _accuracy_sentence(best: Row, teacher: Row, judged: DropVerdict) -> str:
-    line = best.head
+def _accuracy_sentence(best: Result, teacher: Result, judged: DropVerdict) -> str:
+    line = best.small_batch
     assert line.difference is not None  # it was judged by it
     value, low, high = line.difference
     return (
-        f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher.head)} on "
+        f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher.small_batch)} on "
         f"{line.metric_rows:,} examples: {points(value)} points, and the data allow "
         f"{span(points(low), points(high))} (95% paired interval)" + (f"; {judged.more}." if judged.more else ".")
     )
 
 
-def _faster_sentence(row: Row, budget_points: float) -> str:
-    line, judged = row.head, judge(row.head, budget_points)
+def _faster_sentence(row: Result, budget_points: float) -> str:
+    line, judged = row.small_batch, judge(row.small_batch, budget_points)
     assert judged is not None  # it was chosen by its verdict
     return (
         f"{row.title} is faster still, {times(line.speedup)}, at {_interval(line)}: whether that is within "
@@ -118,55 +118,59 @@ def _faster_sentence(row: Row, budget_points: float) -> str:
     )
 
 
-def _control_sentence(pair: tuple[Row, Row] | None, teacher: Row) -> list[str]:
+def _control_sentence(pair: tuple[Result, Result] | None, teacher: Result) -> list[str]:
     if pair is None:
         return []
-    student, control = (one.head for one in pair)
+    student, control = (one.small_batch for one in pair)
     sentence = (
         f"{student.model} trained on gold labels only reaches {shown_metric(control)} instead of "
         f"{shown_metric(student)}: distillation is worth {points(student.points_above(control))} points"
     )
-    bounds = gain_interval(student, control, teacher.head)
+    bounds = gain_interval(student, control, teacher.small_batch)
     if bounds is None:
         return [f"{sentence}; without predictions in the results there is no interval to say how sure that is."]
     doubt = ", so these rows do not show that it helped" if bounds[0] <= 0 <= bounds[1] else ""
     return [f"{sentence} ({span(points(bounds[0]), points(bounds[1]))}){doubt}."]
 
 
-def _other_baselines(rows: Sequence[Row], budget_points: float) -> list[str]:
+def _other_baselines(rows: Sequence[Result], budget_points: float) -> list[str]:
     """Say of the best baseline that is not within the budget how far it is."""
-    baselines = [row for row in rows if row.head.kind == "baseline" and row.head.difference_points is not None]
+    baselines = [
+        row for row in rows if row.small_batch.kind == "baseline" and row.small_batch.difference_points is not None
+    ]
     undecided = judged_baselines(rows, budget_points, UNDECIDED)
-    best = next(iter(undecided), max(baselines, key=lambda row: row.head.metric or 0.0, default=None))
+    best = next(iter(undecided), max(baselines, key=lambda row: row.small_batch.metric or 0.0, default=None))
     if best is None:
         return []
-    judged = judge(best.head, budget_points)
+    judged = judge(best.small_batch, budget_points)
     if undecided and judged is not None:
-        return [f"{best.head.model} alone may be enough, at {_interval(best.head)}: undecided; {judged.more}."]
+        return [
+            f"{best.small_batch.model} alone may be enough, at {_interval(best.small_batch)}: undecided; {judged.more}."
+        ]
     budget = in_points(budget_points)
-    return [f"No baseline is within {budget}: the best, {best.head.model}, is at {_interval(best.head)}."]
+    return [f"No baseline is within {budget}: the best, {best.small_batch.model}, is at {_interval(best.small_batch)}."]
 
 
-def _faster_competitor(best: Row, rows: Sequence[Row], budget_points: float) -> list[str]:
+def _faster_competitor(best: Result, rows: Sequence[Result], budget_points: float) -> list[str]:
     """Name a competitor that is surely faster than the best model and not surely worse than the budget.
 
     Where tokenisation cannot be told from the competitor's time it is counted on both sides.
     """
-    if best.head.noisy:
+    if best.small_batch.noisy:
         return []
     faster = [
         row
         for row in rows
-        if row.head.kind == "competitor"
-        and not row.head.noisy
-        and _is_surely_faster(row.head, best.head)
-        and (judged := judge(row.head, budget_points))
+        if row.small_batch.kind == "competitor"
+        and not row.small_batch.noisy
+        and _is_surely_faster(row.small_batch, best.small_batch)
+        and (judged := judge(row.small_batch, budget_points))
         and judged.outcome in (WITHIN, UNDECIDED)
     ]
-    first = max(faster, key=lambda row: float(row.head.speedup), default=None)
+    first = max(faster, key=lambda row: float(row.small_batch.speedup), default=None)
     if first is None:
         return []
-    line, judged = first.head, judge(first.head, budget_points)
+    line, judged = first.small_batch, judge(first.small_batch, budget_points)
     found = f"within {in_points(budget_points)}"
     if judged and judged.outcome == UNDECIDED:
         found = f"whether that is {found} is undecided"
@@ -179,7 +183,7 @@ def _is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
     return bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
 
 
-def noise_sentences(rows: Sequence[Row]) -> list[str]:
+def noise_sentences(rows: Sequence[Result]) -> list[str]:
     """Say which speeds the host was too noisy for, if any."""
     noisy = [row for row in rows if any(line.noisy for line in row.lines)]
     if not noisy:
@@ -214,19 +218,21 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    rows = rows_of(lines)
-    head, bulk = (teacher_row(rows) or rows[0]).head, rows[0].bulk
-    settings = [key for key in ("threads", "length", "padding") if len({getattr(row.head, key) for row in rows}) > 1]
-    table = Table(title=f"{head.metric_name} on {escape(head.data)}, {head.data_rows:,} rows")
+    rows = results_of(lines)
+    small_batch, large_batch = (teacher_row(rows) or rows[0]).small_batch, rows[0].large_batch
+    settings = [
+        key for key in ("threads", "length", "padding") if len({getattr(row.small_batch, key) for row in rows}) > 1
+    ]
+    table = Table(title=f"{small_batch.metric_name} on {escape(small_batch.data)}, {small_batch.data_rows:,} rows")
     table.add_column("model", overflow="fold")
     table.add_column("runtime")
     for name in (
         *settings,
-        metric_title(head.metric_name),
+        metric_title(small_batch.metric_name),
         "points to teacher",
-        f"speed-up, batch {head.batch_size}",
-        f"p50, batch {head.batch_size}",
-        f"rows/s, batch {bulk.batch_size}",
+        f"speed-up, batch {small_batch.batch_size}",
+        f"p50, batch {small_batch.batch_size}",
+        f"rows/s, batch {large_batch.batch_size}",
         "parameters",
         "disk",
         "memory",
@@ -234,7 +240,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     ):
         table.add_column(name, justify="right")
     for row in rows:
-        line, base = row.head, row.head.is_reference
+        line, base = row.small_batch, row.small_batch.is_reference
         speedup = Interval(line.speedup, line.speedup_low, line.speedup_high)
         cells = [
             escape(line.model) + (f" ({line.kind})" if line.kind != "model" else ""),
@@ -244,7 +250,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
             "" if base else _bracketed(points, line.difference),
             "×1" if base else speed_or_noise(line, _bracketed(times, speedup)),
             speed_or_noise(line, milliseconds(line.latency_p50_ms)),
-            speed_or_noise(row.bulk, f"{row.bulk.throughput_rows_per_second:,.0f}"),
+            speed_or_noise(row.large_batch, f"{row.large_batch.throughput_rows_per_second:,.0f}"),
             count(line.parameters),
             megabytes(line.size_bytes),
             megabytes(line.model_memory_bytes),

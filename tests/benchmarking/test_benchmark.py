@@ -17,7 +17,7 @@ from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
 from compress.benchmarking.candidates import open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.result_fields import training_fields
-from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.rounds import groups_of
 from compress.benchmarking.worker import Worker
@@ -116,7 +116,7 @@ def test_one_line_for_each_configuration(measured: tuple[Path, list[Measurement]
         (1, "max_length"),
         (8, "max_length"),
     ]
-    assert len(rows_of(lines)) == 5 and sum(x.is_reference for x in lines) == 2
+    assert len(results_of(lines)) == 5 and sum(x.is_reference for x in lines) == 2
 
 
 def test_a_lock_lies_beside_the_results(measured: tuple[Path, list[Measurement]]) -> None:

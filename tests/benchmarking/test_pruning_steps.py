@@ -13,7 +13,7 @@ from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import Candidate, open_candidates
 from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.pruning_steps import PruningStep, build_pruning_steps, plan_pruning_steps
-from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.rounds import Entry, WorkerRun, Workload, groups_of, workloads_of
 from compress.cli import execute
 from compress.data import Example
@@ -106,7 +106,7 @@ def test_every_shape_but_the_last_is_measured_wherever_the_model_is(measured: tu
 
 def test_the_waterfall_has_a_step_for_every_removal(measured: tuple[Path, list[Any]]) -> None:
     lines = [replace(one, noisy=False) for one in measured[1]]  # a busy host must not decide what is tested
-    (best,) = [row for row in rows_of(lines) if row.title == "half in onnxruntime"]
+    (best,) = [row for row in results_of(lines) if row.title == "half in onnxruntime"]
     for found in waterfalls(best, lines):
         assert [step.name for step in found.steps] == [
             "runtime: torch → onnxruntime",

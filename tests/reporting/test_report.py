@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import read_results, rows_of
+from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.results.formatting import (
     megabytes,
     milliseconds,
@@ -165,7 +165,7 @@ def test_the_newest_run_of_a_configuration_counts() -> None:
     new = line("student", speedup=4.0, created="2026-02-01T00:00:00+00:00")
     stale = line("student", batch_size=32, created="2026-01-01T00:00:00+00:00")
     for order in ([old, stale, new], [new, stale, old]):
-        (row,) = rows_of(order)
+        (row,) = results_of(order)
         assert [x.speedup for x in row.lines] == [4.0]
 
 

@@ -31,14 +31,14 @@ def test_rows_are_those_of_the_fewest_threads_and_of_the_datas_own_length() -> N
         for more in ({"threads": 4}, {"threads": 2}, {"threads": 2, "length": 16})
     ]
     (found,) = gather(lines)
-    assert {(row.head.threads, row.head.length) for row in found.rows} == {(2, None)}
+    assert {(row.small_batch.threads, row.small_batch.length) for row in found.rows} == {(2, None)}
     assert len(found.rows) == 2 and len(found.swept) == 4
-    assert [row.head.length for row in found.fixed] == [16, 16]
+    assert [row.small_batch.length for row in found.fixed] == [16, 16]
 
 
 def test_only_fixed_lengths_begin_with_the_shortest() -> None:
     (found,) = gather([replace(one, length=length) for one in (TEACHER, student()) for length in (128, 16)])
-    assert {row.head.length for row in found.rows} == {16}
+    assert {row.small_batch.length for row in found.rows} == {16}
     shown = section(found, {})
     assert shown.title.endswith("every row 16 tokens long") and [part.length for part in shown.at_lengths] == [128]
 
@@ -58,7 +58,7 @@ def test_data_hosts_and_devices_are_apart() -> None:
 
 def test_threads_are_a_chart_of_the_most_telling_and_a_table_of_all() -> None:
     (cpu, gpu) = gather(study())
-    best = next(row for row in cpu.rows if row.head.model == "bilstm-int8")
+    best = next(row for row in cpu.rows if row.small_batch.model == "bilstm-int8")
     found = thread_sweep(cpu.swept, best)
     assert found is not None and [row[0].text for row in found.rows[:4]] == ["teacher"] * 2 + ["bilstm-int8"] * 2
     assert [row[1].value for row in found.rows[:4]] == [1, 2, 1, 2] and len(found.rows) == 2 * 27
@@ -73,7 +73,7 @@ def test_lengths_are_a_chart_where_there_are_several() -> None:
     found = length_sweep(cpu.fixed, None)
     assert found is not None and [row[1].value for row in found.rows[:3]] == [16, 64, 128]
     assert length_sweep(gpu.fixed, None) is None
-    assert length_sweep([row for row in cpu.fixed if row.head.length == 16], None) is None
+    assert length_sweep([row for row in cpu.fixed if row.small_batch.length == 16], None) is None
 
 
 def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:

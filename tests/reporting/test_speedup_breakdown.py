@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import Row, rows_of
+from compress.benchmarking.results.files import Result, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.check import GateBudget, check
@@ -46,7 +46,7 @@ THREADS = made("s-int8", "onnxruntime", 0.25, stage="quantize", parent="s", thre
 
 
 def fall(*lines: Measurement, best: Measurement = INT8) -> Waterfall:
-    (found,) = waterfalls(Row((best,)), lines)
+    (found,) = waterfalls(Result((best,)), lines)
     return found
 
 
@@ -173,9 +173,9 @@ def test_a_noisy_removal_is_left_out_with_its_neighbour() -> None:
 def test_structures_are_in_nothing_but_the_waterfall(tmp_path: Path) -> None:
     between = [replace(one, speedup=99.0, speedup_low=98.0, speedup_high=100.0) for one in BETWEEN]
     lines = [BASE, PRUNED, *between]
-    assert [row.head.model for row in rows_of(lines)] == ["t", "p"]
+    assert [row.small_batch.model for row in results_of(lines)] == ["t", "p"]
     (part,) = gather(lines)
-    names = [row.head.model for rows in (part.rows, part.swept, part.fixed) for row in rows]
+    names = [row.small_batch.model for rows in (part.rows, part.swept, part.fixed) for row in rows]
     assert set(names) == {"t", "p"}
     page = view(lines)
     (shown,) = page.sections
@@ -223,13 +223,13 @@ def test_a_noisy_step_is_left_out_with_its_reason() -> None:
     found = fall(BASE, FAST, replace(STUDENT, noisy=True), INT8)
     assert [name for name, _ in factors(found)] == ["runtime: torch → onnxruntime"]
     assert "distillation (the host was too noisy)" in found.missing
-    assert waterfalls(Row((INT8,)), [replace(BASE, noisy=True), FAST, STUDENT, INT8]) == []
+    assert waterfalls(Result((INT8,)), [replace(BASE, noisy=True), FAST, STUDENT, INT8]) == []
 
 
 def test_one_for_each_end_of_the_batch_sizes() -> None:
     lines = [BASE, FAST, STUDENT, INT8]
     lines += [replace(one, batch_size=32, latency_ms=[[9.0] * 3] * ROUNDS) for one in lines]
-    (best,) = [row for row in rows_of(lines) if row.head.model == "s-int8"]
+    (best,) = [row for row in results_of(lines) if row.small_batch.model == "s-int8"]
     assert [found.batch_size for found in waterfalls(best, lines)] == [1, 32]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import rows_of
+from compress.benchmarking.results.files import results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.leaders import Leaders, best_row, control_pair, faster_row, judge
 from compress.reporting.summary import verdict
@@ -24,18 +24,18 @@ def model(name: str, speedup: float, low: float = -0.9, high: float = -0.1, **fi
 
 
 def said(*lines: Measurement, budget: float = 1.0) -> list[str]:
-    rows = rows_of([TEACHER, *lines])
+    rows = results_of([TEACHER, *lines])
     return verdict(rows, Leaders.of(rows, budget))
 
 
 def test_a_model_that_is_surely_within_comes_before_a_faster_one_that_may_be() -> None:
-    rows = rows_of([TEACHER, model("sure", 5), model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7)])
+    rows = results_of([TEACHER, model("sure", 5), model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7)])
     best = best_row(rows)
-    assert best is not None and best.head.model == "sure"
+    assert best is not None and best.small_batch.model == "sure"
     faster = faster_row(best, rows)
-    assert faster is not None and faster.head.model == "open"
-    assert faster_row(best, rows_of([TEACHER, model("open", 5.1, -1.6, 2.0)])) is None  # not surely faster
-    first, _, second = said(*(row.head for row in rows[1:]))[:3]
+    assert faster is not None and faster.small_batch.model == "open"
+    assert faster_row(best, results_of([TEACHER, model("open", 5.1, -1.6, 2.0)])) is None  # not surely faster
+    first, _, second = said(*(row.small_batch for row in rows[1:]))[:3]
     assert first.startswith("sure in torch is within 1 point of the teacher: it runs at ×5.00 the speed of")
     assert second.startswith("open in torch is faster still, ×40.0") and "more examples would decide" in second
 
@@ -65,13 +65,13 @@ def test_a_model_that_may_be_within_comes_before_a_better_one_that_is_not() -> N
 
 def test_a_model_is_held_against_the_teacher_of_its_own_run() -> None:
     other = line("other teacher", kind="teacher", metric=0.5, created="2026-01-01T00:00:00+00:00")
-    sentences = verdict(found := rows_of([other, TEACHER, model("m", 5)]), Leaders.of(found))
+    sentences = verdict(found := results_of([other, TEACHER, model("m", 5)]), Leaders.of(found))
     assert "against 90.00%" in sentences[1]
 
 
 def test_only_the_teacher_or_none_at_all() -> None:
     assert said() == ["No compressed model was measured here, so there is none to judge."]
-    assert "teacher in torch was not measured" in verdict(found := rows_of([model("a", 5)]), Leaders.of(found))[0]
+    assert "teacher in torch was not measured" in verdict(found := results_of([model("a", 5)]), Leaders.of(found))[0]
 
 
 def test_a_floor_within_the_budget_comes_first() -> None:
@@ -127,11 +127,11 @@ def test_what_distillation_is_worth_leaves_int8_out() -> None:
     student = model("bilstm", 20, recipe="bilstm", metric=0.91)
     int8 = model("bilstm-int8", 40, recipe="bilstm", metric=0.90)
     control = model("bilstm-control", 20, kind="control", recipe="bilstm", control_of="bilstm", metric=0.85)
-    rows = rows_of([TEACHER, student, int8, control])
+    rows = results_of([TEACHER, student, int8, control])
     pair = control_pair(rows[2], rows)
-    assert pair is not None and [row.head.model for row in pair] == ["bilstm", "bilstm-control"]
+    assert pair is not None and [row.small_batch.model for row in pair] == ["bilstm", "bilstm-control"]
     assert any("worth +6.00 points; without predictions" in s for s in said(student, int8, control))
-    rows = rows_of([TEACHER, replace(int8, stage="quantize"), control])
+    rows = results_of([TEACHER, replace(int8, stage="quantize"), control])
     assert control_pair(rows[1], rows) is None
 
 
@@ -141,12 +141,12 @@ def test_a_control_that_several_students_share_is_each_ones() -> None:
     two = model("two", 30, recipe="two", metric=0.89, model_sha256="2" * 64, **fields)
     int8 = model("two-int8", 50, recipe="two", metric=0.88, parents=["2" * 64], **fields | {"stage": "quantize"})
     control = model("one-control", 20, kind="control", recipe="one", control_of="one", metric=0.85)
-    rows = rows_of([TEACHER, one, two, int8, control])
+    rows = results_of([TEACHER, one, two, int8, control])
     for name, student in (("one", "one"), ("two", "two"), ("two-int8", "two")):
-        (row,) = (row for row in rows if row.head.model == name)
+        (row,) = (row for row in rows if row.small_batch.model == name)
         pair = control_pair(row, rows)
-        assert pair is not None and [one.head.model for one in pair] == [student, "one-control"]
-    rows = rows_of([TEACHER, one, int8, control])
+        assert pair is not None and [one.small_batch.model for one in pair] == [student, "one-control"]
+    rows = results_of([TEACHER, one, int8, control])
     assert control_pair(rows[2], rows) is None  # the student before int8 was not measured
 
 
@@ -155,7 +155,7 @@ def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
     teacher = replace(TEACHER, gold=gold, predictions=gold)
     student = model("s", 20, predictions=[1, *gold[1:]], metric=0.99)
     control = model("c", 20, kind="control", control_of="s", predictions=[1, 0, *gold[2:]], metric=0.98)
-    sentences = verdict(found := rows_of([teacher, student, control]), Leaders.of(found))
+    sentences = verdict(found := results_of([teacher, student, control]), Leaders.of(found))
     assert any("worth +1.00 points" in s and "do not show that it helped" in s for s in sentences)
 
 

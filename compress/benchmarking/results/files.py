@@ -6,14 +6,17 @@ stands on its own. Examples are known by their row number only; no line holds a 
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from compress.benchmarking.results.schema import SCHEMA, Measurement, faults
 from compress.errors import CompressError
 from compress.models.output_dir import write_atomically
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 # Kinds as earlier versions wrote them.
 EARLIER_KINDS = {"floor": "baseline", "peer": "competitor", "body": "reference-model", "structure": "pruning-step"}
@@ -34,41 +37,49 @@ KEY = (
 
 
 @dataclass(frozen=True)
-class Row:
-    """The lines of one configuration, by rising batch size: latency is the first one's, throughput the last one's."""
+class Result:
+    """The lines of one configuration by rising batch size.
+
+    Latency is reported at the smallest batch size, throughput at the largest.
+    """
 
     lines: tuple[Measurement, ...]
 
     @property
-    def head(self) -> Measurement:
+    def small_batch(self) -> Measurement:
         return self.lines[0]
 
     @property
-    def bulk(self) -> Measurement:
+    def large_batch(self) -> Measurement:
         return self.lines[-1]
 
     @property
     def title(self) -> str:
-        return self.head.title
+        return self.small_batch.title
 
 
-def rows_of(lines: Iterable[Measurement]) -> list[Row]:
-    """Gather lines into rows in the order they come; of a configuration measured twice the newest run counts.
+def results_of(lines: Iterable[Measurement]) -> list[Result]:
+    """Gather lines into results in the order they come; of a configuration measured twice the newest run counts.
 
-    Pruning steps are no rows: they are there for the steps of a waterfall, and no candidates for anything.
+    Pruning steps are no results: they only serve the breakdown of a speed-up.
     """
-    newest: dict[tuple[Any, ...], dict[int, Measurement]] = {}
-    for line in lines:
-        if line.kind == "pruning-step":
-            continue
-        sizes = newest.setdefault(tuple(getattr(line, key) for key in KEY), {})
-        made = {other.created for other in sizes.values()}
-        if made and line.created < max(made):
-            continue
-        if made and line.created > max(made):
-            sizes.clear()
-        sizes[line.batch_size] = line
-    return [Row(tuple(sizes[size] for size in sorted(sizes))) for sizes in newest.values()]
+    found = []
+    for group in grouped(
+        (line for line in lines if line.kind != "pruning-step"),
+        lambda line: tuple(getattr(line, key) for key in KEY),
+    ).values():
+        newest = max(line.created for line in group)
+        by_size = {line.batch_size: line for line in group if line.created == newest}
+        found.append(Result(tuple(by_size[size] for size in sorted(by_size))))
+    return found
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return the items by their keys, both in the order they come."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def is_control_of(control: Measurement, models: Iterable[Measurement]) -> bool:

@@ -24,9 +24,8 @@ class Interval(NamedTuple):
     high: float
 
 
-def as_interval(value: float | None, low: float | None, high: float | None) -> Interval | None:
-    """Return a figure with its interval; None where any of the three is missing."""
-    return None if value is None or low is None or high is None else Interval(value, low, high)
+# Figures whose bounds are not called ``NAME_low`` and ``NAME_high``.
+_BOUNDS = {"difference_points": "difference_{}", "latency_p95_ms": "latency_p95_{}_ms"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +181,16 @@ class Measurement:
     def title(self) -> str:
         return f"{self.model} in {self.runtime}"
 
+    def interval(self, name: str) -> Interval | None:
+        """Return a figure, such as ``speedup`` or ``difference_points``, with its 95% interval; None without one."""
+        bounds = _BOUNDS.get(name, name + "_{}")
+        value, low, high = (getattr(self, one) for one in (name, bounds.format("low"), bounds.format("high")))
+        return None if value is None or low is None or high is None else Interval(value, low, high)
+
     @property
     def difference(self) -> Interval | None:
         """The metric minus the teacher's in points; None where it has no metric."""
-        return as_interval(self.difference_points, self.difference_low, self.difference_high)
+        return self.interval("difference_points")
 
     def points_above(self, other: Measurement) -> float:
         """Return how much higher its metric is than another line's, in points; both have one."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compress import recipes
-from compress.benchmarking.results.files import Row
+from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown_metric, span, times
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
@@ -31,25 +31,27 @@ class PublishedPoint:
     source: str
 
 
-def marks(rows: Sequence[Row], published: Sequence[PublishedPoint]) -> list[Point]:
+def marks(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> list[Point]:
     """Return a mark for every row whose speed can be told, and for every published figure."""
-    drawn = [row for row in rows if not row.head.noisy]
-    runtimes = {name: sum(row.head.model == name for row in drawn) for name in {row.head.model for row in drawn}}
-    teacher = next((row.head for row in rows if row.head.kind == "teacher"), None)
-    found = [_mark(row, alone=runtimes[row.head.model] == 1) for row in drawn]
+    drawn = [row for row in rows if not row.small_batch.noisy]
+    runtimes = {
+        name: sum(row.small_batch.model == name for row in drawn) for name in {row.small_batch.model for row in drawn}
+    }
+    teacher = next((row.small_batch for row in rows if row.small_batch.kind == "teacher"), None)
+    found = [_mark(row, alone=runtimes[row.small_batch.model] == 1) for row in drawn]
     if teacher is not None and teacher.metric is not None:
         scale = 100.0 if in_percent(teacher.metric_name) else 1.0
         found += [_published_mark(one, scale * teacher.metric) for one in published]
     return found
 
 
-def published_figures(rows: Sequence[Row]) -> list[PublishedPoint]:
+def published_figures(rows: Sequence[Result]) -> list[PublishedPoint]:
     """Return the published figures of the models' recipes for this data and metric; none of a recipe not known here.
 
     A figure for other data would say nothing beside ours. Its split may differ, and is told with it.
     """
     best: dict[str, Measurement] = {}
-    for line in (row.head for row in rows):
+    for line in (row.small_batch for row in rows):
         if line.kind == "model" and line.recipe and line.metric_kept_percent is not None:
             if line.recipe not in best or line.points_above(best[line.recipe]) > 0:
                 best[line.recipe] = line
@@ -89,8 +91,8 @@ def _figures(recipe: str) -> Sequence[recipes.Published]:
     return found
 
 
-def _mark(row: Row, *, alone: bool) -> Point:
-    line = row.head
+def _mark(row: Result, *, alone: bool) -> Point:
+    line = row.small_batch
     name = "teacher" if line.kind == "teacher" else line.model
     if line.padding == "max_length":
         name, alone = f"{name}, padded", True

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compress.benchmarking.results.files import Row
+from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import (
     NONE,
     count,
@@ -50,9 +50,9 @@ def setting_text(line: Measurement) -> str:
     return ", ".join(parts)
 
 
-def name(row: Row) -> Cell:
+def name(row: Result) -> Cell:
     """Return the model, and below it what ran it."""
-    return Cell(row.head.model, setting_text(row.head), row.head.model)
+    return Cell(row.small_batch.model, setting_text(row.small_batch), row.small_batch.model)
 
 
 def metric(line: Measurement, scale: float) -> Cell:
@@ -66,9 +66,9 @@ def metric(line: Measurement, scale: float) -> Cell:
     return Cell(shown_metric(line), interval, scale * line.metric, scale * low, scale * high)
 
 
-def difference(row: Row) -> Cell:
+def difference(row: Result) -> Cell:
     """Return points lost or won against the teacher with their paired interval."""
-    line = row.head
+    line = row.small_batch
     if line.difference is None or line.is_reference:
         return EMPTY
     value, low, high = line.difference
@@ -81,14 +81,14 @@ def verdict(line: Measurement, budget_points: float) -> Cell:
     return EMPTY if judged is None else Cell(judged.outcome, judged.short, judged.outcome)
 
 
-def mcnemar(row: Row) -> Cell:
+def mcnemar(row: Result) -> Cell:
     """Return the exact p of McNemar's test."""
-    return EMPTY if row.head.is_reference else number(row.head.mcnemar_p, probability)
+    return EMPTY if row.small_batch.is_reference else number(row.small_batch.mcnemar_p, probability)
 
 
-def calibration(row: Row) -> Cell:
+def calibration(row: Result) -> Cell:
     """Return the expected calibration error with its interval, in percent."""
-    line = row.head
+    line = row.small_batch
     if line.calibration_error is None:
         return EMPTY
     low, high = line.calibration_error_low, line.calibration_error_high
@@ -117,15 +117,15 @@ def latency(line: Measurement, key: str) -> Cell:
     return Cell("too noisy") if line.noisy else Cell(milliseconds(getattr(line, key)), "", getattr(line, key))
 
 
-def p50(row: Row) -> Cell:
+def p50(row: Result) -> Cell:
     """Return the median latency, and below it the 95th percentile."""
-    cell = latency(row.head, "latency_p50_ms")
-    return cell if cell.value is None else replace(cell, small=f"p95 {milliseconds(row.head.latency_p95_ms)}")
+    cell = latency(row.small_batch, "latency_p50_ms")
+    return cell if cell.value is None else replace(cell, small=f"p95 {milliseconds(row.small_batch.latency_p95_ms)}")
 
 
-def p95(row: Row) -> Cell:
+def p95(row: Result) -> Cell:
     """Return the 95th percentile of latency with its interval."""
-    line, cell = row.head, latency(row.head, "latency_p95_ms")
+    line, cell = row.small_batch, latency(row.small_batch, "latency_p95_ms")
     if cell.value is None:
         return cell
     low, high = line.latency_p95_low_ms, line.latency_p95_high_ms
@@ -140,9 +140,9 @@ def rate(line: Measurement, key: str) -> Cell:
     return Cell("too noisy") if line.noisy else Cell(per_second(getattr(line, key)), "", getattr(line, key))
 
 
-def peak(row: Row) -> Cell:
+def peak(row: Result) -> Cell:
     """Return the share of the device's matmul peak."""
-    line = row.bulk
+    line = row.large_batch
     if line.matmul_peak_share is None:
         return EMPTY
     if line.noisy:
@@ -151,17 +151,17 @@ def peak(row: Row) -> Cell:
     return Cell(f"{100 * line.matmul_peak_share:.1f}%", peak, 100 * line.matmul_peak_share)
 
 
-def parameters(row: Row) -> Cell:
+def parameters(row: Result) -> Cell:
     """Return the number of weights, and how many times fewer."""
-    line = row.head
+    line = row.small_batch
     if not line.parameters:
         return EMPTY
     return Cell(count(line.parameters), _smaller(line.parameters_ratio), line.parameters)
 
 
-def disk(row: Row) -> Cell:
+def disk(row: Result) -> Cell:
     """Return the size on disk, and how many times smaller."""
-    line = row.head
+    line = row.small_batch
     return Cell(megabytes(line.size_bytes), _smaller(line.size_ratio), line.size_bytes)
 
 
@@ -170,9 +170,9 @@ def _smaller(ratio: float | None) -> str:
     return "" if ratio is None or ratio < 1.05 else f"÷{ratio:,.{0 if ratio >= 100 else 1}f}"
 
 
-def energy(row: Row) -> Cell:
+def energy(row: Result) -> Cell:
     """Return the energy of a row."""
-    value = row.bulk.energy_joules_per_row
+    value = row.large_batch.energy_joules_per_row
     return EMPTY if value is None else Cell(f"{value:.3g} J", "", value)
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compress.benchmarking.results.files import Row
+from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import NONE, money, shown_rate
 from compress.errors import CompressError
 from compress.reporting.tables.cells import setting_text
@@ -103,7 +103,7 @@ def parse_prices(texts: Iterable[str]) -> dict[tuple[str, int | None], float]:
     return found
 
 
-def costs_of(rows: Sequence[Row], best: Sequence[Row], prices: Prices, currency: str) -> Costs | None:
+def costs_of(rows: Sequence[Result], best: Sequence[Result], prices: Prices, currency: str) -> Costs | None:
     """Return what the teacher in torch and the best models cost wherever they were measured.
 
     Args:
@@ -114,20 +114,25 @@ def costs_of(rows: Sequence[Row], best: Sequence[Row], prices: Prices, currency:
         CompressError: a price is for a device or thread count that was not measured.
     """
     _check(rows, prices)
-    wanted = {(row.head.model_sha256, row.head.model, row.head.runtime) for row in best}
+    wanted = {(row.small_batch.model_sha256, row.small_batch.model, row.small_batch.runtime) for row in best}
     chosen = [
         row
         for row in rows
-        if row.head.is_reference or (row.head.model_sha256, row.head.model, row.head.runtime) in wanted
+        if row.small_batch.is_reference
+        or (row.small_batch.model_sha256, row.small_batch.model, row.small_batch.runtime) in wanted
     ]
-    chosen = [row for row in chosen if row.head.padding == "longest" and row.head.length is None] or chosen
-    chosen.sort(key=lambda r: (DEVICES.index(r.head.device), r.head.threads, not r.head.is_reference))
+    chosen = [
+        row for row in chosen if row.small_batch.padding == "longest" and row.small_batch.length is None
+    ] or chosen
+    chosen.sort(
+        key=lambda r: (DEVICES.index(r.small_batch.device), r.small_batch.threads, not r.small_batch.is_reference)
+    )
     offers: dict[str, Offer] = {}
     found, noisy = [], []
     for row in chosen:
         offer = _offer(row, prices)
         offers.setdefault(offer.key, offer)
-        if row.bulk.noisy:
+        if row.large_batch.noisy:
             noisy.append(f"{row.title} on {offer.title}")
             continue
         found.append(_cost(row, offer))
@@ -142,8 +147,8 @@ def _price(text: str) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
-def _check(rows: Sequence[Row], prices: Prices) -> None:
-    measured = {(row.head.device, row.head.threads) for row in rows}
+def _check(rows: Sequence[Result], prices: Prices) -> None:
+    measured = {(row.small_batch.device, row.small_batch.threads) for row in rows}
     for device, threads in prices:
         if not any(device == d and threads in (None, t) for d, t in measured):
             named = device if threads is None else f"{device}:{threads}"
@@ -151,9 +156,9 @@ def _check(rows: Sequence[Row], prices: Prices) -> None:
             raise CompressError(f"--price {named} is for a machine that was not measured; there is {shown}")
 
 
-def machine_title(row: Row) -> str:
+def machine_title(row: Result) -> str:
     """Return the device of a row in words, with the threads it had."""
-    line = row.head
+    line = row.small_batch
     host = line.host
     threads = f"{line.threads} thread{'s' * (line.threads > 1)}"
     gpus = host.get("gpu") or []
@@ -162,15 +167,15 @@ def machine_title(row: Row) -> str:
     return f"{host.get('cpu', 'unknown processor')}, {threads}"
 
 
-def _offer(row: Row, prices: Prices) -> Offer:
-    line = row.head
+def _offer(row: Result, prices: Prices) -> Offer:
+    line = row.small_batch
     key = f"{line.host_id}-{line.device}-{line.threads}"
     price = prices.get((line.device, line.threads), prices.get((line.device, None)))
     return Offer(key, machine_title(row), price)
 
 
-def _cost(row: Row, offer: Offer) -> CostRow:
-    line = row.bulk
+def _cost(row: Result, offer: Offer) -> CostRow:
+    line = row.large_batch
     per_hour = 3600 * getattr(line, RATE)
     price = offer.price_per_hour
     return CostRow(

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from compress.benchmarking.results import formatting
-from compress.benchmarking.results.files import Row
+from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import NONE, in_percent, milliseconds
 from compress.reporting.tables import cells
 from compress.reporting.tables.cells import Cell
 
 # What fits beside each other in a pull request.
 ESSENTIAL = ("model", "metric", "difference", "verdict", "speedup", "latency_p50_ms", "rows_per_second", "size_bytes")
-Maker = Callable[[Row], Cell]
+Maker = Callable[[Result], Cell]
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class ResultsTable:
         return found
 
 
-def results(rows: Sequence[Row], budget_points: float) -> ResultsTable:
+def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
     """Return the table of rows that may be compared; a column that is empty in all of them is left out."""
-    one, many = f"batch {rows[0].head.batch_size}", f"batch {rows[0].bulk.batch_size}"
+    one, many = f"batch {rows[0].small_batch.batch_size}", f"batch {rows[0].large_batch.batch_size}"
     plan: list[tuple[Column, Maker]] = [(Column("model", "Model"), cells.name)]
     for group, columns in (
         ("Quality", _quality(rows, budget_points)),
@@ -71,13 +71,15 @@ def results(rows: Sequence[Row], budget_points: float) -> ResultsTable:
     return ResultsTable(
         [column for column, _ in made],
         [
-            TableRow(row.head.kind, row.head.model, row.head.runtime, [down[index] for _, down in made])
+            TableRow(
+                row.small_batch.kind, row.small_batch.model, row.small_batch.runtime, [down[index] for _, down in made]
+            )
             for index, row in enumerate(rows)
         ],
     )
 
 
-def markdown_table(rows: Sequence[Row], budget_points: float = 1.0) -> str:
+def markdown_table(rows: Sequence[Result], budget_points: float = 1.0) -> str:
     """Return the most telling columns of rows as a Markdown table."""
     return as_markdown(results(rows, budget_points))
 
@@ -95,27 +97,30 @@ def _title(column: Column) -> str:
     return f"{column.title}, {batch}" if batch else column.title
 
 
-def _quality(rows: Sequence[Row], budget_points: float) -> list[tuple[Column, Maker]]:
-    metric = next((row.head.metric_name for row in rows if row.head.metric_name), "metric")
+def _quality(rows: Sequence[Result], budget_points: float) -> list[tuple[Column, Maker]]:
+    metric = next((row.small_batch.metric_name for row in rows if row.small_batch.metric_name), "metric")
     unit, scale = ("%", 100.0) if in_percent(metric) else ("", 1.0)
     return [
-        (Column("metric", metric.capitalize(), unit), lambda r: cells.metric(r.head, scale)),
-        (Column("kept", "Kept", "%", wide=True), lambda r: cells.percent(r.head.metric_kept_percent)),
+        (Column("metric", metric.capitalize(), unit), lambda r: cells.metric(r.small_batch, scale)),
+        (Column("kept", "Kept", "%", wide=True), lambda r: cells.percent(r.small_batch.metric_kept_percent)),
         (Column("difference", "Points lost or won"), cells.difference),
-        (Column("verdict", f"Within {budget_points:g}?"), lambda r: cells.verdict(r.head, budget_points)),
+        (Column("verdict", f"Within {budget_points:g}?"), lambda r: cells.verdict(r.small_batch, budget_points)),
         (Column("mcnemar_p", "McNemar p", wide=True), cells.mcnemar),
-        (Column("agreement", "Agreement", "%", wide=True), lambda r: cells.share(r.head.agreement)),
+        (Column("agreement", "Agreement", "%", wide=True), lambda r: cells.share(r.small_batch.agreement)),
         (Column("calibration_error", "Calibration error", "%", wide=True), cells.calibration),
     ]
 
 
 def _speed() -> list[tuple[Column, Maker]]:
     return [
-        (Column("speedup", "Speed-up"), lambda r: cells.ratio(r.head, "speedup")),
-        (Column("speedup_same_runtime", "In the same runtime"), lambda r: cells.ratio(r.head, "speedup_same_runtime")),
+        (Column("speedup", "Speed-up"), lambda r: cells.ratio(r.small_batch, "speedup")),
+        (
+            Column("speedup_same_runtime", "In the same runtime"),
+            lambda r: cells.ratio(r.small_batch, "speedup_same_runtime"),
+        ),
         (
             Column("speedup_with_tokenizer", "With tokenizer", wide=True),
-            lambda r: cells.ratio(r.head, "speedup_with_tokenizer"),
+            lambda r: cells.ratio(r.small_batch, "speedup_with_tokenizer"),
         ),
     ]
 
@@ -124,18 +129,21 @@ def _latency() -> list[tuple[Column, Maker]]:
     return [
         (Column("latency_p50_ms", "p50", "ms"), cells.p50),
         (Column("latency_p95_ms", "p95", "ms", wide=True), cells.p95),
-        (Column("latency_p99_ms", "p99", "ms", wide=True), lambda r: cells.latency(r.head, "latency_p99_ms")),
-        (Column("device_p50_ms", "p50, GPU alone", "ms", wide=True), lambda r: cells.latency(r.head, "device_p50_ms")),
+        (Column("latency_p99_ms", "p99", "ms", wide=True), lambda r: cells.latency(r.small_batch, "latency_p99_ms")),
+        (
+            Column("device_p50_ms", "p50, GPU alone", "ms", wide=True),
+            lambda r: cells.latency(r.small_batch, "device_p50_ms"),
+        ),
     ]
 
 
 def _throughput() -> list[tuple[Column, Maker]]:
     both = "throughput_with_tokenizer_rows_per_second"
     return [
-        (Column("speedup_large", "Speed-up", wide=True), lambda r: cells.ratio(r.bulk, "speedup")),
-        (Column("rows_per_second", "Rows/s"), lambda r: cells.rate(r.bulk, "throughput_rows_per_second")),
-        (Column("rows_with_tokenizer", "Rows/s with tokenizer", wide=True), lambda r: cells.rate(r.bulk, both)),
-        (Column("tokens", "Tokens/s", wide=True), lambda r: cells.rate(r.bulk, "throughput_tokens_per_second")),
+        (Column("speedup_large", "Speed-up", wide=True), lambda r: cells.ratio(r.large_batch, "speedup")),
+        (Column("rows_per_second", "Rows/s"), lambda r: cells.rate(r.large_batch, "throughput_rows_per_second")),
+        (Column("rows_with_tokenizer", "Rows/s with tokenizer", wide=True), lambda r: cells.rate(r.large_batch, both)),
+        (Column("tokens", "Tokens/s", wide=True), lambda r: cells.rate(r.large_batch, "throughput_tokens_per_second")),
         (Column("peak_share", "Of matmul peak", "%", wide=True), cells.peak),
         (Column("energy", "Energy a row", "J", wide=True), cells.energy),
     ]
@@ -145,13 +153,16 @@ def _size() -> list[tuple[Column, Maker]]:
     return [
         (Column("parameters", "Parameters"), cells.parameters),
         (Column("size_bytes", "Disk", "bytes"), cells.disk),
-        (Column("memory_bytes", "Memory", "bytes", wide=True), lambda r: cells.size(r.head.model_memory_bytes)),
-        (Column("gpu_bytes", "GPU memory", "bytes", wide=True), lambda r: cells.size(r.bulk.peak_gpu_memory_bytes)),
+        (Column("memory_bytes", "Memory", "bytes", wide=True), lambda r: cells.size(r.small_batch.model_memory_bytes)),
+        (
+            Column("gpu_bytes", "GPU memory", "bytes", wide=True),
+            lambda r: cells.size(r.large_batch.peak_gpu_memory_bytes),
+        ),
     ]
 
 
 def _other() -> list[tuple[Column, Maker]]:
     return [
-        (Column("load_ms", "Load", "ms", wide=True), lambda r: cells.number(r.head.load_ms, milliseconds)),
-        (Column("noise", "Noise", "%", wide=True), lambda r: cells.share(r.head.noise)),
+        (Column("load_ms", "Load", "ms", wide=True), lambda r: cells.number(r.small_batch.load_ms, milliseconds)),
+        (Column("noise", "Noise", "%", wide=True), lambda r: cells.share(r.small_batch.noise)),
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from compress import recipes
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import Row
+from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import (
     NONE,
     in_percent,
@@ -72,19 +72,19 @@ class Student:
     ``trained`` and ``judged`` are over all seeds; ``rows`` are those of all its models in all runtimes.
     """
 
-    rows: list[Row]
+    rows: list[Result]
     trained: Aggregate | None
     judged: Aggregate
 
     def line(self, one: Aggregate) -> Measurement:
         """Return the line of the first seed of what was aggregated."""
-        found = [row.head for row in self.rows if row.head.model == one.models[0]]
+        found = [row.small_batch for row in self.rows if row.small_batch.model == one.models[0]]
         return next(line for line in found if line.runtime == one.runtime)
 
     @property
     def timed(self) -> list[Measurement]:
         """The lines of what is judged, of one seed, whose shape is that of all: the first whose speed is not noise."""
-        lines = [row.head for row in self.rows if row.head.stage == self.judged.stage]
+        lines = [row.small_batch for row in self.rows if row.small_batch.stage == self.judged.stage]
         seeds = list(dict.fromkeys(line.training_seed for line in lines))
         runtimes = [line.runtime for line in lines]
         runtime = REFERENCE_RUNTIME if REFERENCE_RUNTIME in runtimes else runtimes[0]
@@ -93,7 +93,9 @@ class Student:
         return [line for line in lines if line.training_seed == chosen]
 
 
-def survey(rows: Sequence[Row], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()) -> SurveyTable | None:
+def survey(
+    rows: Sequence[Result], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()
+) -> SurveyTable | None:
     """Return the table of what was measured of one data set on one host; None where no recipe has a row in the survey.
 
     Args:
@@ -108,9 +110,11 @@ def survey(rows: Sequence[Row], lines: Sequence[Measurement], more: Sequence[Stu
         return None
     listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
     listed += [(recipe, None) for recipe in known if not recipe.survey]  # what the survey could not know
-    reference_models = {row.head.model: row.head for row in rows if row.head.kind == "reference-model"}
+    reference_models = {
+        row.small_batch.model: row.small_batch for row in rows if row.small_batch.kind == "reference-model"
+    }
     teacher = teacher_row(rows)
-    head = teacher.head if teacher else rows[0].head
+    head = teacher.small_batch if teacher else rows[0].small_batch
     return SurveyTable(
         headings(head),
         [
@@ -173,12 +177,12 @@ def published(one: Survey) -> Cell:
     return Cell(one.in_short, baseline, one.performance_kept)
 
 
-def _students(rows: Sequence[Row], lines: Sequence[Measurement]) -> dict[str, Student]:
+def _students(rows: Sequence[Result], lines: Sequence[Measurement]) -> dict[str, Student]:
     """Gather what was measured by recipe, in the order of the rows."""
     smallest = min(line.batch_size for line in lines)
     found = aggregate(line for line in lines if line.batch_size == smallest or line.predictions)
     students = {}
-    for recipe in dict.fromkeys(row.head.recipe for row in rows if row.head.kind == "model"):
+    for recipe in dict.fromkeys(row.small_batch.recipe for row in rows if row.small_batch.kind == "model"):
         known = _recipe(recipe)
         own = [one for one in found if one.kind == "model" and one.recipe == recipe]
         own.sort(key=lambda one: one.runtime != REFERENCE_RUNTIME)
@@ -187,7 +191,7 @@ def _students(rows: Sequence[Row], lines: Sequence[Measurement]) -> dict[str, St
         if known and known.is_rounded:
             judged = next((one for one in own if one.stage == "quantize"), trained)
         if known and (judged := judged or next(iter(own), None)):
-            mine = [row for row in rows if row.head.kind == "model" and row.head.recipe == recipe]
+            mine = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.recipe == recipe]
             students[recipe] = Student(mine, trained, judged)
     return students
 
@@ -222,7 +226,7 @@ def _cells(student: Student | None, one: Survey | None, reference_models: Mappin
     if line is None:
         return _measured(None)
     speed = cells.ratio(line, "speedup")
-    known = Row((line,))
+    known = Result((line,))
     return [
         Cell(shape(line), f"{one.reference_model} with random weights: speed only"),
         EMPTY,
@@ -248,8 +252,8 @@ def _measured(student: Student | None) -> list[Cell]:
         _metric(judged, line),
         cells.percent(100 * judged.metric / teacher if teacher > 0 else None),
         _difference(judged.difference_points, judged.low, judged.high),
-        cells.parameters(Row((line,))),
-        cells.disk(Row((line,))),
+        cells.parameters(Result((line,))),
+        cells.disk(Result((line,))),
         _in_torch(student),
         _fastest(student),
         *_control(student),
@@ -337,10 +341,10 @@ def _steps(line: Measurement) -> Cell:
     return Cell(f"{steps:,}", f"of {plural(rows, 'row')}" if rows else "of different sizes", steps)
 
 
-def _notes(teacher: Measurement, rows: Sequence[Row]) -> list[str]:
+def _notes(teacher: Measurement, rows: Sequence[Result]) -> list[str]:
     """Say what every figure is of."""
     metric = f", {teacher.metric_name} {shown_metric(teacher)}" if teacher.is_reference else ""
-    budget = next((row.head.budget for row in rows if row.head.budget), "")
+    budget = next((row.small_batch.budget for row in rows if row.small_batch.budget), "")
     command = f"Made by '{teacher.command}'" + (f", at the budget {budget}." if budget else ".")
     return [
         f"{teacher.data}, n = {teacher.metric_rows:,}; 95% intervals, paired where two models are compared. The "

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from compress.benchmarking.results.files import rows_of
+from compress.benchmarking.results.files import results_of
 from compress.reporting.charts import heat_map
 from compress.reporting.charts import svg as svg_module
 from compress.reporting.charts.markers import MARKERS
@@ -137,8 +137,8 @@ def test_a_mark_far_below_does_not_squeeze_the_others() -> None:
 
 @pytest.mark.parametrize("canvas", [svg_module.WIDE, svg_module.NARROW])
 def test_labels_do_not_meet(canvas: svg_module.Canvas) -> None:
-    rows = [row for row in rows_of(study()) if row.head.threads == 1 and row.head.device == "cpu"]
-    rows = [row for row in rows if row.head.length is None]
+    rows = [row for row in results_of(study()) if row.small_batch.threads == 1 and row.small_batch.device == "cpu"]
+    rows = [row for row in rows if row.small_batch.length is None]
     points = marks(rows, published_figures(rows))
     assert len(points) >= 25
     svg = pareto_chart(points, title="t", y_label="accuracy (%)", canvas=canvas)
@@ -161,21 +161,21 @@ def test_labels_do_not_meet(canvas: svg_module.Canvas) -> None:
 
 def test_marks_leave_out_what_was_too_noisy_and_name_what_is_there() -> None:
     lines = [line("teacher", kind="teacher"), line("a", runtime="onnxruntime"), line("a"), line("b", noisy=True)]
-    assert [mark.name for mark in marks(rows_of(lines), [])] == ["teacher", "a (onnxruntime)", "a (torch)"]
+    assert [mark.name for mark in marks(results_of(lines), [])] == ["teacher", "a (onnxruntime)", "a (torch)"]
 
 
 def test_published_figures_are_those_of_the_same_data_and_metric() -> None:
     def found(**fields: object) -> list[str]:
         lines = [line("teacher", kind="teacher"), line("s", metric_kept_percent=99.4, **fields)]
-        return [one.dataset for one in published_figures(rows_of(lines))]
+        return [one.dataset for one in published_figures(results_of(lines))]
 
     assert found(recipe="bilstm", data="glue/SST-2 dev") == ["SST-2 test"]
     assert found(recipe="bilstm", data="docstrings") == [] and found(recipe="bilstm", data="mySST-2") == []
     assert found(recipe="bilstm", data="glue/SST-2 dev", metric_name="macro-f1") == []
     assert found(recipe="unheard-of", data="glue/SST-2 dev") == []
-    (one,) = published_figures(rows_of([line("s", recipe="bilstm", data="SST-2 dev")]))
+    (one,) = published_figures(results_of([line("s", recipe="bilstm", data="SST-2 dev")]))
     assert one.kept == pytest.approx(100 * 90.7 / 94.9) and one.ours_kept == 99.4
-    mark = marks(rows_of([line("teacher", kind="teacher", metric=0.9)]), [one])[-1]
+    mark = marks(results_of([line("teacher", kind="teacher", metric=0.9)]), [one])[-1]
     assert mark.speedup is None and mark.metric == pytest.approx(90 * 90.7 / 94.9)
     matthews = line("teacher", kind="teacher", metric=0.6, metric_name="matthews")
-    assert marks(rows_of([matthews]), [one])[-1].metric == pytest.approx(0.6 * 90.7 / 94.9)
+    assert marks(results_of([matthews]), [one])[-1].metric == pytest.approx(0.6 * 90.7 / 94.9)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import rows_of
+from compress.benchmarking.results.files import results_of
 from compress.errors import CompressError
 from compress.reporting.tables.cost import Costs, costs_of, parse_prices
 from tests.support.results import line
@@ -18,7 +18,7 @@ STUDENT = line("student", runtime="onnxruntime", model_sha256="5" * 64, **{RATE:
 
 
 def costs(*prices: str, lines: Any = (TEACHER, STUDENT), best: Any = (STUDENT,)) -> Costs:
-    found = costs_of(rows_of(lines), rows_of(best), parse_prices(prices), "EUR")
+    found = costs_of(results_of(lines), results_of(best), parse_prices(prices), "EUR")
     assert found is not None
     return found
 
