@@ -12,9 +12,9 @@ HEADINGS = [
     "Seeds",
     "Data sets",
     "Metric, mean",
-    "Its spread over seeds",
+    "Standard deviation",
     "Points to the teacher",
-    "Worth of distillation",
+    "Gain from distillation",
     "Notes",
 ]
 

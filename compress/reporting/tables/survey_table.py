@@ -138,7 +138,7 @@ def headings(line: Measurement) -> list[str]:
     batch = f"batch {line.batch_size}"
     return [
         *HEADINGS,
-        "Shape here",
+        "Architecture",
         str(line.metric_name).capitalize(),
         "Kept",
         "Points to the teacher",
@@ -146,8 +146,8 @@ def headings(line: Measurement) -> list[str]:
         "Disk",
         f"Speed-up, {batch}, torch",
         f"Speed-up, {batch}, best",
-        "Its control",
-        "Worth of distillation",
+        "Control",
+        "Gain from distillation",
         "Steps",
         "Seeds",
         "Command",
