@@ -337,7 +337,7 @@ def compositions_table() -> str:
 def _asked(line: dict[str, Any]) -> Iterator[str]:
     """Yield what a composition removes, and how, where that is not as in the others."""
     if cut := line.get("vocabulary"):
-        yield f"{cut['pieces_before'] - cut['pieces_after']:,} of {cut['pieces_before']:,} word pieces"
+        yield f"{cut['pieces_before'] - cut['pieces_after']:,} of {cut['pieces_before']:,} subword tokens"
     yield from (f"{part} {line[part]}" for part in ("layers", "heads", "ffn", "hidden") if part in line)
     for name in ("max_accuracy_drop", "speedup"):
         if name in line:
