@@ -68,7 +68,7 @@ def test_an_outdated_reference_is_reported(tmp_path: Path) -> None:
     assert "out of date" in done.stderr
 
 
-def test_a_table_of_one_runtime_has_speeds_against_the_teacher_there() -> None:
+def test_a_table_of_one_runtime_uses_the_teacher_there() -> None:
     page = (ROOT / "docs" / "pruning.md").read_text(encoding="utf-8")
     table = page.partition("<!-- results:structure:onnxruntime -->")[2].partition("<!-- /results -->")[0]
     cells = {name: [cell.strip() for cell in rest.split("|")] for name, rest in re.findall(r"\| (\S+) \|(.*)", table)}
@@ -84,7 +84,7 @@ def test_every_page_is_there() -> None:
     assert [name for name in WRITTEN if not (ROOT / name).is_file()] == []
 
 
-def test_the_methods_say_what_every_student_does_and_name_no_other() -> None:
+def test_methods_describe_every_student_and_no_other() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     table = text.partition("## What this project does")[2].partition("\n## ")[0]
     named = [name for row in re.findall(r"^\| (`[^|]*)", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]

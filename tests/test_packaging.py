@@ -154,7 +154,7 @@ def test_a_users_own_folders_are_not_shadowed(built: Built, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
 
 
-def test_an_editable_installation_reads_the_recipes_of_the_checkout(tmp_path: Path) -> None:
+def test_an_editable_install_reads_recipes_of_the_checkout(tmp_path: Path) -> None:
     source, installed = tmp_path / "checkout", tmp_path / "installed"
     shutil.copytree(ROOT, source, ignore=LEFT_OUT)
     with zipfile.ZipFile(tmp_path / build("build_editable", source, tmp_path)) as archive:

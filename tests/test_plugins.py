@@ -40,7 +40,7 @@ print(sorted(heavy | loaded))
 """
 
 
-def test_listing_and_describing_imports_no_plugin_and_nothing_heavy() -> None:
+def test_listing_and_describing_imports_no_plugin() -> None:
     run = subprocess.run([sys.executable, "-c", LIST_EVERYTHING], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 

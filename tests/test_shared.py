@@ -131,9 +131,7 @@ def _index(label: str | None) -> int:
     return int(label) if label is not None and label.isdigit() else -1
 
 
-def test_a_narrower_student_of_the_real_teacher_starts_nearer_than_a_random_one(
-    shared_data: Path, shared_models: Path
-) -> None:
+def test_a_narrower_student_of_the_real_teacher_starts_nearer(shared_data: Path, shared_models: Path) -> None:
     """TinyBERT's width of the MiniLM teacher: before any training, by the correlation of its logits."""
     from transformers import AutoModelForSequenceClassification
 
@@ -183,7 +181,7 @@ def test_the_real_teacher_with_the_vocabulary_of_2000_sentences(
     assert (found.words, found.words_changed, found.words_unknown) == (18_248, 2_398, 0)
 
 
-def test_the_shallow_students_of_the_real_teacher_have_the_shapes_of_their_recipes(shared_models: Path) -> None:
+def test_shallow_students_have_the_shapes_of_their_recipes(shared_models: Path) -> None:
     from compress import recipes
 
     teacher, tokens = load(shared_models / "minilm-l6-sst2")

@@ -161,7 +161,7 @@ def test_words_beside_a_label_are_still_a_text(tmp_path: Path) -> None:
     assert read[0] == Example("good film", None, "yes")
 
 
-def test_tags_count_in_the_fingerprint_and_rows_without_are_what_they_were() -> None:
+def test_tags_change_the_fingerprint_only_of_rows_with_tags() -> None:
     assert content_sha256([Example("a b", tags=("X", "Y"))]) != content_sha256([Example("a b", tags=("Y", "X"))])
     assert content_sha256([Example("a b", None, "x")]) == (
         "1c3334b052dd85a5691c42a5b34d5b550b6841ace8a42ad7b787e9470c260eb8"
@@ -596,7 +596,7 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
     assert (tmp_path / "report").is_dir()
 
 
-def test_a_body_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_model_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
     monkeypatch.setattr(reference_models, "REFERENCE_MODELS", {"distilbert": ("distilbert", shape)})
     reference_models.build_reference_model("distilbert", tmp_path / "body", teacher)
@@ -606,7 +606,7 @@ def test_a_body_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.
     assert runner.run(runner.prepare(TEST[:3], length=16)).shape == (3, 16, 3)  # no words: only for its speed
 
 
-def test_the_floor_knows_words_by_hand(tmp_path: Path) -> None:
+def test_the_tagging_baseline_by_hand(tmp_path: Path) -> None:
     baseline = plugins.find("baselines", "word-majority").load()
     train = [Example("The run"), Example("run the END")]
     baseline.fit(tmp_path / "baseline", train, np.array([0, 1, 2, 0, 1]), "tagging", 3, None)
@@ -626,7 +626,7 @@ def test_students_of_other_families_do_not_tag(name: str) -> None:
         architecture(tagger(), tokenizer(), TRAIN)
 
 
-def test_a_floor_of_another_task_is_refused(teacher: ModelDir) -> None:
+def test_a_baseline_of_another_task_is_refused(teacher: ModelDir) -> None:
     with pytest.raises(CompressError, match="the baseline tfidf is for classification and regression, not tagging"):
         benchmark(teacher, [], TEST, BenchmarkSettings(baselines=("tfidf",), rounds=3), train=TRAIN)
 

@@ -17,7 +17,7 @@ from compress.errors import CompressError, Unavailable
 from compress.models.model_dir import ModelDir
 from tests.support.tiny import BAD, GOOD, LABELS, examples, torch_directory
 
-FLOORS = [
+BASELINES = [
     name for name in plugins.names("baselines") if "classification" in plugins.find("baselines", name).load().TASKS
 ]
 START_ALONE = """
@@ -53,8 +53,8 @@ def fitted(name: str, folder: Path, rows: list[Example], answers: np.ndarray, ta
 
 
 @pytest.mark.parametrize("make", [examples, pairs], ids=["texts", "pairs"])
-@pytest.mark.parametrize("name", FLOORS)
-def test_a_floor_gives_log_probabilities_row_by_row(name: str, make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_gives_log_probabilities_row_by_row(name: str, make, tmp_path: Path) -> None:
     rows = make(40)
     runner = fitted(name, tmp_path, rows, gold(rows), "classification", 2)
     answers = runner.run(runner.prepare(rows))
@@ -67,14 +67,14 @@ def test_a_floor_gives_log_probabilities_row_by_row(name: str, make, tmp_path: P
     assert plugins.find("baselines", name).load().RUNTIME in {"numpy", "scikit-learn"}
 
 
-@pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_an_empty_text_and_unknown_words_have_an_answer(name: str, tmp_path: Path) -> None:
     rows = examples(40)
     runner = fitted(name, tmp_path, rows, gold(rows), "classification", 2)
     assert np.isfinite(runner.run(runner.prepare([Example(""), Example("qqq 好 🙂")]))).all()
 
 
-@pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_a_class_without_rows_is_possible_and_never_chosen(name: str, tmp_path: Path) -> None:
     rows = examples(40)
     runner = fitted(name, tmp_path, rows, gold(rows) * 2, "classification", 4)  # 0 and 2 of four classes
@@ -83,7 +83,7 @@ def test_a_class_without_rows_is_possible_and_never_chosen(name: str, tmp_path: 
     assert set(answers.argmax(axis=1)) <= {0, 2}
 
 
-@pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_regression_gives_one_score(name: str, tmp_path: Path) -> None:
     rows = examples(300)
     scores = gold(rows) * 3.0 + 1
@@ -96,8 +96,8 @@ def test_regression_gives_one_score(name: str, tmp_path: Path) -> None:
         assert np.corrcoef(answers[:, 0], scores)[0, 1] > 0.9
 
 
-@pytest.mark.parametrize("name", FLOORS)
-def test_a_floor_writes_no_pickle_and_the_same_files_again(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_writes_no_pickle_and_the_same_files_again(name: str, tmp_path: Path) -> None:
     rows = examples(40)
     for folder in ("one", "other"):
         fitted(name, tmp_path / folder, rows, gold(rows), "classification", 2)
@@ -106,8 +106,8 @@ def test_a_floor_writes_no_pickle_and_the_same_files_again(name: str, tmp_path: 
     assert all(file.read_bytes() == (tmp_path / "other" / name / file.name).read_bytes() for file in files)
 
 
-@pytest.mark.parametrize("name", FLOORS)
-def test_a_floor_runs_without_torch(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_runs_without_torch(name: str, tmp_path: Path) -> None:
     rows = examples(40)
     fitted(name, tmp_path, rows, gold(rows), "classification", 2)
     command = [sys.executable, "-c", START_ALONE, name, str(tmp_path / name)]
@@ -115,8 +115,8 @@ def test_a_floor_runs_without_torch(name: str, tmp_path: Path) -> None:
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("name", FLOORS)
-def test_a_floor_runs_on_the_processor_only(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_runs_on_the_cpu_only(name: str, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="'cuda'.*--device cpu"):
         plugins.find("baselines", name).load().start(tmp_path, threads=1, device="cuda")
 
@@ -185,7 +185,7 @@ def test_a_long_text_is_cut_as_the_teacher_cuts_it(tmp_path: Path) -> None:
     assert [len(ids) for ids in runner.prepare([Example("good " * 500)])[0]] == [64]  # positions of the tiny teacher
 
 
-def test_a_teacher_with_fewer_embeddings_than_pieces_has_no_static_floor(tmp_path: Path) -> None:
+def test_too_few_embeddings_give_no_static_baseline(tmp_path: Path) -> None:
     rows = examples(40)
     with pytest.raises(Unavailable, match="embeddings for"):
         plugins.find("baselines", "static-embedding").load().fit(
@@ -220,7 +220,7 @@ def test_the_search_for_a_strength_draws_the_same_rows_each_time(monkeypatch: py
     np.testing.assert_array_equal(one.weights, other.weights)
 
 
-def test_a_head_is_read_back_as_it_was_whatever_the_order_of_its_memory(tmp_path: Path) -> None:
+def test_a_head_is_read_back_for_any_memory_order(tmp_path: Path) -> None:
     weights = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     _linear_head.Head(weights, np.zeros(3, dtype=np.float32)).save(tmp_path)
     np.testing.assert_array_equal(_linear_head.Head.load(tmp_path).weights, weights)

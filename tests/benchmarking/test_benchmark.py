@@ -364,7 +364,7 @@ def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
     assert output.read_text() == "precious"
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_an_unwritable_output_is_refused_before_measuring(tmp_path: Path) -> None:
     (tmp_path / "results.lock.json").write_text("precious")
     with pytest.raises(CompressError, match="results.lock.json already exists.*--force"):
         benchmark(torch_directory("bert"), [], examples(), QUICK, output=tmp_path / "results.jsonl")

@@ -24,7 +24,7 @@ from tests.support import REPOSITORY
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, pruned, write
 
 ROOT = REPOSITORY
-PEERS = plugins.names("competitors")
+COMPETITORS = plugins.names("competitors")
 # Labels out of alphabetical order: a competitor that sorts classes is found out.
 LABELS = ("zebra", "apple", "mango")
 # Share of rows predicted as by float32, on tiny random models whose classes lie close together; 1 means float32 too.
@@ -129,13 +129,13 @@ def expected(model: ModelDir, rows: list[Example]) -> np.ndarray:
     return logits_of(rows, TorchRun(loaded), model.load_tokenizer(), max_length=64)
 
 
-def test_every_peer_that_runs_the_model_itself_has_a_bound() -> None:
-    assert set(AGREEMENT) == set(PEERS) - {"model2vec"}
+def test_every_competitor_that_runs_the_model_has_a_bound() -> None:
+    assert set(AGREEMENT) == set(COMPETITORS) - {"model2vec"}
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("name", AGREEMENT)
-def test_a_peer_gives_the_models_own_logits(name: str, family: str, tmp_path: Path) -> None:
+def test_a_competitor_gives_the_models_own_logits(name: str, family: str, tmp_path: Path) -> None:
     skip_if_missing(name)
     model = ModelDir.open(write(tmp_path / "model", classifier(family, labels=LABELS), family))
     rows = examples(30)
@@ -155,7 +155,7 @@ def test_a_peer_gives_the_models_own_logits(name: str, family: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", AGREEMENT)
-def test_a_peer_reads_pairs_and_cuts_long_ones(name: str, tmp_path: Path) -> None:
+def test_a_competitor_reads_pairs_and_truncates_long_ones(name: str, tmp_path: Path) -> None:
     skip_if_missing(name)
     model = ModelDir.open(write(tmp_path / "model", classifier("bert", labels=LABELS)))
     rows = [*pairs(12), Example("good " * 80, "bad " * 80)]
@@ -189,8 +189,8 @@ def test_a_model_of_our_own_runs_or_the_reason_is_said(name: str, kind: str, tmp
     assert np.corrcoef(found.ravel(), expected(model, rows).ravel())[0, 1] > 0.9
 
 
-@pytest.mark.parametrize("name", [name for name in PEERS if name not in ISOLATED])
-def test_an_onnx_model_is_no_start_for_a_peer(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in COMPETITORS if name not in ISOLATED])
+def test_a_competitor_does_not_start_from_an_onnx_model(name: str, tmp_path: Path) -> None:
     skip_if_missing(name)
     with pytest.raises(Unavailable, match="ONNX model"):
         plugins.find("competitors", name).load().build(
@@ -223,8 +223,8 @@ def test_model2vec_needs_labelled_rows_and_an_encoder(tmp_path: Path) -> None:
         build(tmp_path / "b", ModelDir.open(write(tmp_path / "lstm", bilstm())), examples(6), np.arange(6) % 2)
 
 
-@pytest.mark.parametrize("name", PEERS)
-def test_a_peer_states_what_it_needs(name: str) -> None:
+@pytest.mark.parametrize("name", COMPETITORS)
+def test_a_competitor_states_its_requirements(name: str) -> None:
     competitor = plugins.find("competitors", name).load()
     assert competitor.REQUIRES and set(competitor.DEVICES) <= {"cpu", "cuda"} and "cpu" in competitor.DEVICES
     assert isinstance(competitor.NEEDS_TRAIN, bool)
@@ -232,20 +232,22 @@ def test_a_peer_states_what_it_needs(name: str) -> None:
         competitor.start(Path("nowhere"), threads=1, device="tpu")
 
 
-def test_isolated_peers_are_known() -> None:
-    assert {name for name in PEERS if getattr(plugins.find("competitors", name).load(), "ENVIRONMENT", "")} == ISOLATED
+def test_isolated_competitors_are_known() -> None:
+    assert {
+        name for name in COMPETITORS if getattr(plugins.find("competitors", name).load(), "ENVIRONMENT", "")
+    } == ISOLATED
 
 
-def test_the_extra_installs_what_the_peers_require() -> None:
+def test_the_extra_installs_what_competitors_require() -> None:
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
-    modules = [plugins.find("competitors", name).load() for name in PEERS]
+    modules = [plugins.find("competitors", name).load() for name in COMPETITORS]
     required = {
         r for competitor in modules if not getattr(competitor, "ENVIRONMENT", "") for r in competitor.REQUIRES.values()
     }
     assert [requirement for requirement in sorted(required) if f'"{requirement}"' not in setup] == []
 
 
-@pytest.mark.parametrize("name", [n for n in PEERS if n not in {"torch-dynamic-int8", "transformers-pipeline"}])
+@pytest.mark.parametrize("name", [n for n in COMPETITORS if n not in {"torch-dynamic-int8", "transformers-pipeline"}])
 def test_a_missing_library_says_what_to_install(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     competitor = plugins.find("competitors", name).load()
     model = onnx_directory("bert")
@@ -256,7 +258,7 @@ def test_a_missing_library_says_what_to_install(name: str, tmp_path: Path, monke
         competitor.start(tmp_path, threads=1, device="cpu")
 
 
-def test_the_interpreter_of_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interpreter_of_a_competitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPRESS_COMPETITORS", str(tmp_path))
     assert competitors.interpreter(plugins.find("competitors", "torch-dynamic-int8").load()) == sys.executable
     isolated = plugins.find("competitors", "optimum-onnx").load()

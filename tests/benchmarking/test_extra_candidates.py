@@ -89,7 +89,7 @@ def test_fixed_lengths_are_compared_with_fixed_lengths(lines: list[Measurement])
     assert line.throughput_tokens_per_second == pytest.approx(12 * line.throughput_rows_per_second)
 
 
-def test_a_floor_has_quality_and_no_tokens(lines: list[Measurement]) -> None:
+def test_a_baseline_has_quality_and_no_tokens(lines: list[Measurement]) -> None:
     for line in of(lines, "baseline"):
         assert (line.model, line.runtime) == ("majority", "numpy") and line.metric == 0.5
         assert line.throughput_tokens_per_second is None and line.tokenizer_sha256 == ""
@@ -98,12 +98,12 @@ def test_a_floor_has_quality_and_no_tokens(lines: list[Measurement]) -> None:
     assert len(set(of(lines, "baseline")[0].predictions)) == 1
 
 
-def test_a_floor_needs_no_torch(lines: list[Measurement]) -> None:
+def test_a_baseline_needs_no_torch(lines: list[Measurement]) -> None:
     baseline, teacher = of(lines, "baseline")[0], of(lines, "teacher")[0]
     assert baseline.peak_memory_bytes < 0.5 * teacher.peak_memory_bytes
 
 
-def test_a_peer_runs_the_model_in_another_tool(lines: list[Measurement]) -> None:
+def test_a_competitor_runs_the_model_in_another_tool(lines: list[Measurement]) -> None:
     competitor, teacher = of(lines, "competitor")[0], of(lines, "teacher")[0]
     assert (competitor.model, competitor.runtime) == ("bert", "torch-dynamic-int8")
     assert competitor.model_sha256 == teacher.model_sha256 and competitor.agreement > 0.5
@@ -114,7 +114,7 @@ def test_a_peer_runs_the_model_in_another_tool(lines: list[Measurement]) -> None
     )  # it is the teacher
 
 
-def test_a_body_has_speed_and_no_quality(lines: list[Measurement]) -> None:
+def test_a_reference_model_has_speed_and_no_quality(lines: list[Measurement]) -> None:
     for line in of(lines, "reference-model"):
         assert (line.model, line.runtime, line.recipe) == ("tiny-reference-model", "torch", "")
         assert line.metric is line.agreement is line.metric_name is None
@@ -129,7 +129,7 @@ def test_what_could_not_be_measured_is_in_every_line(lines: list[Measurement]) -
         assert name == "optimum-int8" and "competitor_environments.py" in reason
 
 
-def test_a_body_is_the_same_every_time_and_reads_what_the_teacher_reads(
+def test_a_reference_model_is_deterministic_and_reads_the_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(reference_models.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ def test_a_body_is_the_same_every_time_and_reads_what_the_teacher_reads(
     ("name", "millions"),
     [("albert-base", 11.7), ("albert-xxlarge", 223), ("bert-base", 109), ("bert-large", 335), ("distilbert", 67)],
 )
-def test_the_bodies_have_the_published_sizes(name: str, millions: int) -> None:
+def test_reference_models_have_the_published_sizes(name: str, millions: int) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -157,7 +157,7 @@ def test_the_bodies_have_the_published_sizes(name: str, millions: int) -> None:
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
 
 
-def test_a_body_named_as_a_model_gets_a_name_of_its_own(tmp_path: Path) -> None:
+def test_a_reference_model_named_as_a_model_is_renamed(tmp_path: Path) -> None:
     teacher = write(tmp_path / "bert-base", bilstm())
     (entry,) = extra_candidates.plan_reference_models(
         ["bert_base", "bert-base"], open_candidates(teacher, [], []), tmp_path, "cpu"
@@ -169,7 +169,7 @@ def test_a_body_named_as_a_model_gets_a_name_of_its_own(tmp_path: Path) -> None:
     )
 
 
-def test_floors_run_on_the_processor(tmp_path: Path) -> None:
+def test_baselines_run_on_the_cpu(tmp_path: Path) -> None:
     candidates = open_candidates(torch_directory("bert"), [], [])
     entries = extra_candidates.plan_baselines(None, candidates, tmp_path)
     assert {"majority", "tfidf"} <= {entry.candidate.name for entry in entries}
@@ -178,7 +178,7 @@ def test_floors_run_on_the_processor(tmp_path: Path) -> None:
         extra_candidates.plan_baselines(["mayority"], candidates, tmp_path)
 
 
-def test_peers_run_torch_models_that_are_no_controls(tmp_path: Path) -> None:
+def test_competitors_run_torch_models_that_are_no_controls(tmp_path: Path) -> None:
     control, student = write(tmp_path / "control", bilstm()), write(tmp_path / "student", bilstm())
     candidates = open_candidates(torch_directory("bert"), [student, onnx_directory("bert")], [control])
     assert [c.name for c in extra_candidates.competitor_models(candidates, [])] == ["bert", "student"]
@@ -196,7 +196,7 @@ def test_peers_run_torch_models_that_are_no_controls(tmp_path: Path) -> None:
         ({}, ""),
     ],
 )
-def test_a_peer_that_cannot_run_here_is_left_out(
+def test_a_competitor_that_cannot_run_here_is_skipped(
     fields: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMPRESS_COMPETITORS", str(tmp_path))
@@ -277,7 +277,7 @@ made: list[Broken] = []
 
 
 @pytest.mark.parametrize("kind", ["competitor", "teacher"])
-def test_a_peer_that_fails_is_left_out_and_a_model_that_fails_is_an_error(
+def test_a_failing_competitor_is_skipped_a_model_is_an_error(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.clear()

@@ -73,7 +73,7 @@ def test_no_place_of_this_machine_is_in_it(tmp_path: Path) -> None:
         assert str(directory.parent) not in text and '"directory": "bert"' in text
 
 
-def test_every_argument_of_a_benchmark_is_kept_or_known_to_be_needless(tmp_path: Path) -> None:
+def test_every_argument_of_a_benchmark_is_in_the_lock(tmp_path: Path) -> None:
     found_by_hash = {"teacher", "models", "controls", "data", "train"}
     assert set(inspect.signature(benchmark).parameters) == found_by_hash | {"settings", "compute", "output"}
     kept = json.loads(made(tmp_path).read_text())["settings"]

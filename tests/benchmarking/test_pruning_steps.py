@@ -66,7 +66,7 @@ def measured(teacher: Path, half: ModelDir, tmp_path_factory: pytest.TempPathFac
     return output, lines
 
 
-def test_every_shape_but_the_last_is_measured_wherever_the_model_is(measured: tuple[Path, list[Any]]) -> None:
+def test_every_shape_but_the_last_is_measured_in_each_runtime(measured: tuple[Path, list[Any]]) -> None:
     output, lines = measured
     assert read_results([output]) == lines
     found = [one for one in lines if one.kind == "pruning-step"]
@@ -139,7 +139,7 @@ def test_a_shape_is_the_same_every_time_and_no_other_models(half: ModelDir, teac
 
 
 @pytest.mark.parametrize("family", ["distilbert", "modernbert"])
-def test_shapes_have_the_models_own_classes_and_the_size_of_its_cuts(family: str, tmp_path: Path) -> None:
+def test_shapes_have_the_models_classes_and_recorded_sizes(family: str, tmp_path: Path) -> None:
     teacher = write(tmp_path / "whole", classifier(family), family)
     pruned = small(teacher, tmp_path / "less", Pruning(heads="3", ffn="50%", hidden="25%", multiple=8, step=1.0))
     planned = plan_pruning_steps(candidates(pruned, teacher))
@@ -205,7 +205,7 @@ def test_without_two_removals_there_is_nothing_to_take_apart(teacher: Path, tmp_
     "shapes",
     [{"layers": {}}, ["layers"], [{"removal": "roof", "config": {}}], [{"removal": "layers", "config": "bert"}]],
 )
-def test_a_manifest_that_no_prune_wrote_is_refused_before_anything_is_measured(shapes: Any) -> None:
+def test_a_manifest_that_no_prune_wrote_is_refused_first(shapes: Any) -> None:
     with pytest.raises(CompressError, match="notes shapes that no 'compress prune' writes"):
         open_candidates(torch_directory("bert"), [noted(torch_directory("pruned-bert"), shapes)], [])
 
@@ -220,7 +220,7 @@ def test_a_shape_that_cannot_be_built_is_the_manifests_fault(config: dict[str, A
         build_pruning_steps(plan_pruning_steps(opened), tmp_path)
 
 
-def test_structures_are_in_their_models_group_and_at_the_datas_own_lengths() -> None:
+def test_pruning_steps_share_group_and_lengths_of_their_model() -> None:
     model = torch_directory("bert")
     teacher, one, other = (
         Candidate(model, name, kind) for name, kind in (("t", "teacher"), ("a", "model"), ("b", "model"))

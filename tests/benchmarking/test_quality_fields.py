@@ -71,7 +71,7 @@ def test_the_teacher_differs_from_itself_by_nothing(found: dict[str, dict[str, A
     assert [(one["low"], one["high"]) for one in teacher["classes"]] == [(0.0, 0.0), (0.0, 0.0)]
 
 
-def test_a_body_has_no_quality(found: dict[str, dict[str, Any]]) -> None:
+def test_a_reference_model_has_no_quality(found: dict[str, dict[str, Any]]) -> None:
     reference_model = found["reference-model"]
     assert (
         reference_model["metric_rows"] == 0
@@ -92,7 +92,7 @@ def test_flips_are_listed_worst_first(found: dict[str, dict[str, Any]]) -> None:
     assert (model["flips_lost_rows"], model["flips_won_rows"]) == (3, 1)
 
 
-def test_only_the_first_hundred_flips_are_kept_but_all_are_counted() -> None:
+def test_a_hundred_flips_are_kept_and_all_are_counted() -> None:
     teacher, model = logits_of([0.9] * 150), logits_of([0.1 + 0.001 * row for row in range(150)])
     found = fields({"teacher": teacher, "model": model}, [1] * 150)["model"]
     assert found["flips_lost_rows"] == 150

@@ -16,9 +16,7 @@ from tests.support.training_data import labelled_file
 SCRIPT = REPOSITORY / "benchmarks" / "pruning" / "compositions.py"
 
 
-def test_every_line_says_what_is_left_how_good_and_how_fast_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_line_has_shape_accuracy_and_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location("compositions", SCRIPT)
     assert spec and spec.loader
     script = importlib.util.module_from_spec(spec)

@@ -111,7 +111,7 @@ def test_too_little_text_is_refused(turns: Any, tmp_path: Path) -> None:
         )
 
 
-def test_a_peer_that_ends_says_why(turns: Any, tmp_path: Path) -> None:
+def test_a_competitor_that_ends_says_why(turns: Any, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ModuleNotFoundError|Error"):
         turns.Competitor(Path(sys.executable), tmp_path, tmp_path, 1, tmp_path)
 

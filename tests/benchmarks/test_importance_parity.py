@@ -82,9 +82,7 @@ def test_what_differs_in_a_case_that_can_be_done_by_hand(scripts: Any) -> None:
 
 @pytest.mark.parametrize("size", [1, 5])
 @pytest.mark.parametrize("zeroed", [True, False])
-def test_a_factor_that_rows_share_has_the_mean_of_their_gradients(
-    scripts: Any, made: Any, size: int, zeroed: bool
-) -> None:
+def test_a_shared_factor_has_the_mean_of_the_gradients(scripts: Any, made: Any, size: int, zeroed: bool) -> None:
     """What implementations with batches and shared factors do, done so: the last batch of twelve rows is smaller."""
     model, tokens = classifier(), tokenizer()
     factors = torch.ones(LAYERS, HEADS, requires_grad=True)
@@ -136,7 +134,7 @@ def test_every_variant_is_ranked_and_judged(parity: Any, made: Any, lines: Any) 
         assert by_name["never zeroed", 1, by_layer]["rank_correlation_highest"] < 0.999
 
 
-def test_heads_that_both_close_are_counted(parity: Any) -> None:
+def test_heads_that_both_remove_are_counted(parity: Any) -> None:
     one, other = [torch.tensor([0.0, 1.0, 0.0]), torch.ones(3)], [torch.tensor([0.0, 0.0, 1.0]), torch.ones(3)]
     assert parity.shared_heads(one, other) == 1
     assert parity.spread("x", [2, 1, 3]) == {"x": 2, "x_lowest": 1, "x_highest": 3}

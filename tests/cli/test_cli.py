@@ -383,7 +383,7 @@ def test_every_list_names_everything_of_its_kind(kind: str, capsys: pytest.Captu
     assert lines and all(len(line.split(maxsplit=1)[1]) > 10 for line in lines)
 
 
-def test_the_list_of_students_has_what_was_published_and_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_students_has_published_figures_and_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["list", "students"]) == 0
     said = capsys.readouterr().out
     (theseus,) = (line for line in said.splitlines() if line.startswith("theseus "))

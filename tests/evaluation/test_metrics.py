@@ -148,7 +148,7 @@ def test_bonett_price_closed_form() -> None:
     assert found.low == pytest.approx(100 * (-0.06 - half), abs=0.7)
 
 
-def test_paired_difference_is_tighter_than_two_separate_intervals() -> None:
+def test_a_paired_difference_is_tighter_than_two_intervals() -> None:
     reference, gold = columns(1000, 2, seed=4)
     predicted = reference.copy()
     predicted[:30] = 1 - predicted[:30]

@@ -73,7 +73,7 @@ def test_a_siamese_graph_splits_pairs_as_torch_does(rows: list[tuple[str, str]])
         assert np.abs(expected - expected[:1]).max() > 1e-2  # the texts are seen
 
 
-def test_a_siamese_graph_that_misses_the_second_text_is_never_written(
+def test_a_siamese_graph_without_the_second_text_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exporter = plugins.find("exporters", "bilstm").load()

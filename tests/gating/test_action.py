@@ -195,9 +195,7 @@ def test_folders_of_the_users_repository_are_not_imported(results: Results, tmp_
     assert job.code == 0, job.printed
 
 
-def test_without_an_interpreter_compress_is_installed_from_its_own_checkout(
-    results: Results, tmp_path: Path, budgets: Path
-) -> None:
+def test_without_python_the_action_installs_its_own_checkout(results: Results, tmp_path: Path, budgets: Path) -> None:
     """A stand-in for python3 notes what it is asked, and makes an environment whose python is this one."""
     folder = tmp_path / "stand-in"
     folder.mkdir()

@@ -151,7 +151,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_budgets(tmp_path / "bytes.toml")
 
 
-def test_the_page_about_the_gate_shows_a_file_that_is_read_and_every_limit(tmp_path: Path) -> None:
+def test_the_documented_budget_file_is_read_and_has_every_limit(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "gate.md").read_text(encoding="utf-8")
     shown = page.split("```toml\n")[1].split("```")[0]
     assert len(read_budgets(write(tmp_path, shown)).budget) == 2

@@ -54,7 +54,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_every_limit_says_model_runtime_budget_value_interval_and_n(results: Results, name: str) -> None:
+def test_every_limit_states_value_interval_and_n(results: Results, name: str) -> None:
     limit, *said = LIMITS[name]
     verdict = check([results(student())], **{name: limit})
     assert verdict.exit_code == 0 and [j.gate for j in verdict.judgements] == [name]
@@ -243,7 +243,7 @@ def test_thread_counts_are_judged_each_and_named(results: Results) -> None:
     assert verdict.exit_code == 1 and check([path], min_speedup=5, threads=1).exit_code == 0
 
 
-def test_quality_is_judged_once_a_model_however_often_it_was_timed(results: Results) -> None:
+def test_quality_is_checked_once_per_model(results: Results) -> None:
     path = results(student(), student(threads=2))
     assert len(check([path], max_accuracy_drop=1, min_metric=0.5, max_size=10**9).judgements) == 3
 
@@ -304,7 +304,9 @@ def test_files_that_are_no_results(tmp_path: Path, text: str, message: str) -> N
 @pytest.mark.parametrize(
     ("low", "high", "said"), [(-0.9, 0.1, "is within"), (-1.6, 0.6, "may be within"), (-3.0, -1.5, None)]
 )
-def test_a_floor_within_the_budget_is_said_first(results: Results, low: float, high: float, said: str | None) -> None:
+def test_a_baseline_within_the_budget_is_reported_first(
+    results: Results, low: float, high: float, said: str | None
+) -> None:
     baseline = line(
         "majority",
         kind="baseline",
@@ -319,7 +321,7 @@ def test_a_floor_within_the_budget_is_said_first(results: Results, low: float, h
     assert all("majority" in note and "on 2,000 examples (95% interval" in note for note in verdict.notes)
 
 
-def test_a_model_that_never_differs_holds_one_point_but_not_a_tenth() -> None:
+def test_an_equal_model_holds_one_point_but_not_a_tenth() -> None:
     """872 rows of SST-2, no row different: about 0.3 points cannot be excluded, so a budget of 0.1 is undecided."""
     from compress.benchmarking.results import verdict
     from compress.evaluation.metrics import METRICS, paired_difference

@@ -29,7 +29,7 @@ def test_an_unchanged_model_holds_its_baseline(results: Results) -> None:
     assert verdict.exit_code == 0 and outcomes(verdict) == {"baseline_drop": "holds", "baseline_speed": "holds"}
 
 
-def test_a_baseline_is_compared_row_by_row_where_predictions_are_kept(results: Results) -> None:
+def test_kept_predictions_are_compared_row_by_row(results: Results) -> None:
     """60 rows fewer of 2,000: 3 points, certain when paired; two separate intervals of 5 points cannot tell."""
     wide = {"metric_low": 0.85, "metric_high": 0.95}
     old = results(student(metric=0.90, predictions=predicted(1800), **wide), name="old.jsonl")
@@ -152,7 +152,7 @@ def test_a_folder_is_read_by_host(results: Results, tmp_path: Path) -> None:
     assert outcomes(verdict) == {"baseline_drop": "undecided", "baseline_speed": "holds"} and not verdict.notes
 
 
-def test_without_a_file_for_this_host_quality_is_compared_with_any(results: Results, tmp_path: Path) -> None:
+def test_quality_is_compared_with_reference_results_of_any_host(results: Results, tmp_path: Path) -> None:
     verdict = check.check([results(student())], baseline=folder_of(tmp_path / "baselines", "first", "second"))
     assert list(outcomes(verdict)) == ["baseline_drop"] and "on this host (abc123)" in verdict.notes[0]
 

@@ -79,7 +79,7 @@ def test_an_interval_is_no_wider_than_it_must_be() -> None:
     assert np.median([ratio.high / ratio.low for ratio in stormy]) > 1.2
 
 
-def test_sequential_medians_would_be_wrong_where_rounds_are_right() -> None:
+def test_rounds_are_right_where_sequential_medians_are_wrong() -> None:
     """Why turns are interleaved: on a machine that gets slower, whoever comes second loses."""
     generator = np.random.default_rng(0)
     samples = rounds(generator, drifting(generator, 40))
@@ -99,7 +99,7 @@ def test_speedup_of_exact_samples() -> None:
     assert (ratio.low, ratio.high) == (pytest.approx(4 / np.exp(0.01)), pytest.approx(4 * np.exp(0.01)))
 
 
-def test_a_side_that_timed_the_first_batches_only_is_compared_on_these() -> None:
+def test_a_ratio_uses_the_batches_that_both_models_timed() -> None:
     ratio = speed_statistics.speedup([[10.0, 90.0, 90.0]] * 4, [[5.0]] * 4)
     assert ratio.value == 2.0
 
@@ -147,7 +147,7 @@ def test_a_percentile_has_the_interval_of_its_rounds() -> None:
         speed_statistics.percentile_interval([[1.0], [1.0, 2.0]], 95)
 
 
-def test_a_host_is_too_noisy_where_a_probe_spreads_or_the_interval_is_wide() -> None:
+def test_a_host_is_too_noisy_by_probe_spread_or_wide_interval() -> None:
     tight, wide = speed_statistics.Ratio(2.0, 1.9, 2.1), speed_statistics.Ratio(2.0, 1.7, 2.2)
     assert not speed_statistics.is_noisy(tight, 0.10, 0.02)
     assert speed_statistics.is_noisy(tight, 0.02, 0.11) and speed_statistics.is_noisy(tight, 0.11, 0.02)

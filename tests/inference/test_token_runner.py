@@ -134,7 +134,7 @@ def test_what_a_plug_in_requires_is_imported_first() -> None:
     assert worker_main.import_required(object()) == {}
 
 
-def test_a_peer_that_reads_texts_whole_cannot_be_cut() -> None:
+def test_a_competitor_that_reads_whole_texts_has_no_lengths() -> None:
     class Runner:
         max_length = 64
 

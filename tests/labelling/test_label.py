@@ -92,7 +92,7 @@ def test_the_fastest_runtime_agrees_with_torch(kind: str, tmp_path: Path) -> Non
     np.testing.assert_allclose(np.stack([logits for _, logits in rows]), expected, atol=1e-4)
 
 
-def test_a_torch_teacher_is_exported_for_labelling_and_the_export_is_not_kept(teacher: Path, tmp_path: Path) -> None:
+def test_the_export_of_a_torch_teacher_is_temporary(teacher: Path, tmp_path: Path) -> None:
     made = label(
         teacher, pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels", compute=Compute(device="cpu", threads=1)
     )

@@ -71,7 +71,7 @@ def lstm_operations(tokens: int, width: int, state: int) -> int:
     return 2 * tokens * 2 * 4 * state * (width + state)
 
 
-def test_an_lstm_has_the_operations_of_its_formula_without_padding() -> None:
+def test_an_lstm_has_the_flops_of_its_formula_without_padding() -> None:
     # Two rows of 9 tokens and one of 5; then the ReLU layer and the classifier of each row.
     found = count_flops(torch_directory("bilstm").load(), arrays(3, 9, padding=4))
     assert found == pytest.approx(lstm_operations(23, 48, 32) / 3 + 2 * (64 * 24 + 24 * 2))

@@ -68,7 +68,7 @@ def test_force_replaces_a_directory_of_ours_whole(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "result.txt").read_text() == "second"
 
 
-def test_force_leaves_the_old_directory_until_the_new_one_is_done(tmp_path: Path) -> None:
+def test_force_keeps_the_old_directory_until_the_new_is_done(tmp_path: Path) -> None:
     make(tmp_path / "out")
     with pytest.raises(ZeroDivisionError), writing(tmp_path / "out", REQUEST, force=True):
         raise ZeroDivisionError
@@ -169,7 +169,7 @@ def test_two_commands_do_not_write_one_directory(tmp_path: Path) -> None:
     assert names(tmp_path / "out") == ["mine"]
 
 
-def test_temporary_files_of_a_killed_start_do_not_reach_the_result(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_run_are_not_in_the_result(tmp_path: Path) -> None:
     with writing(tmp_path / "out", REQUEST) as working:
         (working / ".shard.json.123.tmp").write_text("ha")
         (working / "result.txt").write_text("x")

@@ -25,7 +25,7 @@ def test_zeros_stay_zeros() -> None:
     assert grid_of(torch.zeros(2, 2), 2, 1).fake(torch.zeros(2, 2)).tolist() == [[0, 0], [0, 0]]
 
 
-def test_gradients_pass_straight_through_also_where_values_were_cut() -> None:
+def test_gradients_pass_straight_through_clipped_values() -> None:
     values = torch.tensor([0.3, -5.0, 0.9], requires_grad=True)
     (fake_symmetric(values, 1.0) * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
     assert values.grad is not None and values.grad.tolist() == [1, 2, 3]

@@ -301,7 +301,7 @@ def accuracy_of(model: Any, batch: Batch) -> float:
         return float((predicted == batch.labels).float().mean())
 
 
-def test_the_oracle_is_what_a_model_loses_whose_head_is_sliced_off() -> None:
+def test_the_oracle_is_the_loss_of_slicing_off_a_head() -> None:
     (batch,) = batches(size=12)
     by_loss, by_metric = (score(bert(), batches(), "oracle", measure=measure) for measure in ("loss", "metric"))
     for layer in range(LAYERS):
@@ -347,7 +347,7 @@ def test_shapley_needs_an_order() -> None:
 
 
 @pytest.mark.parametrize(("part", "unit"), [("heads", slice(8, 16)), ("neurons", slice(9, 10))])
-def test_taylor_is_the_slope_of_the_loss_when_the_weights_of_a_unit_shrink(part: str, unit: slice) -> None:
+def test_taylor_is_the_slope_of_the_loss_over_shrinking_weights(part: str, unit: slice) -> None:
     model, step = classifier("bert").double(), 1e-4
     with torch.no_grad():
         for parameter in model.parameters():
@@ -382,7 +382,7 @@ def test_magnitude_is_the_norm_of_what_slicing_takes_away() -> None:
         assert float(scores[1, 2]) == pytest.approx(taken**0.5, rel=1e-3)
 
 
-def test_confidence_is_the_largest_weight_on_another_token_than_the_end() -> None:
+def test_confidence_is_the_largest_weight_but_on_the_end_token() -> None:
     text = "the film is good"
     model: Any = AutoModelForSequenceClassification.from_config(bert().config, attn_implementation="eager").eval()
     model.load_state_dict(bert().state_dict())

@@ -91,7 +91,7 @@ def test_single_heads_are_what_a_sliced_model_loses(finished: Path) -> None:
     assert len({one["value"] for one in study["ablation"]}) > 1
 
 
-def test_the_head_that_stays_is_chosen_on_the_scoring_rows_and_judged_on_others(finished: Path) -> None:
+def test_the_kept_head_is_chosen_on_scoring_rows_only(finished: Path) -> None:
     for one in content(finished)["one_head"]:
         without = [{one["layer"]: [h for h in range(HEADS) if h != kept]} for kept in range(HEADS)]
         assert one["head"] == np.argmin([loss_without(removed) for removed in without])
@@ -142,7 +142,7 @@ def test_a_directory_holds_the_same_as_page_tables_and_pictures(finished: Path) 
         ModelDir.open(finished)
 
 
-def test_the_verdict_ends_before_the_first_step_that_may_cost_and_the_first_that_does(finished: Path) -> None:
+def test_the_verdict_names_the_first_uncertain_and_lossy_steps(finished: Path) -> None:
     study = content(finished)
     intervals = [
         (0, 0.0, 0.0),
@@ -174,9 +174,7 @@ def test_the_verdict_ends_before_the_first_step_that_may_cost_and_the_first_that
     assert "no heads cost surely less than 1 point; the first to go are a loss for certain on 16 rows" in told
 
 
-def test_no_head_hides_another_and_no_bar_goes_beyond_all_answers(
-    finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_head_hides_another_and_bars_have_bounds(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = content(finished) | {"value": 0.99}
     for one in study["evolution"]:
         one |= {"value": 0.99, "low": -3.0, "high": 5.0}

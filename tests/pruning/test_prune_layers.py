@@ -57,7 +57,7 @@ def test_what_is_left_learns_what_the_next_layers_were_fed_with(
     assert maps == [{"layers": f"{kept[1]},4"}] and len(kept) == 2
 
 
-def test_the_page_numbers_layers_as_they_were_in_the_model_it_began_with(teacher: Path, tmp_path: Path) -> None:
+def test_the_page_numbers_layers_as_in_the_unpruned_model(teacher: Path, tmp_path: Path) -> None:
     whole = write(tmp_path / "whole", classifier("bert", layers=3))
     once = pruned(whole, tmp_path / "once", "", layers="1")
     twice = pruned(once.path, tmp_path / "twice", "2")

@@ -58,7 +58,7 @@ def test_heads_and_neurons_go_together(family: str, tmp_path: Path) -> None:
         assert cuts[0]["flops"] > cuts[1]["flops"] > cuts[2]["flops"]
 
 
-def test_every_layer_comes_down_to_one_width_and_the_model_stays_stock(teacher: Path, tmp_path: Path) -> None:
+def test_equal_widths_keep_the_stock_class(teacher: Path, tmp_path: Path) -> None:
     made = pruned(teacher, tmp_path / "small", "", ffn="45%", multiple=8, scope="layer")
     small = load(made.path)[0]
     assert small.config.intermediate_size == 32 and ffn_widths(small) == [32, 32]  # 35.2 of 64 stay of each

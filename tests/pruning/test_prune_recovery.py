@@ -38,7 +38,7 @@ def test_recovery_changes_the_weights_but_not_the_heads(teacher: Path, tmp_path:
     assert not {".work", "checkpoints"} & {path.name for path in made.path.iterdir()}
 
 
-def test_recovery_brings_the_pruned_model_nearer_to_the_whole_one(teacher: Path, tmp_path: Path) -> None:
+def test_recovery_brings_the_pruned_model_nearer_to_the_teacher(teacher: Path, tmp_path: Path) -> None:
     labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))
     plain = pruned(teacher, tmp_path / "plain", "4")
     longer = replace(TRAINING, learning_rate=2e-3, evaluations=1)
@@ -100,7 +100,7 @@ def test_cubic_schedule_masks_during_recovery(teacher: Path, tmp_path: Path) -> 
     assert not (made.path / "pruning_curve.csv").exists() and not (made.path / ".work").exists()
 
 
-def test_cubic_schedule_has_a_constant_rate_and_its_own_row_order(
+def test_a_cubic_schedule_has_a_constant_rate_and_row_order(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, rates, read = phases_module.train, list[str](), list[list[int]]()
@@ -123,7 +123,7 @@ def test_cubic_schedule_has_a_constant_rate_and_its_own_row_order(
     assert sorted(read[0]) == sorted(read[1]) and read[0][:8] != read[1][:8]
 
 
-def test_heads_that_went_while_training_are_judged_as_they_were_trained(
+def test_heads_removed_in_training_are_evaluated_as_trained(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model that was trained has its neurons masked too, so that both cuts are the same model."""

@@ -36,7 +36,7 @@ def test_the_curve_as_csv_and_picture(teacher: Path, tmp_path: Path) -> None:
     assert picture.tag.endswith("svg")
 
 
-def test_without_validation_the_curve_says_that_it_is_drawn_on_train(teacher: Path, tmp_path: Path) -> None:
+def test_without_validation_the_curve_is_marked_as_train(teacher: Path, tmp_path: Path) -> None:
     made = pruned(teacher, tmp_path / "small", validation=[], examples=10)
     assert {row["split"] for row in curve(made.path)} == {"train (the scoring rows)"}
     assert {row["rows"] for row in curve(made.path)} == {"10"}

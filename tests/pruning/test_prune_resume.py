@@ -55,7 +55,7 @@ def test_a_stopped_recovery_keeps_the_masks(teacher: Path, tmp_path: Path, monke
     assert all(torch.equal(tensor, weights[name]) for name, tensor in state(again.path).items())
 
 
-def test_an_oracle_that_was_stopped_goes_on_behind_the_last_evaluation(
+def test_a_stopped_oracle_resumes_after_its_last_evaluation(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, asked = scoring_module.value_of, []

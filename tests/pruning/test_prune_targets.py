@@ -17,7 +17,7 @@ from tests.support.pruning import content, curve, pruned, timed
 pytestmark = pytest.mark.usefixtures("on_torch")
 
 
-def test_a_limit_of_accuracy_stops_the_path_where_the_interval_falls_below_it(teacher: Path, tmp_path: Path) -> None:
+def test_an_accuracy_limit_stops_where_the_interval_falls_below(teacher: Path, tmp_path: Path) -> None:
     path = [float(row["low"]) for row in curve(pruned(teacher, tmp_path / "far", "6", step=0.125).path)]
     limit = -(path[1] + min(path)) / 2  # some step, and not the first, goes beyond it
     made = pruned(teacher, tmp_path / "small", "max", step=0.125, max_accuracy_drop=limit)
@@ -55,7 +55,7 @@ def test_a_speed_out_of_reach_is_said(teacher: Path, tmp_path: Path, monkeypatch
         pruned(teacher, tmp_path / "small", "max", speedup=3.0)
 
 
-def test_a_speed_is_measured_again_on_a_busy_host_and_refused_on_one_that_stays_busy(
+def test_a_speed_is_repeated_on_a_busy_host_then_refused(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed(monkeypatch, lambda heads, neurons: 10.0 + heads + neurons / 4)
@@ -89,7 +89,7 @@ def test_a_speed_that_is_there_already_costs_nothing_more(
     assert "Asked for ×1.90 at batch size 1; when it was decided, ×2.00" in (made.path / "report.md").read_text()
 
 
-def test_another_target_may_be_asked_for_after_one_that_is_out_of_reach(teacher: Path, tmp_path: Path) -> None:
+def test_a_new_target_is_accepted_after_an_unreachable_one(teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(CompressError, match="allows nothing"):
         pruned(teacher, tmp_path / "small", "", max_accuracy_drop=0.1)
     assert list(tmp_path.iterdir()) == []

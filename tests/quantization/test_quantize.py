@@ -106,7 +106,7 @@ def test_every_method_is_smaller_and_close(method: str, kind: str, tmp_path: Pat
     assert counts.get("DynamicQuantizeLSTM", 0) == fused.get("LSTM", 0)
 
 
-def test_embeddings_are_int8_with_one_scale_a_row_and_the_last_layer_is_not(tmp_path: Path) -> None:
+def test_embeddings_are_int8_by_row_and_the_last_layer_is_fp32(tmp_path: Path) -> None:
     source, target = onnx_directory("bert").path / "model.onnx", tmp_path / "model.onnx"
     plugins.find("quantizers", "onnx-dynamic").function(source, target)
     graph = onnx.load(str(target)).graph

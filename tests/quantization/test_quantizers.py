@@ -115,7 +115,7 @@ def test_learned_ranges_run_as_int8_and_give_what_training_saw(kind: str, tmp_pa
     assert tables[words].data_type == onnx.TensorProto.INT8 and words.removesuffix(".int8") not in tables
 
 
-def test_weights_are_symmetric_with_one_scale_a_matrix_or_a_channel(tmp_path: Path) -> None:
+def test_weights_are_symmetric_by_matrix_or_channel(tmp_path: Path) -> None:
     model, attached = made_for_int8()
     attached.detach()
     exported = export(ModelDir.open(write(tmp_path / "model", model)), tmp_path / "onnx")

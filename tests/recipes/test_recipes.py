@@ -35,7 +35,7 @@ def faults(kind: type, table: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
-def test_every_shipped_recipe_loads_and_can_be_written_to_a_manifest(kind: Any, name: str) -> None:
+def test_every_shipped_recipe_loads_and_fits_a_manifest(kind: Any, name: str) -> None:
     recipe = recipes.load_recipe(kind, name)
     assert isinstance(recipe, recipes.RECIPE_KINDS[kind]) and recipe.name == name
     assert json.loads(json.dumps(recipes.resolved(recipe)))["name"] == name
@@ -202,7 +202,7 @@ def test_replaced_training_values_are_checked() -> None:
         recipes.replace_training(Training(), {"epoch": 1}, source="study")
 
 
-def test_with_other_phases_a_student_is_no_longer_what_was_published() -> None:
+def test_other_phases_remove_the_published_figures() -> None:
     pkd = recipes.load_recipe("students", "pkd-half")
     other = recipes.in_phases(pkd, [Phase((Choice("kl"),))], source="a study")
     assert pkd.published and pkd.survey and pkd.paper and pkd.missing
@@ -210,7 +210,7 @@ def test_with_other_phases_a_student_is_no_longer_what_was_published() -> None:
     assert other.architecture == pkd.architecture and [choice.name for choice in other.losses] == ["kl"]
 
 
-def test_what_rounds_is_an_intervention_and_told_of_the_students_that_have_it() -> None:
+def test_quantizing_modifiers_are_listed_with_their_students() -> None:
     assert set(plugins.names("modifiers")) > ROUNDING
     rounded = {name for name in recipes.recipe_names("students") if recipes.load_recipe("students", name).is_rounded}
     assert rounded == {"best-of", "q8bert", "q-bert"}

@@ -147,7 +147,7 @@ def test_every_name_is_escaped(made: Any, tmp_path: Path) -> None:
     assert "<script" not in markdown
 
 
-def test_a_second_command_in_markdown_is_no_part_of_the_list_before_it(made: Any) -> None:
+def test_a_second_command_in_markdown_ends_the_list(made: Any) -> None:
     later = line("s", created="2026-11-21T12:00:00+00:00", command="compress benchmark <b>@someone</b>")
     _, markdown = made([*usual(), later])
     assert "\n<pre>compress benchmark &lt;b&gt;@someone&lt;/b&gt;</pre>\n" in markdown
@@ -234,7 +234,7 @@ def test_the_terminal_shows_lines_without_a_metric_or_a_speed(made: Any) -> None
     assert "bert-base (reference-model)" in text and "too noisy (17%)" in text and "max_length" in text
 
 
-def test_the_table_holds_every_kind_and_no_digits_of_noisy_speeds(made: Any) -> None:
+def test_the_table_has_every_kind_and_no_noisy_speeds(made: Any) -> None:
     html, markdown = made(study())
     page = Page(html)
     for name in ("majority class", "torchao-int8", "bert-base", "bilstm-control", "padded to 128"):

@@ -24,7 +24,7 @@ def student(**fields: Any) -> Measurement:
     return line("s", runtime="onnxruntime", model_sha256="5" * 64, **fields)
 
 
-def test_rows_are_those_of_the_fewest_threads_and_of_the_datas_own_length() -> None:
+def test_results_shown_have_fewest_threads_and_own_lengths() -> None:
     lines = [
         replace(one, **more)
         for one in (TEACHER, student())
@@ -56,7 +56,7 @@ def test_data_hosts_and_devices_are_apart() -> None:
         gather([replace(TEACHER, device="tpu")])
 
 
-def test_threads_are_a_chart_of_the_most_telling_and_a_table_of_all() -> None:
+def test_threads_have_a_chart_of_some_and_a_table_of_all() -> None:
     (cpu, gpu) = gather(study())
     best = next(row for row in cpu.rows if row.small_batch.model == "bilstm-int8")
     found = thread_sweep(cpu.swept, best)
@@ -99,7 +99,7 @@ def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
         read_results([tmp_path / "nothing.jsonl"])
 
 
-def test_what_distillation_is_worth_is_read_from_afar_with_its_doubt() -> None:
+def test_the_gain_from_distillation_is_shown_with_its_interval() -> None:
     gold = [0, 1] * 50
     teacher = replace(TEACHER, gold=gold, predictions=gold)
     made = student(predictions=[1, *gold[1:]], metric=0.99)

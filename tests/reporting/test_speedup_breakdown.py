@@ -54,7 +54,7 @@ def factors(found: Waterfall) -> list[tuple[str, float]]:
     return [(step.name, round(step.value, 6)) for step in found.steps]
 
 
-def test_every_step_is_its_own_factor_and_the_product_is_the_whole() -> None:
+def test_the_product_of_the_factors_is_the_whole_speedup() -> None:
     found = fall(STOCK, BASE, FAST, STUDENT, INT8, THREADS)
     assert factors(found) == [
         ("dynamic padding", 4.0),
@@ -118,7 +118,7 @@ PRUNED = made("p", "torch", 1.0, stage="prune", parent="t", removals=ALL)
 BETWEEN = [of("p", ALL[:count], took) for count, took in ((1, 8.0), (2, 4.0), (3, 2.0), (4, 1.25))]
 
 
-def test_every_removal_is_a_step_and_the_last_ends_at_the_pruned_model() -> None:
+def test_every_removal_is_a_step_up_to_the_pruned_model() -> None:
     best = made("p-int8", "torch", 0.5, stage="quantize", parent="p")
     stranger = of("q", ["layers"], 7.0)  # of another model
     found = fall(BASE, PRUNED, best, *reversed(BETWEEN), stranger, best=best)
@@ -136,7 +136,7 @@ def test_every_removal_is_a_step_and_the_last_ends_at_the_pruned_model() -> None
     assert "--pruning-steps" not in found.sentence
 
 
-def test_removals_that_were_not_taken_apart_are_one_step_that_says_how() -> None:
+def test_unmeasured_removals_are_one_step_with_advice() -> None:
     found = fall(BASE, PRUNED, best=PRUNED)
     assert factors(found) == [("pruning", 10.0)] and found.missing == ["dynamic padding", "threads"]
     assert (
@@ -147,14 +147,14 @@ def test_removals_that_were_not_taken_apart_are_one_step_that_says_how() -> None
     assert factors(incomplete) == [("pruning", 10.0)]
 
 
-def test_one_removal_is_called_by_its_name_and_needs_no_structure() -> None:
+def test_one_removal_has_its_name_and_needs_no_pruning_steps() -> None:
     shallow = made("p", "torch", 5.0, stage="prune", parent="t", removals=["layers"])
     found = fall(BASE, shallow, best=shallow)
     assert factors(found) == [("layers removed", 2.0)] and found.note == ""
     assert fall(replace(BASE, removals=ALL), shallow, best=shallow).note == ""  # the teacher is where it begins
 
 
-def test_removals_keep_their_steps_behind_a_change_of_runtime_and_a_parent_that_is_missing() -> None:
+def test_removal_steps_survive_a_missing_parent_and_new_runtime() -> None:
     best = replace(PRUNED, runtime="onnxruntime", parents=[sha256("s"), sha256("t")], removals=["layers", "heads"])
     between = replace(of("p", ["layers"], 2.5), runtime="onnxruntime")
     assert factors(fall(BASE, FAST, best, between, best=best)) == [
@@ -211,7 +211,7 @@ def test_lines_of_another_run_length_or_device_do_not_count() -> None:
         assert "dynamic padding" in found.missing and "threads" in found.missing
 
 
-def test_a_model_that_was_not_measured_where_its_neighbours_were_is_stepped_over() -> None:
+def test_a_model_without_a_matching_measurement_is_skipped() -> None:
     student_in_torch = made("s", "torch", 2.0, stage="distill", parent="t")
     found = fall(BASE, FAST, student_in_torch, INT8)
     assert [name for name, _ in factors(found)] == ["runtime: torch → onnxruntime", "distillation and int8"]

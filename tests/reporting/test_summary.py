@@ -28,7 +28,7 @@ def said(*lines: Measurement, budget: float = 1.0) -> list[str]:
     return verdict(rows, Leaders.of(rows, budget))
 
 
-def test_a_model_that_is_surely_within_comes_before_a_faster_one_that_may_be() -> None:
+def test_a_model_within_comes_before_a_faster_undecided_one() -> None:
     rows = results_of([TEACHER, model("sure", 5), model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7)])
     best = best_row(rows)
     assert best is not None and best.small_batch.model == "sure"
@@ -53,12 +53,12 @@ def test_no_model_within_the_budget_is_said() -> None:
     assert said(model("bad", 90, -9, -7), budget=10.0)[0].startswith("bad in torch is within 10 points")
 
 
-def test_noise_in_speed_does_not_hide_that_a_model_is_within_the_budget() -> None:
+def test_noise_in_speed_does_not_hide_a_model_within_the_budget() -> None:
     first = said(model("loud", 5, noisy=True), model("bad", 90, -9, -7))[0]
     assert first.startswith("loud in torch is within 1 point of the teacher: it was measured on too noisy a host")
 
 
-def test_a_model_that_may_be_within_comes_before_a_better_one_that_is_not() -> None:
+def test_an_undecided_model_comes_before_one_beyond_the_budget() -> None:
     first = said(model("worse", 5, -1.9, -1.1), model("wide", 4, -3.0, -0.2))[0]
     assert first.startswith("wide in torch") and first.endswith("whether that is within 1 point is undecided.")
 
@@ -74,7 +74,7 @@ def test_only_the_teacher_or_none_at_all() -> None:
     assert "teacher in torch was not measured" in verdict(found := results_of([model("a", 5)]), Leaders.of(found))[0]
 
 
-def test_a_floor_within_the_budget_comes_first() -> None:
+def test_a_baseline_within_the_budget_comes_first() -> None:
     baseline = model("tf-idf + logistic regression", 300, -0.8, 0.2, kind="baseline")
     sentences = said(model("student", 40), baseline)
     assert sentences[0].startswith("tf-idf + logistic regression alone is within 1 point of the teacher: 89.70%")
@@ -82,7 +82,7 @@ def test_a_floor_within_the_budget_comes_first() -> None:
     assert said(baseline)[0] == sentences[0] and "No compressed model" in said(baseline)[1]
 
 
-def test_other_floors_are_told_after_the_model() -> None:
+def test_other_baselines_come_after_the_model() -> None:
     open_floor = model("static", 300, -1.4, 0.8, kind="baseline")
     assert any(s.startswith("static alone may be enough") and "undecided" in s for s in said(model("m", 4), open_floor))
     wide = (model("narrow", 300, -1.8, -1.1, kind="baseline"), model("wide", 300, -3.2, -0.1, kind="baseline"))
@@ -93,7 +93,7 @@ def test_other_floors_are_told_after_the_model() -> None:
     )
 
 
-def test_a_faster_peer_is_named() -> None:
+def test_a_faster_competitor_is_named() -> None:
     competitor = model("int8-elsewhere", 60, kind="competitor", runtime="elsewhere")
     assert (
         "A competitor is faster: int8-elsewhere in elsewhere at ×60.0, at −0.50 points (−0.90 to −0.10): "
@@ -105,7 +105,7 @@ def test_a_faster_peer_is_named() -> None:
     assert not any("competitor" in s for s in said(model("m", 40), replace(competitor, noisy=True)))
 
 
-def test_a_peer_that_tokenises_inside_is_held_against_speed_with_the_tokenizer() -> None:
+def test_a_tokenising_competitor_is_compared_with_tokenisation() -> None:
     competitor = model("pipeline", 50, kind="competitor", tokenizer_inside=True, speedup_with_tokenizer_low=49.0)
     slow = model("m", 60, speedup_with_tokenizer_high=20.0)
     assert any(

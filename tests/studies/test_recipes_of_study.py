@@ -125,7 +125,7 @@ def case(tmp_path: Path, on_torch: None, monkeypatch: pytest.MonkeyPatch) -> Cas
 # Controls
 
 
-def test_students_that_differ_in_their_phases_only_share_a_control(case: Case) -> None:
+def test_students_that_differ_in_phases_only_share_a_control(case: Case) -> None:
     case.run()
     assert case.names() == [
         "first",
@@ -141,7 +141,7 @@ def test_students_that_differ_in_their_phases_only_share_a_control(case: Case) -
     assert measured["models"] == case.names()  # each once
 
 
-def test_the_shared_control_is_not_made_again_when_a_students_phases_change(case: Case) -> None:
+def test_a_change_of_phases_keeps_the_shared_control(case: Case) -> None:
     case.run()
     for name in ("first", "third"):
         (case.folder / f"{name}.toml").write_text(TINY_STUDENT.replace('"logit-mse"', '"kl", temperature = 3.0'))
@@ -150,7 +150,7 @@ def test_the_shared_control_is_not_made_again_when_a_students_phases_change(case
     assert case.names() == ["first", "third", "third-seed-5"]
 
 
-def test_a_control_is_made_for_another_student_alone_under_the_same_name(case: Case) -> None:
+def test_a_control_is_made_again_for_another_student_of_its_name(case: Case) -> None:
     case.run(only=["third"])
     assert case.names() == ["third", "first-control", "third-seed-5", "third-seed-5-control"]
 
@@ -178,7 +178,7 @@ def test_what_decides_a_control(changes: dict[str, Any]) -> None:
 # Budgets
 
 
-def test_the_first_budget_is_the_default_and_a_plan_stands_above_it(case: Case) -> None:
+def test_the_first_budget_is_the_default_and_a_plan_overrides_it(case: Case) -> None:
     case.run()
     trainings = {name: recipe["training"] for name, _, recipe in case.trained}
     assert {name: (t["max_steps"], t["batch_size"]) for name, t in trainings.items()} == {

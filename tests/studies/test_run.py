@@ -151,7 +151,7 @@ def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
     assert {line.training_steps for line in lines if line.model in names} == {7}
 
 
-def test_a_study_measures_floors_fitted_on_its_training_rows(finished: Case) -> None:
+def test_a_study_measures_baselines_fitted_on_its_training_rows(finished: Case) -> None:
     lines = read_results([finished.out / "results.jsonl"])
     baselines = {line.model for line in lines if line.kind == "baseline"}
     assert {"majority", "tfidf"} <= baselines
@@ -377,7 +377,7 @@ def test_a_student_may_learn_in_phases_of_the_study(case: Case) -> None:
     assert set(control_names(recipe, plans).values()) == {"small-control", "small-seed-5-control"}
 
 
-def test_what_is_pruned_recovers_on_train_where_there_is_no_other_text(case: Case) -> None:
+def test_a_pruned_model_recovers_on_train_without_other_text(case: Case) -> None:
     case.rewrite('unlabeled = [{ set = "tiny", split = "unlabeled", rows = 60 }]\n', "")
     student = case.recipe.read_text().partition("[[students]]")[2].partition("[[prune]]")[0]
     case.rewrite(f"[[students]]{student}", "")

@@ -57,7 +57,7 @@ def built_without(model: PreTrainedModel, family: str, gone: list[int]) -> PreTr
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_removed_equals_skipped_and_a_shallow_model_and_removal_composes(family: str) -> None:
+def test_a_removed_layer_equals_a_skipped_one(family: str) -> None:
     model = classifier(family, layers=DEPTH)
     whole, shallow = logits(model), logits(built_without(model, family, GONE))
     with skipped(model, GONE):
@@ -150,7 +150,7 @@ def batches() -> list[Batch]:
     return made
 
 
-def test_the_layer_goes_without_which_the_loss_is_lowest_then_the_next() -> None:
+def test_layers_are_removed_greedily_by_loss() -> None:
     model, rows = classifier("bert", layers=DEPTH).train(), batches()
     steps = choose_removed_layers(model, iter(rows), 2)
     assert model.training and len(layers_of(model)) == DEPTH
@@ -206,7 +206,7 @@ def test_layers_of_a_model_that_has_none_are_refused() -> None:
         remove_layers(bilstm(), [0])
 
 
-def test_the_convolution_of_a_deberta_follows_the_layer_that_is_then_first() -> None:
+def test_the_convolution_of_a_deberta_follows_its_first_layer() -> None:
     config = classifier("deberta-v2", layers=3).config
     config.conv_kernel_size, config.conv_act = 3, "gelu"
     torch.manual_seed(0)

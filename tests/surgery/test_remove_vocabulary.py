@@ -131,7 +131,7 @@ def test_what_is_written_reads_text_as_what_is_in_memory(family: str, tmp_path: 
     assert torch.equal(logits_of(reopened.load(), again, others), logits_of(model, smaller, others))
 
 
-def test_a_list_of_words_beside_the_old_tokenizer_is_not_written_again(tmp_path: Path) -> None:
+def test_the_word_list_of_the_old_tokenizer_is_not_copied(tmp_path: Path) -> None:
     old = tmp_path / "old"
     save_model(classifier(), tokenizer(), old)
     vocabulary = tokenizer().get_vocab()
@@ -192,7 +192,7 @@ def test_the_unknown_piece_of_deberta_follows() -> None:
     assert pieces_of(smaller, "film z", **BARE) == pieces_of(tokens, "film z", **BARE) == ["▁film", "▁", "[UNK]"]
 
 
-def test_padding_keeps_its_id_where_positions_are_counted_from_it() -> None:
+def test_padding_keeps_its_id_if_positions_depend_on_it() -> None:
     specials = ["unused", "<pad>", "<s>", "</s>", "<unk>", "<mask>"]
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens: Any = RobertaTokenizer({piece: i for i, piece in enumerate([*specials, *symbols, "unused too"])}, [])
@@ -250,9 +250,7 @@ def assert_covered_text_keeps_its_pieces(
 
 
 @given(PIECES, PIECES, st.lists(TEXT, min_size=1, max_size=3), st.lists(TEXT, max_size=12))
-def test_word_pieces_of_covered_text_stay(
-    starts: list[str], inner: list[str], corpus: list[str], others: list[str]
-) -> None:
+def test_tokens_of_covered_text_stay(starts: list[str], inner: list[str], corpus: list[str], others: list[str]) -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc", "##a", "##b", "##c", *starts]
     vocabulary = dict.fromkeys([*pieces, *(f"##{piece}" for piece in inner)])
     tokens: Any = BertTokenizer({piece: index for index, piece in enumerate(vocabulary)})
@@ -362,7 +360,7 @@ def test_a_tokenizer_that_is_not_known_is_refused() -> None:
     assert "BPE tokenizer has end_of_word_suffix = '</w>'" in refused(classifier(), setting)
 
 
-def test_a_class_that_does_not_write_what_it_was_given_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_class_that_writes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = tokenizer()
     monkeypatch.setattr(BertTokenizer, "from_pretrained", lambda folder: tokenizer())
     message = refused(classifier(), tokens)

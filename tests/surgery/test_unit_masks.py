@@ -89,7 +89,7 @@ def test_a_model_without_neurons_equals_one_with_them_masked(family: str) -> Non
         assert (whole - masked).abs().max() > 1e-3
 
 
-def test_a_family_with_several_feed_forward_networks_keeps_its_neurons() -> None:
+def test_several_feed_forward_networks_keep_their_neurons() -> None:
     with pytest.raises(CompressError, match="mobilebert has several feed-forward networks"):
         remove_neurons(classifier("mobilebert"), {0: [1]})
 

@@ -130,7 +130,7 @@ def test_rounded_widths_are_near_to_what_was_asked(
         assert sum(int(mask.sum()) for mask in exact) == sum(present) - count
 
 
-def test_layers_come_down_to_one_width_where_the_amount_does_not_divide() -> None:
+def test_layers_get_one_width_if_the_amount_does_not_divide() -> None:
     masks = mask_lowest(torch.rand(6, 12), [torch.ones(12)] * 6, 43, by_layer=True)
     assert [int(mask.sum()) for mask in masks] == [5] * 6  # 4.83 of each
     masks = mask_lowest(torch.rand(6, 1536), [torch.ones(1536)] * 6, 3686, keep=32, multiple=32, by_layer=True)

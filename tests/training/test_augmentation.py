@@ -138,7 +138,7 @@ def test_equal_and_held_out_variants_are_left_out() -> None:
     assert list(AugmentedSource(source, lambda example, _: example, 5, 0)) == [Example("row", "pair")]
 
 
-def test_the_first_text_the_second_and_both_are_varied_equally_often() -> None:
+def test_first_text_second_text_and_both_are_varied_equally() -> None:
     drawn = draws(lambda example, generator: vary_sides(example, generator, str.upper), Example("a", "b"), 900)
     found = Counter((example.text, example.text_pair) for example in drawn)
     assert set(found) == {("A", "b"), ("a", "B"), ("A", "B")}
@@ -194,7 +194,7 @@ def test_a_text_of_which_nothing_changes_keeps_its_spaces() -> None:
     assert draws(masking(mask=0.0, replace=0.0, ngram=1.0), Example("one"), 5) == [Example("one")] * 5
 
 
-def test_a_replacement_comes_from_the_band_of_its_word_in_proportion_to_counts() -> None:
+def test_a_replacement_is_drawn_from_its_band_by_frequency() -> None:
     letters = [chr(ord("a") + index) for index in range(20)]
     counts = {letter: 200 - 5 * index for index, letter in enumerate(letters)}
     corpus = [Example(" ".join(letter for letter in letters for _ in range(counts[letter])), ", , . 7 7")]
@@ -212,7 +212,7 @@ def test_a_word_alone_in_its_band_stays() -> None:
     assert FrequencyBands([Example("one , .")]).another("one", random.Random(0)) == "one"
 
 
-def test_a_word_that_is_nearly_all_of_its_band_is_changed_at_once() -> None:
+def test_a_word_that_is_most_of_its_band_is_replaced_at_once() -> None:
     bands = FrequencyBands([Example("the " * 200_000 + "cat sat")])
     generator = random.Random(0)
     assert {bands.another("the", generator) for _ in range(50)} == {"cat", "sat"}
@@ -269,7 +269,7 @@ def test_which_words_may_be_replaced(text: str, words: list[str]) -> None:
     assert all(text[word.start : word.end] == word.text for word in found)
 
 
-def test_words_are_replaced_where_they_stand_and_as_often_as_asked() -> None:
+def test_words_are_replaced_in_place_at_the_requested_rate() -> None:
     def propose(text: str, words: Any) -> list[tuple[str, ...]]:
         return [() if word.text == "plot" else ("x", "y") for word in words]
 
@@ -536,9 +536,7 @@ baselines = false
 )
 
 
-def test_a_study_labels_the_variants_once_for_all_seeds_and_the_control(
-    tmp_path: Path, on_torch: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_labels_the_variants_once(tmp_path: Path, on_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "benchmark", lambda *_, output, **__: output.path.write_text(""))
     monkeypatch.setattr(run_module, "report", lambda _, path, **__: path.mkdir())
     out = tmp_path / "study"

@@ -152,7 +152,7 @@ def test_pairs_and_a_regression(tmp_path: Path) -> None:
 # The control
 
 
-def test_a_control_takes_the_same_steps_from_the_same_start_on_gold_alone(
+def test_a_control_trains_as_many_steps_on_gold_labels_alone(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, Any]] = []
@@ -179,9 +179,7 @@ def test_a_control_takes_the_same_steps_from_the_same_start_on_gold_alone(
     assert len(seen[0]["rows"]) == 130 and all(row.logits is not None for row in seen[0]["rows"])
 
 
-def test_a_control_without_validation_is_selected_on_a_slice_of_its_own(
-    teacher: Path, labels: LabelDir, tmp_path: Path
-) -> None:
+def test_a_control_without_validation_has_its_own_slice(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
     rows = [replace(row, text=f"{row.text} {index}") for index, row in enumerate(train_rows())]
     made = taught(teacher, tmp_path / "control", labels=[labels], train=rows, control=True)
     assert made.manifest.stage and made.manifest.metrics[0]["split"] == "slice of train"
@@ -237,7 +235,7 @@ def test_the_teacher_runs_live_only_where_a_loss_needs_it(
     assert type(signal_for(losses, classifier("bert"))) is signal
 
 
-def test_a_live_teacher_gives_cached_logits_and_its_own_hidden_states() -> None:
+def test_a_live_teacher_gives_cached_logits_and_hidden_states() -> None:
     from compress.models.batch import Batch
 
     model = classifier("bert").train()
@@ -261,7 +259,7 @@ def test_how_many_steps(epochs: float, cap: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("recipe", [BILSTM, TRANSFORMER])
-def test_a_stopped_training_goes_on_from_its_checkpoint_to_the_same_weights(
+def test_a_resumed_training_ends_with_the_same_weights(
     recipe: StudentRecipe, teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from compress.training.trainer import DistillationTrainer
@@ -417,7 +415,7 @@ def test_weights_that_give_no_numbers_are_not_selected() -> None:
     assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": -math.inf}
 
 
-def test_a_training_stopped_in_its_fourth_epoch_reads_the_same_batches(
+def test_a_training_resumed_in_epoch_four_reads_the_same_batches(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from compress.training.trainer import DistillationTrainer

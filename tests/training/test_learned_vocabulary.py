@@ -27,7 +27,7 @@ def test_special_tokens_keep_their_order(family: str) -> None:
     assert learned.convert_ids_to_tokens(learned(text)["input_ids"]) == pieces
 
 
-def test_the_same_text_gives_the_same_vocabulary_whatever_its_order() -> None:
+def test_a_vocabulary_does_not_depend_on_the_order_of_text() -> None:
     """A run that goes on learns it again, and the weights that it kept belong to these numbers."""
     learned = learn_vocabulary(tokenizer(), TEXTS, 100).get_vocab()
     assert learn_vocabulary(tokenizer(), TEXTS[::-1], 100).get_vocab() == learned
@@ -40,7 +40,7 @@ def test_a_tokenizer_of_another_kind_is_refused() -> None:
         learn_vocabulary(tokenizer("roberta"), TEXTS, 100)
 
 
-def test_a_piece_that_both_have_keeps_its_vector_and_another_gets_the_mean_of_its_letters() -> None:
+def test_shared_tokens_keep_vectors_and_new_ones_get_a_mean() -> None:
     teacher, theirs = classifier(), tokenizer()
     learned = learn_vocabulary(theirs, TEXTS, 100)
     before, old = teacher.get_input_embeddings().weight, theirs.get_vocab()
@@ -53,7 +53,7 @@ def test_a_piece_that_both_have_keeps_its_vector_and_another_gets_the_mean_of_it
     assert teacher.config.vocab_size == len(theirs) == len(before)  # the teacher is left as it was
 
 
-def test_words_are_written_in_either_vocabulary_equally_often_and_always_alike() -> None:
+def test_words_use_both_vocabularies_equally_and_repeatably() -> None:
     theirs, learned = tokenizer(), learn_vocabulary(tokenizer(), TEXTS, 100)
     mixer = Mixer(theirs, learned, 1000, seed=3)
     rows = [Example(f"film is {index}") for index in range(400)]

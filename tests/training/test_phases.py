@@ -226,7 +226,7 @@ def test_a_phase_for_gold_rows_is_left_out_where_there_are_none(
     assert "the phase fine-tuning" in caplog.text and "left out" in caplog.text
 
 
-def test_a_loss_on_gold_labels_without_gold_rows_is_said_to_add_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gold_label_loss_without_gold_rows_gives_a_notice(caplog: pytest.LogCaptureFixture) -> None:
     mixed, alone = Phase((GOLD, KL)), Phase((GOLD,), name="hard")
     assert possible_phases(in_phases(mixed, alone), ()) == (mixed,)
     assert "so that hard-label adds nothing" in caplog.text
@@ -295,7 +295,7 @@ def test_masked_text_gets_the_teachers_logits_of_masked_text() -> None:
         torch.testing.assert_close(masked, model(ids, attention_mask=batch.attention_mask).logits)
 
 
-def test_masking_hides_the_share_it_says_in_the_proportions_of_bert() -> None:
+def test_masking_has_its_share_in_the_proportions_of_bert() -> None:
     torch.manual_seed(0)
     tokens = tokenizer("bert")
     ids = torch.full((100, 200), tokens.convert_tokens_to_ids("film"))
@@ -414,7 +414,7 @@ def test_theseus_trains_through_the_pipeline(teacher: Path, labels: LabelDir, tm
 # Stopped
 
 
-def test_a_run_stopped_in_a_later_phase_does_not_train_the_first_again(
+def test_a_resumed_run_does_not_repeat_finished_phases(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from compress.training.trainer import DistillationTrainer

@@ -148,7 +148,7 @@ def test_the_head_of_vocabulary_kl_is_kept(encoder: Path, tmp_path: Path) -> Non
     assert kept.manifest.stage and kept.manifest.metrics[1]["value"] < math.log(len(tokenizer()))
 
 
-def test_a_head_that_was_trained_before_the_last_phase_is_not_kept(encoder: Path, tmp_path: Path) -> None:
+def test_a_head_of_an_earlier_phase_is_not_kept(encoder: Path, tmp_path: Path) -> None:
     """The body has moved on since."""
     student = replace(STUDENT, phases=(MLM, GENERAL))
     both = trained(encoder, student, tmp_path / "both", tmp_path, epochs=1.0)

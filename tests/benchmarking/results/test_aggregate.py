@@ -144,7 +144,7 @@ def test_what_is_missing_is_named_and_has_no_interval() -> None:
     }
 
 
-def test_distillation_is_worth_the_difference_to_the_control_of_the_same_seed() -> None:
+def test_gain_from_distillation_uses_the_control_of_its_seed() -> None:
     def control(seed: int, right: int, **fields: Any) -> dict[str, Any]:
         return student("a", seed, right, model=f"control-{seed}", kind="control", **fields)
 
@@ -174,7 +174,7 @@ def test_a_model_names_the_control_that_it_shares() -> None:
     assert two.gain_points == pytest.approx(5.0)
 
 
-def test_a_control_of_no_recipe_is_found_by_the_name_of_its_model() -> None:
+def test_a_control_without_recipe_is_found_by_its_name() -> None:
     named = student("a", 0, 165, model="plain", kind="control", recipe="", control_of="small-0")
     found = only(aggregate([teacher("a"), student("a", 0, 170), named]))
     assert found.gain_points == pytest.approx(2.5)

@@ -159,7 +159,7 @@ def test_labels_do_not_meet(canvas: svg_module.Canvas) -> None:
                 assert abs(y - other_y) >= 12 or x + width <= other_x or other_x + other_width <= x
 
 
-def test_marks_leave_out_what_was_too_noisy_and_name_what_is_there() -> None:
+def test_noisy_points_are_left_out_of_the_chart() -> None:
     lines = [line("teacher", kind="teacher"), line("a", runtime="onnxruntime"), line("a"), line("b", noisy=True)]
     assert [mark.name for mark in marks(results_of(lines), [])] == ["teacher", "a (onnxruntime)", "a (torch)"]
 

@@ -102,7 +102,7 @@ def test_a_row_holds_what_was_published_and_what_was_measured() -> None:
     assert row["command"].text == "compress distill --student narrow"
 
 
-def test_the_worth_of_distillation_is_against_the_control_and_paired() -> None:
+def test_the_gain_from_distillation_is_paired_with_the_control() -> None:
     row = made(STUDENT, CONTROL)["narrow"]
     assert row["control"].text == "85.00%" and row["worth"].text == "+5.00"
     # The student is never wrong where the control is right: no resample has a negative difference.
@@ -242,7 +242,7 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     assert "7.5 times smaller than BERT-base, 96% of its performance kept, 9.4 times as fast" in said
 
 
-def test_an_explanation_says_what_is_learned_from_what_in_which_order() -> None:
+def test_an_explanation_has_losses_and_teachers_in_order() -> None:
     recipe = replace(
         KNOWN["narrow"],
         phases=(

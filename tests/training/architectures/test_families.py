@@ -74,7 +74,7 @@ def test_the_centred_basis_spans_what_has_no_mean(width: int) -> None:
     torch.testing.assert_close(basis.sum(dim=0), torch.zeros(width - 1).double())
 
 
-def test_directions_of_many_parts_are_found_in_the_memory_of_a_few() -> None:
+def test_directions_of_many_parts_need_little_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     leading_directions((torch.full((1, 300), float(number % 7)) for number in range(3000)), 2)  # 2 GB of squares
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
@@ -100,7 +100,7 @@ def test_token_vectors_are_what_the_teacher_normalises(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["albert", "bert", "roberta", "xlm-roberta"])
 @pytest.mark.parametrize("start", ["mean", "middle", 0])
-def test_an_albert_of_full_rank_and_a_teacher_of_one_layer_are_the_same(family: str, start: str | int) -> None:
+def test_a_full_rank_albert_equals_a_teacher_of_one_layer(family: str, start: str | int) -> None:
     teacher = one_layer(family)
     width = embeddings_of(teacher).words.shape[1]
     student = build("albert", teacher, family, embedding_size=width, start=start)
@@ -110,7 +110,7 @@ def test_an_albert_of_full_rank_and_a_teacher_of_one_layer_are_the_same(family: 
 
 
 @pytest.mark.parametrize("family", ["distilbert", "electra"])
-def test_an_albert_has_the_hidden_states_of_a_teacher_with_another_head(family: str) -> None:
+def test_an_albert_keeps_hidden_states_of_another_head(family: str) -> None:
     teacher = one_layer(family)
     width = embeddings_of(teacher).words.shape[1]
     student = build("albert", teacher, family, embedding_size=width)
@@ -171,7 +171,7 @@ def test_an_albert_keeps_segments() -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "xlm-roberta"])
-def test_a_distilbert_of_all_layers_has_the_hidden_states_of_its_teacher(family: str) -> None:
+def test_a_full_depth_distilbert_has_the_teachers_hidden_states(family: str) -> None:
     teacher = classifier(family)
     student = build("distilbert", teacher, family, depth=LAYERS)
     assert student.config.model_type == "distilbert" and input_names(student) == ("input_ids", "attention_mask")
@@ -250,7 +250,7 @@ def test_a_random_student_has_any_shape_and_depends_on_the_seed() -> None:
     assert not torch.equal(logits(student), logits(other.eval()))
 
 
-def test_a_deep_and_narrow_student_of_a_small_vocabulary_is_small() -> None:
+def test_a_narrow_student_of_a_small_vocabulary_is_small() -> None:
     """Zhao et al. 2019: twelve layers, 48 wide, 4,928 pieces, under 7 MB; each of the twelve heads is four wide."""
     config = BertConfig(vocab_size=4928, hidden_size=384, num_attention_heads=12, intermediate_size=1536)
     teacher = BertForSequenceClassification(config)
@@ -295,7 +295,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
         build("checkpoint", classifier("bert"), model=str(directory))
 
 
-def test_a_checkpoint_that_lacks_weights_or_is_onnx_or_absent_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_onnx_or_absent_checkpoint_is_refused(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     directory = checkpoint(tmp_path / "encoder")

@@ -124,7 +124,7 @@ def directions(model: Any, family: str, basis: Tensor | None = None) -> list[Ten
 
 
 @pytest.mark.parametrize("family", NARROWED)
-def test_a_narrower_student_starts_near_its_teacher_and_a_random_one_does_not(family: str) -> None:
+def test_a_narrower_student_starts_near_its_teacher(family: str) -> None:
     """Cosine of its hidden states with the teacher's, written in the student's directions. 28 of 32 are kept."""
     teacher = classifier(family)
     student = build("transformer", teacher, family, depth=LAYERS, hidden_size=28)
@@ -142,7 +142,7 @@ def test_a_narrower_student_starts_near_its_teacher_and_a_random_one_does_not(fa
     assert max(map(abs, random)) < 0.45
 
 
-def test_the_directions_of_many_rows_are_those_of_all_found_a_few_rows_at_a_time() -> None:
+def test_directions_found_in_chunks_equal_those_of_all_rows() -> None:
     teacher = classifier()
     encoded = dict(tokenizer()([row.text for row in examples(2 * PASS_ROWS + 3)], padding=True, return_tensors="pt"))
     with torch.no_grad():
@@ -169,7 +169,7 @@ def first_dimensions(kept: int = 28, energy: float = 1.0) -> tuple[Any, Any]:
     return teacher, student
 
 
-def test_scores_of_narrower_heads_are_the_teachers_where_its_own_have_that_rank() -> None:
+def test_scores_of_narrower_heads_are_exact_at_equal_rank() -> None:
     teacher, student = first_dimensions()
     states = torch.randn(5, 28)
     for old, new in zip(attention_layers(teacher), attention_layers(student), strict=True):
@@ -183,7 +183,7 @@ def test_scores_of_narrower_heads_are_the_teachers_where_its_own_have_that_rank(
         torch.testing.assert_close(torch.einsum("ihd,jhd->hij", *ours) / 7**0.5, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_a_narrower_norm_gives_what_the_teachers_gives_in_the_dimensions_that_are_left() -> None:
+def test_a_narrower_norm_equals_the_teachers_in_kept_dimensions() -> None:
     states = torch.randn(4000, 32) * torch.tensor([1.0] * 28 + [0.1] * 4)
     energy = float(states[:, :28].square().sum() / states.square().sum())
     teacher, student = first_dimensions(energy=energy)
@@ -317,7 +317,7 @@ def test_a_siamese_student_reads_each_text_by_itself(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_siamese_student_does_not_see_padding_and_reloads_bit_equal(family: str, tmp_path: Path) -> None:
+def test_a_siamese_student_ignores_padding_and_reloads_bit_equal(family: str, tmp_path: Path) -> None:
     student = siamese(family)
     expected = pair_logits(student, PAIRS, family)
     torch.testing.assert_close(pair_logits(student, PAIRS, family, extra=9), expected, atol=1e-6, rtol=1e-5)
@@ -328,7 +328,7 @@ def test_a_siamese_student_does_not_see_padding_and_reloads_bit_equal(family: st
     torch.testing.assert_close(pair_logits(reloaded, PAIRS, family), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_product_and_distance_do_not_depend_on_the_order_of_the_texts() -> None:
+def test_product_and_distance_ignore_the_order_of_the_texts() -> None:
     student = siamese()
     swapped = [(b, a) for a, b in PAIRS]
     assert not torch.allclose(pair_logits(student, PAIRS)[:2], pair_logits(student, swapped)[:2], atol=1e-5)
@@ -351,7 +351,7 @@ def test_a_single_text_is_a_pair_with_an_empty_second() -> None:
         assert torch.isfinite(student(ids, torch.tensor([[0, 0, 0], [1, 1, 0]])).logits).all()
 
 
-def test_a_siamese_student_is_taught_with_dropout_and_gradients_everywhere() -> None:
+def test_a_siamese_student_trains_with_dropout_and_gradients() -> None:
     student = siamese(dropout=0.5).train()
     encoded = tokenizer()(PAIRS, padding=True, return_tensors="pt")
     student(**encoded, labels=torch.tensor([0, 1, 0])).loss.backward()
@@ -416,7 +416,7 @@ def test_both_texts_of_a_pair_are_counted() -> None:
     )
 
 
-def test_embeddings_keep_the_distances_between_the_teachers_vectors() -> None:
+def test_embeddings_keep_distances_of_the_teachers_vectors() -> None:
     """At full rank a projection is a rotation: all distances scale by one factor."""
     vectors = torch.randn(50, 12, generator=torch.Generator().manual_seed(0))
     kept = list(range(0, 50, 2))

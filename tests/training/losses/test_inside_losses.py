@@ -147,18 +147,18 @@ STILL = heads([[[[0.0], [0.0]]], [[[0.0], [5.0]]]])
 LOOKING = heads([[[[1.0], [0.0]]], [[[0.0], [5.0]]]], keys=[[[[LN3], [0.0]]], [[[0.0], [7.0]]]])
 
 
-def test_attention_kl_by_hand_is_the_mean_over_an_examples_tokens_then_over_examples() -> None:
+def test_attention_kl_is_the_mean_over_tokens_then_examples() -> None:
     # The first example's two queries pay THREE_QUARTERS and 0; the second has one key, so that nothing differs.
     value = loss("attention-kl")(STILL, LOOKING, mask_of(2, 1))
     assert value.item() == pytest.approx((THREE_QUARTERS / 2 + 0) / 2, rel=1e-6)
 
 
-def test_attention_mse_by_hand_is_the_mean_over_pairs_of_real_tokens() -> None:
+def test_attention_mse_is_the_mean_over_pairs_of_real_tokens() -> None:
     # Scores differ by ln 3 in one of four pairs of the first example, and not in the one pair of the second.
     assert loss("attention-mse")(STILL, LOOKING, mask_of(2, 1)).item() == pytest.approx(LN3**2 / 5, rel=1e-6)
 
 
-def test_attention_scores_are_divided_by_the_root_of_the_width_and_averaged_over_heads() -> None:
+def test_attention_scores_are_scaled_and_averaged_over_heads() -> None:
     # Width 4: (1, 1, 1, 1) times (3, 3, 3, 3) is 12, divided by 2. The other head is zero.
     ones, threes, nothing = [[1.0] * 4], [[3.0] * 4], [[0.0] * 4]
     student = heads([[nothing, nothing]])
@@ -185,7 +185,7 @@ def test_relations_of_the_models_own_heads_are_minilm_one() -> None:
     assert both.item() == pytest.approx(THREE_QUARTERS / 2, rel=1e-6)
 
 
-def test_relations_cut_the_joined_heads_anew_whatever_their_number_and_width() -> None:
+def test_relations_split_heads_anew_for_any_number_and_width() -> None:
     # Two heads of width 1 become one of width 2: the first token's product with itself is 2 a^2 / sqrt(2) = ln 3.
     a = math.sqrt(LN3 / math.sqrt(2))
     teacher = heads([[[[a], [0.0]], [[a], [0.0]]]])
@@ -227,7 +227,7 @@ def projection() -> nn.Linear:
     return linear
 
 
-def test_hidden_mse_by_hand_is_the_mean_over_width_and_real_tokens() -> None:
+def test_hidden_mse_is_the_mean_over_width_and_real_tokens() -> None:
     # 3 becomes (3, 7), which differs from (3, 5) by (0, 2); the second token not at all; the third is padding.
     student = hidden([[[8.0], [8.0]], [[8.0], [8.0]]], [[[3.0], [0.0]], [[1.0], [9.0]]])
     teacher = hidden(
@@ -259,7 +259,7 @@ def test_hidden_statistics_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["hidden-mse", "embedding-mse"])
-def test_a_projection_is_learned_where_widths_differ_or_where_asked(name: str) -> None:
+def test_a_projection_is_learned_if_widths_differ_or_on_request(name: str) -> None:
     teacher = tiny.classifier()
     assert isinstance(learned(name, teacher, teacher), nn.Identity)
     assert learned(name, teacher, teacher, projected=True).weight.shape == (32, 32)
@@ -281,7 +281,7 @@ def test_mlm_by_hand_is_the_mean_over_masked_tokens() -> None:
 SAME = nn.ModuleDict({"student": nn.Identity(), "teacher": nn.Identity()})
 
 
-def test_vocabulary_kl_by_hand_adds_the_cross_entropy_of_the_teachers_head() -> None:
+def test_vocabulary_kl_adds_cross_entropy_of_the_teachers_head() -> None:
     # At T = 2 the teacher's (2 ln 3, 0) is (3/4, 1/4); at T = 1, where its head learns, (9/10, 1/10).
     student, teacher = hidden([[[0.0, 0.0], [9.0, 0.0]]]), hidden([[[2 * LN3, 0.0], [0.0, 0.0]]])
     batch = masked([[1, NO_TARGET]])
@@ -315,7 +315,7 @@ def test_the_student_does_not_teach_the_teachers_head() -> None:
 
 
 @pytest.mark.parametrize("name", ["mlm", "vocabulary-kl"])
-def test_without_a_masked_token_the_loss_is_zero_and_still_has_a_gradient(name: str) -> None:
+def test_without_masked_tokens_the_loss_is_zero_with_a_gradient(name: str) -> None:
     model = tiny.classifier()
     student = hidden(torch.randn(1, 2, 32).tolist())
     student.logits.requires_grad_()
@@ -338,7 +338,7 @@ def test_the_vocabulary_head_is_berts_own() -> None:
     torch.testing.assert_close(head(states), theirs(states))
 
 
-def test_the_vocabulary_head_ends_in_the_width_of_factorised_embeddings_and_does_not_save_them() -> None:
+def test_vocabulary_head_has_the_width_of_factorised_embeddings() -> None:
     electra = tiny.classifier("electra")
     head = VocabularyHead(electra)
     assert head.dense.weight.shape == (16, 32)
@@ -373,7 +373,7 @@ def test_shared_projection_by_hand(direction: str) -> None:
     assert value.item() == pytest.approx(sum(distances) / 12, rel=1e-4)
 
 
-def test_shared_projection_shares_one_pair_of_matrices_among_all_weights_of_a_shape() -> None:
+def test_shared_projection_has_one_pair_of_matrices_per_shape() -> None:
     part = learned("shared-projection", bert(), tiny.classifier())
     shapes = {name: tuple(parameter.shape) for name, parameter in part.named_parameters()}
     assert shapes == {
@@ -386,7 +386,7 @@ def test_shared_projection_shares_one_pair_of_matrices_among_all_weights_of_a_sh
     }
 
 
-def test_shared_projection_is_zero_for_equal_models_and_the_identity() -> None:
+def test_shared_projection_is_zero_for_equal_models() -> None:
     model = tiny.classifier()
     part = learned("shared-projection", model, model)
     with torch.no_grad():
@@ -439,7 +439,7 @@ def test_mixed_vocabulary_by_hand() -> None:
     assert value.item() == pytest.approx((9 * p * (p / q).log()).sum().item() / 2, rel=1e-4)
 
 
-def test_mixed_vocabulary_teaches_the_embeddings_of_the_pieces_it_read() -> None:
+def test_mixed_vocabulary_trains_the_embeddings_it_read() -> None:
     student, teacher = bert(), tiny.classifier()
     part, offset = learned("mixed-vocabulary", student, teacher), teacher.config.vocab_size
     loss("mixed-vocabulary")(ANY, ANY, mixed([[2, 7, offset + 11, 3]]), part).backward()

@@ -134,7 +134,7 @@ def test_padding_does_not_count(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIVERGENCES)
-def test_a_divergence_is_zero_only_where_student_and_teacher_agree(name: str) -> None:
+def test_a_divergence_is_zero_only_for_equal_predictions(name: str) -> None:
     student, teacher, batch = case()
     assert abs(loss(name)(teacher, teacher, batch).item()) < 1e-6
     assert loss(name)(student, teacher, batch).item() > 1e-3
@@ -271,9 +271,7 @@ def test_hard_label_of_a_regression_skips_rows_without_a_score() -> None:
         ([[1.0]], torch.tensor([float("nan")])),
     ],
 )
-def test_hard_label_without_any_label_is_zero_and_still_has_a_gradient(
-    logits: list[list[float]], labels: Tensor | None
-) -> None:
+def test_hard_label_without_labels_is_zero_with_a_gradient(logits: list[list[float]], labels: Tensor | None) -> None:
     student, teacher, batch = two_classes(logits, labels=labels)
     student.logits.requires_grad_()
     value = loss("hard-label")(student, teacher, batch)
@@ -291,7 +289,7 @@ def hidden_case() -> tuple[Outputs, Outputs, Batch]:
     return Outputs(logits, (ignored, ours)), Outputs(logits, (ignored, ignored, theirs)), Batch(mask, mask)
 
 
-def test_hidden_cosine_by_hand_is_the_mean_over_real_tokens_of_the_last_layer() -> None:
+def test_hidden_cosine_is_the_mean_over_real_tokens() -> None:
     assert loss("hidden-cosine")(*hidden_case()).item() == pytest.approx((1.0 + 0.0 + 0.4) / 3, abs=1e-6)
 
 

@@ -150,7 +150,7 @@ def test_importance_is_that_of_the_gradient_criterion(family: str, part: Part) -
         assert expected.shape == (physical_layers(family), HEADS if part == "heads" else NEURONS)
 
 
-def test_the_lowest_go_whether_layers_are_compared_as_they_are_or_normalised() -> None:
+def test_the_lowest_units_are_removed_raw_or_normalised() -> None:
     from compress.surgery.unit_selection import mask_lowest, normalised
 
     for normalise in (True, False):

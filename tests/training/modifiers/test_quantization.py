@@ -44,7 +44,7 @@ def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
 # Q8BERT
 
 
-def test_ranges_are_moving_averages_that_start_at_the_first_batch() -> None:
+def test_ranges_are_moving_averages_from_the_first_batch_on() -> None:
     student = without_dropout(classifier("bert"))
     seen: list[float] = []
     name = "bert.encoder.layer.0.attention.self.query"
@@ -61,7 +61,7 @@ def test_ranges_are_moving_averages_that_start_at_the_first_batch() -> None:
     assert set(student.config.activation_ranges) == set(linears(student))
 
 
-def test_linear_layers_and_embeddings_compute_with_rounded_numbers() -> None:
+def test_linear_layers_and_embeddings_use_rounded_values() -> None:
     student = without_dropout(classifier("bert"))
     attached = fake_quantization.attach(student, classifier("bert"), bits=4)
     linear, table = student.bert.encoder.layer[0].intermediate.dense, student.bert.embeddings.word_embeddings
@@ -97,7 +97,7 @@ def test_nothing_is_left_when_it_ends() -> None:
     assert all("forward" not in module.__dict__ and not module._forward_hooks for module in student.modules())
 
 
-def test_training_rounds_from_its_share_of_the_phase_and_evaluations_from_the_first() -> None:
+def test_rounding_starts_at_its_share_and_always_in_evaluation() -> None:
     student = without_dropout(classifier("bert"))
     inputs = batches(student, 1)[0]
     with torch.no_grad():
@@ -143,7 +143,7 @@ def test_a_bilstm_is_refused(attach: Callable[..., Any]) -> None:
 # Q-BERT
 
 
-def test_a_teacher_that_reads_other_tokens_does_not_answer_for_the_bits() -> None:
+def test_a_teacher_with_other_tokens_does_not_choose_the_bits() -> None:
     student, teacher = classifier("bert"), classifier("bert")
     student.resize_token_embeddings(50)
     with pytest.raises(CompressError, match="the teacher reads other tokens; give one number of bits"):
