@@ -9,6 +9,7 @@ from compress.benchmarking.lockfile import lock_path
 from compress.benchmarking.results.formatting import NONE, plural
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
+from compress.recipes import StudentRecipe, load_recipe, recipe_names
 
 _LIBRARIES_SHOWN = ("compress", "torch", "transformers", "onnxruntime", "openvino", "python")
 _HASH_SHOWN = 12
@@ -87,6 +88,17 @@ def known_models(lines: Iterable[Measurement]) -> list[Known]:
             line.tokenizer_sha256 or NONE,
         )
     return list(found.values())
+
+
+def known_student(name: str) -> StudentRecipe | None:
+    """Return the student recipe of a name; None where there is none here, or where it has since been broken."""
+    if name not in recipe_names("students"):  # names come from result files, and no other file is opened
+        return None
+    try:
+        found: StudentRecipe = load_recipe("students", name)
+    except CompressError:
+        return None
+    return found
 
 
 def left_out(lines: Iterable[Measurement]) -> list[tuple[str, str]]:

@@ -4,13 +4,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compress import recipes
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown_metric, span, times
 from compress.benchmarking.results.schema import Measurement
-from compress.errors import CompressError
 from compress.reporting.charts.markers import MARKERS
 from compress.reporting.charts.pareto import Point
+from compress.reporting.provenance import known_student
 from compress.reporting.tables.cells import setting_text
 
 
@@ -34,9 +33,7 @@ class PublishedPoint:
 def marks(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> list[Point]:
     """Return a mark for every row whose speed can be told, and for every published figure."""
     drawn = [row for row in rows if not row.small_batch.noisy]
-    runtimes = {
-        name: sum(row.small_batch.model == name for row in drawn) for name in {row.small_batch.model for row in drawn}
-    }
+    runtimes = {name: sum(row.small_batch.model == name for row in drawn) for name in {row.small_batch.model for row in drawn}}
     teacher = next((row.small_batch for row in rows if row.small_batch.kind == "teacher"), None)
     found = [_mark(row, alone=runtimes[row.small_batch.model] == 1) for row in drawn]
     if teacher is not None and teacher.metric is not None:
@@ -57,7 +54,8 @@ def published_figures(rows: Sequence[Result]) -> list[PublishedPoint]:
                 best[line.recipe] = line
     found = []
     for recipe, line in best.items():
-        for one in _figures(recipe):
+        student = known_student(recipe)
+        for one in student.published if student else ():
             name = one.dataset.rpartition(" ")[0] or one.dataset
             if _names(line.data, name) and one.metric == line.metric_name:
                 kept = 100 * one.value / one.teacher
@@ -79,16 +77,6 @@ def published_figures(rows: Sequence[Result]) -> list[PublishedPoint]:
 def _names(data: str, name: str) -> bool:
     """Tell whether the name of data holds another as a word: RTE is in ``glue/RTE dev``, not in ``forte``."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", data, re.IGNORECASE) is not None
-
-
-def _figures(recipe: str) -> Sequence[recipes.Published]:
-    if recipe not in recipes.recipe_names("students"):
-        return ()
-    try:
-        found: Sequence[recipes.Published] = recipes.load_recipe("students", recipe).published
-    except CompressError:  # a recipe that has since been broken is no reason not to show results
-        return ()
-    return found
 
 
 def _mark(row: Result, *, alone: bool) -> Point:

@@ -1,17 +1,17 @@
 """The results table: every figure of every row, as text and as numbers to sort by."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from compress.benchmarking.results import formatting
 from compress.benchmarking.results.files import Result
-from compress.benchmarking.results.formatting import NONE, in_percent, milliseconds
+from compress.benchmarking.results.formatting import NONE, in_percent, megabytes, milliseconds, shown_rate
 from compress.reporting.tables import cells
-from compress.reporting.tables.cells import Cell
+from compress.reporting.tables.cells import Cell, number, ratio, share, speed
 
 # What fits beside each other in a pull request.
 ESSENTIAL = ("model", "metric", "difference", "verdict", "speedup", "latency_p50_ms", "rows_per_second", "size_bytes")
-Maker = Callable[[Result], Cell]
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Column:
 
     key: str
     title: str
+    make: Callable[[Result], Cell] = field(metadata={"page_only": True})
     unit: str = ""
     wide: bool = False
     group: str = ""
@@ -44,44 +45,21 @@ class ResultsTable:
 
     def groups(self, *, wide: bool) -> list[tuple[str, int]]:
         """Return the headings above the columns and how many columns each spans, the first column left out."""
-        found: list[tuple[str, int]] = []
-        for column in self.columns[1:]:
-            if column.wide and not wide:
-                continue
-            before = found.pop()[1] if found and found[-1][0] == column.group else 0
-            found.append((column.group, before + 1))
-        return found
+        shown = (column.group for column in self.columns[1:] if wide or not column.wide)
+        return [(group, len(list(same))) for group, same in groupby(shown)]
 
 
 def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
     """Return the table of rows that may be compared; a column that is empty in all of them is left out."""
-    one, many = f"batch {rows[0].small_batch.batch_size}", f"batch {rows[0].large_batch.batch_size}"
-    plan: list[tuple[Column, Maker]] = [(Column("model", "Model"), cells.name)]
-    for group, columns in (
-        ("Quality", _quality(rows, budget_points)),
-        (f"Speed, {one}", _speed()),
-        (f"Latency, {one}", _latency()),
-        (f"Throughput, {many}", _throughput()),
-        ("Size", _size()),
-        ("Other", _other()),
-    ):
-        plan += [(Column(c.key, c.title, c.unit, c.wide, group), make) for c, make in columns]
-    made = [(column, [make(row) for row in rows]) for column, make in plan]
+    made = [(column, [column.make(row) for row in rows]) for column in _columns(rows, budget_points)]
     made = [(column, down) for column, down in made if any(cell.text != NONE for cell in down)]
     return ResultsTable(
         [column for column, _ in made],
         [
-            TableRow(
-                row.small_batch.kind, row.small_batch.model, row.small_batch.runtime, [down[index] for _, down in made]
-            )
+            TableRow(row.small_batch.kind, row.small_batch.model, row.small_batch.runtime, [down[index] for _, down in made])
             for index, row in enumerate(rows)
         ],
     )
-
-
-def markdown_table(rows: Sequence[Result], budget_points: float = 1.0) -> str:
-    """Return the most telling columns of rows as a Markdown table."""
-    return as_markdown(results(rows, budget_points))
 
 
 def as_markdown(table: ResultsTable) -> str:
@@ -97,72 +75,85 @@ def _title(column: Column) -> str:
     return f"{column.title}, {batch}" if batch else column.title
 
 
-def _quality(rows: Sequence[Result], budget_points: float) -> list[tuple[Column, Maker]]:
+def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
+    """Return every column that there is: speed and latency at the smallest batch size, throughput at the largest."""
     metric = next((row.small_batch.metric_name for row in rows if row.small_batch.metric_name), "metric")
-    unit, scale = ("%", 100.0) if in_percent(metric) else ("", 1.0)
-    return [
-        (Column("metric", metric.capitalize(), unit), lambda r: cells.metric(r.small_batch, scale)),
-        (Column("kept", "Kept", "%", wide=True), lambda r: cells.percent(r.small_batch.metric_kept_percent)),
-        (Column("difference", "Points lost or won"), cells.difference),
-        (Column("verdict", f"Within {budget_points:g}?"), lambda r: cells.verdict(r.small_batch, budget_points)),
-        (Column("mcnemar_p", "McNemar p", wide=True), cells.mcnemar),
-        (Column("agreement", "Agreement", "%", wide=True), lambda r: cells.share(r.small_batch.agreement)),
-        (Column("calibration_error", "Calibration error", "%", wide=True), cells.calibration),
-    ]
-
-
-def _speed() -> list[tuple[Column, Maker]]:
-    return [
-        (Column("speedup", "Speed-up"), lambda r: cells.ratio(r.small_batch, "speedup")),
-        (
-            Column("speedup_same_runtime", "In the same runtime"),
-            lambda r: cells.ratio(r.small_batch, "speedup_same_runtime"),
-        ),
-        (
-            Column("speedup_with_tokenizer", "With tokenizer", wide=True),
-            lambda r: cells.ratio(r.small_batch, "speedup_with_tokenizer"),
-        ),
-    ]
-
-
-def _latency() -> list[tuple[Column, Maker]]:
-    return [
-        (Column("latency_p50_ms", "p50", "ms"), cells.p50),
-        (Column("latency_p95_ms", "p95", "ms", wide=True), cells.p95),
-        (Column("latency_p99_ms", "p99", "ms", wide=True), lambda r: cells.latency(r.small_batch, "latency_p99_ms")),
-        (
-            Column("device_p50_ms", "p50, GPU alone", "ms", wide=True),
-            lambda r: cells.latency(r.small_batch, "device_p50_ms"),
-        ),
-    ]
-
-
-def _throughput() -> list[tuple[Column, Maker]]:
-    both = "throughput_with_tokenizer_rows_per_second"
-    return [
-        (Column("speedup_large", "Speed-up", wide=True), lambda r: cells.ratio(r.large_batch, "speedup")),
-        (Column("rows_per_second", "Rows/s"), lambda r: cells.rate(r.large_batch, "throughput_rows_per_second")),
-        (Column("rows_with_tokenizer", "Rows/s with tokenizer", wide=True), lambda r: cells.rate(r.large_batch, both)),
-        (Column("tokens", "Tokens/s", wide=True), lambda r: cells.rate(r.large_batch, "throughput_tokens_per_second")),
-        (Column("peak_share", "Of matmul peak", "%", wide=True), cells.peak),
-        (Column("energy", "Energy a row", "J", wide=True), cells.energy),
-    ]
-
-
-def _size() -> list[tuple[Column, Maker]]:
-    return [
-        (Column("parameters", "Parameters"), cells.parameters),
-        (Column("size_bytes", "Disk", "bytes"), cells.disk),
-        (Column("memory_bytes", "Memory", "bytes", wide=True), lambda r: cells.size(r.small_batch.model_memory_bytes)),
-        (
-            Column("gpu_bytes", "GPU memory", "bytes", wide=True),
-            lambda r: cells.size(r.large_batch.peak_gpu_memory_bytes),
-        ),
-    ]
-
-
-def _other() -> list[tuple[Column, Maker]]:
-    return [
-        (Column("load_ms", "Load", "ms", wide=True), lambda r: cells.number(r.small_batch.load_ms, milliseconds)),
-        (Column("noise", "Noise", "%", wide=True), lambda r: cells.share(r.small_batch.noise)),
-    ]
+    first, largest = f"batch {rows[0].small_batch.batch_size}", f"batch {rows[0].large_batch.batch_size}"
+    groups: dict[str, list[Column]] = {
+        "": [Column("model", "Model", lambda row: cells.name(row.small_batch))],
+        "Quality": [
+            Column(
+                "metric", metric.capitalize(), lambda row: cells.metric(row.small_batch), "%" if in_percent(metric) else ""
+            ),
+            Column("kept", "Kept", lambda row: number(row.small_batch.metric_kept_percent, "{:.1f}%".format), "%", wide=True),
+            Column("difference", "Points lost or won", lambda row: cells.difference(row.small_batch)),
+            Column("verdict", f"Within {budget_points:g}?", lambda row: cells.verdict(row.small_batch, budget_points)),
+            Column("mcnemar_p", "McNemar p", lambda row: cells.mcnemar(row.small_batch), wide=True),
+            Column("agreement", "Agreement", lambda row: share(row.small_batch.agreement), "%", wide=True),
+            Column("calibration_error", "Calibration error", lambda row: cells.calibration(row.small_batch), "%", wide=True),
+        ],
+        f"Speed, {first}": [
+            Column("speedup", "Speed-up", lambda row: ratio(row.small_batch, "speedup")),
+            Column("speedup_same_runtime", "In the same runtime", lambda row: ratio(row.small_batch, "speedup_same_runtime")),
+            Column(
+                "speedup_with_tokenizer",
+                "With tokenizer",
+                lambda row: ratio(row.small_batch, "speedup_with_tokenizer"),
+                wide=True,
+            ),
+        ],
+        f"Latency, {first}": [
+            Column("latency_p50_ms", "p50", lambda row: cells.p50(row.small_batch), "ms"),
+            Column("latency_p95_ms", "p95", lambda row: cells.p95(row.small_batch), "ms", wide=True),
+            Column(
+                "latency_p99_ms", "p99", lambda row: speed(row.small_batch, "latency_p99_ms", milliseconds), "ms", wide=True
+            ),
+            Column(
+                "device_p50_ms",
+                "p50, GPU alone",
+                lambda row: speed(row.small_batch, "device_p50_ms", milliseconds),
+                "ms",
+                wide=True,
+            ),
+        ],
+        f"Throughput, {largest}": [
+            Column("speedup_large", "Speed-up", lambda row: ratio(row.large_batch, "speedup"), wide=True),
+            Column("rows_per_second", "Rows/s", lambda row: speed(row.large_batch, "throughput_rows_per_second", shown_rate)),
+            Column(
+                "rows_with_tokenizer",
+                "Rows/s with tokenizer",
+                lambda row: speed(row.large_batch, "throughput_with_tokenizer_rows_per_second", shown_rate),
+                wide=True,
+            ),
+            Column(
+                "tokens", "Tokens/s", lambda row: speed(row.large_batch, "throughput_tokens_per_second", shown_rate), wide=True
+            ),
+            Column("peak_share", "Of matmul peak", lambda row: cells.peak(row.large_batch), "%", wide=True),
+            Column(
+                "energy",
+                "Energy a row",
+                lambda row: number(row.large_batch.energy_joules_per_row, "{:.3g} J".format),
+                "J",
+                wide=True,
+            ),
+        ],
+        "Size": [
+            Column("parameters", "Parameters", lambda row: cells.parameters(row.small_batch)),
+            Column("size_bytes", "Disk", lambda row: cells.disk(row.small_batch), "bytes"),
+            Column(
+                "memory_bytes", "Memory", lambda row: number(row.small_batch.model_memory_bytes, megabytes), "bytes", wide=True
+            ),
+            Column(
+                "gpu_bytes",
+                "GPU memory",
+                lambda row: number(row.large_batch.peak_gpu_memory_bytes, megabytes),
+                "bytes",
+                wide=True,
+            ),
+        ],
+        "Other": [
+            Column("load_ms", "Load", lambda row: number(row.small_batch.load_ms, milliseconds), "ms", wide=True),
+            Column("noise", "Noise", lambda row: share(row.small_batch.noise), "%", wide=True),
+        ],
+    }
+    return [replace(column, group=group) for group, columns in groups.items() for column in columns]

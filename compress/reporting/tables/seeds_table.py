@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.formatting import NONE, in_percent, points, span
+from compress.benchmarking.results.formatting import NONE, points, shown
 from compress.benchmarking.results.schema import Measurement
-from compress.reporting.tables.cells import Cell
+from compress.reporting.tables.cells import Cell, metric_cell, number
 
 HEADINGS = [
     "Recipe",
@@ -32,24 +32,15 @@ def repeats(lines: Sequence[Measurement]) -> list[list[Cell]]:
 
 
 def _row(one: Aggregate) -> list[Cell]:
-    scale, unit, digits = (100.0, "%", 2) if in_percent(one.metric_name) else (1.0, "", 4)
-    spread = NONE if one.metric_spread is None else f"{scale * one.metric_spread:.{digits}f}"
     device = "" if one.device == "cpu" else one.device
     where = ", ".join(filter(None, ("" if one.kind == "model" else one.kind, one.stage, one.runtime, device)))
     return [
         Cell(one.name, where, one.name),
-        Cell(str(one.seeds), "", one.seeds),
-        Cell(str(one.data_sets), "", one.data_sets),
-        Cell(f"{scale * one.metric:.{digits}f}{unit}", one.metric_name, scale * one.metric),
-        Cell(spread, "", one.metric_spread),
-        _difference(one.difference_points, one.low, one.high),
-        _difference(one.gain_points, one.gain_low, one.gain_high),
+        number(one.seeds, str),
+        number(one.data_sets, str),
+        metric_cell(one.metric, one.metric_name, small=one.metric_name),
+        Cell(shown(one.metric_spread, one.metric_name).removesuffix("%"), "", one.metric_spread),
+        number(one.difference_points, points, (one.low, one.high)),
+        number(one.gain_points, points, (one.gain_low, one.gain_high)),
         Cell("; ".join(one.notes) or NONE),
     ]
-
-
-def _difference(value: float | None, low: float | None, high: float | None) -> Cell:
-    if value is None:
-        return Cell(NONE)
-    interval = "" if low is None or high is None else span(points(low), points(high))
-    return Cell(points(value), interval, value, low, high)

@@ -4,10 +4,9 @@ Published figures are those of Rogers et al. 2020, "A Primer in BERTology" (arXi
 beside ours: another teacher, other data, another machine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compress import recipes
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
 from compress.benchmarking.results.files import Result
@@ -21,44 +20,44 @@ from compress.benchmarking.results.formatting import (
     precision,
     shown,
     shown_metric,
-    span,
     table,
     times,
 )
 from compress.benchmarking.results.schema import Measurement
-from compress.errors import CompressError
 from compress.recipes import StudentRecipe, Survey
 from compress.reporting.leaders import teacher_row
+from compress.reporting.provenance import known_student
 from compress.reporting.tables import cells
-from compress.reporting.tables.cells import EMPTY, Cell
+from compress.reporting.tables.cells import EMPTY, Cell, metric_cell, number
 
 NO_CHECKPOINT = "no pretrained checkpoint"
 NOT_MEASURED = Cell("not measured")
-HEADINGS = ("System", "Published", "Recipe")
-# What the columns hold, in their order.
-KEYS = (
-    "system",
-    "published",
-    "recipe",
-    "shape",
-    "metric",
-    "kept",
-    "difference",
-    "parameters",
-    "disk",
-    "speedup_torch",
-    "speedup_best",
-    "control",
-    "worth",
-    "steps",
-    "seeds",
-    "command",
-)
+# The columns in their order, with their headings.
+HEADINGS = {
+    "system": "System",
+    "published": "Published",
+    "recipe": "Recipe",
+    "shape": "Shape here",
+    "metric": "{metric}",
+    "kept": "Kept",
+    "difference": "Points to the teacher",
+    "parameters": "Parameters",
+    "disk": "Disk",
+    "speedup_torch": "Speed-up, {batch}, torch",
+    "speedup_best": "Speed-up, {batch}, best",
+    "control": "Its control",
+    "worth": "Worth of distillation",
+    "steps": "Steps",
+    "seeds": "Seeds",
+    "command": "Command",
+}
+# What is known of a system before it is measured.
+PUBLISHED = ("system", "published", "recipe", "command")
 
 
 @dataclass(frozen=True)
 class SurveyTable:
-    """Rows of cells under headings, in the order of :data:`KEYS`."""
+    """Rows of cells under headings, in the order of :data:`HEADINGS`."""
 
     headings: list[str]
     rows: list[list[Cell]]
@@ -72,6 +71,7 @@ class Student:
     ``trained`` and ``judged`` are over all seeds; ``rows`` are those of all its models in all runtimes.
     """
 
+    recipe: StudentRecipe
     rows: list[Result]
     trained: Aggregate | None
     judged: Aggregate
@@ -93,9 +93,7 @@ class Student:
         return [line for line in lines if line.training_seed == chosen]
 
 
-def survey(
-    rows: Sequence[Result], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()
-) -> SurveyTable | None:
+def survey(rows: Sequence[Result], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()) -> SurveyTable | None:
     """Return the table of what was measured of one data set on one host; None where no recipe has a row in the survey.
 
     Args:
@@ -104,54 +102,28 @@ def survey(
         more: recipes to show too where they were not measured.
     """
     students = _students(rows, lines)
-    known = [recipe for name in students if (recipe := _recipe(name))]
-    known += [recipe for recipe in more if recipe.name not in students]
+    known = [*(student.recipe for student in students.values()), *(one for one in more if one.name not in students)]
     if not any(recipe.survey for recipe in known):
         return None
-    listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
-    listed += [(recipe, None) for recipe in known if not recipe.survey]  # what the survey could not know
-    reference_models = {
-        row.small_batch.model: row.small_batch for row in rows if row.small_batch.kind == "reference-model"
-    }
-    teacher = teacher_row(rows)
-    head = teacher.small_batch if teacher else rows[0].small_batch
-    return SurveyTable(
-        headings(head),
-        [
-            [*_published(recipe, one), *_cells(students.get(recipe.name), one, reference_models), _command(recipe, one)]
-            for recipe, one in listed
-        ],
-        _notes(head, rows),
-    )
+    reference_models = {row.small_batch.model: row.small_batch for row in rows if row.small_batch.kind == "reference-model"}
+    made = []
+    for recipe, one in _listed(known):
+        if one and one.reference_model:  # random weights have no quality, and no recipe makes them
+            found = _published(recipe, one) | _speed_only(reference_models.get(one.reference_model))
+            found["command"] = EMPTY
+        else:
+            found = _published(recipe, one) | _measured(students.get(recipe.name))
+        made.append([found.get(key, EMPTY) for key in HEADINGS])
+    head = (teacher_row(rows) or rows[0]).small_batch
+    names = {"metric": str(head.metric_name).capitalize(), "batch": f"batch {head.batch_size}"}
+    return SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, rows))
 
 
 def unmeasured(students: Sequence[StudentRecipe]) -> str:
     """Return what was published of systems and the recipes of these, in Markdown, before anything is measured."""
-    rows = [[*_published(recipe, one), _command(recipe)] for recipe in students for one in recipe.survey]
-    rows += [[*_published(recipe, None), _command(recipe)] for recipe in students if not recipe.survey]
-    text = [[cells.in_one_line(cell) for cell in row] for row in rows]
-    return table([*HEADINGS, "Command"], text) + "\n\nNot measured yet.\n"
-
-
-def headings(line: Measurement) -> list[str]:
-    """Return the headings for what a line's metric and batch size are."""
-    batch = f"batch {line.batch_size}"
-    return [
-        *HEADINGS,
-        "Architecture",
-        str(line.metric_name).capitalize(),
-        "Kept",
-        "Points to the teacher",
-        "Parameters",
-        "Disk",
-        f"Speed-up, {batch}, torch",
-        f"Speed-up, {batch}, best",
-        "Control",
-        "Gain from distillation",
-        "Steps",
-        "Seeds",
-        "Command",
-    ]
+    rows = [_published(recipe, one) for recipe, one in _listed(students)]
+    text = [[cells.in_one_line(row[key]) for key in PUBLISHED] for row in rows]
+    return table([HEADINGS[key] for key in PUBLISHED], text) + "\n\nNot measured yet.\n"
 
 
 def as_markdown(found: SurveyTable) -> str:
@@ -161,20 +133,15 @@ def as_markdown(found: SurveyTable) -> str:
 
 
 def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
-    """Return by recipe what was measured, as text by :data:`KEYS`, with what the data and the metric are called."""
+    """Return by recipe what was measured, as text by column, with what the data and the metric are called."""
     about = {"data": line.data, "metric_name": line.metric_name or "", "made_by": line.command}
-    rows = [dict(zip(KEYS, row, strict=True)) for row in found.rows]
+    measured = [key for key in HEADINGS if key not in PUBLISHED[:3]]
+    rows = [dict(zip(HEADINGS, row, strict=True)) for row in found.rows]
     return {
-        row["recipe"].text: {**about, **{key: cells.in_one_line(row[key]) for key in KEYS[3:]}}
+        row["recipe"].text: {**about, **{key: cells.in_one_line(row[key]) for key in measured}}
         for row in rows
         if row["metric"] != EMPTY  # neither what was not measured, nor a reference model
     }
-
-
-def published(one: Survey) -> Cell:
-    """Return how many times smaller a system was reported to be, the share it kept and how many times faster it was."""
-    baseline = "" if one.baseline == "BERT-base" else f"against {one.baseline}"
-    return Cell(one.in_short, baseline, one.performance_kept)
 
 
 def _students(rows: Sequence[Result], lines: Sequence[Measurement]) -> dict[str, Student]:
@@ -182,84 +149,75 @@ def _students(rows: Sequence[Result], lines: Sequence[Measurement]) -> dict[str,
     smallest = min(line.batch_size for line in lines)
     found = aggregate(line for line in lines if line.batch_size == smallest or line.predictions)
     students = {}
-    for recipe in dict.fromkeys(row.small_batch.recipe for row in rows if row.small_batch.kind == "model"):
-        known = _recipe(recipe)
-        own = [one for one in found if one.kind == "model" and one.recipe == recipe]
+    for name in dict.fromkeys(row.small_batch.recipe for row in rows if row.small_batch.kind == "model"):
+        recipe = known_student(name)
+        own = [one for one in found if one.kind == "model" and one.recipe == name]
+        if recipe is None or not own:
+            continue
         own.sort(key=lambda one: one.runtime != REFERENCE_RUNTIME)
         trained = next((one for one in own if one.stage != "quantize"), None)
-        judged = trained
-        if known and known.is_rounded:
-            judged = next((one for one in own if one.stage == "quantize"), trained)
-        if known and (judged := judged or next(iter(own), None)):
-            mine = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.recipe == recipe]
-            students[recipe] = Student(mine, trained, judged)
+        rounded = next((one for one in own if one.stage == "quantize"), None) if recipe.is_rounded else None
+        mine = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.recipe == name]
+        students[name] = Student(recipe, mine, trained, rounded or trained or own[0])
     return students
 
 
-def _recipe(name: str) -> StudentRecipe | None:
-    if name not in recipes.recipe_names("students"):
-        return None
-    try:
-        found: StudentRecipe = recipes.load_recipe("students", name)
-    except CompressError:  # a recipe that has since been broken is no reason not to show results
-        return None
-    return found
-
-
-def _published(recipe: StudentRecipe, one: Survey | None) -> list[Cell]:
-    note = NO_CHECKPOINT if any(NO_CHECKPOINT in part for part in recipe.missing) else ""
-    name = Cell(recipe.name, note, recipe.name)
-    if one is None:
-        return [Cell(NONE, recipe.paper), EMPTY, name]
-    return [Cell(one.system, f"{one.model}; {one.evaluated_on}", one.system), published(one), name]
-
-
-def _command(recipe: StudentRecipe, one: Survey | None = None) -> Cell:
-    return EMPTY if one and one.reference_model else Cell(recipe.command)
-
-
-def _cells(student: Student | None, one: Survey | None, reference_models: Mapping[str, Measurement]) -> list[Cell]:
-    """Return the cells from the shape to the seeds: of the student, or of a reference model, which has no quality."""
-    if one is None or not one.reference_model:
-        return _measured(student)
-    line = reference_models.get(one.reference_model)
-    if line is None:
-        return _measured(None)
-    speed = cells.ratio(line, "speedup")
-    known = Result((line,))
+def _listed(known: Sequence[StudentRecipe]) -> list[tuple[StudentRecipe, Survey | None]]:
+    """Return recipes with each of their rows in the survey, then those that the survey could not know."""
     return [
-        Cell(shape(line), f"{one.reference_model} with random weights: speed only"),
-        EMPTY,
-        EMPTY,
-        EMPTY,
-        cells.parameters(known),
-        cells.disk(known),
-        speed,
-        speed,
-        *[EMPTY] * 4,
+        *((recipe, one) for recipe in known for one in recipe.survey),
+        *((recipe, None) for recipe in known if not recipe.survey),
     ]
 
 
-def _measured(student: Student | None) -> list[Cell]:
-    """Return the cells from the shape to the seeds."""
+def _published(recipe: StudentRecipe, one: Survey | None) -> dict[str, Cell]:
+    """Return how many times smaller a system was reported to be, the share it kept and how many times faster it was."""
+    note = NO_CHECKPOINT if any(NO_CHECKPOINT in part for part in recipe.missing) else ""
+    known = {"recipe": Cell(recipe.name, note, recipe.name), "command": Cell(recipe.command)}
+    if one is None:
+        return {"system": Cell(NONE, recipe.paper), "published": EMPTY, **known}
+    baseline = "" if one.baseline == "BERT-base" else f"against {one.baseline}"
+    return {
+        "system": Cell(one.system, f"{one.model}; {one.evaluated_on}", one.system),
+        "published": Cell(one.in_short, baseline, one.performance_kept),
+        **known,
+    }
+
+
+def _speed_only(line: Measurement | None) -> dict[str, Cell]:
+    """Return the cells of a reference model."""
+    if line is None:
+        return {"shape": NOT_MEASURED}
+    return {
+        "shape": Cell(shape(line), f"{line.model} with random weights: speed only"),
+        "parameters": cells.parameters(line),
+        "disk": cells.disk(line),
+        "speedup_torch": cells.ratio(line, "speedup"),
+        "speedup_best": cells.ratio(line, "speedup"),
+    }
+
+
+def _measured(student: Student | None) -> dict[str, Cell]:
+    """Return the cells of a student."""
     if student is None:
-        return [NOT_MEASURED, *[EMPTY] * 11]
+        return {"shape": NOT_MEASURED}
     judged, line = student.judged, student.line(student.judged)
     trained = student.line(student.trained) if student.trained else line
     teacher = judged.metric - judged.difference_points / 100
-    return [
-        Cell(shape(trained), _what(judged, line)),
-        _metric(judged, line),
-        cells.percent(100 * judged.metric / teacher if teacher > 0 else None),
-        _difference(judged.difference_points, judged.low, judged.high),
-        cells.parameters(Result((line,))),
-        cells.disk(Result((line,))),
-        _in_torch(student),
-        _fastest(student),
-        *_control(student),
-        _steps(trained),
-        Cell(str(judged.seeds), "", judged.seeds),
-    ]
+    in_torch = (cells.ratio(timed, "speedup") for timed in student.timed if timed.runtime == REFERENCE_RUNTIME)
+    return {
+        "shape": Cell(shape(trained), f"judged: {line.title}" if judged.stage == "quantize" else ""),
+        "metric": cells.metric(line) if judged.seeds == 1 else _mean(judged),
+        "kept": number(100 * judged.metric / teacher if teacher > 0 else None, "{:.1f}%".format),
+        "difference": number(judged.difference_points, points, (judged.low, judged.high)),
+        "parameters": cells.parameters(line),
+        "disk": cells.disk(line),
+        "speedup_torch": next(in_torch, EMPTY),
+        "speedup_best": _fastest(student),
+        **_control(student),
+        "steps": _steps(trained),
+        "seeds": number(judged.seeds, str),
+    }
 
 
 def shape(line: Measurement) -> str:
@@ -277,38 +235,11 @@ def shape(line: Measurement) -> str:
     return ", ".join(filter(None, parts)) or NONE
 
 
-def _what(judged: Aggregate, line: Measurement) -> str:
-    """Say what was judged where it is not the model as it was trained."""
-    return f"judged: {line.model} in {line.runtime}" if judged.stage == "quantize" else ""
-
-
-def _metric(judged: Aggregate, line: Measurement) -> Cell:
+def _mean(judged: Aggregate) -> Cell:
+    """Return the mean metric over seeds with its spread."""
     scale = 100.0 if in_percent(judged.metric_name) else 1.0
-    if judged.seeds == 1:
-        return cells.metric(line, scale)
-    text = shown(judged.metric, judged.metric_name)
     spread = "" if judged.metric_spread is None else f"± {scale * judged.metric_spread:.2f} over seeds"
-    return Cell(text, spread, scale * judged.metric)
-
-
-def _difference(value: float | None, low: float | None, high: float | None) -> Cell:
-    if value is None:
-        return EMPTY
-    return Cell(points(value), "" if low is None or high is None else span(points(low), points(high)), value, low, high)
-
-
-def _in_torch(student: Student) -> Cell:
-    """Return the speed-up of the judged model in the runtime that all are held against, if it runs there."""
-    found = [line for line in student.timed if line.runtime == REFERENCE_RUNTIME]
-    return cells.ratio(found[0], "speedup") if found else EMPTY
-
-
-def _before(student: Student) -> str:
-    """Return the metric that the control is compared with, where the row is about what was made of that model."""
-    trained = student.trained
-    if trained is None or trained is student.judged:
-        return ""
-    return f"against {shown(trained.metric, trained.metric_name)} before rounding"
+    return metric_cell(judged.metric, judged.metric_name, small=spread)
 
 
 def _fastest(student: Student) -> Cell:
@@ -321,17 +252,17 @@ def _fastest(student: Student) -> Cell:
     return Cell(times(line.speedup), f"{line.runtime}{made}", line.speedup)
 
 
-def _control(student: Student) -> list[Cell]:
+def _control(student: Student) -> dict[str, Cell]:
     """Return the metric of the same student without distillation, and what distillation adds to it before int8."""
     trained = student.trained
     if trained is None or trained.gain_points is None:
-        return [EMPTY, EMPTY]
-    metric = trained.metric - trained.gain_points / 100
-    scale = 100.0 if in_percent(trained.metric_name) else 1.0
-    return [
-        Cell(shown(metric, trained.metric_name), _before(student), scale * metric),
-        _difference(trained.gain_points, trained.gain_low, trained.gain_high),
-    ]
+        return {}
+    before = f"against {shown(trained.metric, trained.metric_name)} before rounding"
+    control = trained.metric - trained.gain_points / 100
+    return {
+        "control": metric_cell(control, trained.metric_name, small="" if trained is student.judged else before),
+        "worth": number(trained.gain_points, points, (trained.gain_low, trained.gain_high)),
+    }
 
 
 def _steps(line: Measurement) -> Cell:

@@ -87,8 +87,10 @@ def made(*lines: Measurement, more: tuple[str, ...] = ()) -> dict[str, dict[str,
     """Return the cells by recipe and key."""
     (part,) = gather([TEACHER, *lines])
     found = survey_table.survey(part.rows, part.lines, [KNOWN[name] for name in more])
-    assert found is not None and all(len(row) == len(found.headings) == len(survey_table.KEYS) for row in found.rows)
-    rows = [dict(zip(survey_table.KEYS, row, strict=True)) for row in found.rows]
+    assert found is not None and all(
+        len(row) == len(found.headings) == len(survey_table.HEADINGS) for row in found.rows
+    )
+    rows = [dict(zip(survey_table.HEADINGS, row, strict=True)) for row in found.rows]
     return {row["recipe"].text: row for row in rows}
 
 
@@ -162,7 +164,7 @@ def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
     (part,) = gather([TEACHER, student, reference_model])
     found = survey_table.survey(part.rows, part.lines)
     assert found is not None
-    small, large = (dict(zip(survey_table.KEYS, row, strict=True)) for row in found.rows)
+    small, large = (dict(zip(survey_table.HEADINGS, row, strict=True)) for row in found.rows)
     assert (small["system"].text, small["metric"].text) == ("TinyBERT (Jiao 2019)", "90.00%")
     assert (large["system"].text, large["metric"].text) == ("TinyBERT, wide", "–")
     assert large["shape"].small == "bert-large with random weights: speed only"
