@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compress import recipes
 from compress.benchmarking.lockfile import lock_path
 from compress.benchmarking.results.formatting import NONE, plural
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.recipes import StudentRecipe, load_recipe, recipe_names
 
 _LIBRARIES_SHOWN = ("compress", "torch", "transformers", "onnxruntime", "openvino", "python")
 _HASH_SHOWN = 12
@@ -90,12 +90,12 @@ def known_models(lines: Iterable[Measurement]) -> list[Known]:
     return list(found.values())
 
 
-def known_student(name: str) -> StudentRecipe | None:
+def known_student(name: str) -> recipes.StudentRecipe | None:
     """Return the student recipe of a name; None where there is none here, or where it has since been broken."""
-    if name not in recipe_names("students"):  # names come from result files, and no other file is opened
+    if name not in recipes.recipe_names("students"):  # names come from result files, and no other file is opened
         return None
     try:
-        found: StudentRecipe = load_recipe("students", name)
+        found: recipes.StudentRecipe = recipes.load_recipe("students", name)
     except CompressError:
         return None
     return found

@@ -201,7 +201,7 @@ def test_the_table_is_copied_as_shown_with_numbers(opened: Any, way: str) -> Non
     found = {(line[0], line[1]): line for line in lines}
     assert found["bilstm", "onnxruntime"][2:5] == ["89.45", "88.55", "90.35"]
     assert "too noisy (17%)" in found["torchao-int8", "competitor, torchao-int8"]
-    assert found["bert-base", "reference model, torch"][2:5] == ["", "", ""]
+    assert found["bert-base", "reference-model, torch"][2:5] == ["", "", ""]
 
 
 def test_the_calculator_computes(opened: Any) -> None:
