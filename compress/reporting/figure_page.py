@@ -2,11 +2,12 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from compress.benchmarking.results.formatting import table
+from compress.benchmarking.results.formatting import points, shown, span, table
 from compress.models.output_dir import write_atomically
 from compress.reporting.charts.svg import Picture
 from compress.reporting.rendering import render
@@ -39,6 +40,12 @@ class FigurePage:
     command: str
     verdict: Sequence[str]
     figures: Sequence[Figure]
+
+
+def quality(one: Mapping[str, Any], metric: str) -> list[Cell]:
+    """Return the cells of a metric's ``value`` and of its difference to the whole model in ``points``."""
+    interval = span(points(one["low"]), points(one["high"]))
+    return [Cell(shown(one["value"], metric), "", one["value"]), Cell(points(one["points"]), interval, one["points"])]
 
 
 def write_page(page: FigurePage, directory: Path) -> None:

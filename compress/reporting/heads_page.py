@@ -8,7 +8,7 @@ from typing import Any
 from compress.benchmarking.results.formatting import NONE, in_percent, metric_title, plural, points, shown
 from compress.reporting.charts import heat_map, svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.figure_page import Figure, FigurePage, write_page
+from compress.reporting.figure_page import Figure, FigurePage, quality, write_page
 from compress.reporting.tables.cells import Cell
 
 EVALUATED = frozenset(("oracle", "shapley"))  # criteria that compare what the model is worth
@@ -123,7 +123,7 @@ def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
             [
                 Cell(str(one["layer"] + 1)),
                 Cell(str(one["head"] + 1)),
-                *_value(study, one),
+                *quality(one, study["metric"]),
                 Cell(NONE if one["mcnemar_p"] is None else f"{one['mcnemar_p']:.2g}", "", one["mcnemar_p"]),
                 Cell("yes" if certain else "no"),
             ]
@@ -162,7 +162,7 @@ def _one_head(study: Mapping[str, Any]) -> Figure:
             )
         ),
         ["Layer", "Head that stays", metric_title(study["metric"]), "Points"],
-        [[Cell(str(one["layer"] + 1)), Cell(str(one["head"] + 1)), *_value(study, one)] for one in found],
+        [[Cell(str(one["layer"] + 1)), Cell(str(one["head"] + 1)), *quality(one, study["metric"])] for one in found],
     )
 
 
@@ -200,7 +200,7 @@ def _evolution(study: Mapping[str, Any]) -> Figure:
                     Cell(order, f"seed {one['seed']}" if several else ""),
                     Cell(str(one["heads_removed"])),
                     Cell(f"{100 * one['share_removed']:.0f}%", "", one["share_removed"]),
-                    *_value(study, one),
+                    *quality(one, study["metric"]),
                 ]
             )
     return Figure(
@@ -255,11 +255,3 @@ def _correlations(study: Mapping[str, Any]) -> Figure:
             for one in study["correlations"]
         ],
     )
-
-
-def _value(study: Mapping[str, Any], one: Mapping[str, Any]) -> list[Cell]:
-    value = shown(one["value"], study["metric"])
-    return [
-        Cell(value, "", one["value"]),
-        Cell(points(one["points"]), f"{points(one['low'])} to {points(one['high'])}", one["points"]),
-    ]

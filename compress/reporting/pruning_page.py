@@ -20,7 +20,7 @@ from compress.reporting.charts import heat_map
 from compress.reporting.charts.pruning_curve import draw_curve
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.waterfall import Bar, waterfall_chart
-from compress.reporting.figure_page import Figure, FigurePage, write_page
+from compress.reporting.figure_page import Figure, FigurePage, quality, write_page
 from compress.reporting.tables.cells import Cell
 
 # Removal -> what stays of it, in the singular.
@@ -123,8 +123,7 @@ def _removals(found: Mapping[str, Any], runtime: str) -> Figure:
                 Cell(count(cut["parameters"]), "", cut["parameters"]),
                 Cell(NONE if cut["flops"] is None else f"{cut['flops'] / 1e9:.3g}", "", cut["flops"]),
                 *(_speed(speeds[last, size]) for size in sizes),
-                Cell(shown(cut["value"], found["metric"]), "", cut["value"]),
-                Cell(points(cut["points"]), span(points(cut["low"]), points(cut["high"])), cut["points"]),
+                *quality(cut, found["metric"]),
             ]
         )
     told = (
@@ -153,15 +152,13 @@ def _removals(found: Mapping[str, Any], runtime: str) -> Figure:
 
 def _weights(found: Mapping[str, Any]) -> Picture:
     """Return the picture of what is shown without speeds: how many times fewer weights each removal left."""
-    whole = found["cuts"][0]["parameters"]
-    bars, reached = [], 1.0
-    for cut in found["cuts"][1:]:
-        if cut["removal"] == "recovery":
-            continue
-        now = whole / cut["parameters"]
-        bars.append(Bar(WORDS.get(cut["removal"], cut["removal"]), reached, now, times(now / reached)))
-        reached = now
-    bars.append(Bar("all together", 1.0, reached, times(reached), is_total=True))
+    kept = [cut for cut in found["cuts"] if cut["removal"] != "recovery"]
+    fewer = [kept[0]["parameters"] / cut["parameters"] for cut in kept]
+    bars = [
+        Bar(WORDS.get(cut["removal"], cut["removal"]), now, times(now / before))
+        for cut, before, now in zip(kept[1:], fewer[:-1], fewer[1:], strict=True)
+    ]
+    bars.append(Bar("all together", fewer[-1], times(fewer[-1]), is_total=True))
     title = f"{found['name']}: how many times smaller"
     return Picture.both(
         lambda canvas: waterfall_chart(bars, title=title, canvas=canvas, label="times as few weights as at first")
@@ -174,11 +171,10 @@ def _waterfall(found: Mapping[str, Any], speeds: Mapping[Any, Any], size: int, r
     together: list[str] = []
     for speed in timed[1:]:
         together.append(WORDS.get(speed["name"], speed["name"]))
-        if _noisy(speed):  # its part of the time is shown with the next one's
-            continue
-        bars.append(Bar(" and ".join(together), reached, speed["speedup"], times(speed["speedup"] / reached)))
-        reached, together = speed["speedup"], []
-    bars.append(Bar("all together", 1.0, timed[-1]["speedup"], "{} ({})".format(*_times(timed[-1])), is_total=True))
+        if not _noisy(speed):  # of a noisy one the part of the time is shown with the next one's
+            bars.append(Bar(" and ".join(together), speed["speedup"], times(speed["speedup"] / reached)))
+            reached, together = speed["speedup"], []
+    bars.append(Bar("all together", timed[-1]["speedup"], "{} ({})".format(*_times(timed[-1])), is_total=True))
     title = f"{found['name']} in {runtime}, batch {size}"
     return Picture.both(lambda canvas: waterfall_chart(bars, title=title, canvas=canvas))
 
@@ -196,8 +192,7 @@ def _curve(found: Mapping[str, Any]) -> Figure:
             [
                 *(Cell(f"{point[f'{part}_removed']:,}", "", point[f"{part}_removed"]) for part in parts),
                 Cell(f"{100 * point['share_removed']:.0f}%", _mark(point), point["share_removed"]),
-                Cell(shown(point["value"], found["metric"]), "", point["value"]),
-                Cell(points(point["points"]), span(points(point["low"]), points(point["high"])), point["points"]),
+                *quality(point, found["metric"]),
             ]
             for point in found["curve"]
         ],

@@ -4,15 +4,17 @@ A step is the ratio of two lines of one run, taken round by round like every spe
 out and named, never guessed; the product of the steps is held against the ratio of the two ends, measured directly.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
+from itertools import accumulate
+from operator import attrgetter, mul
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import plural, precision, span, times
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.speed_statistics import Ratio, speedup
+from compress.inference.speed_statistics import speedup
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.waterfall import Bar, waterfall_chart
 
@@ -42,6 +44,10 @@ class Step:
     low: float
     high: float
 
+    @property
+    def factor(self) -> str:
+        return f"{times(self.value)} ({span(times(self.low), times(self.high))})"
+
 
 @dataclass(frozen=True)
 class Waterfall:
@@ -62,18 +68,14 @@ class Waterfall:
     @property
     def sentence(self) -> str:
         """How well the steps explain the whole, and what else to know of them."""
-        return f"{self._explained} {self.note}".rstrip()
-
-    @property
-    def _explained(self) -> str:
-        off = 100 * (self.product / self.total.value - 1)
-        ends = f"from {self.total.before} to {self.total.after}"
-        value = times(self.total.value)
-        told = f"The steps multiply to {times(self.product)}; measured directly, {ends}, it is {value}"
-        interval = span(times(self.total.low), times(self.total.high))
+        told = (
+            f"The steps multiply to {times(self.product)}; measured directly, from {self.total.before} to "
+            f"{self.total.after}, it is {self.total.factor}"
+        )
+        rest = f", a difference of {abs(100 * (self.product / self.total.value - 1)):.1f}%."
         if set(self.missing) - {"dynamic padding", "threads"}:  # these two are then in no total either
-            return f"{told} ({interval}): the rest lies in steps that were not measured."
-        return f"{told} ({interval}), a difference of {abs(off):.1f}%."
+            rest = ": the rest lies in steps that were not measured."
+        return f"{told}{rest} {self.note}".rstrip()
 
 
 def waterfalls(best: Result, lines: Iterable[Measurement]) -> list[Waterfall]:
@@ -81,36 +83,32 @@ def waterfalls(best: Result, lines: Iterable[Measurement]) -> list[Waterfall]:
 
     ``lines`` are all that were measured; only those of the best row's own run, device, length and batch size are used.
     """
-    lines, sizes = list(lines), dict.fromkeys((best.small_batch.batch_size, best.large_batch.batch_size))
-    found = [_waterfall(_Run(best.small_batch, lines, size)) for size in sizes]
+    lines = list(lines)
+    sizes = dict.fromkeys((best.small_batch.batch_size, best.large_batch.batch_size))
+    found = (_waterfall(_Run(best.small_batch, lines, size)) for size in sizes)
     return [one for one in found if one is not None]
 
 
+# A step, and the two lines that it lies between; None for what was not measured.
+Pair = tuple[str, Measurement | None, Measurement | None]
+
+
 class _Run:
-    """The lines of one run that may be compared, found by model, runtime, padding and threads."""
+    """The lines of one run that may be compared; ``models`` has one of each model by its hash."""
 
     def __init__(self, best: Measurement, lines: Iterable[Measurement], batch_size: int) -> None:
         same = attrgetter("created", "data_sha256", "host_id", "device", "length")
         self.best = best
         self.batch_size = batch_size
         self.lines = [line for line in lines if line.batch_size == batch_size and same(line) == same(best)]
-        teachers = [line for line in self.lines if line.kind == "teacher"]
-        self.teacher = teachers[0].model_sha256 if teachers else ""
+        self.models = {line.model_sha256: line for line in reversed(self.lines)}
+        self.teacher = next((line.model_sha256 for line in self.lines if line.kind == "teacher"), "")
 
-    def find(
-        self, model: str, runtime: str, *, padding: str = "longest", threads: int | None = None
-    ) -> Measurement | None:
-        wanted = (model, runtime, padding, self.best.threads if threads is None else threads)
-        keys = ("model_sha256", "runtime", "padding", "threads")
-        return next((line for line in self.lines if tuple(getattr(line, key) for key in keys) == wanted), None)
-
-    @property
-    def itself(self) -> Measurement | None:
-        """The best model at this batch size."""
-        return self.find(self.best.model_sha256, self.best.runtime)
-
-    def knows(self, model: str) -> bool:
-        return any(line.model_sha256 == model for line in self.lines)
+    def find(self, model: str, runtime: str, padding: str = "longest") -> Measurement | None:
+        """Return a model's line with as many threads as the best model."""
+        setting = attrgetter("model_sha256", "runtime", "padding", "threads")
+        wanted = (model, runtime, padding, self.best.threads)
+        return next((line for line in self.lines if setting(line) == wanted), None)
 
     def steps(self, model: str) -> list[Measurement]:
         """Return a line of each shape that a pruned model had before its last removal, the smallest first."""
@@ -123,68 +121,52 @@ class _Run:
 
 
 def _waterfall(run: _Run) -> Waterfall | None:
-    missing: list[str] = []
-    pairs = [*_padding(run, missing), *_made(run, missing), *_threads(run, missing)]
-    steps = []
-    for name, before, after in pairs:
-        if before.noisy or after.noisy:
-            missing.append(f"{name} (the host was too noisy)")
-        else:
-            steps.append(_step(name, before, after))
-    first = run.find(run.teacher, REFERENCE_RUNTIME, padding="max_length") or run.find(run.teacher, REFERENCE_RUNTIME)
-    last = pairs[-1][2] if pairs and pairs[-1][0].startswith("threads") else run.itself
+    # Stock use pads every row to the model's maximum; the first step is not to.
+    stock, base = (run.find(run.teacher, REFERENCE_RUNTIME, padding) for padding in ("max_length", "longest"))
+    pairs = [("dynamic padding", stock, base), *_made(run), *_threads(run)]
+    known = [(name, before, after) for name, before, after in pairs if before and after]
+    steps = [_step(name, before, after) for name, before, after in known if not (before.noisy or after.noisy)]
+    first, last = stock or base, run.find(run.best.model_sha256, run.best.runtime)
+    if known and known[-1][0].startswith("threads"):
+        last = known[-1][2]
     if not steps or first is None or last is None or first.noisy or last.noisy:
         return None
+    missing = [name for name, before, after in pairs if not (before and after)]
+    missing += [f"{name} (the host was too noisy)" for name, before, after in known if before.noisy or after.noisy]
     total = _step("all together", first, last)
-    start = "stock use" if first.padding == "max_length" else "the teacher in torch"
+    start = "stock use" if first is stock else "the teacher in torch"
     title = f"From {start} to {run.best.model}, batch {run.batch_size}"
-    product = 1.0
-    for step in steps:
-        product *= step.value
-    return Waterfall(
-        run.batch_size, run.best.model, steps, product, total, missing, _picture(title, steps, total), _note(run)
-    )
+    reached = accumulate((step.value for step in steps), mul)
+    bars = [Bar(step.name, end, step.factor) for step, end in zip(steps, reached, strict=True)]
+    bars.append(Bar("measured directly", total.value, total.factor, is_total=True))
+    picture = Picture.both(lambda canvas: waterfall_chart(bars, title=title, canvas=canvas))
+    product = math.prod(step.value for step in steps)
+    return Waterfall(run.batch_size, run.best.model, steps, product, total, missing, picture, _note(run))
 
 
-Pair = tuple[str, Measurement, Measurement]
-
-
-def _padding(run: _Run, missing: list[str]) -> list[Pair]:
-    """Stock use pads every row to the model's maximum; the first step is not to."""
-    stock = run.find(run.teacher, REFERENCE_RUNTIME, padding="max_length")
-    base = run.find(run.teacher, REFERENCE_RUNTIME)
-    if stock is not None and base is not None:
-        return [("dynamic padding", stock, base)]
-    missing.append("dynamic padding")
-    return []
-
-
-def _made(run: _Run, missing: list[str]) -> list[Pair]:
-    """Return the steps from the teacher in torch to the best model in its runtime.
+def _made(run: _Run) -> Iterator[Pair]:
+    """Yield the steps from the teacher in torch to the best model in its runtime.
 
     The runtime changes at the first model of the chain that was measured in both: at the teacher, if there is a choice.
     A model that was not measured where its neighbours were is stepped over: its step and the next one are told as one.
     """
     runtime, chain = run.best.runtime, _chain(run)
-    both = [i for i, (_, model) in enumerate(chain) if run.find(model, REFERENCE_RUNTIME) and run.find(model, runtime)]
-    switch = both[0] if both else 0
-    found: list[Pair] = []
+    both = (i for i, (_, model) in enumerate(chain) if run.find(model, REFERENCE_RUNTIME) and run.find(model, runtime))
+    switch = next(both, 0)
     before, names = run.find(run.teacher, REFERENCE_RUNTIME), list[str]()
     for index, (name, model) in enumerate(chain):
         after = run.find(model, REFERENCE_RUNTIME if index <= switch else runtime)
         names += [name] if index else []
         if index and before and after:
-            found.append((" and ".join(names), before, after))
+            yield " and ".join(names), before, after
         elif after:
-            missing += names
+            yield from ((missing, None, after) for missing in names)
         if after:
             before, names = after, []
         if index == switch and runtime != REFERENCE_RUNTIME:
-            name = f"runtime: {REFERENCE_RUNTIME} → {runtime}"
             before = run.find(model, runtime)
-            found += _pair(name, run.find(model, REFERENCE_RUNTIME), before, missing)
-    missing += names
-    return found
+            yield f"runtime: {REFERENCE_RUNTIME} → {runtime}", run.find(model, REFERENCE_RUNTIME), before
+    yield from ((missing, before, None) for missing in names)
 
 
 def _chain(run: _Run) -> list[tuple[str, str]]:
@@ -195,32 +177,29 @@ def _chain(run: _Run) -> list[tuple[str, str]]:
     chain: list[tuple[str, str]] = []
     line = run.best
     while line.model_sha256 != run.teacher:
-        parents = line.parents
-        known = next((p for p in parents if p != line.model_sha256 and run.knows(p)), None)
-        is_direct = known is not None and known == parents[0]
-        words, models = _words(line, run)
-        if not is_direct and words[-1]:
-            words[-1] += " and what came before"
-        chain += zip([word or "another model" for word in words], models, strict=True)
+        known = next((p for p in line.parents if p != line.model_sha256 and p in run.models), None)
+        steps = _steps_to(line, run)
+        name, model = steps[-1]
+        if name and line.parents[:1] != [known]:
+            steps[-1] = (f"{name} and what came before", model)
+        chain += steps
         if known is None or known in {sha for _, sha in chain}:
             break
-        line = next(other for other in run.lines if other.model_sha256 == known)
-    return [("", run.teacher), *reversed(chain)]
+        line = run.models[known]
+    return [("", run.teacher), *((name or "another model", model) for name, model in reversed(chain))]
 
 
-def _words(line: Measurement, run: _Run) -> tuple[list[str], list[str]]:
-    """Return the steps that made a model from its parent and the models they led to, the last one first.
+def _steps_to(line: Measurement, run: _Run) -> list[tuple[str, str]]:
+    """Return the steps that made a model from its parent with the models they led to, the last one first.
 
     Pruning is a step for each removal where the shapes between them were measured, else one.
     """
     if line.stage == "quantize":
-        return [precision(line)], [line.model_sha256]
-    between = run.steps(line.model_sha256)
-    removals = line.removals
-    if len(removals) != len(between) + 1:
-        return [_WORDS.get(line.stage, "")], [line.model_sha256]
-    made = [line.model_sha256, *(one.model_sha256 for one in between)]
-    return [_removed(removal) for removal in reversed(removals)], made
+        return [(precision(line), line.model_sha256)]
+    between = [one.model_sha256 for one in run.steps(line.model_sha256)]
+    if len(line.removals) != len(between) + 1:
+        return [(_WORDS.get(line.stage, ""), line.model_sha256)]
+    return list(zip(map(_removed, reversed(line.removals)), [line.model_sha256, *between], strict=True))
 
 
 def _removed(removal: str) -> str:
@@ -230,61 +209,34 @@ def _removed(removal: str) -> str:
 def _note(run: _Run) -> str:
     """Say that removals were taken apart with random weights, or how to take them apart."""
     notes = []
-    for _, model in _chain(run)[1:]:
-        line = next(line for line in run.lines if line.model_sha256 == model)
-        removals = line.removals
+    for line in (run.models[model] for _, model in _chain(run)[1:]):
         if line.kind == "pruning-step":
             notes.append("Shapes between removals were measured with random weights, which are as fast.")
-        elif len(removals) > 1 and not run.steps(model):
-            told = ", ".join(_removed(removal) for removal in removals)
+        elif len(line.removals) > 1 and not run.steps(line.model_sha256):
+            told = ", ".join(map(_removed, line.removals))
             notes.append(
                 f"Pruning is one step of several ({told}): 'compress benchmark --pruning-steps' measures each."
             )
     return " ".join(dict.fromkeys(notes))
 
 
-def _threads(run: _Run, missing: list[str]) -> list[Pair]:
+def _threads(run: _Run) -> list[Pair]:
     """Return the step from the fewest threads to the number at which the best model is fastest; none if that is it."""
-    best = run.best
-    one = run.itself
-    more = [
-        line
-        for line in run.lines
-        if line.threads > best.threads
-        and line.padding == "longest"
-        and (line.model_sha256, line.runtime) == (best.model_sha256, best.runtime)
-    ]
+    setting = attrgetter("model_sha256", "runtime", "padding")
+    wanted = (run.best.model_sha256, run.best.runtime, "longest")
+    one = run.find(run.best.model_sha256, run.best.runtime)
+    more = [line for line in run.lines if setting(line) == wanted and line.threads > run.best.threads]
     if one is None or not more:
-        missing.append("threads")
-        return []
+        return [("threads", None, None)]
     fastest = min([one, *more], key=lambda line: float(line.latency_p50_ms))
-    if fastest is one:
-        return []
-    return [(f"threads: {one.threads} → {fastest.threads}", one, fastest)]
-
-
-def _pair(name: str, before: Measurement | None, after: Measurement | None, missing: list[str]) -> list[Pair]:
-    if before is None or after is None:
-        missing.append(name)
-        return []
-    return [(name, before, after)]
+    return [] if fastest is one else [(f"threads: {one.threads} → {fastest.threads}", one, fastest)]
 
 
 def _step(name: str, before: Measurement, after: Measurement) -> Step:
-    ratio: Ratio = speedup(before.latency_ms, after.latency_ms)
+    ratio = speedup(before.latency_ms, after.latency_ms)
     return Step(name, _told(before), _told(after), ratio.value, ratio.low, ratio.high)
 
 
 def _told(line: Measurement) -> str:
     padded = f", padded to {line.max_length}" if line.padding == "max_length" else ""
-    return f"{line.model} in {line.runtime}{padded}, {plural(line.threads, 'thread')}"
-
-
-def _picture(title: str, steps: Sequence[Step], total: Step) -> Picture:
-    bars, reached = [], 1.0
-    for step in steps:
-        start, reached = reached, reached * step.value
-        bars.append(Bar(step.name, start, reached, f"{times(step.value)} ({span(times(step.low), times(step.high))})"))
-    interval = span(times(total.low), times(total.high))
-    bars.append(Bar("measured directly", 1.0, total.value, f"{times(total.value)} ({interval})", is_total=True))
-    return Picture.both(lambda canvas: waterfall_chart(bars, title=title, canvas=canvas))
+    return f"{line.title}{padded}, {plural(line.threads, 'thread')}"

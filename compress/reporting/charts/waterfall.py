@@ -17,10 +17,9 @@ STEP, THICKNESS = 44, 16
 
 @dataclass(frozen=True)
 class Bar:
-    """A step from one speed to the next, both as multiples of the first; ``says`` is written at its end."""
+    """A step to a multiple of the first speed; ``says`` is written at its end. The total starts at 1 again."""
 
     name: str
-    start: float
     end: float
     says: str
     is_total: bool = False
@@ -32,23 +31,23 @@ def waterfall_chart(
     """Return the bars as a standalone SVG document: blue for what made it faster, orange for what made it slower."""
     left = 16
     canvas = replace(canvas, left=left, top=34, height=34 + STEP * len(bars) + canvas.bottom_margin)
-    x = Axis.over([1.0, *(end for bar in bars for end in (bar.start, bar.end))], left, canvas.right, log=True)
+    x = Axis.over([1.0, *(bar.end for bar in bars)], left, canvas.right, log=True)
     parts = [*frame(canvas, title, label, ""), *vertical_ticks(canvas, x, prefix="×")]
+    start = 1.0
     for index, bar in enumerate(bars):
-        parts.append(_drawn(bar, x, canvas.top + STEP * index))
+        top = canvas.top + STEP * index
+        ends = sorted((x.place(1.0 if bar.is_total else start), x.place(bar.end)))
+        style = "total" if bar.is_total else "slower" if bar.end < start else "faster"
+        parts.append(
+            f'<text class="step" x="{x.start}" y="{top + 16}">{escape(bar.name)}: '
+            f'<tspan font-weight="600">{escape(bar.says)}</tspan></text>'
+            f'<rect class="bar {style}" x="{ends[0]}" y="{top + 22}" width="{max(ends[1] - ends[0], 1.5):.1f}" '
+            f'height="{THICKNESS}"/>'
+        )
         if index + 1 < len(bars) and not bar.is_total:
-            at, top = x.place(bar.end), canvas.top + STEP * index + 22 + THICKNESS
-            parts.append(f'<line class="link" x1="{at}" x2="{at}" y1="{top}" y2="{top + STEP - THICKNESS}"/>')
+            at = x.place(bar.end)
+            ends_at = f'y1="{top + 22 + THICKNESS}" y2="{top + 22 + STEP}"'
+            parts.append(f'<line class="link" x1="{at}" x2="{at}" {ends_at}/>')
+        start = bar.end
     told = "; ".join(f"{bar.name}: {bar.says}" for bar in bars)
     return document(canvas, title, parts, description=told, style=STYLE)
-
-
-def _drawn(bar: Bar, x: Axis, top: int) -> str:
-    ends = sorted((x.place(bar.start), x.place(bar.end)))
-    style = "total" if bar.is_total else "slower" if bar.end < bar.start else "faster"
-    return (
-        f'<text class="step" x="{x.start}" y="{top + 16}">{escape(bar.name)}: '
-        f'<tspan font-weight="600">{escape(bar.says)}</tspan></text>'
-        f'<rect class="bar {style}" x="{ends[0]}" y="{top + 22}" width="{max(ends[1] - ends[0], 1.5):.1f}" '
-        f'height="{THICKNESS}"/>'
-    )
