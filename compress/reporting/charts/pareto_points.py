@@ -33,7 +33,9 @@ class PublishedPoint:
 def marks(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> list[Point]:
     """Return a mark for every row whose speed can be told, and for every published figure."""
     drawn = [row for row in rows if not row.small_batch.noisy]
-    runtimes = {name: sum(row.small_batch.model == name for row in drawn) for name in {row.small_batch.model for row in drawn}}
+    runtimes = {
+        name: sum(row.small_batch.model == name for row in drawn) for name in {row.small_batch.model for row in drawn}
+    }
     teacher = next((row.small_batch for row in rows if row.small_batch.kind == "teacher"), None)
     found = [_mark(row, alone=runtimes[row.small_batch.model] == 1) for row in drawn]
     if teacher is not None and teacher.metric is not None:

@@ -56,7 +56,9 @@ def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
     return ResultsTable(
         [column for column, _ in made],
         [
-            TableRow(row.small_batch.kind, row.small_batch.model, row.small_batch.runtime, [down[index] for _, down in made])
+            TableRow(
+                row.small_batch.kind, row.small_batch.model, row.small_batch.runtime, [down[index] for _, down in made]
+            )
             for index, row in enumerate(rows)
         ],
     )
@@ -83,18 +85,33 @@ def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
         "": [Column("model", "Model", lambda row: cells.name(row.small_batch))],
         "Quality": [
             Column(
-                "metric", metric.capitalize(), lambda row: cells.metric(row.small_batch), "%" if in_percent(metric) else ""
+                "metric",
+                metric.capitalize(),
+                lambda row: cells.metric(row.small_batch),
+                "%" if in_percent(metric) else "",
             ),
-            Column("kept", "Kept", lambda row: number(row.small_batch.metric_kept_percent, "{:.1f}%".format), "%", wide=True),
+            Column(
+                "kept",
+                "Kept",
+                lambda row: number(row.small_batch.metric_kept_percent, "{:.1f}%".format),
+                "%",
+                wide=True,
+            ),
             Column("difference", "Points lost or won", lambda row: cells.difference(row.small_batch)),
             Column("verdict", f"Within {budget_points:g}?", lambda row: cells.verdict(row.small_batch, budget_points)),
             Column("mcnemar_p", "McNemar p", lambda row: cells.mcnemar(row.small_batch), wide=True),
             Column("agreement", "Agreement", lambda row: share(row.small_batch.agreement), "%", wide=True),
-            Column("calibration_error", "Calibration error", lambda row: cells.calibration(row.small_batch), "%", wide=True),
+            Column(
+                "calibration_error", "Calibration error", lambda row: cells.calibration(row.small_batch), "%", wide=True
+            ),
         ],
         f"Speed, {first}": [
             Column("speedup", "Speed-up", lambda row: ratio(row.small_batch, "speedup")),
-            Column("speedup_same_runtime", "In the same runtime", lambda row: ratio(row.small_batch, "speedup_same_runtime")),
+            Column(
+                "speedup_same_runtime",
+                "In the same runtime",
+                lambda row: ratio(row.small_batch, "speedup_same_runtime"),
+            ),
             Column(
                 "speedup_with_tokenizer",
                 "With tokenizer",
@@ -106,7 +123,11 @@ def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
             Column("latency_p50_ms", "p50", lambda row: cells.p50(row.small_batch), "ms"),
             Column("latency_p95_ms", "p95", lambda row: cells.p95(row.small_batch), "ms", wide=True),
             Column(
-                "latency_p99_ms", "p99", lambda row: speed(row.small_batch, "latency_p99_ms", milliseconds), "ms", wide=True
+                "latency_p99_ms",
+                "p99",
+                lambda row: speed(row.small_batch, "latency_p99_ms", milliseconds),
+                "ms",
+                wide=True,
             ),
             Column(
                 "device_p50_ms",
@@ -118,7 +139,11 @@ def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
         ],
         f"Throughput, {largest}": [
             Column("speedup_large", "Speed-up", lambda row: ratio(row.large_batch, "speedup"), wide=True),
-            Column("rows_per_second", "Rows/s", lambda row: speed(row.large_batch, "throughput_rows_per_second", shown_rate)),
+            Column(
+                "rows_per_second",
+                "Rows/s",
+                lambda row: speed(row.large_batch, "throughput_rows_per_second", shown_rate),
+            ),
             Column(
                 "rows_with_tokenizer",
                 "Rows/s with tokenizer",
@@ -126,7 +151,10 @@ def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
                 wide=True,
             ),
             Column(
-                "tokens", "Tokens/s", lambda row: speed(row.large_batch, "throughput_tokens_per_second", shown_rate), wide=True
+                "tokens",
+                "Tokens/s",
+                lambda row: speed(row.large_batch, "throughput_tokens_per_second", shown_rate),
+                wide=True,
             ),
             Column("peak_share", "Of matmul peak", lambda row: cells.peak(row.large_batch), "%", wide=True),
             Column(
@@ -141,7 +169,11 @@ def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
             Column("parameters", "Parameters", lambda row: cells.parameters(row.small_batch)),
             Column("size_bytes", "Disk", lambda row: cells.disk(row.small_batch), "bytes"),
             Column(
-                "memory_bytes", "Memory", lambda row: number(row.small_batch.model_memory_bytes, megabytes), "bytes", wide=True
+                "memory_bytes",
+                "Memory",
+                lambda row: number(row.small_batch.model_memory_bytes, megabytes),
+                "bytes",
+                wide=True,
             ),
             Column(
                 "gpu_bytes",

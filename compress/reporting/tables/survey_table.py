@@ -37,7 +37,7 @@ HEADINGS = {
     "system": "System",
     "published": "Published",
     "recipe": "Recipe",
-    "shape": "Shape here",
+    "shape": "Architecture",
     "metric": "{metric}",
     "kept": "Kept",
     "difference": "Points to the teacher",
@@ -45,8 +45,8 @@ HEADINGS = {
     "disk": "Disk",
     "speedup_torch": "Speed-up, {batch}, torch",
     "speedup_best": "Speed-up, {batch}, best",
-    "control": "Its control",
-    "worth": "Worth of distillation",
+    "control": "Control",
+    "worth": "Gain from distillation",
     "steps": "Steps",
     "seeds": "Seeds",
     "command": "Command",
@@ -93,7 +93,9 @@ class Student:
         return [line for line in lines if line.training_seed == chosen]
 
 
-def survey(rows: Sequence[Result], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()) -> SurveyTable | None:
+def survey(
+    rows: Sequence[Result], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()
+) -> SurveyTable | None:
     """Return the table of what was measured of one data set on one host; None where no recipe has a row in the survey.
 
     Args:
@@ -105,7 +107,9 @@ def survey(rows: Sequence[Result], lines: Sequence[Measurement], more: Sequence[
     known = [*(student.recipe for student in students.values()), *(one for one in more if one.name not in students)]
     if not any(recipe.survey for recipe in known):
         return None
-    reference_models = {row.small_batch.model: row.small_batch for row in rows if row.small_batch.kind == "reference-model"}
+    reference_models = {
+        row.small_batch.model: row.small_batch for row in rows if row.small_batch.kind == "reference-model"
+    }
     made = []
     for recipe, one in _listed(known):
         if one and one.reference_model:  # random weights have no quality, and no recipe makes them
