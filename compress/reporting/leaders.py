@@ -25,14 +25,15 @@ def best_row(rows: Sequence[Result], budget_points: float = 1.0) -> Result | Non
         if good:
             return max(good, key=lambda row: row.small_batch.metric or 0.0)
     return max(
-        models, key=lambda row: (not _is_worse(row.small_batch, budget_points), row.small_batch.metric), default=None
+        models,
+        key=lambda row: (outcome_of(row.small_batch, budget_points) != WORSE, row.small_batch.metric),
+        default=None,
     )
 
 
 def faster_row(best: Result | None, rows: Sequence[Result], budget_points: float = 1.0) -> Result | None:
     """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
-    judged = judge(best.small_batch, budget_points) if best else None
-    if best is None or best.small_batch.noisy or judged is None or judged.outcome != WITHIN:
+    if best is None or best.small_batch.noisy or outcome_of(best.small_batch, budget_points) != WITHIN:
         return None
     open_ones = [
         row
@@ -105,17 +106,20 @@ def control_pair(row: Result, rows: Sequence[Result]) -> tuple[Result, Result] |
         for other in rows
         if other.small_batch.metric is not None and is_control_of(other.small_batch, [row.small_batch])
     ]
-    controls.sort(key=lambda o: (o.small_batch.control_of != name, o.small_batch.runtime != row.small_batch.runtime))
-    if not controls:
+    runtime = row.small_batch.runtime
+    control = min(
+        controls,
+        key=lambda other: (other.small_batch.control_of != name, other.small_batch.runtime != runtime),
+        default=None,
+    )
+    if control is None:
         return None
-    control = controls[0]
-    students = [
-        other for other in rows if other.small_batch.model in _before_int8(row.small_batch, control.small_batch, rows)
-    ]
-    students.sort(key=lambda other: other.small_batch.runtime != control.small_batch.runtime)
+    before = _before_int8(row.small_batch, control.small_batch, rows)
+    students = [other for other in rows if other.small_batch.model in before]
     if not students and row.small_batch.stage == "quantize":
         return None  # the student before int8 was not measured, and int8 would be in the difference
-    return (students or [row])[0], control
+    runtime = control.small_batch.runtime
+    return min(students or [row], key=lambda other: other.small_batch.runtime != runtime), control
 
 
 def _before_int8(line: Measurement, control: Measurement, rows: Sequence[Result]) -> set[str]:
@@ -134,19 +138,19 @@ def _before_int8(line: Measurement, control: Measurement, rows: Sequence[Result]
 def judged_baselines(rows: Sequence[Result], budget_points: float, outcome: str) -> list[Result]:
     """Return the baselines whose loss is judged so, the most accurate first."""
     baselines = [row for row in rows if row.small_batch.kind == "baseline" and row.small_batch.metric is not None]
-    found = [row for row in baselines if (told := judge(row.small_batch, budget_points)) and told.outcome == outcome]
+    found = [row for row in baselines if outcome_of(row.small_batch, budget_points) == outcome]
     return sorted(found, key=lambda row: -(row.small_batch.metric or 0.0))
 
 
-def _is_worse(line: Measurement, budget_points: float) -> bool:
-    judged = judge(line, budget_points)
-    return judged is not None and judged.outcome == WORSE
-
-
 def _holds(line: Measurement, outcome: str, budget_points: float) -> bool:
-    """Tell whether a line is judged so, and loses no more than the budget as far as its rows say."""
+    """Tell whether a line has this outcome, and its loss is no larger than the budget as far as its rows say."""
+    return outcome_of(line, budget_points) == outcome and (line.difference_points or 0.0) >= -budget_points
+
+
+def outcome_of(line: Measurement, budget_points: float) -> str:
+    """Return whether a line is ``within`` a budget, ``worse`` or ``undecided``; empty where it has no metric."""
     judged = judge(line, budget_points)
-    return judged is not None and judged.outcome == outcome and (line.difference_points or 0.0) >= -budget_points
+    return judged.outcome if judged else ""
 
 
 def judge(line: Measurement, budget_points: float) -> DropVerdict | None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from compress import recipes
 from compress.benchmarking.lockfile import lock_path
+from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import NONE, plural
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
@@ -46,12 +47,8 @@ class ShownLock:
 
 def origins(lines: Iterable[Measurement]) -> list[Origin]:
     """Return every run among the lines."""
-    found: dict[tuple[Any, ...], Origin] = {}
-    for line in lines:
-        key = (line.created, line.host_id, line.command, line.data_sha256, line.device)
-        if key not in found:
-            found[key] = Origin(_facts(line), line.command)
-    return list(found.values())
+    runs = grouped(lines, attrgetter("created", "host_id", "command", "data_sha256", "device")).values()
+    return [Origin(_facts(run[0]), run[0].command) for run in runs]
 
 
 def _facts(line: Measurement) -> list[tuple[str, str]]:
@@ -72,22 +69,20 @@ def _facts(line: Measurement) -> list[tuple[str, str]]:
 
 def known_models(lines: Iterable[Measurement]) -> list[Known]:
     """Return every model among the lines that is made of files, once; pruning steps, which nobody has, are left out."""
-    found: dict[tuple[str, str], Known] = {}
-    for line in lines:
-        if line.kind == "pruning-step":
-            continue
-        heads, widths = line.heads_per_layer, line.ffn_per_layer
-        shape = [f"{noun} {'/'.join(map(str, each))}" for noun, each in (("heads", heads), ("width", widths)) if each]
-        seed = NONE if line.training_seed is None else str(line.training_seed)
-        found[line.model, line.model_sha256] = Known(
-            line.model,
-            line.recipe or NONE,
-            "; ".join(shape) or NONE,
-            seed,
-            line.model_sha256 or NONE,
-            line.tokenizer_sha256 or NONE,
-        )
-    return list(found.values())
+    kept = (line for line in lines if line.kind != "pruning-step")
+    return list({(line.model, line.model_sha256): _known(line) for line in kept}.values())
+
+
+def _known(line: Measurement) -> Known:
+    widths = {"heads": line.heads_per_layer, "width": line.ffn_per_layer}
+    return Known(
+        line.model,
+        line.recipe or NONE,
+        "; ".join(f"{noun} {'/'.join(map(str, each))}" for noun, each in widths.items() if each) or NONE,
+        NONE if line.training_seed is None else str(line.training_seed),
+        line.model_sha256 or NONE,
+        line.tokenizer_sha256 or NONE,
+    )
 
 
 def known_student(name: str) -> recipes.StudentRecipe | None:

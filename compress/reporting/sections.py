@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from compress.benchmarking.results.files import Result, results_of
+from compress.benchmarking.results.files import Result, grouped, results_of
 from compress.benchmarking.results.formatting import in_percent, megabytes, metric_title, plural, points, span, times
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
@@ -12,7 +13,7 @@ from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import PublishedPoint, marks, published_figures
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.sweeps import Sweep, length_sweep, thread_sweep
-from compress.reporting.leaders import Leaders, judge, taken_apart
+from compress.reporting.leaders import Leaders, outcome_of, taken_apart
 from compress.reporting.speedup_breakdown import Waterfall, waterfalls
 from compress.reporting.summary import gain_interval, verdict
 from compress.reporting.tables import results_table
@@ -21,6 +22,15 @@ from compress.reporting.tables.flips import Flips, flips_of
 from compress.reporting.tables.results_table import ResultsTable
 from compress.reporting.tables.survey_table import SurveyTable, survey
 
+_KIND_NOTES = {
+    "control": "A control is the same student, planned for the same steps and stopped early by the same rule, "
+    "on gold labels only.",
+    "baseline": "A baseline is a cheap classifier fitted on gold labels only: where it is good enough, no compressed "
+    "model is needed.",
+    "competitor": "A competitor is the same model in the tool that a user would otherwise pick.",
+    "reference-model": "A reference model has random weights: it is there to compare speeds with published ones; it "
+    "has no metric.",
+}
 LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows well
 
 
@@ -80,14 +90,13 @@ def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Mea
     Raises:
         CompressError: a line is of a kind or device that is not known here.
     """
-    groups: dict[tuple[str, ...], list[Measurement]] = {}
     for line in lines:
         if line.kind not in {*ORDER, "pruning-step"} or line.device not in DEVICES:
             raise CompressError(
                 f"{line.model} is a {line.kind!r} on {line.device!r}, which this compress does not know; "
                 f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"
             )
-        groups.setdefault((line.data_sha256, line.host_id, line.device), []).append(line)
+    groups = grouped(lines, attrgetter("data_sha256", "host_id", "device"))
     return [_measured(group, budget_points) for group in groups.values()]
 
 
@@ -109,7 +118,6 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     """Return everything that is shown of what was measured."""
     rows, leaders = measured.rows, measured.leaders
     first, best, budget_points = rows[0].small_batch, leaders.best, leaders.budget_points
-    judged = judge(best.small_batch, budget_points) if best else None
     published = published_figures(rows)
     speeds = [row.small_batch.speedup for row in rows if not row.small_batch.noisy]
     kinds = [kind for kind in ORDER if any(row.small_batch.kind == kind for row in rows)]
@@ -123,7 +131,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         threads=first.threads,
         length=first.length,
         verdict=verdict(rows, leaders),
-        outcome=judged.outcome if judged else "",
+        outcome=outcome_of(best.small_batch, budget_points) if best else "",
         tiles=_tiles(best, leaders) if best else [],
         picture=_picture(rows, published),
         kinds=kinds + (["published"] if published else []),
@@ -224,22 +232,7 @@ def _notes(rows: Sequence[Result]) -> list[str]:
             f"The model named first was chosen among {models} rows on these examples, so that its figures "
             "are a little lucky: for a decision that matters, measure it on examples of its own."
         )
-    if "control" in kinds:
-        found.append(
-            "A control is the same student, planned for the same steps and stopped early by the same rule, "
-            "on gold labels only."
-        )
-    if "baseline" in kinds:
-        found.append(
-            "A baseline is a cheap classifier fitted on gold labels only: where it is good enough, no compressed "
-            "model is needed."
-        )
-    if "competitor" in kinds:
-        found.append("A competitor is the same model in the tool that a user would otherwise pick.")
-    if "reference-model" in kinds:
-        found.append(
-            "A reference model has random weights: it is there to compare speeds with published ones; it has no metric."
-        )
+    found += [note for kind, note in _KIND_NOTES.items() if kind in kinds]
     if any(row.small_batch.tokenizer_inside for row in rows):
         inside = ", ".join(sorted({row.small_batch.model for row in rows if row.small_batch.tokenizer_inside}))
         found.append(f"Of {inside} the tokenisation cannot be told from the rest; it is in every speed of theirs.")

@@ -27,13 +27,7 @@ from compress.benchmarking.results.formatting import (
 from compress.benchmarking.results.schema import Interval, Measurement
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, DropVerdict
 from compress.evaluation.metrics import METRICS, paired_difference
-from compress.reporting.leaders import (
-    Leaders,
-    control_pair,
-    judge,
-    judged_baselines,
-    teacher_row,
-)
+from compress.reporting.leaders import Leaders, control_pair, judge, judged_baselines, outcome_of, teacher_row
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,7 +57,7 @@ def verdict(rows: Sequence[Result], leaders: Leaders) -> list[str]:
         *(_control_sentence(control_pair(faster, rows), teacher) if faster else []),
         *([] if baselines else _other_baselines(rows, budget_points)),
         *_faster_competitor(best, rows, budget_points),
-        *noise_sentences(rows),
+        *_noise_sentence(rows),
     ]
     return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
 
@@ -142,13 +136,10 @@ def _other_baselines(rows: Sequence[Result], budget_points: float) -> list[str]:
     best = next(iter(undecided), max(baselines, key=lambda row: row.small_batch.metric or 0.0, default=None))
     if best is None:
         return []
-    judged = judge(best.small_batch, budget_points)
+    name, loss, judged = best.small_batch.model, _interval(best.small_batch), judge(best.small_batch, budget_points)
     if undecided and judged is not None:
-        return [
-            f"{best.small_batch.model} alone may be enough, at {_interval(best.small_batch)}: undecided; {judged.more}."
-        ]
-    budget = in_points(budget_points)
-    return [f"No baseline is within {budget}: the best, {best.small_batch.model}, is at {_interval(best.small_batch)}."]
+        return [f"{name} alone may be enough, at {loss}: undecided; {judged.more}."]
+    return [f"No baseline is within {in_points(budget_points)}: the best, {name}, is at {loss}."]
 
 
 def _faster_competitor(best: Result, rows: Sequence[Result], budget_points: float) -> list[str]:
@@ -156,50 +147,40 @@ def _faster_competitor(best: Result, rows: Sequence[Result], budget_points: floa
 
     Where tokenisation cannot be told from the competitor's time it is counted on both sides.
     """
-    if best.small_batch.noisy:
+    competitors = [row.small_batch for row in rows if row.small_batch.kind == "competitor"]
+    faster = [line for line in competitors if _is_surely_faster(line, best.small_batch)]
+    open_ones = [line for line in faster if outcome_of(line, budget_points) in (WITHIN, UNDECIDED)]
+    line = max(open_ones, key=lambda line: float(line.speedup), default=None)
+    if line is None:
         return []
-    faster = [
-        row
-        for row in rows
-        if row.small_batch.kind == "competitor"
-        and not row.small_batch.noisy
-        and _is_surely_faster(row.small_batch, best.small_batch)
-        and (judged := judge(row.small_batch, budget_points))
-        and judged.outcome in (WITHIN, UNDECIDED)
-    ]
-    first = max(faster, key=lambda row: float(row.small_batch.speedup), default=None)
-    if first is None:
-        return []
-    line, judged = first.small_batch, judge(first.small_batch, budget_points)
     found = f"within {in_points(budget_points)}"
-    if judged and judged.outcome == UNDECIDED:
+    if outcome_of(line, budget_points) == UNDECIDED:
         found = f"whether that is {found} is undecided"
     inside = ", tokenisation included" if line.tokenizer_inside else ""
-    return [f"A competitor is faster: {first.title} at {times(line.speedup)}{inside}, at {_interval(line)}: {found}."]
+    return [f"A competitor is faster: {line.title} at {times(line.speedup)}{inside}, at {_interval(line)}: {found}."]
 
 
 def _is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
     key = "speedup_with_tokenizer" if competitor.tokenizer_inside else "speedup"
-    return bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
+    quiet = not (competitor.noisy or best.noisy)
+    return quiet and bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
 
 
-def noise_sentences(rows: Sequence[Result]) -> list[str]:
+def _noise_sentence(rows: Sequence[Result]) -> list[str]:
     """Say which speeds the host was too noisy for, if any."""
     noisy = [row for row in rows if any(line.noisy for line in row.lines)]
     if not noisy:
         return []
-    worst = max(noisy, key=lambda row: max(float(line.noise) for line in row.lines))
-    noise = max(line.noise for line in worst.lines)
+    worst = max((line for row in noisy for line in row.lines), key=lambda line: float(line.noise))
     return [
         f"The host was too noisy to tell {plural(len(noisy), 'speed')} of {len(rows)}: the same work varied by up to "
-        f"{noise:.0%} ({worst.title}). Those speeds are not shown; measure them again on a quieter host."
+        f"{worst.noise:.0%} ({worst.title}). Those speeds are not shown; measure them again on a quieter host."
     ]
 
 
 def _interval(line: Measurement) -> str:
     assert line.difference is not None  # it was judged by it
-    value, low, high = map(points, line.difference)
-    return f"{value} points ({span(low, high)})"
+    return "{} points ({} to {})".format(*map(points, line.difference))
 
 
 def gain_interval(model: Measurement, control: Measurement, teacher: Measurement) -> tuple[float, float] | None:

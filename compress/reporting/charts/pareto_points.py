@@ -3,8 +3,9 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from compress.benchmarking.results.files import Result
+from compress.benchmarking.results.files import Result, grouped
 from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown_metric, span, times
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts.markers import MARKERS
@@ -49,30 +50,25 @@ def published_figures(rows: Sequence[Result]) -> list[PublishedPoint]:
 
     A figure for other data would say nothing beside ours. Its split may differ, and is told with it.
     """
-    best: dict[str, Measurement] = {}
-    for line in (row.small_batch for row in rows):
-        if line.kind == "model" and line.recipe and line.metric_kept_percent is not None:
-            if line.recipe not in best or line.points_above(best[line.recipe]) > 0:
-                best[line.recipe] = line
+    lines = (row.small_batch for row in rows if row.small_batch.kind == "model" and row.small_batch.recipe)
+    by_recipe = grouped((line for line in lines if line.metric_kept_percent is not None), attrgetter("recipe"))
     found = []
-    for recipe, line in best.items():
-        student = known_student(recipe)
-        for one in student.published if student else ():
-            name = one.dataset.rpartition(" ")[0] or one.dataset
-            if _names(line.data, name) and one.metric == line.metric_name:
-                kept = 100 * one.value / one.teacher
-                found.append(
-                    PublishedPoint(
-                        recipe,
-                        one.dataset,
-                        one.metric,
-                        one.value,
-                        one.teacher,
-                        kept,
-                        line.metric_kept_percent or 0.0,
-                        one.source,
-                    )
-                )
+    for recipe, own in by_recipe.items():
+        best, student = max(own, key=lambda line: line.metric or 0.0), known_student(recipe)
+        found += [
+            PublishedPoint(
+                recipe,
+                one.dataset,
+                one.metric,
+                one.value,
+                one.teacher,
+                100 * one.value / one.teacher,
+                best.metric_kept_percent or 0.0,
+                one.source,
+            )
+            for one in (student.published if student else ())
+            if _names(best.data, one.dataset.rpartition(" ")[0] or one.dataset) and one.metric == best.metric_name
+        ]
     return found
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from compress.benchmarking.results.files import Result
+from compress.benchmarking.results.files import Result, grouped
 from compress.benchmarking.results.formatting import milliseconds, shown_rate, speed_or_noise, times
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.tables.cells import Cell, setting_text
+from compress.reporting.tables.cells import Cell, name, number, setting_text
 
 LINES = 4  # more cannot be told apart by their dashes
 
@@ -26,99 +26,85 @@ class Sweep:
 
 def thread_sweep(rows: Sequence[Result], best: Result | None) -> Sweep | None:
     """Return rows per second and latency against threads, where something was measured with more than one count."""
-    names = _swept(rows, "threads", best)
-    if not names:
-        return None
-    one, many = rows[0].small_batch.batch_size, rows[0].large_batch.batch_size
-    pictures = [
-        _picture(names, "threads", f"Rows per second by threads, batch {many}", "rows/s", _rows_per_second),
-        _picture(names, "threads", f"Latency by threads, batch {one}", "ms", _p50),
-    ]
-    headings = ["Model", "Threads", *_headings(rows, "threads")]
-    return Sweep("Threads", [picture for picture in pictures if picture], headings, _table(names, "threads"))
+    return _sweep("Threads", "Threads", rows, "threads", best)
 
 
 def length_sweep(rows: Sequence[Result], best: Result | None) -> Sweep | None:
     """Return latency against the length of rows, where fixed lengths were measured."""
-    rows = [row for row in rows if row.small_batch.length is not None]
-    names = _swept(rows, "length", best)
-    if not names:
+    fixed = [row for row in rows if row.small_batch.length is not None]
+    return _sweep("Length of rows", "Tokens", fixed, "length", best)
+
+
+def _sweep(title: str, heading: str, rows: Sequence[Result], key: str, best: Result | None) -> Sweep | None:
+    """Return the charts and the table of what was measured at several values of a setting."""
+    lines = [(_line_name(own[0].small_batch), [_cells(row, key) for row in own]) for own in _swept(rows, key, best)]
+    if not lines:
         return None
-    title = f"Latency by length, batch {rows[0].small_batch.batch_size}"
-    picture = _picture(names, "length", title, "ms", _p50)
-    headings = ["Model", "Tokens", *_headings(rows, "length")]
-    return Sweep("Length of rows", [picture] if picture else [], headings, _table(names, "length"))
+    first, largest = f"batch {rows[0].small_batch.batch_size}", f"batch {rows[0].large_batch.batch_size}"
+    pictures = [_picture(lines, key, f"Latency by {key}, {first}", "ms", LATENCY)]
+    if key == "threads":
+        pictures.insert(0, _picture(lines, key, f"Rows per second by threads, {largest}", "rows/s", THROUGHPUT))
+    # A speed-up is over the teacher at the same setting.
+    speedup = f"Speed-up at the same {key}, {first}"
+    headings = ["Model", heading, f"p50, {first}", f"p95, {first}", speedup, f"Rows/s, {largest}"]
+    return Sweep(title, [one for one in pictures if one], headings, [cells for _, own in lines for cells in own])
 
 
-Name = tuple[str, str, str]
-
-
-def _swept(rows: Sequence[Result], key: str, best: Result | None) -> dict[Name, list[Result]]:
-    """Return the configurations that were measured at more than one value of a setting; the most telling first."""
-    found: dict[Name, list[Result]] = {}
-    for row in rows:
-        found.setdefault(
-            (row.small_batch.model, setting_text(row.small_batch), row.small_batch.model_sha256), []
-        ).append(row)
+def _swept(rows: Sequence[Result], key: str, best: Result | None) -> list[list[Result]]:
+    """Return configurations that were measured at more than one value of a setting, the most telling first."""
+    alike = grouped(
+        rows, lambda row: (row.small_batch.model, setting_text(row.small_batch), row.small_batch.model_sha256)
+    )
     value = attrgetter(f"small_batch.{key}")
-    kept = {name: sorted(own, key=value) for name, own in found.items() if len(set(map(value, own))) > 1}
+    kept = [sorted(own, key=value) for own in alike.values() if len(set(map(value, own))) > 1]
     runtime = best.small_batch.runtime if best else ""
 
-    def rank(name: Name) -> tuple[bool, bool, bool, bool, float]:
-        head = kept[name][0].small_batch
+    def rank(own: Sequence[Result]) -> tuple[bool, bool, bool, bool, float]:
+        head = own[0].small_batch
         same = best is not None and (head.model_sha256, head.runtime) == (best.small_batch.model_sha256, runtime)
         in_runtime = head.kind == "teacher" and head.runtime == runtime
         return (not head.is_reference, not same, not in_runtime, head.kind != "model", -head.speedup)
 
-    return {name: kept[name] for name in sorted(kept, key=rank)}
+    return sorted(kept, key=rank)
+
+
+# Columns of the table that are drawn.
+SETTING, LATENCY, THROUGHPUT = 1, 2, 5
+
+
+def _cells(row: Result, key: str) -> list[Cell]:
+    line = row.small_batch
+    return [
+        name(line),
+        number(getattr(line, key), str),
+        _cell(line, "latency_p50_ms", milliseconds),
+        _cell(line, "latency_p95_ms", milliseconds),
+        _cell(line, "speedup", times),
+        _cell(row.large_batch, "throughput_rows_per_second", shown_rate),
+    ]
+
+
+def _cell(line: Measurement, key: str, form: Callable[[float], str]) -> Cell:
+    return Cell(speed_or_noise(line, form(getattr(line, key))), "", None if line.noisy else getattr(line, key))
+
+
+def _line_name(line: Measurement) -> str:
+    return line.title + (", padded" if line.padding == "max_length" else "")
 
 
 def _picture(
-    names: dict[Name, list[Result]], key: str, title: str, unit: str, value: Callable[[Result], float | None]
+    lines: Sequence[tuple[str, list[list[Cell]]]], key: str, title: str, unit: str, column: int
 ) -> Picture | None:
+    """Return a column of the table against the setting; None where the host was too noisy for all of it."""
     series = []
-    for (model, _, _), rows in list(names.items())[:LINES]:
-        placed = [(float(getattr(row.small_batch, key)), found) for row in rows if (found := value(row)) is not None]
-        if placed:
-            padded = ", padded" if rows[0].small_batch.padding == "max_length" else ""
-            series.append(svg.Series(f"{model} in {rows[0].small_batch.runtime}{padded}", placed))
+    for label, own in lines[:LINES]:
+        known = [cells for cells in own if cells[column].value is not None]
+        if known:
+            placed = [(float(cells[SETTING].value or 0), float(cells[column].value or 0)) for cells in known]
+            series.append(svg.Series(label, placed))
     if not series:
         return None
     x_label = "threads" if key == "threads" else "tokens in every row"
     return Picture.both(
         lambda canvas: svg.line_chart(series, title=title, x_label=x_label, y_label=unit, canvas=canvas, log=True)
     )
-
-
-def _rows_per_second(row: Result) -> float | None:
-    return None if row.large_batch.noisy else float(row.large_batch.throughput_rows_per_second)
-
-
-def _p50(row: Result) -> float | None:
-    return None if row.small_batch.noisy else float(row.small_batch.latency_p50_ms)
-
-
-def _headings(rows: Sequence[Result], same: str) -> list[str]:
-    """Return the headings of what was measured; a speed-up is over the teacher at the same setting."""
-    one, many = rows[0].small_batch.batch_size, rows[0].large_batch.batch_size
-    latency = [f"p50, batch {one}", f"p95, batch {one}"]
-    return [*latency, f"Speed-up at the same {same}, batch {one}", f"Rows/s, batch {many}"]
-
-
-def _table(names: dict[Name, list[Result]], key: str) -> list[list[Cell]]:
-    return [
-        [
-            Cell(model, where, model),
-            Cell(str(getattr(row.small_batch, key)), "", getattr(row.small_batch, key)),
-            _cell(row.small_batch, "latency_p50_ms", milliseconds),
-            _cell(row.small_batch, "latency_p95_ms", milliseconds),
-            _cell(row.small_batch, "speedup", times),
-            _cell(row.large_batch, "throughput_rows_per_second", shown_rate),
-        ]
-        for (model, where, _), rows in names.items()
-        for row in rows
-    ]
-
-
-def _cell(line: Measurement, key: str, form: Callable[[float], str]) -> Cell:
-    return Cell(speed_or_noise(line, form(getattr(line, key))), "", None if line.noisy else getattr(line, key))

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compress.benchmarking.results.files import Result
-from compress.benchmarking.results.formatting import NONE, money, shown_rate
+from compress.benchmarking.results.formatting import NONE, money, plural, shown_rate
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.tables.cells import setting_text
 
 DEVICES = ("cpu", "cuda")
-RATE = "throughput_with_tokenizer_rows_per_second"
 
 # (device, threads or None for any) -> price an hour.
 Prices = Mapping[tuple[str, int | None], float]
@@ -127,15 +127,10 @@ def costs_of(rows: Sequence[Result], best: Sequence[Result], prices: Prices, cur
     chosen.sort(
         key=lambda r: (DEVICES.index(r.small_batch.device), r.small_batch.threads, not r.small_batch.is_reference)
     )
-    offers: dict[str, Offer] = {}
-    found, noisy = [], []
-    for row in chosen:
-        offer = _offer(row, prices)
-        offers.setdefault(offer.key, offer)
-        if row.large_batch.noisy:
-            noisy.append(f"{row.title} on {offer.title}")
-            continue
-        found.append(_cost(row, offer))
+    offered = [(row, _offer(row.small_batch, prices)) for row in chosen]
+    found = [_cost(row.large_batch, offer) for row, offer in offered if not row.large_batch.noisy]
+    noisy = [f"{row.title} on {offer.title}" for row, offer in offered if row.large_batch.noisy]
+    offers = {offer.key: offer for _, offer in offered}
     return Costs(currency, list(offers.values()), found, noisy) if found else None
 
 
@@ -156,27 +151,17 @@ def _check(rows: Sequence[Result], prices: Prices) -> None:
             raise CompressError(f"--price {named} is for a machine that was not measured; there is {shown}")
 
 
-def machine_title(row: Result) -> str:
-    """Return the device of a row in words, with the threads it had."""
-    line = row.small_batch
-    host = line.host
-    threads = f"{line.threads} thread{'s' * (line.threads > 1)}"
-    gpus = host.get("gpu") or []
+def _offer(line: Measurement, prices: Prices) -> Offer:
+    """Return the device of a line in words, with the threads it had, and its price."""
+    title = f"{line.host.get('cpu', 'unknown processor')}, {plural(line.threads, 'thread')}"
     if line.device == "cuda":
-        return str(gpus[0]) if gpus else "GPU"
-    return f"{host.get('cpu', 'unknown processor')}, {threads}"
-
-
-def _offer(row: Result, prices: Prices) -> Offer:
-    line = row.small_batch
-    key = f"{line.host_id}-{line.device}-{line.threads}"
+        title = str((line.host.get("gpu") or ["GPU"])[0])
     price = prices.get((line.device, line.threads), prices.get((line.device, None)))
-    return Offer(key, machine_title(row), price)
+    return Offer(f"{line.host_id}-{line.device}-{line.threads}", title, price)
 
 
-def _cost(row: Result, offer: Offer) -> CostRow:
-    line = row.large_batch
-    per_hour = 3600 * getattr(line, RATE)
+def _cost(line: Measurement, offer: Offer) -> CostRow:
+    per_hour = 3600 * line.throughput_with_tokenizer_rows_per_second
     price = offer.price_per_hour
     return CostRow(
         offer.key,

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compress.benchmarking.results.files import Result
-from compress.benchmarking.results.formatting import NONE, points, span
+from compress.benchmarking.results.formatting import NONE, points
 from compress.benchmarking.results.schema import Measurement
 from compress.data.examples import Example
+from compress.reporting.tables.cells import in_one_line, number, share
 
 WORST_SHOWN = 10
 
@@ -72,6 +73,8 @@ def flips_of(rows: Sequence[Result], texts: Mapping[str, Sequence[str]]) -> list
 
 
 def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
+    interval = line.calibration_error_low, line.calibration_error_high
+    calibration = number(line.calibration_error, "{:.1%}".format, interval, scale=100)
     return Flips(
         line.model,
         line.runtime,
@@ -81,7 +84,7 @@ def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
         [_flip(one, line.labels, texts) for one in line.flips_lost[:WORST_SHOWN]],
         [_flip(one, line.labels, texts) for one in line.flips_won[:WORST_SHOWN]],
         sorted(map(_class, line.classes), key=lambda c: (c.difference_points is None, c.difference_points or 0.0)),
-        _calibration(line),
+        in_one_line(calibration),
     )
 
 
@@ -99,25 +102,13 @@ def _label(value: float, labels: Sequence[str]) -> str:
 
 
 def _class(one: Mapping[str, Any]) -> ClassChange:
-    change = one["difference_points"]
-    low, high = one["low"], one["high"]
+    change = number(one["difference_points"], points, (one["low"], one["high"]))
     return ClassChange(
         one["label"],
         one["rows"],
-        _percent(one["recall"]),
-        _percent(one["teacher_recall"]),
-        change,
-        NONE if change is None else points(change),
-        NONE if low is None or high is None else span(points(low), points(high)),
+        share(one["recall"]).text,
+        share(one["teacher_recall"]).text,
+        one["difference_points"],
+        change.text,
+        change.small or NONE,
     )
-
-
-def _percent(share: float | None) -> str:
-    return NONE if share is None else f"{100 * share:.1f}%"
-
-
-def _calibration(line: Measurement) -> str:
-    if line.calibration_error is None:
-        return NONE
-    low, high = map(_percent, (line.calibration_error_low, line.calibration_error_high))
-    return f"{_percent(line.calibration_error)} ({span(low, high)})"
