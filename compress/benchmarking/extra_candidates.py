@@ -103,7 +103,7 @@ def plan_competitors(
                 raise Unavailable(f"it does not run on {device}")
             if models and models[0].model.task == "tagging" and not getattr(module, "TAGS", False):
                 raise Unavailable("it classifies whole texts, and these models tag words")
-            if module.NEEDS_TRAIN and not has_train:
+            if getattr(module, "NEEDS_TRAIN", False) and not has_train:
                 raise Unavailable("it reads training rows; give them with --train")
             python = Path(interpreter(module))
         except Unavailable as error:

@@ -48,6 +48,7 @@ def pairs(count: int = 40) -> list[Example]:
 
 def fitted(name: str, folder: Path, rows: list[Example], answers: np.ndarray, task: str, classes: int) -> object:
     module = plugins.find("baselines", name).load()
+    (folder / name).mkdir(parents=True)
     module.fit(folder / name, rows, answers, task, classes, torch_directory("bert"))
     return module.start(folder / name, threads=1, device="cpu")
 

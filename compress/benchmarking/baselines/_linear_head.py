@@ -3,14 +3,13 @@
 scikit-learn fits it; it is kept as safetensors and runs in NumPy, so that nothing pickled is read back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from compress.data.examples import Example
 from compress.errors import CompressError
@@ -43,15 +42,11 @@ class Head:
         return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
 
     def save(self, directory: Path) -> None:
-        from safetensors.numpy import save_file
-
         # safetensors writes the memory of an array as it lies, whatever its order.
         save_file({"weights": np.ascontiguousarray(self.weights), "bias": self.bias}, directory / HEAD_NAME)
 
     @classmethod
-    def load(cls, directory: Path) -> Head:
-        from safetensors.numpy import load_file
-
+    def load(cls, directory: Path) -> Self:
         return cls(**load_file(directory / HEAD_NAME))
 
 

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from compress.benchmarking.baselines import need_processor
 from compress.data.examples import Example
+from compress.inference.runner import Runner
 from compress.models.model_dir import ModelDir
 
 RUNTIME = "numpy"
@@ -20,30 +22,10 @@ TASKS = ("classification", "regression")
 _FILE_NAME = "majority.safetensors"
 
 
-class MajorityRunner:
-    """Gives the same answer ``[C]`` to every row."""
-
-    tokenizer_inside = True
-
-    def __init__(self, answer: np.ndarray) -> None:
-        self._answer = answer
-        self.parameters = answer.size
-
-    def prepare(self, examples: Sequence[Example]) -> int:
-        """Return the number of rows."""
-        return len(examples)
-
-    def run(self, inputs: int) -> np.ndarray:
-        return np.tile(self._answer, (inputs, 1))
-
-
 def fit(
     directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
 ) -> None:
     """Count the classes of ``gold`` ``[N]``, or average its scores."""
-    from safetensors.numpy import save_file
-
-    directory.mkdir(parents=True, exist_ok=True)
     if task == "regression":
         answer = np.array([gold.mean()], dtype=np.float32)
     else:
@@ -52,9 +34,12 @@ def fit(
     save_file({"answer": answer}, directory / _FILE_NAME)
 
 
-def start(directory: Path, *, threads: int, device: str) -> MajorityRunner:
-    """Read the answer; one thread is enough for it."""
-    from safetensors.numpy import load_file
-
+def start(directory: Path, *, threads: int, device: str) -> Runner:
+    """Read the answer ``[C]``, which every row is given; one thread is enough for it."""
     need_processor(device)
-    return MajorityRunner(load_file(directory / _FILE_NAME)["answer"])
+    answer = load_file(directory / _FILE_NAME)["answer"]
+
+    def repeat(rows: int) -> np.ndarray:
+        return np.tile(answer, (rows, 1))
+
+    return Runner(len, repeat, parameters=answer.size, tokenizer_inside=True)

@@ -1,4 +1,4 @@
-"""The teacher's input embeddings, averaged over the pieces of a text, and logistic regression.
+"""The teacher's input embeddings, averaged over the subword tokens of a text, and logistic regression.
 
 It has the teacher's vocabulary and none of its layers, so it says what the layers are for. A pair of texts u, v becomes
 [u, v, |u - v|, u * v].
@@ -7,15 +7,18 @@ Source: Shen et al. 2018, "Baseline Needs More Love" (arXiv:1805.09843); pairs: 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from compress.benchmarking.baselines import _linear_head, need_processor
 from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.errors import Unavailable
+from compress.inference.runner import Runner
 from compress.models.model_dir import ModelDir
 
 RUNTIME = "numpy"
@@ -26,17 +29,17 @@ _TABLE_NAME = "embeddings.safetensors"
 Ids = list[list[int]]
 
 
+@dataclass(frozen=True)
 class Pooling:
     """From texts to averages of embeddings, ``table`` ``[V, D]``; ``tokenizer`` cuts texts to the teacher's length."""
 
-    def __init__(self, tokenizer: Any, table: np.ndarray) -> None:
-        self._tokenizer = tokenizer
-        self.table = table
+    tokenizer: Any
+    table: np.ndarray
 
     def tokenize(self, examples: Sequence[Example]) -> list[Ids]:
-        """Return the piece ids of the texts, and of the second texts if there are any."""
+        """Return the token ids of the texts, and of the second texts if there are any."""
         return [
-            [encoding.ids for encoding in self._tokenizer.encode_batch_fast(side, add_special_tokens=False)]
+            [encoding.ids for encoding in self.tokenizer.encode_batch_fast(side, add_special_tokens=False)]
             for side in _linear_head.sides(examples)
         ]
 
@@ -48,37 +51,19 @@ class Pooling:
         )
 
 
-class StaticRunner:
-    """Tokenises with the ``tokenizers`` library, then averages and multiplies in NumPy."""
-
-    tokenizer_inside = False
-
-    def __init__(self, pooling: Pooling, head: _linear_head.Head) -> None:
-        self._pooling = pooling
-        self._head = head
-        self.parameters = pooling.table.size + head.parameters
-
-    def prepare(self, examples: Sequence[Example]) -> list[Ids]:
-        return self._pooling.tokenize(examples)
-
-    def run(self, inputs: list[Ids]) -> np.ndarray:
-        return self._head(self._pooling.features(inputs))
-
-
 def fit(
     directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
 ) -> None:
     """Take the embeddings out of the teacher and fit the classifier over their averages."""
-    from safetensors.numpy import save_file
-
     tokenizer: Any = teacher.load_tokenizer()
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise Unavailable(f"the tokenizer of {teacher.name} is not of the tokenizers library; convert it to be fast")
     embedding: Any = teacher.load().get_input_embeddings()
     table = embedding.weight.detach().numpy()
     if len(table) < len(tokenizer):
-        raise Unavailable(f"{teacher.name} keeps {len(table)} embeddings for {len(tokenizer)} pieces; none is its own")
-    directory.mkdir(parents=True, exist_ok=True)
+        raise Unavailable(
+            f"{teacher.name} keeps {len(table)} embeddings for {len(tokenizer)} subword tokens; none is its own"
+        )
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.backend_tokenizer.enable_truncation(maximum_length(tokenizer, teacher.config))
     tokenizer.backend_tokenizer.save(str(directory / _TOKENIZER_NAME))
@@ -88,14 +73,18 @@ def fit(
 
 
 def _open(directory: Path) -> Pooling:
-    from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
     table = load_file(directory / _TABLE_NAME)["embeddings"]
     return Pooling(Tokenizer.from_file(str(directory / _TOKENIZER_NAME)), table)
 
 
-def start(directory: Path, *, threads: int, device: str) -> StaticRunner:
+def start(directory: Path, *, threads: int, device: str) -> Runner:
     """Read the table, the tokenizer and the classifier; NumPy's threads are set by the process's environment."""
     need_processor(device)
-    return StaticRunner(_open(directory), _linear_head.Head.load(directory))
+    pooling, head = _open(directory), _linear_head.Head.load(directory)
+
+    def run(inputs: list[Ids]) -> np.ndarray:
+        return head(pooling.features(inputs))
+
+    return Runner(pooling.tokenize, run, parameters=pooling.table.size + head.parameters)

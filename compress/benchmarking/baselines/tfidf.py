@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from compress.benchmarking.baselines import _linear_head, need_processor
 from compress.data.examples import Example
 from compress.errors import CompressError
+from compress.inference.runner import Runner
 from compress.models.model_dir import ModelDir
 
 RUNTIME = "scikit-learn"
@@ -25,24 +27,6 @@ FEATURES = 50_000
 _MARK = " \u00b6 "
 _VOCABULARY_NAME = "vocabulary.json"
 _WEIGHTS_NAME = "idf.safetensors"
-
-
-class TfidfRunner:
-    """scikit-learn's own vectorizer, then one sparse product."""
-
-    tokenizer_inside = False
-
-    def __init__(self, vectorizer: Any, head: _linear_head.Head) -> None:
-        self._vectorizer = vectorizer
-        self._head = head
-        self.parameters = head.parameters + vectorizer.idf_.size
-
-    def prepare(self, examples: Sequence[Example]) -> Any:
-        """Return a sparse matrix ``[B, D]``."""
-        return self._vectorizer.transform(_texts(examples))
-
-    def run(self, inputs: Any) -> np.ndarray:
-        return self._head(inputs)
 
 
 def _texts(examples: Sequence[Example]) -> list[str]:
@@ -66,27 +50,27 @@ def fit(
     directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
 ) -> None:
     """Learn the vocabulary, its weights and the classifier."""
-    from safetensors.numpy import save_file
-
     vectorizer = _vectorizer()
     try:
         features = vectorizer.fit_transform(_texts(train))
     except ValueError:
         raise CompressError("the training rows hold no word, so that tf-idf has nothing to count") from None
     head = _linear_head.fit_linear_head(features, gold, task, classes)
-    directory.mkdir(parents=True, exist_ok=True)
     words = sorted(vectorizer.vocabulary_, key=vectorizer.vocabulary_.__getitem__)
     (directory / _VOCABULARY_NAME).write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
     save_file({"idf": vectorizer.idf_.astype(np.float32)}, directory / _WEIGHTS_NAME)
     head.save(directory)
 
 
-def start(directory: Path, *, threads: int, device: str) -> TfidfRunner:
-    """Rebuild the vectorizer; scikit-learn counts words in one thread."""
-    from safetensors.numpy import load_file
-
+def start(directory: Path, *, threads: int, device: str) -> Runner:
+    """Rebuild scikit-learn's vectorizer, which counts words in one thread; the rest is one sparse product."""
     need_processor(device)
     words = json.loads((directory / _VOCABULARY_NAME).read_text(encoding="utf-8"))
     vectorizer = _vectorizer({word: column for column, word in enumerate(words)})
     vectorizer.idf_ = load_file(directory / _WEIGHTS_NAME)["idf"]
-    return TfidfRunner(vectorizer, _linear_head.Head.load(directory))
+    head = _linear_head.Head.load(directory)
+
+    def prepare(examples: Sequence[Example]) -> Any:
+        return vectorizer.transform(_texts(examples))
+
+    return Runner(prepare, head, parameters=head.parameters + vectorizer.idf_.size)

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from compress.benchmarking.baselines import need_processor
 from compress.data.examples import Example
+from compress.inference.runner import Runner
 from compress.models.model_dir import ModelDir
 
 RUNTIME = "numpy"
@@ -24,31 +26,10 @@ _WORDS_NAME = "words.json"
 _TABLE_NAME = "tags.safetensors"
 
 
-class WordMajorityRunner:
-    """Looks every word up in a table ``[V + 1, C]``, whose last row is for words that are not in it."""
-
-    tokenizer_inside = False
-
-    def __init__(self, words: Sequence[str], table: np.ndarray) -> None:
-        self._rows = {word: row for row, word in enumerate(words)}
-        self._table = table
-        self.parameters = table.size
-
-    def prepare(self, examples: Sequence[Example]) -> list[int]:
-        """Return the row of every word."""
-        return [self._rows.get(word.casefold(), len(self._rows)) for example in examples for word in example.words]
-
-    def run(self, inputs: list[int]) -> np.ndarray:
-        """Return log-probabilities ``[W, C]``."""
-        return self._table[inputs]
-
-
 def fit(
     directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
 ) -> None:
     """Count how often each word has each tag; ``gold`` is ``[W]``."""
-    from safetensors.numpy import save_file
-
     occurrences = [word.casefold() for example in train for word in example.words]
     words = sorted(set(occurrences))
     rows = {word: row for row, word in enumerate(words)}
@@ -58,16 +39,19 @@ def fit(
     overall = (counts.sum(axis=0) + 1) / (counts.sum() + classes)
     once = counts[counts.sum(axis=1) == 1].sum(axis=0)
     shares = np.vstack([counts, once]) + overall
-    directory.mkdir(parents=True, exist_ok=True)
     (directory / _WORDS_NAME).write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
     table = np.log(shares / shares.sum(axis=1, keepdims=True)).astype(np.float32)
     save_file({"table": table}, directory / _TABLE_NAME)
 
 
-def start(directory: Path, *, threads: int, device: str) -> WordMajorityRunner:
-    """Read the table; looking up takes one thread."""
-    from safetensors.numpy import load_file
-
+def start(directory: Path, *, threads: int, device: str) -> Runner:
+    """Read the table ``[V + 1, C]``, whose last row is for unknown words; looking up takes one thread."""
     need_processor(device)
+    table = load_file(directory / _TABLE_NAME)["table"]
     words = json.loads((directory / _WORDS_NAME).read_text(encoding="utf-8"))
-    return WordMajorityRunner(words, load_file(directory / _TABLE_NAME)["table"])
+    rows = {word: row for row, word in enumerate(words)}
+
+    def look_up(examples: Sequence[Example]) -> list[int]:
+        return [rows.get(word.casefold(), len(rows)) for example in examples for word in example.words]
+
+    return Runner(look_up, table.__getitem__, parameters=table.size)

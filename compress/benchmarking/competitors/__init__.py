@@ -1,16 +1,15 @@
 """Competitors: each module runs the same model in another tool, which is measured beside our runtimes.
 
-A competitor states ``REQUIRES`` (importable module -> pip requirement), ``DEVICES``, ``NEEDS_TRAIN`` (whether ``build``
-reads labelled rows), ``TAGS`` where it can also run models that tag words, and, where its requirements cannot or should
-not be installed beside ours, ``ENVIRONMENT``: the name of the virtual environment that it runs in, made by
-``benchmarks/competitor_environments.py``.
+A competitor states ``REQUIRES`` (importable module -> pip requirement) and ``DEVICES``; ``NEEDS_TRAIN = True`` where
+``build`` reads labelled rows; ``TAGS = True`` where it can also run models that tag words; and, where its requirements
+cannot or should not be installed beside ours, ``ENVIRONMENT``: the name of the virtual environment that it runs in,
+made by ``benchmarks/competitor_environments.py``. The worker checks the requirements before it calls one of these:
 
 ``build(directory, model, train, gold)`` converts a model, offline; ``start(directory, threads=, device=)`` opens what
 it made as a ``compress.inference.runner.Runner``. Each does what the documentation of its tool tells a user to do. A
-competitor that cannot take a model, or is not installed, raises ``compress.errors.Unavailable`` with the reason.
+competitor that cannot take a model raises ``compress.errors.Unavailable`` with the reason.
 """
 
-import importlib.util
 import json
 import os
 import shutil
@@ -27,7 +26,7 @@ from compress.inference.token_runner import TokenRunner
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 
-# Named by its module, so that who imports what a competitor requires has it before memory is counted.
+# Named by its module, so that it is imported with the other requirements, before memory is counted.
 TOKENIZERS: Mapping[str, str] = {"transformers.models.auto.tokenization_auto": "transformers>=5.23,<6"}
 COMPETITOR_NAME = "competitor.json"
 INSTALLED_NAME = "installed.txt"  # in an environment: the requirements that it was made for, one a line
@@ -51,24 +50,12 @@ def interpreter(competitor: ModuleType) -> str:
     installed = folder / INSTALLED_NAME
     found = installed.read_text(encoding="utf-8").splitlines() if installed.is_file() else []
     if missing := [requirement for requirement in competitor.REQUIRES.values() if requirement not in found]:
+        name = competitor.__name__.rpartition(".")[2].replace("_", "-")
         raise Unavailable(
-            f"the competitor {_typed(competitor.__name__)} runs in {folder}, which does not have {', '.join(missing)}; "
+            f"the competitor {name} runs in {folder}, which does not have {', '.join(missing)}; "
             "type python benchmarks/competitor_environments.py"
         )
     return str(folder / "bin" / "python")
-
-
-def require(module: str, device: str = "cpu", requires: Mapping[str, str] | None = None) -> None:
-    """Raise, with the command to type, if a library of a competitor is not installed, or if it does not run on a
-    device; this imports no library.
-    """
-    competitor, name = sys.modules[module], _typed(module)
-    missing = [f"'{pip}'" for library, pip in (requires or competitor.REQUIRES).items() if not _is_installed(library)]
-    if missing:
-        raise Unavailable(f"the competitor {name} is not installed; type pip install {' '.join(missing)}")
-    if device not in competitor.DEVICES:
-        devices = " or ".join(competitor.DEVICES)
-        raise Unavailable(f"the competitor {name} does not run on {device!r}; use --device {devices}")
 
 
 def require_torch(model: ModelDir) -> None:
@@ -77,17 +64,6 @@ def require_torch(model: ModelDir) -> None:
         raise Unavailable(
             f"{model.name} is an ONNX model; a competitor starts from the torch model it was exported from"
         )
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # a package above it
-        return False
-
-
-def _typed(module: str) -> str:
-    return module.rpartition(".")[2].replace("_", "-")
 
 
 def link_model(directory: Path, model: ModelDir, *, weights: bool) -> None:

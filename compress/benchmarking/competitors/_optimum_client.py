@@ -4,13 +4,17 @@ This module runs there: of this package it needs only what imports no library.
 """
 
 import json
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from compress.benchmarking.competitors import link_model, token_runner
 from compress.errors import Unavailable
+from compress.inference.token_runner import TokenRunner
+from compress.models.model_dir import ModelDir
 
 REQUIRES: Mapping[str, str] = {
     "optimum.onnxruntime": "optimum-onnx[onnxruntime]==0.1.0",
@@ -18,6 +22,7 @@ REQUIRES: Mapping[str, str] = {
     "torch": "torch==2.13.0",
 }
 ENVIRONMENT = "optimum"
+DEVICES = ("cpu",)
 
 
 def fit_transformers_4(directory: Path) -> None:
@@ -34,21 +39,22 @@ def fit_transformers_4(directory: Path) -> None:
     path.write_text(json.dumps(settings), encoding="utf-8")
 
 
-def export_onnx(source: Path, directory: Path) -> None:
+def export_onnx(model: ModelDir, directory: Path) -> None:
     """Export a torch model to ``directory/model.onnx``: ``from_pretrained(..., export=True)``."""
     from optimum.onnxruntime import ORTModelForSequenceClassification
 
-    try:
-        model: Any = ORTModelForSequenceClassification.from_pretrained(source, export=True)
-    except (ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise Unavailable(f"optimum cannot export this model: {str(error).strip().splitlines()[0]}") from None
-    model.save_pretrained(directory)
+    with tempfile.TemporaryDirectory() as source:
+        link_model(Path(source), model, weights=True)
+        fit_transformers_4(Path(source))
+        try:
+            exported: Any = ORTModelForSequenceClassification.from_pretrained(Path(source), export=True)
+        except (ValueError, KeyError, ImportError, RuntimeError) as error:
+            raise Unavailable(f"optimum cannot export this model: {str(error).strip().splitlines()[0]}") from None
+        exported.save_pretrained(directory)
 
 
-def start(
-    directory: Path, file_name: str, *, threads: int
-) -> tuple[Callable[[dict[str, np.ndarray]], np.ndarray], list[str]]:
-    """Open an exported model; return a function from arrays ``[B, T]`` to logits ``[B, C]``, and its input names."""
+def open_onnx(directory: Path, file_name: str, threads: int) -> TokenRunner:
+    """Open an exported model."""
     from onnxruntime import SessionOptions
     from optimum.onnxruntime import ORTModelForSequenceClassification
 
@@ -62,4 +68,4 @@ def start(
         logits: np.ndarray = model(**inputs).logits
         return logits
 
-    return run, list(model.input_names)
+    return token_runner(directory, run, list(model.input_names))

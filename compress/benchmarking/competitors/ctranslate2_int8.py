@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import TOKENIZERS, link_model, require, token_runner
+from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
@@ -22,7 +22,6 @@ from compress.models.model_dir import ModelDir
 
 REQUIRES: Mapping[str, str] = {"ctranslate2": "ctranslate2>=4.8", **TOKENIZERS}
 DEVICES = ("cpu",)
-NEEDS_TRAIN = False
 HEAD_NAME = "head.safetensors"
 
 Head = Callable[[np.ndarray, Mapping[str, np.ndarray]], np.ndarray]
@@ -48,7 +47,6 @@ HEADS: Mapping[str, Head] = {"bert": _bert, "distilbert": _distilbert, "roberta"
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Convert the encoder and keep the head's weights."""
-    require(__name__)
     from ctranslate2.converters import TransformersConverter
     from safetensors.numpy import save_file
 
@@ -71,7 +69,6 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Open the encoder and the head."""
-    require(__name__, device)
     import ctranslate2
     from safetensors.numpy import load_file
 

@@ -1,6 +1,6 @@
 """model2vec: a static model distilled from the teacher's encoder, and logistic regression.
 
-``distill_from_model(pca_dims=256)`` passes every piece of the vocabulary through the encoder once and keeps the
+``distill_from_model(pca_dims=256)`` passes every subword token of the vocabulary through the encoder once and keeps the
 averages, reduced by PCA and weighted by frequency rank. The classifier over its sentence vectors is fitted on the
 training rows, as the README shows for tasks of one's own. A pair of texts u, v becomes [u, v, |u - v|, u * v].
 
@@ -8,15 +8,17 @@ Source: Tulkens & van Dongen 2024, https://github.com/MinishLab/model2vec
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from compress.benchmarking.baselines import _linear_head
-from compress.benchmarking.competitors import require, require_torch
+from compress.benchmarking.competitors import require_torch
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
+from compress.models.attention import has_heads
 from compress.models.model_dir import ModelDir
 
 # 0.8.0 is the last whose requirements allow the transformers of this package.
@@ -24,27 +26,29 @@ REQUIRES: Mapping[str, str] = {"model2vec": "model2vec[distill]==0.8.0"}
 DEVICES = ("cpu",)
 NEEDS_TRAIN = True
 DIMENSIONS = 256
-MAX_LENGTH = 512  # pieces, as by default in model2vec
+MAX_LENGTH = 512  # subword tokens, as by default in model2vec
 _STATIC_FOLDER = "static"
 
 
+@dataclass
 class Model2VecRunner:
-    """model2vec's own ``encode``, which takes texts, then the classifier."""
+    """model2vec's own ``encode``, which takes texts, then the classifier: a runner whose length can be limited."""
 
-    tokenizer_inside = True
+    static: Any
+    head: _linear_head.Head
+    max_length: int = MAX_LENGTH
+    tokenizer_inside: bool = True
 
-    def __init__(self, static: Any, head: _linear_head.Head, max_length: int) -> None:
-        self._static = static
-        self._head = head
-        self.max_length = max_length
-        self.parameters = static.embedding.size + head.parameters
+    @property
+    def parameters(self) -> int:
+        return int(self.static.embedding.size) + self.head.parameters
 
     def prepare(self, examples: Sequence[Example]) -> list[list[str]]:
         """Return the texts, and the second texts if there are any."""
         return _linear_head.sides(examples)
 
     def run(self, inputs: list[list[str]]) -> np.ndarray:
-        return self._head(_features(self._static, inputs, self.max_length))
+        return self.head(_features(self.static, inputs, self.max_length))
 
 
 def _features(static: Any, sides: list[list[str]], max_length: int) -> np.ndarray:
@@ -55,11 +59,12 @@ def _features(static: Any, sides: list[list[str]], max_length: int) -> np.ndarra
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Distil the static model and fit the classifier."""
-    require(__name__, requires={**REQUIRES, "skeletoken": REQUIRES["model2vec"]})
-    from model2vec.distill import distill_from_model
-
-    from compress.models.attention import has_heads
-
+    try:
+        from model2vec.distill import distill_from_model
+    except ImportError as error:  # without the extra "distill"
+        raise Unavailable(
+            f"model2vec cannot distil here ({error}); type pip install '{REQUIRES['model2vec']}'"
+        ) from None
     require_torch(model)
     if gold is None or not train:
         raise CompressError("the competitor model2vec fits a classifier; give it labelled rows with --train")
@@ -81,8 +86,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 def start(directory: Path, *, threads: int, device: str) -> Model2VecRunner:
     """Open both; model2vec averages one text after the other in NumPy."""
-    require(__name__, device)
     from model2vec import StaticModel
 
     static = StaticModel.from_pretrained(directory / _STATIC_FOLDER)
-    return Model2VecRunner(static, _linear_head.Head.load(directory), MAX_LENGTH)
+    return Model2VecRunner(static, _linear_head.Head.load(directory))

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import TOKENIZERS, link_model, require, token_runner
+from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
+from compress.models.attention import has_heads
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
 
@@ -29,11 +30,8 @@ GRAPH_NAME = "openvino_model.xml"
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Convert and quantize; calibration texts are spread evenly over ``train``."""
-    require(__name__)
     import nncf
     import openvino
-
-    from compress.models.attention import has_heads
 
     link_model(directory, model, weights=False)
     loaded: Any = model.load()
@@ -68,14 +66,12 @@ def _convert(openvino: Any, model: Any, inputs: Sequence[str]) -> Any:
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Compile the graph for this processor."""
-    require(__name__, device)
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}
     compiled = openvino.Core().compile_model(directory / GRAPH_NAME, "CPU", settings)
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        logits: np.ndarray = np.array(compiled(inputs)[0])
-        return logits
+        return np.array(compiled(inputs)[0])
 
     return token_runner(directory, run, [port.get_any_name() for port in compiled.inputs])

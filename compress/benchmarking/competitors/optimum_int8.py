@@ -12,36 +12,30 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import _optimum_client, link_model, require, token_runner
+from compress.benchmarking.competitors import _optimum_client, link_model
 from compress.data.examples import Example
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 
 REQUIRES = _optimum_client.REQUIRES
 ENVIRONMENT = _optimum_client.ENVIRONMENT
-DEVICES = ("cpu",)
-NEEDS_TRAIN = False
+DEVICES = _optimum_client.DEVICES
 
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Export the model and quantize it."""
-    require(__name__)
     from optimum.onnxruntime import ORTQuantizer
     from optimum.onnxruntime.configuration import AutoQuantizationConfig
 
     link_model(directory, model, weights=False)
     _optimum_client.fit_transformers_4(directory)
-    with tempfile.TemporaryDirectory() as scratch:
-        source, exported = Path(scratch) / "source", Path(scratch) / "exported"
-        link_model(source, model, weights=True)
-        _optimum_client.fit_transformers_4(source)
-        _optimum_client.export_onnx(source, exported)
-        quantizer = ORTQuantizer.from_pretrained(exported)
+    with tempfile.TemporaryDirectory() as exported:
+        _optimum_client.export_onnx(model, Path(exported))
+        quantizer = ORTQuantizer.from_pretrained(Path(exported))
         config = AutoQuantizationConfig.avx512_vnni(is_static=False, per_channel=True)
         quantizer.quantize(save_dir=directory, quantization_config=config)
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Open the quantized model."""
-    require(__name__, device)
-    return token_runner(directory, *_optimum_client.start(directory, "model_quantized.onnx", threads=threads))
+    return _optimum_client.open_onnx(directory, "model_quantized.onnx", threads)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.competitors import TOKENIZERS, link_model, require, token_runner
+from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
 from compress.data.examples import Example
 from compress.inference.batching import TorchRun, open_torch
 from compress.inference.token_runner import TokenRunner
@@ -22,7 +22,6 @@ from compress.models.model_dir import ModelDir
 
 REQUIRES: Mapping[str, str] = {"torch.ao.quantization": "torch>=2.13,<3", **TOKENIZERS}
 DEVICES = ("cpu",)
-NEEDS_TRAIN = False
 TAGS = True
 
 
@@ -33,7 +32,6 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Load the model and quantize it."""
-    require(__name__, device)
     import torch
     from torch.ao.quantization import default_dynamic_qconfig, per_channel_dynamic_qconfig, quantize_dynamic
 

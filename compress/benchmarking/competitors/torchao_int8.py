@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import link_model, require, token_runner
+from compress.benchmarking.competitors import link_model, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.batching import TorchRun, open_torch
@@ -30,19 +30,16 @@ REQUIRES: Mapping[str, str] = {
 }
 ENVIRONMENT = "torchao"
 DEVICES = ("cpu",)
-NEEDS_TRAIN = False
 TAGS = True
 
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Link the model."""
-    require(__name__)
     link_model(directory, model, weights=True)
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Load the model, quantize and compile it."""
-    require(__name__, device)
     from torch._inductor.exc import InvalidCxxCompiler
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 

@@ -7,12 +7,13 @@ Source: https://huggingface.co/docs/transformers/main_classes/pipelines
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import link_model, require
+from compress.benchmarking.competitors import link_model
 from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.inference.batching import open_torch
@@ -20,19 +21,17 @@ from compress.models.model_dir import ModelDir
 
 REQUIRES: Mapping[str, str] = {"transformers.pipelines": "transformers>=5.23,<6"}
 DEVICES = ("cpu", "cuda")
-NEEDS_TRAIN = False
 
 
+@dataclass
 class PipelineRunner:
-    """Texts go in whole; the pipeline tokenises, pads, runs and sorts classes by score, which is undone here."""
+    """The pipeline tokenises whole texts, pads, runs and sorts classes by score, which is undone here."""
 
-    tokenizer_inside = True
-
-    def __init__(self, pipeline: Any, parameters: int, max_length: int) -> None:
-        self._pipeline = pipeline
-        self._index = {label: index for index, label in pipeline.model.config.id2label.items()}
-        self.parameters = parameters
-        self.max_length = max_length
+    pipeline: Any
+    index: Mapping[str, int]
+    parameters: int
+    max_length: int
+    tokenizer_inside: bool = True
 
     def prepare(self, examples: Sequence[Example]) -> list[Any]:
         """Return texts, or ``{"text", "text_pair"}`` for pairs."""
@@ -40,7 +39,7 @@ class PipelineRunner:
 
     def run(self, inputs: list[Any]) -> np.ndarray:
         """Return logits ``[B, C]``."""
-        answers = self._pipeline(
+        answers = self.pipeline(
             inputs,
             batch_size=len(inputs),
             top_k=None,
@@ -48,10 +47,10 @@ class PipelineRunner:
             truncation=True,
             max_length=self.max_length,
         )
-        logits = np.empty((len(inputs), len(self._index)), dtype=np.float32)
+        logits = np.empty((len(inputs), len(self.index)), dtype=np.float32)
         for row, scores in enumerate(answers):
             for score in scores:
-                logits[row, self._index[score["label"]]] = score["score"]
+                logits[row, self.index[score["label"]]] = score["score"]
         return logits
 
 
@@ -62,11 +61,11 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 def start(directory: Path, *, threads: int, device: str) -> PipelineRunner:
     """Open the model in a pipeline; ``device`` is ``"cpu"`` or ``"cuda"``."""
-    require(__name__, device)
     from transformers import pipeline
 
     placed = ModelDir(directory)
     model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="transformers-pipeline")
     tokenizer = placed.load_tokenizer()
-    made = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)
-    return PipelineRunner(made, placed.parameters, maximum_length(tokenizer, placed.config))
+    made: Any = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)
+    index = {label: number for number, label in made.model.config.id2label.items()}
+    return PipelineRunner(made, index, placed.parameters, maximum_length(tokenizer, placed.config))
