@@ -27,8 +27,8 @@ hypothesis.settings.load_profile("tests")
 # Modules that train, export, start processes or read real data: most of the time of all tests. The others are "fast".
 SLOW = frozenset(
     """
-    benchmarking/test_benchmark benchmarking/test_competitors benchmarking/test_extra_candidates
-    benchmarking/test_pruning_steps benchmarking/test_replay benchmarks/test_compositions
+    benchmarking/test_benchmark benchmarking/test_competitors benchmarking/test_comparison_entries
+    benchmarking/test_random_weights benchmarking/test_replay benchmarks/test_compositions
     benchmarks/test_distillation_speed benchmarks/test_gpu benchmarks/test_importance_parity
     benchmarks/test_self_comparison cli/test_cli cli/test_startup exporting/test_export gating/test_action
     inference/test_runtimes labelling/test_label models/modeling/test_pruned pruning/test_criteria

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModel, AutoModelForTokenClassification
 
 from compress import plugins
-from compress.benchmarking import reference_models
+from compress.benchmarking import random_weights
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.quality_fields import quality_fields
 from compress.benchmarking.results.files import Result, read_results
@@ -598,8 +598,8 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
 
 def test_a_reference_model_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
-    monkeypatch.setattr(reference_models, "REFERENCE_MODELS", {"distilbert": ("distilbert", shape)})
-    reference_models.build_reference_model("distilbert", tmp_path / "body", teacher)
+    monkeypatch.setattr(random_weights, "REFERENCE_MODELS", {"distilbert": ("distilbert", shape)})
+    random_weights.build_reference_model("distilbert", tmp_path / "body", teacher)
     runner = TokenRunner.open(tmp_path / "body", 0, (16,))
     runner.function = TorchRun(ModelDir.open(tmp_path / "body").load())
     assert runner.run(runner.prepare(TEST[:3])).shape == (sum(len(row.words) for row in TEST[:3]), 3)

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking import extra_candidates
+from compress.benchmarking import comparison_entries
 from compress.benchmarking.candidates import Candidate, Entry, Model, check_split_roles, open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, write_lock
-from compress.benchmarking.pruning_steps import build_pruning_steps, plan_pruning_steps
 from compress.benchmarking.quality_fields import quality_fields
+from compress.benchmarking.random_weights import build_pruning_steps, plan_pruning_steps
 from compress.benchmarking.result_fields import (
     Rows,
     count_arithmetic,
@@ -141,11 +141,11 @@ def benchmark(
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
         entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)
-        entries += extra_candidates.plan_reference_models(settings.reference_models, candidates, scratch, device)
+        entries += comparison_entries.plan_reference_models(settings.reference_models, candidates, scratch, device)
         entries += _baselines(settings.baselines, fitted, candidates, scratch)
-        added, left_out = extra_candidates.plan_competitors(
+        added, left_out = comparison_entries.plan_competitors(
             settings.competitors,
-            extra_candidates.competitor_models(candidates, settings.competitor_models),
+            comparison_entries.competitor_models(candidates, settings.competitor_models),
             scratch,
             device=device,
             has_train=fitted is not None,
@@ -291,7 +291,7 @@ def _baselines(
 ) -> list[Entry]:
     names = None if isinstance(wanted, bool) else wanted
     if fitted is not None and wanted:
-        return extra_candidates.plan_baselines(names, candidates, scratch)
+        return comparison_entries.plan_baselines(names, candidates, scratch)
     if names:
         raise CompressError(
             f"the baselines {', '.join(names)} are fitted on training rows; give them with --train FILE"

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.candidates import Build, Entry
+from compress.benchmarking.comparison_entries import left_out_entry
 from compress.benchmarking.energy import EnergyMeter
-from compress.benchmarking.extra_candidates import left_out_entry
 from compress.benchmarking.worker import Worker
 from compress.benchmarking.worker_main import LoadRequest, write_texts
 from compress.errors import CompressError, Unavailable

@@ -86,7 +86,7 @@ class RequestHandler:
         examples = read_texts(train) if train else []
         labels = np.load(gold) if gold else None
         if folder == "reference_models":
-            from compress.benchmarking.reference_models import build_reference_model
+            from compress.benchmarking.random_weights import build_reference_model
 
             return build_reference_model(plugin, target, source)
         module = plugins.find(folder, plugin).load()

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from compress import plugins
 from compress.benchmarking import competitors
 from compress.benchmarking.candidates import open_candidates
-from compress.benchmarking.extra_candidates import plan_competitors
+from compress.benchmarking.comparison_entries import plan_competitors
 from compress.benchmarking.worker_main import import_required
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compress.benchmarking import extra_candidates, reference_models, rounds
+from compress.benchmarking import comparison_entries, random_weights, rounds
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import Build, Entry, open_candidates
 from compress.benchmarking.results.schema import Measurement
@@ -46,10 +46,10 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[Measurement]:
     def build(entry: Entry, build: Build, files: Files) -> None:
         if build.folder != "reference_models":
             return original(entry, build, files)
-        return reference_models.build_reference_model(build.plugin, entry.directory.path, build.source)
+        return random_weights.build_reference_model(build.plugin, entry.directory.path, build.source)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(reference_models.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
+        patch.setitem(random_weights.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
         patch.setattr(rounds, "_build", build)
         patch.setenv("COMPRESS_COMPETITORS", str(tmp_path_factory.mktemp("competitors")))
         return benchmark(
@@ -132,10 +132,10 @@ def test_what_could_not_be_measured_is_in_every_line(lines: list[Measurement]) -
 def test_a_reference_model_is_deterministic_and_reads_the_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(reference_models.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
+    monkeypatch.setitem(random_weights.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
     teacher = torch_directory("bert")
     for folder in ("a", "b"):
-        reference_models.build_reference_model("tiny-reference-model", tmp_path / folder, teacher)
+        random_weights.build_reference_model("tiny-reference-model", tmp_path / folder, teacher)
     one, other = ModelDir.open(tmp_path / "a"), ModelDir.open(tmp_path / "b")
     assert one.sha256 == other.sha256
     assert one.labels == teacher.labels and one.task == "classification"
@@ -151,7 +151,7 @@ def test_reference_models_have_the_published_sizes(name: str, millions: int) -> 
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    model_type, shape = reference_models.REFERENCE_MODELS[name]
+    model_type, shape = random_weights.REFERENCE_MODELS[name]
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(model_type, **shape))
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
@@ -159,7 +159,7 @@ def test_reference_models_have_the_published_sizes(name: str, millions: int) -> 
 
 def test_a_reference_model_named_as_a_model_is_renamed(tmp_path: Path) -> None:
     teacher = write(tmp_path / "bert-base", bilstm())
-    (entry,) = extra_candidates.plan_reference_models(
+    (entry,) = comparison_entries.plan_reference_models(
         ["bert_base", "bert-base"], open_candidates(teacher, [], []), tmp_path, "cpu"
     )
     assert (
@@ -171,20 +171,20 @@ def test_a_reference_model_named_as_a_model_is_renamed(tmp_path: Path) -> None:
 
 def test_baselines_run_on_the_cpu(tmp_path: Path) -> None:
     candidates = open_candidates(torch_directory("bert"), [], [])
-    entries = extra_candidates.plan_baselines(None, candidates, tmp_path)
+    entries = comparison_entries.plan_baselines(None, candidates, tmp_path)
     assert {"majority", "tfidf"} <= {entry.candidate.name for entry in entries}
     assert {(entry.kind, entry.device, entry.folder) for entry in entries} == {("baseline", "cpu", "baselines")}
     with pytest.raises(CompressError, match="Did you mean 'majority'"):
-        extra_candidates.plan_baselines(["mayority"], candidates, tmp_path)
+        comparison_entries.plan_baselines(["mayority"], candidates, tmp_path)
 
 
 def test_competitors_run_torch_models_that_are_no_controls(tmp_path: Path) -> None:
     control, student = write(tmp_path / "control", bilstm()), write(tmp_path / "student", bilstm())
     candidates = open_candidates(torch_directory("bert"), [student, onnx_directory("bert")], [control])
-    assert [c.name for c in extra_candidates.competitor_models(candidates, [])] == ["bert", "student"]
-    assert [c.name for c in extra_candidates.competitor_models(candidates, ["student"])] == ["student"]
+    assert [c.name for c in comparison_entries.competitor_models(candidates, [])] == ["bert", "student"]
+    assert [c.name for c in comparison_entries.competitor_models(candidates, ["student"])] == ["student"]
     with pytest.raises(CompressError, match="--competitor-model control is no torch model.*bert, student"):
-        extra_candidates.competitor_models(candidates, ["control"])
+        comparison_entries.competitor_models(candidates, ["control"])
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,10 @@ def test_a_competitor_that_cannot_run_here_is_skipped(
     vars(module).update({"DEVICES": ("cpu",), "NEEDS_TRAIN": False, "REQUIRES": {"numpy": "numpy"}, **fields})
     found = SimpleNamespace(name="mine", load=lambda: module)
     candidates = open_candidates(torch_directory("bert"), [], [])
-    monkeypatch.setattr(extra_candidates.plugins, "find", lambda folder, name: found)
-    entries, left_out = extra_candidates.plan_competitors(["mine"], candidates, tmp_path, device="cpu", has_train=False)
+    monkeypatch.setattr(comparison_entries.plugins, "find", lambda folder, name: found)
+    entries, left_out = comparison_entries.plan_competitors(
+        ["mine"], candidates, tmp_path, device="cpu", has_train=False
+    )
     if reason:
         assert entries == [] and left_out[0]["name"] == "mine" and reason in left_out[0]["reason"]
     else:
@@ -236,7 +238,7 @@ def test_a_typed_command_names_files_without_their_folders(monkeypatch: pytest.M
 
 def test_a_reason_names_no_folder_of_this_host(tmp_path: Path) -> None:
     error = Unavailable(f"student in mine: {tmp_path}/x cannot be opened, nor {Path.home()}/.cache")
-    entry = extra_candidates.left_out_entry("student in mine", error, tmp_path / "x")
+    entry = comparison_entries.left_out_entry("student in mine", error, tmp_path / "x")
     assert entry == {"name": "student in mine", "reason": "student in mine cannot be opened, nor ~/.cache"}
 
 

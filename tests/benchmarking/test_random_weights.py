@@ -12,7 +12,7 @@ import pytest
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import Candidate, open_candidates
 from compress.benchmarking.lockfile import lock_path, read_lock
-from compress.benchmarking.pruning_steps import PruningStep, build_pruning_steps, plan_pruning_steps
+from compress.benchmarking.random_weights import PruningStep, build_pruning_steps, plan_pruning_steps
 from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.rounds import Entry, WorkerRun, Workload, groups_of, workloads_of
 from compress.cli import execute

@@ -1,10 +1,11 @@
-"""Plan baselines, competitors and reference models, which are measured in the same rounds as the models.
+"""Entries of what the models are compared with: baselines, competitors and reference models.
 
-Each is built later, in a process of its own, in a folder of the benchmark's scratch.
+They are measured in the same rounds as the models. Each is built later, in a process of its own, in a folder of the
+benchmark's scratch.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from compress import plugins
@@ -21,41 +22,39 @@ ALL = "all"
 
 
 def plan_baselines(names: Sequence[str] | None, candidates: Sequence[Candidate], scratch: Path) -> list[Entry]:
-    """Give each baseline (without ``names`` all of the teacher's task) a place; on the processor, where they live.
+    """Return an entry for each baseline, which run on the CPU; without ``names`` for all of the teacher's task.
 
     Raises:
         CompressError: an unknown baseline, or one of another task.
     """
     entries = []
-    task = candidates[0].model.task
-    for name in plugins.names("baselines") if names is None else _distinct(names):
-        plugin = plugins.find("baselines", name)
+    teacher = candidates[0].model
+    task = teacher.task
+    for given in plugins.names("baselines") if names is None else dict.fromkeys(names):
+        plugin = plugins.find("baselines", given)
         module, name = plugin.load(), plugin.name
         if task not in module.TASKS:
             if names is None:
                 continue
             raise CompressError(f"the baseline {name} is for {' and '.join(module.TASKS)}, not {task}; leave it out")
-        place = ModelDir(scratch / f"baseline-{name}")
-        candidate = Candidate(place, _free(name, "baseline", candidates), "baseline")
-        build = Build("baselines", name, candidates[0].model)
-        entries.append(Entry(candidate, str(module.RUNTIME), place, name, "cpu", "baselines", build))
+        new, build = _new_candidate(name, "baseline", candidates, scratch), Build("baselines", name, teacher)
+        entries.append(Entry(new, str(module.RUNTIME), new.model, name, "cpu", "baselines", build))
     return entries
 
 
 def plan_reference_models(
     names: Sequence[str], candidates: Sequence[Candidate], scratch: Path, device: str
 ) -> list[Entry]:
-    """Give each reference model a place, in torch.
+    """Return an entry in torch for each reference model.
 
     Raises:
         CompressError: an unknown reference model.
     """
     entries = []
-    for name in _distinct(map(check_reference_model, names)):
-        place = ModelDir(scratch / f"reference-model-{name}")
-        candidate = Candidate(place, _free(name, "reference-model", candidates), "reference-model")
+    for name in dict.fromkeys(map(check_reference_model, names)):
+        new = _new_candidate(name, "reference-model", candidates, scratch)
         build = Build("reference_models", name, candidates[0].model)
-        entries.append(Entry(candidate, REFERENCE_RUNTIME, place, REFERENCE_RUNTIME, device, build=build))
+        entries.append(Entry(new, REFERENCE_RUNTIME, new.model, REFERENCE_RUNTIME, device, build=build))
     return entries
 
 
@@ -72,7 +71,7 @@ def competitor_models(candidates: Sequence[Candidate], names: Sequence[str]) -> 
                 f"--competitor-model {name} is no torch model of this benchmark; choose of {', '.join(possible)}."
                 f"{did_you_mean(name, possible)}"
             )
-    return [possible[name] for name in (_distinct(names) or possible)]
+    return [possible[name] for name in (dict.fromkeys(names) or possible)]
 
 
 def plan_competitors(
@@ -83,20 +82,16 @@ def plan_competitors(
     device: str,
     has_train: bool,
 ) -> tuple[list[Entry], list[dict[str, str]]]:
-    """Give each competitor (``all``: every one) and model a place, and say which cannot run here: its name and the
+    """Return an entry for each competitor (``all``: every one) and model, and those that cannot run here: name and
     reason.
 
     Raises:
         CompressError: an unknown competitor.
     """
-    wanted = (
-        plugins.names("competitors")
-        if ALL in names
-        else _distinct(plugins.find("competitors", name).name for name in names)
-    )
+    wanted = plugins.names("competitors") if ALL in names else names
     entries: list[Entry] = []
     left_out: list[dict[str, str]] = []
-    for name in wanted:
+    for name in dict.fromkeys(plugins.find("competitors", name).name for name in wanted):
         module = plugins.find("competitors", name).load()
         try:
             if device not in module.DEVICES:
@@ -129,10 +124,7 @@ def left_out_entry(name: str, error: CompressError, directory: Path | None = Non
     return {"name": name, "reason": without_home(reason)}
 
 
-def _free(name: str, kind: str, candidates: Sequence[Candidate]) -> str:
-    """Return a name that no model of the benchmark has."""
-    return f"{name} ({kind})" if any(c.name == name for c in candidates) else name
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+def _new_candidate(name: str, kind: str, candidates: Sequence[Candidate], scratch: Path) -> Candidate:
+    """Return a candidate in a folder that does not exist yet, under a name that no model of the benchmark has."""
+    free = f"{name} ({kind})" if any(c.name == name for c in candidates) else name
+    return Candidate(ModelDir(scratch / f"{kind}-{name}"), free, kind)
