@@ -22,11 +22,11 @@ import numpy as np
 from compress import plugins
 from compress.benchmarking.memory import peak_gpu_memory, peak_memory, reset_peak_memory
 from compress.data.examples import Example
-from compress.data.word_alignment import by_sentence, word_counts
+from compress.data.word_alignment import word_counts
 from compress.errors import CompressError, Unavailable
 from compress.host import library_versions
 from compress.inference.cores import pin
-from compress.inference.runner import Runner
+from compress.inference.runner import Runner, run_by_length
 from compress.inference.speed_statistics import is_stable
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
@@ -144,17 +144,12 @@ class RequestHandler:
 
     def predict(self, *, logits: str, task: str = "classification") -> Any:
         """Write the logits ``[N, C]`` of all rows; rows of like length share a batch. For tagging N counts words."""
-        order = sorted(range(len(self.examples)), key=lambda row: self.sizes[row])
-        batches = [order[start : start + PREDICT_ROWS] for start in range(0, len(order), PREDICT_ROWS)]
-        outputs = np.concatenate([self.runner.run(self.inputs(batch, {})) for batch in batches]).astype(np.float32)
-        if task == "tagging":  # its runners refuse numbers that are not finite
-            of_sentences = by_sentence(outputs, word_counts(self.examples[row] for row in order))
-            found = np.concatenate([of_sentences[place] for place in np.argsort(order)])
-        elif np.isfinite(outputs).all():
-            found = outputs[np.argsort(order)]
-        else:
-            raise CompressError("it gives logits that are not finite numbers; its weights are damaged")
-        np.save(logits, found)
+        words = word_counts(self.examples) if task == "tagging" else None
+
+        def run(rows: list[int]) -> np.ndarray:
+            return self.runner.run(self.inputs(rows, {}))
+
+        np.save(logits, run_by_length(self.sizes, run, PREDICT_ROWS, words))
 
     def warm_up(self, *, probe: list[int], shape: Shape) -> Any:
         """Run one batch until it no longer gets faster, after what a runtime does once for all batches of its size."""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from compress.data.tokenization import TokenLists, encode, pad
-from compress.data.word_alignment import at_words, by_sentence, word_counts
+from compress.data.tokenization import encode, pad
+from compress.data.word_alignment import at_words, word_counts
 from compress.errors import CompressError
+from compress.inference.runner import run_by_length
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
 
@@ -46,37 +47,15 @@ def logits_of(
     (:mod:`compress.data.word_alignment`).
     """
     tokens = encode(tokenizer, examples, max_length, task=task)
-    if task == "tagging":
-        return _logits_of_words(examples, tokens, run, tokenizer.pad_token_id or 0, batch_rows)
-    lengths = [len(ids) for ids in tokens["input_ids"]]
-    order = sorted(range(len(examples)), key=lambda row: (lengths[row], row))
-    logits: np.ndarray | None = None
-    for start in range(0, len(order), batch_rows):
-        batch = order[start : start + batch_rows]
-        rows = [{key: values[row] for key, values in tokens.items()} for row in batch]
-        outputs = run(pad(rows, tokenizer.pad_token_id or 0))
-        if logits is None:
-            logits = np.empty((len(examples), outputs.shape[1]), dtype=np.float32)
-        logits[batch] = outputs
-    if logits is None or not np.isfinite(logits).all():
-        raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
-    return logits
+    words = word_counts(examples) if task == "tagging" else None
 
+    def run_rows(rows: list[int]) -> np.ndarray:
+        read = [{key: values[row] for key, values in tokens.items()} for row in rows]
+        arrays = pad(read, tokenizer.pad_token_id or 0)
+        logits = run(arrays)
+        return logits if words is None else at_words(logits, arrays["words"], [words[row] for row in rows])
 
-def _logits_of_words(
-    examples: Sequence[Example], tokens: TokenLists, run: Run, padding_id: int, batch_rows: int
-) -> np.ndarray:
-    counts = word_counts(examples)
-    found: list[np.ndarray] = [np.empty(0)] * len(examples)
-    order = sorted(range(len(examples)), key=lambda row: (len(tokens["input_ids"][row]), row))
-    for start in range(0, len(order), batch_rows):
-        batch = order[start : start + batch_rows]
-        arrays = pad([{key: values[row] for key, values in tokens.items()} for row in batch], padding_id)
-        sizes = [counts[row] for row in batch]
-        answers = at_words(run(arrays), arrays["words"], sizes)
-        for row, logits in zip(batch, by_sentence(answers, sizes), strict=True):
-            found[row] = logits
-    return np.concatenate(found)
+    return run_by_length([len(ids) for ids in tokens["input_ids"]], run_rows, batch_rows, words)
 
 
 class TorchRun:

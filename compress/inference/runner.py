@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from compress.data.examples import Example
+from compress.data.word_alignment import by_sentence
+from compress.errors import CompressError
 
 
 @dataclass
@@ -30,3 +32,35 @@ class Runner:
     run: Callable[[Any], np.ndarray]
     parameters: int
     tokenizer_inside: bool = False
+
+
+def run_by_length(
+    lengths: Sequence[int],
+    run: Callable[[list[int]], np.ndarray],
+    batch_rows: int,
+    words: Sequence[int] | None = None,
+) -> np.ndarray:
+    """Return logits ``[N, C]`` float32 in the order of the rows; rows of similar length share a batch.
+
+    Args:
+        lengths: the size of each row, by which rows are sorted.
+        run: returns the logits of the rows of these numbers.
+        batch_rows: rows of a batch.
+        words: for tagging, the words of each row; N then counts words.
+
+    Raises:
+        CompressError: there is no row, or logits are not finite. A word without an answer has no numbers
+            (:mod:`compress.data.word_alignment`), so that ``run`` checks those of words itself.
+    """
+    if not lengths:
+        raise CompressError("there are no rows to predict; give one or more")
+    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    batches = [order[start : start + batch_rows] for start in range(0, len(order), batch_rows)]
+    logits = np.concatenate([run(batch) for batch in batches]).astype(np.float32)
+    places = np.argsort(order)
+    if words is not None:
+        of_rows = by_sentence(logits, [words[row] for row in order])
+        return np.concatenate([of_rows[place] for place in places])
+    if not np.isfinite(logits).all():
+        raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
+    return logits[places]
