@@ -50,7 +50,7 @@ from compress import plugins
 from compress.benchmarking.results.files import host_id
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores
-from compress.inference.speed_statistics import Ratio, speedup
+from compress.inference.speed_statistics import Interval, speedup
 from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, needs_of
@@ -218,7 +218,7 @@ def results(everyone: Sequence[Candidate], step_ms: Mapping[str, list[float]], s
     """
 
     def faster(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
-        ratio: Ratio = speedup([[one] for one in slow], [[one] for one in fast], seed=seed)
+        ratio: Interval = speedup([[one] for one in slow], [[one] for one in fast], seed=seed)
         return asdict(ratio)
 
     labelling = np.array(step_ms[LABELLING])

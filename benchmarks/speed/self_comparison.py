@@ -37,7 +37,7 @@ from compress.benchmarking.worker_main import write_texts
 from compress.data import Example, open_source, read_examples
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores, quietest_first
-from compress.inference.speed_statistics import Ratio, is_noisy, noise, speedup
+from compress.inference.speed_statistics import Interval, is_noisy, noise, speedup
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.progress import silent
@@ -192,7 +192,7 @@ def repeat(
             stack.enter_context(disturber(seed))
         order = random.Random(seed).sample(runs, 2)
         take_turns(order, [[workload]] * 2, rows=len(rows), rounds=rounds, seed=seed, progress=silent)
-    ratio: Ratio = speedup(runs[0].latency_ms(workload), runs[1].latency_ms(workload), seed=seed)
+    ratio: Interval = speedup(runs[0].latency_ms(workload), runs[1].latency_ms(workload), seed=seed)
     noises = [noise([turn["probe_ms"] for turn in run.turns[workload]]) for run in runs]
     return Comparison(ratio.value, ratio.low, ratio.high, max(noises), is_noisy(ratio, *noises))
 

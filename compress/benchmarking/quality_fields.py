@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.results.schema import Fields
+from compress.benchmarking.results.schema import Fields, groups, interval_fields
 from compress.data.word_alignment import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation import metrics
@@ -18,6 +18,7 @@ from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import METRICS, Difference, Metric
 
 FLIPS_KEPT = 100
+NO_DIFFERENCE = Difference(0.0, 0.0, 0.0, None)  # of the teacher to itself
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def quality_fields(
     found: dict[str, Fields] = {}
     for title, values in logits.items():
         if values is None:
-            found[title] = _of_a_reference_model()
+            found[title] = _no_quality()
             continue
         model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
         found[title] = {
@@ -103,25 +104,10 @@ def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels
     return ModelPredictions(predicted, probabilities)
 
 
-def _of_a_reference_model() -> Fields:
-    numbers = (
-        "metric_name",
-        "metric",
-        "metric_low",
-        "metric_high",
-        "metric_kept_percent",
-        "difference_points",
-        "difference_low",
-        "difference_high",
-        "mcnemar_p",
-        "agreement",
-        "calibration_error",
-        "calibration_error_low",
-        "calibration_error_high",
-        "flips_lost_rows",
-        "flips_won_rows",
-    )
-    return {**dict.fromkeys(numbers), "metric_rows": 0, "classes": [], "flips_lost": [], "flips_won": []}
+def _no_quality() -> Fields:
+    """Return the fields of a model with random weights."""
+    empty = {"integer": 0, "array": []}
+    return {f.name: None if f.null else empty[f.kind] for f in groups()["Quality"] if not f.optional}
 
 
 def _metric_fields(
@@ -135,23 +121,18 @@ def _metric_fields(
     mine, reference = model.predicted, teacher.predicted
     value = metrics.score(mine, gold, metric=metric, classes=classes)
     reached = metrics.score(reference, gold, metric=metric, classes=classes)
-    low, high = metrics.interval(mine, gold, metric=metric, classes=classes, sentences=sentences)
-    if model is teacher:
-        difference = Difference(0.0, 0.0, 0.0, None)
-    else:
+    bounds = metrics.interval(mine, gold, metric=metric, classes=classes, sentences=sentences)
+    difference = NO_DIFFERENCE
+    if model is not teacher:
         difference = metrics.paired_difference(
             mine, reference, gold, metric=metric, classes=classes, sentences=sentences
         )
     return {
         "metric_name": metric.name,
-        "metric": value,
-        "metric_low": low,
-        "metric_high": high,
+        **interval_fields("metric", (value, *bounds)),
         "metric_rows": len(gold),
         "metric_kept_percent": 100 * value / reached if reached > 0 else None,
-        "difference_points": difference.points,
-        "difference_low": difference.low,
-        "difference_high": difference.high,
+        **interval_fields("difference_points", (difference.points, difference.low, difference.high)),
         "mcnemar_p": difference.mcnemar_p,
         "agreement": metrics.agreement(mine, reference),
     }
@@ -159,12 +140,11 @@ def _metric_fields(
 
 def _calibration_fields(model: ModelPredictions, gold: Array, sentences: Array | None) -> Fields:
     """Of the probability of the predicted class; a regression has none."""
-    names = ("calibration_error", "calibration_error_low", "calibration_error_high")
     if model.probabilities is None:
-        return dict.fromkeys(names)
+        return interval_fields("calibration_error", None)
     confidence, correct = model.probabilities.max(axis=1), model.predicted == gold
-    low_and_high = calibration_interval(confidence, correct, sentences=sentences)
-    return dict(zip(names, (calibration_error(confidence, correct), *low_and_high), strict=True))
+    bounds = calibration_interval(confidence, correct, sentences=sentences)
+    return interval_fields("calibration_error", (calibration_error(confidence, correct), *bounds))
 
 
 def _class_fields(
@@ -178,27 +158,26 @@ def _class_fields(
     for index, label in enumerate(labels):
         held = gold == index
         mine, reference, rows = model.predicted[held], teacher.predicted[held], int(held.sum())
-        right, before = (mine == index).mean() if rows else None, (reference == index).mean() if rows else None
         one: dict[str, Any] = {"label": label, "rows": rows, "recall": None, "teacher_recall": None}
         one |= {"difference_points": None, "low": None, "high": None}
-        if right is not None and before is not None:
+        if rows:
+            right, before = (mine == index).mean(), (reference == index).mean()
             one |= {"recall": float(right), "teacher_recall": float(before)}
             one["difference_points"] = float(100 * (right - before))
         own = None if sentences is None else sentences[held]
-        independent = rows if own is None else len(np.unique(own))
-        if independent > 1 and model is teacher:
-            one |= {"low": 0.0, "high": 0.0}
-        elif independent > 1:
-            paired = metrics.paired_difference(
-                mine, reference, gold[held], metric=METRICS["accuracy"], classes=len(labels), sentences=own
-            )
+        if (rows if own is None else len(np.unique(own))) > 1:
+            paired = NO_DIFFERENCE
+            if model is not teacher:
+                paired = metrics.paired_difference(
+                    mine, reference, gold[held], metric=METRICS["accuracy"], classes=len(labels), sentences=own
+                )
             one |= {"low": paired.low, "high": paired.high}
         found.append(one)
     return found
 
 
 def _flip_fields(model: ModelPredictions, teacher: ModelPredictions, gold: Array, sentences: Array | None) -> Fields:
-    """List the rows that the model spoils and those that it mends, largest change first.
+    """List the rows that the model gets wrong and the teacher right, and the reverse, largest change first.
 
     Of a classifier, a row is lost that the teacher has right and the model wrong, and ``change`` is how the probability
     of the gold label changed, in points. Of a regression, a row is lost when its absolute error grew, and ``change`` is

@@ -1,20 +1,22 @@
 """Result fields of a run: identity, workload, speed, size, memory and arithmetic."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from compress.benchmarking.candidates import Candidate, precision_of, training_seed, vocabulary_sha256
-from compress.benchmarking.results.schema import Fields, Measurement
+from compress.benchmarking.results.files import grouped
+from compress.benchmarking.results.schema import Fields, Measurement, interval_fields
 from compress.benchmarking.rounds import WorkerRun, Workload
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError
 from compress.host import library_versions
 from compress.inference.speed_statistics import (
-    Ratio,
+    Interval,
+    Rounds,
     is_noisy,
     latency_percentiles,
     noise,
@@ -27,7 +29,9 @@ from compress.models.manifest import VOCABULARIES
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress
 
-ONE = Ratio(1.0, 1.0, 1.0)
+logger = logging.getLogger("compress")
+
+ONE = Interval(1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
     entry, candidate = run.entry, run.entry.candidate
     teacher = next(other.entry.candidate for other in runs if other.is_reference)
     manifest = candidate.model.manifest
-    size, parameters = _size_bytes(run), _parameters(run)
+    parameters, size = _weights(run)
     return {
         "model": candidate.name,
         "recipe": candidate.recipe,
@@ -99,7 +103,8 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
         "peak_gpu_memory_bytes": run.memory["peak_gpu_memory_bytes"],
         "load_ms": run.loaded["load_ms"],
         "labels": list(teacher.model.labels),
-        "versions": _versions(run),
+        # The environment of a competitor has this package from ours.
+        "versions": {"compress": library_versions()["compress"], **run.loaded["versions"]},
     }
 
 
@@ -152,32 +157,34 @@ def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, 
 
     Both are compared at the same threads, batch size and length; neither teacher is padded more than it must be.
     """
+    plain = workload.plain
     teachers = [r for r in runs if r.threads == run.threads and r.entry.candidate.kind == "teacher"]
     baseline = next(r for r in teachers if r.is_reference)
-    same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and workload.plain in r.turns), None)
-    mine, reference = run.latency_ms(workload), baseline.latency_ms(workload.plain)
+    same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and plain in r.turns), None)
+    mine = run.latency_ms(workload)
     spread = latency_percentiles(mine)
-    low, high = percentile_interval(mine, 95, seed=seed)
     own_noise = _noise(run, workload)
-    headline = total = ONE
-    if run is not baseline or workload != workload.plain:
-        headline = speedup(reference, mine, seed=seed)
-        total = speedup(baseline.total_ms(workload.plain), run.total_ms(workload), seed=seed)
-    if run.loaded["tokenizer_inside"]:
-        headline = total  # its time with tokenisation, against the teacher's without, would compare unlike things
+
+    def against(teacher: WorkerRun, times: Callable[[WorkerRun, Workload], Rounds]) -> Interval:
+        if run is teacher and workload == plain:
+            return ONE
+        return speedup(times(teacher, plain), times(run, workload), seed=seed)
+
+    total = against(baseline, WorkerRun.total_ms)
+    # Its time with tokenisation, against the teacher's without, would compare unlike things.
+    headline = total if run.loaded["tokenizer_inside"] else against(baseline, WorkerRun.latency_ms)
     return {
         "warm_up_stable": run.warm[workload],
         "latency_ms": mine,
         **{f"latency_p{p}_ms": value for p, value in spread.items()},
-        "latency_p95_low_ms": low,
-        "latency_p95_high_ms": high,
+        **interval_fields("latency_p95_ms", (spread[95], *percentile_interval(mine, 95, seed=seed))),
         "tokenize_p50_ms": latency_percentiles(run.tokenize_ms(workload))[50],
         "throughput_rows_per_second": throughput(mine, workload.batch_size),
         "throughput_with_tokenizer_rows_per_second": throughput(run.total_ms(workload), workload.batch_size),
         "throughput_tokens_per_second": _tokens_per_second(run, runs, workload),
-        **_ratio_fields("speedup", headline),
-        **_ratio_fields("speedup_with_tokenizer", total),
-        **_ratio_fields("speedup_same_runtime", _against(same, run, workload, seed)),
+        **interval_fields("speedup", headline),
+        **interval_fields("speedup_with_tokenizer", total),
+        **interval_fields("speedup_same_runtime", against(same, WorkerRun.latency_ms) if same else None),
         "noise": own_noise,
         "noisy": is_noisy(headline, own_noise, _noise(baseline, workload.plain)),
     }
@@ -218,19 +225,6 @@ def _tokens_per_second(run: WorkerRun, runs: Sequence[WorkerRun], workload: Work
     return units_per_second(run.latency_ms(workload), amounts)
 
 
-def _against(teacher: WorkerRun | None, run: WorkerRun, workload: Workload, seed: int) -> Ratio | None:
-    if teacher is None:
-        return None
-    if teacher is run and workload == workload.plain:
-        return ONE
-    return speedup(teacher.latency_ms(workload.plain), run.latency_ms(workload), seed=seed)
-
-
-def _ratio_fields(name: str, ratio: Ratio | None) -> dict[str, float | None]:
-    values = (ratio.value, ratio.low, ratio.high) if ratio else (None, None, None)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
-
-
 def _noise(run: WorkerRun, workload: Workload) -> float:
     return noise([turn["probe_ms"] for turn in run.turns[workload]])
 
@@ -249,28 +243,13 @@ def _parents(candidate: Candidate, runs: Sequence[WorkerRun]) -> list[str]:
     return found
 
 
-def _parameters(run: WorkerRun) -> int:
-    """Return the number of weights: baselines and competitors count theirs themselves."""
-    own = run.entry.folder != "runtimes"
-    return int(run.loaded["parameters"]) if own else run.entry.candidate.model.parameters
-
-
-def _size_bytes(run: WorkerRun) -> int:
-    """Return the bytes of the weights: of baselines and competitors, all files that are not their tokenizer's."""
+def _weights(run: WorkerRun) -> tuple[int, int]:
+    """Return the number of weights and their bytes: of baselines and competitors, all files but their tokenizer's."""
     directory = run.entry.directory
     if run.entry.folder == "runtimes":
-        return directory.size_bytes
+        return run.entry.candidate.model.parameters, directory.size_bytes
     files = (file for file in directory.path.rglob("*") if file.is_file() and file.name not in VOCABULARIES)
-    return sum(file.stat().st_size for file in files)
-
-
-def _versions(run: WorkerRun) -> dict[str, str]:
-    """Return the libraries of a run's process; the environment of a competitor has this package from ours."""
-    own = {name: version for name, version in library_versions().items() if name == "compress"}
-    return {**own, **run.loaded["versions"]}
-
-
-logger = logging.getLogger("compress")
+    return int(run.loaded["parameters"]), sum(file.stat().st_size for file in files)
 
 
 def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress) -> Arithmetic:
@@ -280,18 +259,13 @@ def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress)
     runtime; a graph of another model, such as int8, has no count.
     """
     worker = max((run for run in runs if run.is_reference), key=lambda run: run.threads).worker
-    models: dict[str, list[WorkerRun]] = {}
-    for run in runs:
-        if run.entry.folder == "runtimes" and not run.entry.candidate.model.is_onnx:
-            models.setdefault(run.entry.candidate.name, []).append(run)
+    in_torch = (run for run in runs if run.entry.folder == "runtimes" and not run.entry.candidate.model.is_onnx)
+    models = grouped(in_torch, lambda run: run.entry.candidate.name)
     flops: dict[tuple[str, Workload], float] = {}
     with progress("Counting operations", len(models)) as advance:
         for mine in models.values():
             counted = _flops(worker, mine, runs)
-            for run in mine:
-                flops |= {
-                    (run.entry.title, workload): counted[workload] for workload in run.turns if workload in counted
-                }
+            flops |= {(run.entry.title, one): counted[one] for run in mine for one in run.turns if one in counted}
             advance(1)
     return Arithmetic(flops, _peaks(worker, runs) if device == "cuda" else {})
 

@@ -8,7 +8,7 @@ their ratio; the ratios of the rounds then say how sure the speed-up is.
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +27,8 @@ STABLE_WINDOW = 5
 PROCESS_SPREAD = 0.01
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """A speed-up (2.0 is twice as fast) with its 95% interval."""
+class Interval(NamedTuple):
+    """A figure, such as a speed-up (2.0 is twice as fast), with its 95% interval."""
 
     value: float
     low: float
@@ -41,7 +40,7 @@ def round_medians(rounds: Rounds) -> np.ndarray:
     return np.array([np.median(samples) for samples in rounds])
 
 
-def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Ratio:
+def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Interval:
     """Return how many times faster the model is: the median over rounds of reference / model.
 
     The interval is that of the bootstrap over rounds, which are what repeats independently (the batches of a round
@@ -61,7 +60,7 @@ def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Ratio:
     ratios = reference / model
     low, high = bootstrap((ratios,), lambda drawn: np.median(drawn, axis=-1), seed=seed)
     value = float(np.median(ratios))
-    return Ratio(
+    return Interval(
         value,
         value * math.exp(-math.hypot(math.log(value / low), PROCESS_SPREAD)),
         value * math.exp(math.hypot(math.log(high / value), PROCESS_SPREAD)),
@@ -112,7 +111,7 @@ def noise(probe_ms: Sequence[float]) -> float:
     return float(1.4826 * np.median(np.abs(samples - middle)) / middle)
 
 
-def is_noisy(ratio: Ratio, *noises: float) -> bool:
+def is_noisy(ratio: Interval, *noises: float) -> bool:
     """Tell whether a host was too noisy for a speed-up to decide anything.
 
     It was if the probe of either side spread by more than 10%, so that the latencies themselves say little; or if the

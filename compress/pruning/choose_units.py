@@ -2,11 +2,10 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from compress.errors import CompressError
-from compress.inference.speed_statistics import Ratio
+from compress.inference.speed_statistics import Interval
 from compress.models.batch import Batch
 from compress.models.prunable_units import Part, Units, units_of
 from compress.progress import Progress
@@ -24,7 +23,7 @@ def choose_units(
     batches: Sequence[Batch],
     amounts: Mapping[Part, int],
     config: Pruning,
-    speedup_of: Callable[[Masks], Ratio],
+    speedup_of: Callable[[Masks], Interval],
     *,
     seed: int,
     values: Values,
@@ -69,7 +68,7 @@ def choose_units(
     position = len(steps) - 1 - drops_too_much(curve[-1])
     if config.speedup:
         position, ratio = _fast_enough(steps, config, speedup_of)
-        reached = {"target": {"asked": config.speedup, "batch_size": config.speedup_batch_size, **asdict(ratio)}}
+        reached = {"target": {"asked": config.speedup, "batch_size": config.speedup_batch_size, **ratio._asdict()}}
     curve[position]["chosen"] = True
     return {
         "masks": {part: [row.int().tolist() for row in rows] for part, rows in steps[position].masks.items()},
@@ -86,9 +85,11 @@ def _described(point: Mapping[str, Any]) -> str:
     )
 
 
-def _fast_enough(steps: Sequence[PathStep], config: Pruning, speedup_of: Callable[[Masks], Ratio]) -> tuple[int, Ratio]:
+def _fast_enough(
+    steps: Sequence[PathStep], config: Pruning, speedup_of: Callable[[Masks], Interval]
+) -> tuple[int, Interval]:
     """Return the position of the first step that reaches the speed-up, and its measured speed-up."""
-    measured: dict[int, Ratio] = {}
+    measured: dict[int, Interval] = {}
 
     def reaches(number: int) -> bool:
         measured[number] = ratio = speedup_of(steps[number].masks)

@@ -10,7 +10,7 @@ from typing import Any
 
 from compress.data import Example
 from compress.inference.compute import Compute
-from compress.inference.speed_statistics import Ratio
+from compress.inference.speed_statistics import Interval
 from compress.models.output_dir import write_atomically
 from compress.progress import Progress
 from compress.pruning.choose_units import choose_units
@@ -107,7 +107,7 @@ class PlanExecution:
             write_atomically(path, json.dumps(decide()) + "\n")
         return json.loads(path.read_text(encoding="utf-8"))
 
-    def _speedup(self) -> Callable[[Masks], Ratio]:
+    def _speedup(self) -> Callable[[Masks], Interval]:
         """Return a function that measures the speed-up of the model without masked heads and neurons."""
         candidates = self.folder / "candidates"
         shutil.rmtree(candidates, ignore_errors=True)  # of a run that was stopped

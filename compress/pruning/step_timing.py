@@ -9,7 +9,7 @@ from compress.data.examples import Example
 from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.side_by_side import Speed, time_side_by_side
-from compress.inference.speed_statistics import Ratio, is_noisy
+from compress.inference.speed_statistics import Interval, is_noisy
 from compress.models.model_dir import ModelDir
 
 logger = logging.getLogger("compress")
@@ -33,7 +33,7 @@ class StepTimer:
         """Return the speeds of model directories by name in every runtime."""
         return [speed for runtime in self.runtimes for speed in self._timed(steps, runtime, batch_sizes)]
 
-    def speedup(self, whole: Path, candidate: Path, batch_size: int) -> Ratio:
+    def speedup(self, whole: Path, candidate: Path, batch_size: int) -> Interval:
         """Return how many times as fast a candidate is in the last runtime.
 
         Raises:
@@ -41,7 +41,7 @@ class StepTimer:
         """
         for _ in range(TRIES):
             found = self._timed({"whole": whole, "candidate": candidate}, self.runtimes[-1], (batch_size,))[-1]
-            ratio = Ratio(found.speedup, found.low, found.high)
+            ratio = Interval(found.speedup, found.low, found.high)
             if not is_noisy(ratio):
                 return ratio
             logger.info("too noisy to count: x%.2f (%.2f to %.2f)", ratio.value, ratio.low, ratio.high)

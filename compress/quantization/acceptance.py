@@ -16,7 +16,7 @@ from compress.evaluation.metrics import agreement, find_metric, predictions, sco
 from compress.inference.batching import logits_of
 from compress.inference.open_runtime import open_runtime, runtime_for
 from compress.inference.side_by_side import ROWS, time_in_turns
-from compress.inference.speed_statistics import Ratio, speedup
+from compress.inference.speed_statistics import Interval, speedup
 from compress.models.model_dir import ModelDir
 from compress.quantization.settings import Quantization
 
@@ -33,7 +33,7 @@ class Check:
     rows: int
     agreement: float
     largest_logit_difference: float
-    speedups: Mapping[int, Ratio] = field(default_factory=dict)
+    speedups: Mapping[int, Interval] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
 
 
@@ -86,7 +86,7 @@ class Judge:
         run = self.runs[name]
         return logits_of(rows, run, self.tokenizer, max_length=self.max_length, batch_rows=32, task=self.task)
 
-    def time(self, rows: Sequence[Example], batch_size: int) -> Ratio:
+    def time(self, rows: Sequence[Example], batch_size: int) -> Interval:
         """Return the speed-up of int8 over fp32, on batches of the rows' own lengths."""
         tokens = encode(self.tokenizer, rows[:ROWS], self.max_length)
         padding_ids = dict.fromkeys(self.runs, self.tokenizer.pad_token_id or 0)

@@ -280,7 +280,7 @@ def _findings(check: Check | None, packed: bool, found: Mapping[str, Any]) -> di
             kept if packed else "int8": check.int8,
             "agreement": check.agreement,
             "largest_logit_difference": check.largest_logit_difference,
-            "speedup": {str(size): asdict(ratio) for size, ratio in check.speedups.items()},
+            "speedup": {str(size): ratio._asdict() for size, ratio in check.speedups.items()},
         }
         if refused:
             notes["reason"] = f"kept fp32, because of int8: {'; '.join(check.reasons)}"

@@ -15,7 +15,7 @@ from compress.benchmarking.results.formatting import (
     span,
     times,
 )
-from compress.inference.speed_statistics import Ratio, is_noisy
+from compress.inference.speed_statistics import Interval, is_noisy
 from compress.reporting.charts import heat_map
 from compress.reporting.charts.pruning_curve import draw_curve
 from compress.reporting.charts.svg import Picture
@@ -233,7 +233,7 @@ def _of(cut: Mapping[str, Any]) -> str:
 
 
 def _noisy(speed: Mapping[str, Any]) -> bool:
-    return is_noisy(Ratio(speed["speedup"], speed["low"], speed["high"]))
+    return is_noisy(Interval(speed["speedup"], speed["low"], speed["high"]))
 
 
 def _times(speed: Mapping[str, Any]) -> tuple[str, str]:

@@ -39,7 +39,7 @@ def bursts(generator: np.random.Generator, count: int) -> np.ndarray:
     return np.where(busy, generator.uniform(2, 4, count), 1.0) * quiet(generator, count)
 
 
-def compared(seed: int, factor: float, weather: Weather, own: float, count: int = 20) -> speed_statistics.Ratio:
+def compared(seed: int, factor: float, weather: Weather, own: float, count: int = 20) -> speed_statistics.Interval:
     """One benchmark of a model that takes ``factor`` of the time.
 
     Turns of a round share its weather; ``own`` is what each has for itself.
@@ -148,11 +148,11 @@ def test_a_percentile_has_the_interval_of_its_rounds() -> None:
 
 
 def test_a_host_is_too_noisy_by_probe_spread_or_wide_interval() -> None:
-    tight, wide = speed_statistics.Ratio(2.0, 1.9, 2.1), speed_statistics.Ratio(2.0, 1.7, 2.2)
+    tight, wide = speed_statistics.Interval(2.0, 1.9, 2.1), speed_statistics.Interval(2.0, 1.7, 2.2)
     assert not speed_statistics.is_noisy(tight, 0.10, 0.02)
     assert speed_statistics.is_noisy(tight, 0.02, 0.11) and speed_statistics.is_noisy(tight, 0.11, 0.02)
     assert speed_statistics.is_noisy(wide, 0.0, 0.0)
-    assert not speed_statistics.is_noisy(speed_statistics.Ratio(1.0, 1.0, 1.0), 0.0, 0.0)
+    assert not speed_statistics.is_noisy(speed_statistics.Interval(1.0, 1.0, 1.0), 0.0, 0.0)
 
 
 def test_noise() -> None:

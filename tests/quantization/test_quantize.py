@@ -22,7 +22,7 @@ from compress.exporting.export import padded_example
 from compress.exporting.onnx_graph import operator_counts
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
-from compress.inference.speed_statistics import Ratio
+from compress.inference.speed_statistics import Interval
 from compress.models.manifest import Manifest, file_sha256
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
@@ -47,7 +47,7 @@ KINDS = [
     *(f"pruned-{family}" for family in PRUNABLE),
 ]
 SHAPES = [(1, 5), (3, 17), (8, 32), (2, 64)]
-FASTER, SLOWER = Ratio(2.0, 1.9, 2.1), Ratio(0.8, 0.7, 0.9)
+FASTER, SLOWER = Interval(2.0, 1.9, 2.1), Interval(0.8, 0.7, 0.9)
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_int8_that_agrees_too_little_becomes_fp32(tmp_path: Path, faster: None) 
 
 
 def test_int8_that_is_not_faster_becomes_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Judge, "time", lambda self, rows, size: SLOWER if size == 1 else Ratio(1.1, 1.0, 1.2))
+    monkeypatch.setattr(Judge, "time", lambda self, rows, size: SLOWER if size == 1 else Interval(1.1, 1.0, 1.2))
     source = onnx_directory("pruned-bert")
     rows = labelled_by(source.path)
     made = quantize(

@@ -22,7 +22,7 @@ from compress.exporting.export import export, padded_example
 from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
 from compress.inference.batching import logits_of
 from compress.inference.open_runtime import open_runtime
-from compress.inference.speed_statistics import Ratio
+from compress.inference.speed_statistics import Interval
 from compress.models.model_dir import ModelDir, load
 from compress.models.rounding import grid_of
 from compress.quantization.acceptance import Judge
@@ -38,7 +38,7 @@ from tests.support.training_data import train_rows, validation_rows
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the stopwatch away: what these models take is noise."""
-    monkeypatch.setattr(Judge, "time", lambda self, rows, size: Ratio(2.0, 1.9, 2.1))
+    monkeypatch.setattr(Judge, "time", lambda self, rows, size: Interval(2.0, 1.9, 2.1))
 
 
 def made_for_int8(family: str = "bert", prune: bool = False) -> tuple[PreTrainedModel, Any]:

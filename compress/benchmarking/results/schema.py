@@ -6,26 +6,31 @@ from it. Lines are validated when they are written and read, and unknown fields 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from compress.inference.speed_statistics import Interval
 
 SCHEMA = 2
 
 Fields = dict[str, Any]  # some fields of a line by name, while it is put together
 
 
-class Interval(NamedTuple):
-    """A figure with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 # Figures whose bounds are not called ``NAME_low`` and ``NAME_high``.
 _BOUNDS = {"difference_points": "difference_{}", "latency_p95_ms": "latency_p95_{}_ms"}
+
+
+def _names(name: str) -> list[str]:
+    """Return the fields of a figure, of its lower and of its upper bound."""
+    bound = _BOUNDS.get(name, name + "_{}")
+    return [name, bound.format("low"), bound.format("high")]
+
+
+def interval_fields(name: str, figure: Iterable[float] | None) -> Fields:
+    """Return a figure and its bounds as the fields that :meth:`Measurement.interval` reads; null without a figure."""
+    return dict(zip(_names(name), figure or (None, None, None), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +188,7 @@ class Measurement:
 
     def interval(self, name: str) -> Interval | None:
         """Return a figure, such as ``speedup`` or ``difference_points``, with its 95% interval; None without one."""
-        bounds = _BOUNDS.get(name, name + "_{}")
-        value, low, high = (getattr(self, one) for one in (name, bounds.format("low"), bounds.format("high")))
+        value, low, high = (getattr(self, one) for one in _names(name))
         return None if value is None or low is None or high is None else Interval(value, low, high)
 
     @property
