@@ -5,22 +5,22 @@ teacher: being one), kind, stage, runtime, device and metric. Two different mode
 levels of pruning, are no repetitions of each other; such lines are taken apart again by the models' names.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Self
 
 import numpy as np
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.results.files import is_control_of
+from compress.benchmarking.results.files import grouped, is_control_of
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import METRICS
 from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
 
 SHARED = ("kind", "stage", "runtime", "device", "metric_name")
+_shared: Callable[[Measurement], tuple[Any, ...]] = attrgetter(*SHARED)
 SeedPair = tuple[Measurement, Measurement | None]  # a line, and what it is compared with: None is its teacher
 
 
@@ -60,46 +60,44 @@ class Aggregate:
     notes: tuple[str, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class RowPredictions:
     """What lines keep of every row: predictions by model and runtime, the teacher's and gold by benchmark run."""
 
-    predictions: dict[tuple[Any, ...], Array] = field(default_factory=dict)
-    teacher: dict[tuple[Any, ...], Array] = field(default_factory=dict)
-    gold: dict[tuple[Any, ...], Array] = field(default_factory=dict)
+    predictions: dict[tuple[Any, ...], Array]
+    teacher: dict[tuple[Any, ...], Array]
+    gold: dict[tuple[Any, ...], Array]
 
     @classmethod
-    def read(cls, lines: Iterable[Measurement]) -> RowPredictions:
-        found = cls()
-        for line in lines:
-            if line.predictions:
-                found.predictions.setdefault(_model_of(line), np.asarray(line.predictions))
-                if line.is_reference:
-                    found.teacher.setdefault(_run_of(line), np.asarray(line.predictions))
-            if line.gold:
-                found.gold.setdefault(_run_of(line), np.asarray(line.gold))
-        return found
+    def read(cls, lines: Sequence[Measurement]) -> Self:
+        """Read them from the first line that has them."""
+        said = [line for line in reversed(lines) if line.predictions]
+        return cls(
+            {_model_of(line): np.asarray(line.predictions) for line in said},
+            {_run_of(line): np.asarray(line.predictions) for line in said if line.is_reference},
+            {_run_of(line): np.asarray(line.gold) for line in reversed(lines) if line.gold},
+        )
 
     def columns(self, pairs: Sequence[SeedPair]) -> SeedSample | list[str]:
         """Return the columns of one data set, or what is missing."""
-        predicted, reference, missing = [], [], []
-        for line, other in pairs:
-            mine = self.predictions.get(_model_of(line))
-            theirs = self.teacher.get(_run_of(line)) if other is None else self.predictions.get(_model_of(other))
-            asked = "the teacher" if other is None else other.model
-            for name, found in ((line.model, mine), (asked, theirs)):
-                if found is None:
-                    missing.append(f"no predictions of {name} on {line.data}{_seed_of(line)}")
-            if mine is not None and theirs is not None:
-                predicted.append(mine)
-                reference.append(theirs)
-        head = pairs[0][0]
-        gold = self.gold.get(_run_of(head))
+        predicted: list[Any] = [self.predictions.get(_model_of(line)) for line, _ in pairs]
+        reference: list[Any] = [
+            self.teacher.get(_run_of(line)) if other is None else self.predictions.get(_model_of(other))
+            for line, other in pairs
+        ]
+        missing = [
+            f"no predictions of {name} on {line.data}{_seed_of(line)}"
+            for (line, other), *columns in zip(pairs, predicted, reference, strict=True)
+            for name, column in zip((line.model, other.model if other else "the teacher"), columns, strict=True)
+            if column is None
+        ]
+        first = pairs[0][0]
+        gold = self.gold.get(_run_of(first))
         if gold is None:
-            missing.append(f"no gold labels of {head.data}")
+            missing.append(f"no gold labels of {first.data}")
         if missing or gold is None:
             return missing
-        metric, classes = METRICS[head.metric_name or ""], len(head.labels)
+        metric, classes = METRICS[first.metric_name or ""], len(first.labels)
         return SeedSample(np.stack(predicted), np.stack(reference), gold, metric, classes)
 
 
@@ -111,25 +109,24 @@ def aggregate(lines: Iterable[Measurement], *, seed: int = 0) -> list[Aggregate]
     """
     kept = [line for line in lines if line.metric is not None]
     members, answers = _newest(kept), RowPredictions.read(kept)
-    return [_aggregate(name, group, members, answers, seed) for name, group in _grouped(members)]
+    return [_aggregate(name, group, members, answers, seed) for name, group in _named_groups(members)]
 
 
 def _aggregate(
     name: str, group: Sequence[Measurement], members: Sequence[Measurement], answers: RowPredictions, seed: int
 ) -> Aggregate:
     head = group[0]
-    sets = list(_by_data(group).values())
+    sets = list(grouped(group, attrgetter("data_sha256")).values())
     notes = _uneven(sets, members)
     metric, metric_spread = _macro([[line.metric or 0.0 for line in lines] for lines in sets])
     points, points_spread = _macro([[line.difference_points or 0.0 for line in lines] for lines in sets])
-    low: float | None
-    high: float | None
+    bounds: tuple[float | None, float | None]
     if head.kind == "teacher" and head.runtime == REFERENCE_RUNTIME:
-        low, high = 0.0, 0.0  # it is what the others are compared with
+        bounds = 0.0, 0.0  # it is what the others are compared with
     elif len(group) == 1:
-        low, high = head.difference_low, head.difference_high
+        bounds = head.difference_low, head.difference_high
     else:
-        low, high = _interval([[(line, None) for line in lines] for lines in sets], answers, notes, seed)
+        bounds = _interval([[(line, None) for line in lines] for lines in sets], answers, notes, seed)
     pairs = _with_controls(group, members, notes)
     gain = gain_low = gain_high = None
     if pairs:
@@ -147,8 +144,8 @@ def _aggregate(
         metric_spread=metric_spread,
         difference_points=points,
         difference_spread=points_spread,
-        low=low,
-        high=high,
+        low=bounds[0],
+        high=bounds[1],
         gain_points=gain,
         gain_low=gain_low,
         gain_high=gain_high,
@@ -187,15 +184,15 @@ def _with_controls(
     head, models = group[0], {line.model for line in group}
     if head.kind != "model":
         return []
-    alike = [key for key in SHARED if key != "kind"]
+    alike = attrgetter(*(key for key in SHARED if key != "kind"))
     controls: dict[tuple[Any, ...], Measurement] = {}
     for line in sorted(members, key=lambda line: line.control_of not in models):
-        if is_control_of(line, group) and all(getattr(line, key) == getattr(head, key) for key in alike):
+        if is_control_of(line, group) and alike(line) == alike(head):
             controls.setdefault(_unit_of(line), line)
     if not controls:
         return []
     pairs: list[list[SeedPair]] = []
-    for lines in _by_data(group).values():
+    for lines in grouped(group, attrgetter("data_sha256")).values():
         notes += [f"no control on {x.data}{_seed_of(x)}" for x in lines if _unit_of(x) not in controls]
         pairs.append([(line, controls[_unit_of(line)]) for line in lines if _unit_of(line) in controls])
     return pairs if all(pairs) else []
@@ -213,38 +210,23 @@ def _uneven(sets: Sequence[Sequence[Measurement]], members: Sequence[Measurement
 
 def _newest(lines: Sequence[Measurement]) -> list[Measurement]:
     """Return one line of every model, seed, runtime and data set: the first of its newest run."""
-    found: dict[tuple[Any, ...], Measurement] = {}
-    for line in lines:
-        key = (line.model, *_unit_of(line), *(getattr(line, name) for name in SHARED))
-        if key not in found or line.created > found[key].created:
-            found[key] = line
-    return list(found.values())
+    runs = grouped(lines, lambda line: (line.model, *_unit_of(line), *_shared(line)))
+    return [max(of_one, key=attrgetter("created")) for of_one in runs.values()]
 
 
-def _grouped(members: Sequence[Measurement]) -> list[tuple[str, list[Measurement]]]:
-    """Gather repetitions under one name; what has two models of one data set and seed is taken apart by model."""
-    by_recipe: dict[tuple[Any, ...], list[Measurement]] = {}
-    for line in members:
-        name = line.recipe or ("teacher" if line.kind == "teacher" else line.model)
-        key = (name, *(getattr(line, shared) for shared in SHARED))
-        by_recipe.setdefault(key, []).append(line)
+def _named_groups(members: Sequence[Measurement]) -> list[tuple[str, list[Measurement]]]:
+    """Group repetitions by name; two models of one data set and seed are separate groups."""
     groups: list[tuple[str, list[Measurement]]] = []
-    for (name, *_), group in by_recipe.items():
+    for (name, *_), group in grouped(members, lambda line: (_name_of(line), *_shared(line))).items():
         if len({_unit_of(line) for line in group}) == len(group):
             groups.append((name, group))
-            continue
-        by_model: dict[str, list[Measurement]] = {}
-        for line in group:
-            by_model.setdefault(line.model, []).append(line)
-        groups += by_model.items()
+        else:
+            groups += grouped(group, attrgetter("model")).items()
     return groups
 
 
-def _by_data(group: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    sets: dict[str, list[Measurement]] = {}
-    for line in group:
-        sets.setdefault(line.data_sha256, []).append(line)
-    return sets
+def _name_of(line: Measurement) -> str:
+    return line.recipe or ("teacher" if line.kind == "teacher" else line.model)
 
 
 def _run_of(line: Measurement) -> tuple[Any, ...]:

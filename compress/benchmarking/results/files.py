@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,7 +67,7 @@ def results_of(lines: Iterable[Measurement]) -> list[Result]:
     found = []
     for group in grouped(
         (line for line in lines if line.kind != "pruning-step"),
-        lambda line: tuple(getattr(line, key) for key in KEY),
+        attrgetter(*KEY),
     ).values():
         newest = max(line.created for line in group)
         by_size = {line.batch_size: line for line in group if line.created == newest}
