@@ -133,7 +133,9 @@ def benchmark(
     steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
     first = candidates[0].model
     rows = _read_rows(data, output.data_name, "test", first)
-    _check_unseen(rows, candidates)
+    # A pool is fingerprinted without labels.
+    bare = content_sha256(Example(example.text, example.text_pair) for example in rows.examples)
+    check_split_roles(candidates, (rows.sha256, bare), rows.name)
     fitted = _read_fitted(train, rows, first)
     metric = metrics.find_metric(settings.metric or None, task=first.task, classes=len(first.labels))
     with tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
@@ -158,7 +160,7 @@ def benchmark(
             own = replace(settings, padded_teacher=settings.padded_teacher and not number)
             with started(group, own, files, left_out, output.progress) as (runs, predicted):
                 for run, fields in _measure(runs, predicted, own, compute, rows, metric, output.progress):
-                    measured_fields += [] if number and run.is_of_teacher else [fields]
+                    measured_fields += [] if number and run.entry.kind == "teacher" else [fields]
             logits |= predicted
     common: Fields = {
         "schema": SCHEMA,
@@ -206,6 +208,8 @@ def _measure(
     arithmetic = count_arithmetic(runs, compute.device, progress)
     reference = next(run for run in runs if run.is_reference)
     teacher = reference.entry.candidate.model
+    is_tagger = teacher.task == "tagging"
+    sentences = np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples)) if is_tagger else None
     quality = quality_fields(
         logits,
         rows.gold,
@@ -213,7 +217,7 @@ def _measure(
         metric=metric,
         task=teacher.task,
         labels=teacher.labels,
-        sentences=_sentences(rows, teacher.task),
+        sentences=sentences,  # of every word
     )
     for run, own in zip(runs, workloads, strict=True):
         for workload in own:
@@ -247,28 +251,20 @@ def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
     return ModelDir.open(target, verify=False) if target.is_dir() else export(model, target)
 
 
-def _read_rows(data: Data, name: str, role: str, teacher: ModelDir) -> Rows:
+def read_rows(data: Data, role: str) -> tuple[str, list[Example]]:
+    """Return labelled rows and the name of their file; empty where they come from none."""
     if isinstance(data, str | Path):
         data = open_source(data, role=role, labelled=True)
-    if isinstance(data, TextSource):
-        name, examples = name or data.name, read_examples(data)
-    else:
-        name, examples = name or ("data" if role == "test" else role), list(data)
+    return (data.name, read_examples(data)) if isinstance(data, TextSource) else ("", list(data))
+
+
+def _read_rows(data: Data, name: str, role: str, teacher: ModelDir) -> Rows:
+    given, examples = read_rows(data, role)
+    name = name or given or ("data" if role == "test" else role)
     if len(examples) < 2:
         raise CompressError(f"{name} has {len(examples)} rows; a comparison needs two or more")
     gold = one_column(encode_gold(examples, teacher.labels, task=teacher.task, name=name))
     return Rows(name, content_sha256(examples), examples, gold)
-
-
-def _sentences(rows: Rows, task: str) -> np.ndarray | None:
-    """Return the sentence of every word that is tagged."""
-    return np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples)) if task == "tagging" else None
-
-
-def _check_unseen(rows: Rows, candidates: Sequence[Candidate]) -> None:
-    # A pool is fingerprinted without labels.
-    bare = content_sha256(Example(example.text, example.text_pair) for example in rows.examples)
-    check_split_roles(candidates, (rows.sha256, bare), rows.name)
 
 
 def _read_fitted(train: Data | None, rows: Rows, teacher: ModelDir) -> Rows | None:

@@ -96,7 +96,7 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
     Raises:
         CompressError: the teacher is not a torch directory, labels differ from the teacher's, or a model comes twice.
     """
-    first = _open(teacher)
+    first = ModelDir.open(teacher)
     if first.is_onnx:
         raise CompressError(
             f"the teacher {first.path} is an ONNX model, but speed-ups are against the teacher in torch; "
@@ -104,7 +104,7 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
         )
     found = [Candidate(first, first.name, "teacher", recipe=_recipe(first), removals=removals_of(first))]
     for path, flagged in [(m, False) for m in models] + [(m, True) for m in controls]:
-        model = _open(path)
+        model = ModelDir.open(path)
         if model.task != first.task or not same_labels(model.labels, first.labels):
             raise CompressError(
                 f"{model.path} has the labels {_shown(model)}, the teacher {first.path} has {_shown(first)}; "
@@ -135,8 +135,7 @@ def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
 
 def training_seed(model: ModelDir) -> int | None:
     """Return the seed that a model was trained with, where its manifest says so; derived models keep it."""
-    seed = model.manifest.seeds.get("seed")
-    return None if seed is None else int(seed)
+    return model.manifest.seeds.get("seed")
 
 
 def vocabulary_sha256(model: ModelDir) -> str:
@@ -204,10 +203,6 @@ def plan_entries(
             continue
         own.append(Entry(teacher, name, directory, name, device))
     return own + entries
-
-
-def _open(model: Model) -> ModelDir:
-    return model if isinstance(model, ModelDir) else ModelDir.open(model)
 
 
 def _shown(model: ModelDir) -> str:

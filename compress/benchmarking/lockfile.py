@@ -4,17 +4,15 @@ It names models and data by their hashes and holds no path. It may come from som
 checked, numbers are bounded, and no name in it is ever used as a path.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from compress.benchmarking.results.files import EARLIER_KINDS
-from compress.benchmarking.results.schema import Measurement
+from compress.benchmarking.results.schema import Measurement, WithIntervals
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference.compute import Compute
@@ -55,14 +53,16 @@ class LockedModel:
 
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
-        found = [] if self.kind in LOCKED_KINDS else [f"model {self.name!r:.60} is of kind {self.kind!r:.20}"]
-        found += [] if _is_sha256(self.sha256) else [f"model {self.name!r:.60} has no hash"]
-        found += [] if _is_one_name(self.directory) else [f"{self.directory!r:.60} is not the name of a directory"]
-        return found
+        checks = {
+            f"model {self.name!r:.60} is of kind {self.kind!r:.20}": self.kind in LOCKED_KINDS,
+            f"model {self.name!r:.60} has no hash": _is_sha256(self.sha256),
+            f"{self.directory!r:.60} is not the name of a directory": _is_one_name(self.directory),
+        }
+        return [fault for fault, is_right in checks.items() if not is_right]
 
 
 @dataclass(frozen=True)
-class LockedFigure:
+class LockedFigure(WithIntervals):
     """The figures of one configuration; see :mod:`compress.benchmarking.results.schema` for every field."""
 
     model: str
@@ -86,14 +86,9 @@ class LockedFigure:
     size_bytes: int
 
     @classmethod
-    def of(cls, line: Measurement) -> LockedFigure:
+    def of(cls, line: Measurement) -> Self:
         """Return the fields of a result line that a lock keeps."""
         return cls(**{f.name: getattr(line, f.name) for f in fields(cls)})
-
-    @property
-    def is_locked_model(self) -> bool:
-        """Whether it is of a model directory, which its hash names; all else is made anew."""
-        return self.kind in LOCKED_KINDS
 
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
@@ -140,10 +135,12 @@ class Lock:
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
         teachers = [model.kind for model in self.models].count("teacher")
-        found = [] if teachers == 1 else ["models do not have one teacher"]
-        found += [] if self.figures else ["figures are missing"]
-        found += [] if all(isinstance(v, str) for v in self.versions.values()) else ["versions are not texts"]
-        return found
+        checks = {
+            "models do not have one teacher": teachers == 1,
+            "figures are missing": bool(self.figures),
+            "versions are not texts": all(isinstance(version, str) for version in self.versions.values()),
+        }
+        return [fault for fault, is_right in checks.items() if not is_right]
 
 
 def lock_path(results: Path) -> Path:
@@ -169,7 +166,7 @@ def write_lock(
         train: the training rows, of which the lock keeps the hash.
     """
     first = lines[0]
-    opened = [model if isinstance(model, ModelDir) else ModelDir.open(model, verify=False) for model in models]
+    opened = [ModelDir.open(model, verify=False) for model in models]
     found = {(line.model, line.model_sha256): line for line in reversed(lines) if line.kind in LOCKED_KINDS}
     lock = Lock(
         data=LockedData(first.data, first.data_sha256, first.data_rows),

@@ -4,15 +4,15 @@ Models and data are known by their hashes, so that nobody compares with somethin
 compared anywhere. Speed-ups are compared on a host of the same fingerprint only; elsewhere they are shown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compress.benchmarking.benchmark import BenchmarkOutput, Data, benchmark
-from compress.benchmarking.lockfile import Lock, LockedData, LockedModel, lock_path, read_lock
+from compress.benchmarking.benchmark import BenchmarkOutput, Data, benchmark, read_rows
+from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, LockedModel, lock_path, read_lock
 from compress.benchmarking.replay_agreement import Agreement, compare
 from compress.benchmarking.results.schema import Measurement
-from compress.data import Example, TextSource, content_sha256, open_source, read_examples
+from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
@@ -67,12 +67,13 @@ def replay(
     fitted = _locked_rows(train, lock.train, "train", "train") if lock.train and train is not None else None
     models = find_models(lock.models, [Path(root) for root in roots or (Path.cwd(),)])
     cores = len(available_cores())  # figures of more threads than this host has cores for are reported as missing
+    of_kind = {kind: [models[model] for model in lock.models if model.kind == kind] for kind in LOCKED_KINDS}
     lines = benchmark(
-        _of_kind(lock, models, "teacher")[0],
-        _of_kind(lock, models, "model"),
+        of_kind["teacher"][0],
+        of_kind["model"],
         rows,
         replace(lock.settings, threads=tuple(n for n in lock.settings.thread_counts if n <= cores) or cores),
-        controls=_of_kind(lock, models, "control"),
+        controls=of_kind["control"],
         train=fitted,
         output=replace(output, study=lock.study, data_name=lock.data.name),
         compute=Compute(lock.settings.device, seed=lock.settings.seed),
@@ -80,14 +81,8 @@ def replay(
     return Replay(lock, tuple(lines), compare(lock, lines))
 
 
-def _of_kind(lock: Lock, models: Mapping[LockedModel, Path], kind: str) -> list[Path]:
-    return [models[model] for model in lock.models if model.kind == kind]
-
-
 def _locked_rows(data: Data, locked: LockedData, option: str, role: str) -> list[Example]:
-    if isinstance(data, str | Path):
-        data = open_source(data, role=role, labelled=True)
-    examples = read_examples(data) if isinstance(data, TextSource) else list(data)
+    _, examples = read_rows(data, role)
     if (sha256 := content_sha256(examples)) != locked.sha256:
         raise CompressError(
             f"--{option} has {len(examples):,} rows with the hash {sha256[:12]}; the lock names {locked.name!r} of "

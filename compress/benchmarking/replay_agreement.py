@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compress.benchmarking.lockfile import Lock, LockedFigure
+from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedFigure
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
+from compress.inference.speed_statistics import Interval
 
 SAME_WITHIN = 1e-6  # of a metric: sums of floating-point numbers differ with the order of their terms
 SIZE_WITHIN = 0.01  # a graph that another version exported names its nodes otherwise
@@ -21,15 +22,16 @@ REPLAY_EXIT_CODES = {"agrees": 0, "differs": 1, "undecided": 3}
 
 @dataclass(frozen=True)
 class ReplayComparison:
-    """A figure of the lock and the new one. ``what`` is the metric's name, ``size`` (bytes) or ``speed-up``."""
+    """A figure of the lock, with the interval that counts as agreement, and the new one.
+
+    ``what`` is the metric's name, ``size`` (bytes) or ``speed-up``.
+    """
 
     model: str
     runtime: str
     setting: str
     what: str
-    before: float
-    before_low: float
-    before_high: float
+    before: Interval
     after: float
     outcome: str
 
@@ -63,8 +65,9 @@ def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:
     """
     copies = {sha256 for sha256, count in Counter(model.sha256 for model in lock.models).items() if count > 1}
     new = {_key(figure, copies): figure for figure in map(LockedFigure.of, lines)}
-    pairs = [(old, new[_key(old, copies)]) for old in lock.figures if _key(old, copies) in new]
-    missing = [f"{old.model} in {old.runtime}, {_setting(old)}" for old in lock.figures if _key(old, copies) not in new]
+    again = [(old, new.get(_key(old, copies))) for old in lock.figures]
+    missing = [f"{old.model} in {old.runtime}, {_setting(old)}" for old, now in again if now is None]
+    pairs = [(old, now) for old, now in again if now is not None]
     once = {(old.kind, old.model, old.runtime): (old, now) for old, now in reversed(pairs)}
     scored = [(old, now) for old, now in reversed(once.values()) if old.metric is not None and now.metric is not None]
     # The teacher in torch is what the others are compared with: its own speed-up is 1 by definition.
@@ -75,7 +78,12 @@ def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:
         *(_size(old, now) for old, now in reversed(once.values())),
         *(_speed(old, now, len(timed), same_host) for old, now in timed),
     ]
-    return Agreement(tuple(comparisons), _changed(lock.versions, lines[0].versions), tuple(missing))
+    versions = {
+        name: (lock.versions.get(name, "not installed"), lines[0].versions.get(name, "not installed"))
+        for name in sorted({*lock.versions, *lines[0].versions})
+    }
+    changed = {name: (before, after) for name, (before, after) in versions.items() if before != after}
+    return Agreement(tuple(comparisons), changed, tuple(missing))
 
 
 def ratio_agrees(before: LockedFigure, after: LockedFigure, comparisons: int = 1) -> bool:
@@ -95,7 +103,7 @@ def ratio_agrees(before: LockedFigure, after: LockedFigure, comparisons: int = 1
 
 def _key(figure: LockedFigure, copies: set[str]) -> tuple[Any, ...]:
     """Return what makes figures those of one configuration; elsewhere a model directory may be called otherwise."""
-    by_hash = figure.is_locked_model and figure.model_sha256 not in copies
+    by_hash = figure.kind in LOCKED_KINDS and figure.model_sha256 not in copies
     who = (figure.kind, figure.model_sha256 if by_hash else figure.model)
     return *who, figure.runtime, figure.device, figure.threads, figure.batch_size, figure.length, figure.padding
 
@@ -109,20 +117,23 @@ def _setting(figure: LockedFigure) -> str:
 
 
 def _quality(old: LockedFigure, now: LockedFigure) -> ReplayComparison:
-    assert old.metric is not None and old.metric_low is not None and old.metric_high is not None
-    assert now.metric is not None
-    same, within = abs(now.metric - old.metric) <= SAME_WITHIN, old.metric_low <= now.metric <= old.metric_high
-    outcome = SAME if same else WITHIN if within else DIFFERS
-    before = (old.metric, old.metric_low, old.metric_high)
-    return ReplayComparison(old.model, old.runtime, "", old.metric_name or "metric", *before, now.metric, outcome)
+    before = old.interval("metric")
+    assert before is not None and now.metric is not None
+    outcome = _outcome(before, now.metric, margin=SAME_WITHIN)
+    return ReplayComparison(old.model, old.runtime, "", old.metric_name or "metric", before, now.metric, outcome)
 
 
 def _size(old: LockedFigure, now: LockedFigure) -> ReplayComparison:
-    size, margin = old.size_bytes, SIZE_WITHIN * old.size_bytes
-    outcome = SAME if now.size_bytes == size else WITHIN if abs(now.size_bytes - size) <= margin else DIFFERS
-    return ReplayComparison(
-        old.model, old.runtime, "", "size", size, size - margin, size + margin, now.size_bytes, outcome
-    )
+    margin = SIZE_WITHIN * old.size_bytes
+    before = Interval(old.size_bytes, old.size_bytes - margin, old.size_bytes + margin)
+    outcome = _outcome(before, now.size_bytes, margin=0)
+    return ReplayComparison(old.model, old.runtime, "", "size", before, now.size_bytes, outcome)
+
+
+def _outcome(before: Interval, now: float, *, margin: float) -> str:
+    if abs(now - before.value) <= margin:
+        return SAME
+    return WITHIN if before.low <= now <= before.high else DIFFERS
 
 
 def _speed(old: LockedFigure, now: LockedFigure, comparisons: int, same_host: bool) -> ReplayComparison:
@@ -132,11 +143,5 @@ def _speed(old: LockedFigure, now: LockedFigure, comparisons: int, same_host: bo
         outcome = NOISY
     else:
         outcome = WITHIN if ratio_agrees(old, now, comparisons) else DIFFERS
-    before = (old.speedup, old.speedup_low, old.speedup_high)
-    return ReplayComparison(old.model, old.runtime, _setting(old), "speed-up", *before, now.speedup, outcome)
-
-
-def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    names = sorted({*before, *after})
-    pairs = {name: (before.get(name, "not installed"), after.get(name, "not installed")) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    before = Interval(old.speedup, old.speedup_low, old.speedup_high)
+    return ReplayComparison(old.model, old.runtime, _setting(old), "speed-up", before, now.speedup, outcome)

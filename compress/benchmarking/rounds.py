@@ -16,6 +16,7 @@ import numpy as np
 from compress.benchmarking.candidates import Build, Entry
 from compress.benchmarking.comparison_entries import left_out_entry
 from compress.benchmarking.energy import EnergyMeter
+from compress.benchmarking.results.files import grouped
 from compress.benchmarking.worker import Worker
 from compress.benchmarking.worker_main import LoadRequest, write_texts
 from compress.errors import CompressError, Unavailable
@@ -74,11 +75,6 @@ class WorkerRun:
     @property
     def is_reference(self) -> bool:
         return self.entry.is_reference
-
-    @property
-    def is_of_teacher(self) -> bool:
-        """Whether it is the teacher in one of the runtimes, with which the others are compared."""
-        return self.entry.kind == "teacher"
 
     def latency_ms(self, workload: Workload) -> list[list[float]]:
         return [turn["latency_ms"] for turn in self.turns[workload]]
@@ -140,11 +136,8 @@ def groups_of(entries: Sequence[Entry], together: int) -> list[list[Entry]]:
     Pruning steps are in the group of the model that they became, and not counted.
     """
     teacher = [entry for entry in entries if entry.kind == "teacher"]
-    others: dict[str, list[Entry]] = {}
-    for entry in entries:
-        if entry.kind != "teacher":
-            others.setdefault(entry.candidate.step_of or entry.candidate.name, []).append(entry)
-    models = list(others.values())
+    others = (entry for entry in entries if entry.kind != "teacher")
+    models = list(grouped(others, lambda entry: entry.candidate.step_of or entry.candidate.name).values())
     size = together or max(1, len(models))
     parts = [models[start : start + size] for start in range(0, len(models), size)] or [[]]
     return [[*teacher, *(entry for model in part for entry in model)] for part in parts]
@@ -258,10 +251,8 @@ def take_turns(
         rows: how many rows they loaded.
     """
     generator = random.Random(seed)
-    groups: dict[Workload, list[tuple[WorkerRun, Workload]]] = {}
-    for run, own in zip(runs, workloads, strict=True):
-        for workload in own:
-            groups.setdefault(workload.plain, []).append((run, workload))
+    pairs = ((run, workload) for run, own in zip(runs, workloads, strict=True) for workload in own)
+    groups = grouped(pairs, lambda pair: pair[1].plain)
     turns = sum(map(len, groups.values()))
     probes = {size: draw_batches(generator, rows, size, 1)[0] for size in dict.fromkeys(g.batch_size for g in groups)}
     with progress("Warming up", turns) as advance:

@@ -83,13 +83,13 @@ def _show(made: Replay) -> None:
     ):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
     for row in made.agreement.comparisons:
-        low, high = _number(row, row.before_low), _number(row, row.before_high)
+        before, low, high = (_number(row, value) for value in row.before)
         cells = (
             row.model,
             row.runtime,
             row.setting,
             row.what,
-            _number(row, row.before),
+            before,
             f"{low} to {high}",
             _number(row, row.after),
             row.outcome,

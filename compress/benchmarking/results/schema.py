@@ -33,8 +33,19 @@ def interval_fields(name: str, figure: Iterable[float] | None) -> Fields:
     return dict(zip(_names(name), figure or (None, None, None), strict=True))
 
 
+class WithIntervals:
+    """A record whose figures have their bounds in fields beside them."""
+
+    __slots__ = ()
+
+    def interval(self, name: str) -> Interval | None:
+        """Return a figure, such as ``speedup`` or ``difference_points``, with its 95% interval; None without one."""
+        value, low, high = (getattr(self, one) for one in _names(name))
+        return None if value is None or low is None or high is None else Interval(value, low, high)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(WithIntervals):
     """One result: a model in a runtime at one setting. Optional fields have a default and may be left out of a file."""
 
     # Who
@@ -185,11 +196,6 @@ class Measurement:
     @property
     def title(self) -> str:
         return f"{self.model} in {self.runtime}"
-
-    def interval(self, name: str) -> Interval | None:
-        """Return a figure, such as ``speedup`` or ``difference_points``, with its 95% interval; None without one."""
-        value, low, high = (getattr(self, one) for one in _names(name))
-        return None if value is None or low is None or high is None else Interval(value, low, high)
 
     @property
     def difference(self) -> Interval | None:
