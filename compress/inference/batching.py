@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from compress.data import Example
 from compress.data.tokenization import encode, pad
 from compress.data.word_alignment import at_words, word_counts
 from compress.errors import CompressError
@@ -22,8 +23,6 @@ from compress.models.modeling import input_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.data import Example
 
 
 BATCH_ROWS = 64

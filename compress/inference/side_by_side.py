@@ -77,34 +77,23 @@ def time_side_by_side(
     """
     import torch
 
-    before = torch.get_num_threads()
-    try:
-        return _timed(directories, examples, runtime, threads, batch_sizes)
-    finally:
-        torch.set_num_threads(before)
-
-
-def _timed(
-    directories: Mapping[str, Path], examples: Sequence[Example], runtime: str, threads: int, batch_sizes: Sequence[int]
-) -> list[Speed]:
     runs: dict[str, Run] = {}
     tokens: dict[str, TokenLists] = {}
     padding_ids: dict[str, int] = {}
-    for name, directory in directories.items():
-        model = ModelDir.open(directory, verify=False)
-        tokenizer = model.load_tokenizer()
-        padding_ids[name] = tokenizer.pad_token_id or 0
-        tokens[name] = encode(tokenizer, examples[:ROWS], maximum_length(tokenizer, model.config))
-        runs[name] = open_runtime(directory, runtime, threads=threads)
+    before = torch.get_num_threads()
+    try:
+        for name, directory in directories.items():
+            model = ModelDir.open(directory, verify=False)
+            tokenizer = model.load_tokenizer()
+            padding_ids[name] = tokenizer.pad_token_id or 0
+            tokens[name] = encode(tokenizer, examples[:ROWS], maximum_length(tokenizer, model.config))
+            runs[name] = open_runtime(directory, runtime, threads=threads)
+        samples = {size: time_in_turns(runs, tokens, padding_ids, size) for size in batch_sizes}
+    finally:
+        torch.set_num_threads(before)
     found = []
-    for batch_size in batch_sizes:
-        samples = time_in_turns(runs, tokens, padding_ids, batch_size)
-        reference = next(iter(samples.values()))
-        for name, own in samples.items():
-            ratio = speedup(reference, own)
-            found.append(
-                Speed(
-                    name, runtime, threads, batch_size, latency_percentiles(own)[50], ratio.value, ratio.low, ratio.high
-                )
-            )
+    for size, by_name in samples.items():
+        reference = next(iter(by_name.values()))
+        for name, own in by_name.items():
+            found.append(Speed(name, runtime, threads, size, latency_percentiles(own)[50], *speedup(reference, own)))
     return found

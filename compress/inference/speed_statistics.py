@@ -35,11 +35,6 @@ class Interval(NamedTuple):
     high: float
 
 
-def round_medians(rounds: Rounds) -> np.ndarray:
-    """Return the median latency of each round, ``[R]``, in milliseconds."""
-    return np.array([np.median(samples) for samples in rounds])
-
-
 def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Interval:
     """Return how many times faster the model is: the median over rounds of reference / model.
 
@@ -54,7 +49,7 @@ def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Interva
         raise ValueError(f"a ratio needs the same rounds, got {len(reference_ms)} and {len(model_ms)}")
     shared = [min(map(len, pair)) for pair in zip(reference_ms, model_ms, strict=True)]
     reference, model = (
-        round_medians([samples[:count] for samples, count in zip(rounds, shared, strict=True)])
+        np.array([np.median(samples[:count]) for samples, count in zip(rounds, shared, strict=True)])
         for rounds in (reference_ms, model_ms)
     )
     ratios = reference / model
@@ -92,12 +87,11 @@ def percentile_interval(rounds: Rounds, percentile: int, *, seed: int = 0) -> tu
 
 def units_per_second(rounds: Rounds, amounts: Sequence[float]) -> float:
     """Return how much is done in a second: the median over rounds of a round's amount by all its time."""
-    pairs = zip(amounts, rounds, strict=True)
-    return float(np.median([1000 * amount / sum(samples) for amount, samples in pairs]))
+    return float(np.median([1000 * amount / sum(ms) for amount, ms in zip(amounts, rounds, strict=True)]))
 
 
 def throughput(rounds: Rounds, batch_size: int) -> float:
-    """Return rows per second; see :func:`rate`."""
+    """Return rows per second; see :func:`units_per_second`."""
     return units_per_second(rounds, [batch_size * len(samples) for samples in rounds])
 
 
@@ -130,11 +124,8 @@ def is_stable(samples_ms: Sequence[float]) -> bool:
 
 def draw_batches(generator: random.Random, rows: int, batch_size: int, batches: int) -> list[list[int]]:
     """Draw rows for ``batches`` batches; a set smaller than a batch is repeated to fill it."""
-    drawn = []
-    for _ in range(batches):
-        whole, rest = divmod(batch_size, rows)
-        drawn.append(list(range(rows)) * whole + generator.sample(range(rows), rest))
-    return drawn
+    whole, rest = divmod(batch_size, rows)
+    return [list(range(rows)) * whole + generator.sample(range(rows), rest) for _ in range(batches)]
 
 
 def batches_per_round(batch_size: int) -> int:

@@ -122,21 +122,20 @@ def resize(tokens: Sequence[int], special: Sequence[int], length: int, empty: in
         length: tokens wanted.
         empty: what is repeated where the row has nothing but special tokens.
     """
-    before = sum(1 for _ in itertools.takewhile(bool, special))
-    after = 0 if before == len(special) else sum(1 for _ in itertools.takewhile(bool, reversed(special)))
-    inner = list(tokens[before : len(tokens) - after]) or [empty]
-    room = max(length - before - after, 0)
-    end = list(tokens[len(tokens) - after :])
-    return [*tokens[:before], *itertools.islice(itertools.cycle(inner), room), *end][:length]
+    before = len(list(itertools.takewhile(bool, special)))
+    after = 0 if before == len(special) else len(list(itertools.takewhile(bool, reversed(special))))
+    end = len(tokens) - after
+    inner = itertools.cycle(tokens[before:end] or [empty])
+    repeated = itertools.islice(inner, max(length - before - after, 0))
+    return [*tokens[:before], *repeated, *tokens[end:]][:length]
 
 
 def _encode_fixed(
     tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], length: int
 ) -> dict[str, list[list[int]]]:
-    texts = [example.text for example in examples]
     pairs: Any = [example.text_pair for example in examples] if examples[0].text_pair is not None else None
     encoded = tokenizer(
-        texts,
+        [example.text for example in examples],
         pairs,
         truncation=True,
         max_length=max(length, _ROOM_FOR_SPECIAL_TOKENS),

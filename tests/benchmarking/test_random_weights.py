@@ -148,7 +148,7 @@ def test_shapes_have_the_models_classes_and_recorded_sizes(family: str, tmp_path
     cuts = json.loads((pruned.path / "pruning.json").read_text())["cuts"]
     assert [one.model.parameters for one in built] == [cut["parameters"] for cut in cuts[1:3]]
     for one, cut in zip(built, cuts[1:], strict=False):
-        assert one.model.manifest.stage and one.model.manifest.architecture == cut["architecture"]
+        assert one.model.manifest.architecture == cut["architecture"]
         assert one.model.load().config.architectures == ModelDir.open(pruned.path).load().config.architectures
 
 

@@ -65,7 +65,6 @@ def open_onnx(directory: Path, file_name: str, threads: int) -> TokenRunner:
     )
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        logits: np.ndarray = model(**inputs).logits
-        return logits
+        return np.asarray(model(**inputs).logits)
 
     return token_runner(directory, run, list(model.input_names))

@@ -49,7 +49,6 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
         # A tokenizer without segments leaves token_type_ids out; then every token is of segment 0.
         feed = {name: inputs[name] if name in inputs else np.zeros_like(inputs["input_ids"]) for name in names}
-        logits: np.ndarray = session.run(["logits"], feed)[0]
-        return logits
+        return np.asarray(session.run(["logits"], feed)[0])
 
     return run

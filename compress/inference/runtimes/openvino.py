@@ -53,8 +53,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
         return by_length(feed) if reads_padding else once(feed)
 
     def once(feed: dict[str, np.ndarray]) -> np.ndarray:
-        logits: np.ndarray = np.array(compiled(feed)[0])
-        return logits
+        return np.array(compiled(feed)[0])
 
     def by_length(feed: dict[str, np.ndarray]) -> np.ndarray:
         lengths = feed["attention_mask"].sum(axis=1)

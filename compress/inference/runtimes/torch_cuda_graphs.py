@@ -11,7 +11,6 @@ Source: PyTorch, "CUDA semantics", section CUDA Graphs: warm-up on a side stream
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,10 @@ PRECISION = "float32"
 STEP = 8
 WARM_UP_RUNS = 3
 
-# A forward pass without arguments -> what repeats it, and the tensor that every repetition writes.
+# A forward pass without arguments -> what repeats it, and the logits [B, C] that every repetition writes.
 Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
+# Input tensors [B, T] by name, and what was recorded for them.
+Graph = tuple[dict[str, Tensor], Callable[[], None], Tensor]
 
 
 def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
@@ -89,15 +90,6 @@ def cuda_recorder() -> Recorder:
     return record
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """A recorded forward pass: its input tensors ``[B, T]``, what repeats it, and its logits ``[B, C]``."""
-
-    inputs: dict[str, Tensor]
-    replay: Callable[[], None]
-    logits: Tensor
-
-
 class GraphRun:
     """A torch model as a run function that pads a batch to its bucket and repeats the graph recorded for it."""
 
@@ -109,7 +101,7 @@ class GraphRun:
         self._names = input_names(model)
         self._limit = position_limit(model.config.to_dict())
         self._padding_id = int(model.config.pad_token_id or 0)
-        self._recorded: dict[tuple[int, int], _Recorded] = {}
+        self._graphs: dict[tuple[int, int], Graph] = {}
 
     def prepare_shapes(self, rows: int, length: int) -> None:
         """Record the graphs of batches of so many rows, for every bucket up to so many tokens; longest first."""
@@ -120,32 +112,27 @@ class GraphRun:
     def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
         rows, length = arrays["input_ids"].shape
         tokens = bucket(length, self._limit)
-        recorded = self._graph(rows, tokens)
+        inputs, replay, logits = self._graph(rows, tokens)
         timer = DeviceTimer(self._model.device.type)
         with torch.inference_mode():
-            for name, tensor in recorded.inputs.items():
-                tensor.copy_(torch.from_numpy(self._padded(arrays, name, rows, tokens)))
+            for name, tensor in inputs.items():
+                # Masked padding on the right, and zeros for an input that was not given.
+                padded = np.full((rows, tokens), self._padding_id if name == "input_ids" else 0, dtype=np.int64)
+                if name in arrays:
+                    padded[:, :length] = arrays[name]
+                tensor.copy_(torch.from_numpy(padded))
             with timer:
-                recorded.replay()
-            answer: np.ndarray = recorded.logits.float().cpu().numpy().copy()
+                replay()
+            answer: np.ndarray = logits.float().cpu().numpy().copy()
         self.device_ms = timer.milliseconds()
         return answer
 
-    def _padded(self, arrays: dict[str, np.ndarray], name: str, rows: int, tokens: int) -> np.ndarray:
-        """Return an input ``[B, tokens]``: masked padding on the right, and zeros for one that was not given."""
-        padded = np.full((rows, tokens), self._padding_id if name == "input_ids" else 0, dtype=np.int64)
-        if name in arrays:
-            padded[:, : arrays[name].shape[1]] = arrays[name]
-        return padded
-
-    def _graph(self, rows: int, tokens: int) -> _Recorded:
+    def _graph(self, rows: int, tokens: int) -> Graph:
         key = rows, tokens
-        if key not in self._recorded:
-            device = self._model.device
+        if key not in self._graphs:
             with torch.inference_mode():
-                inputs = {name: torch.zeros(key, dtype=torch.int64, device=device) for name in self._names}
+                inputs = {name: torch.zeros(key, dtype=torch.int64, device=self._model.device) for name in self._names}
                 # A row without any token would give logits that are no numbers while kernels are chosen.
                 inputs["attention_mask"].fill_(1)
-                replay, logits = self._record(lambda: self._model(**inputs).logits)
-            self._recorded[key] = _Recorded(inputs, replay, logits)
-        return self._recorded[key]
+                self._graphs[key] = inputs, *self._record(lambda: self._model(**inputs).logits)
+        return self._graphs[key]
