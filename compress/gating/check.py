@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from compress.benchmarking.results.files import read_results, results_of
+from compress.benchmarking.results.files import grouped, read_results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.budgets import GateBudget, Tolerance, read_budgets
-from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, GateVerdict, Judgement, printable, subjects
+from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, GateVerdict, Judgement, Limit, printable, subjects
 from compress.gating.limits import (
+    JUDGES,
     OF_THE_MODEL,
+    ONE_MODEL,
+    RELATIVE,
     baselines_within,
-    first_of_its_model,
-    judge_budget,
     judge_over_seeds,
     with_worst_noise,
 )
 from compress.gating.reference_comparison import ReferenceComparison
-from compress.gating.reference_files import read_against, read_reference, update_baseline
+from compress.gating.reference_files import read_against, read_reference, store_reference
 from compress.gating.selectors import select
 
 __all__ = [
@@ -88,11 +89,6 @@ def check(
     return _printable(GateVerdict(every, tuple(notes + older.notes), tuple(older.changes), older.name))
 
 
-def store_reference(results: Sequence[str | Path], directory: str | Path) -> list[Path]:
-    """Make results the baseline of their hosts: ``directory/<host_id>.jsonl``, replaced whole; return the files."""
-    return update_baseline(directory, read_results(results))
-
-
 def _printable(verdict: GateVerdict) -> GateVerdict:
     """Take out of every text what names from files could steer a terminal or CI with."""
     return GateVerdict(
@@ -124,10 +120,14 @@ def _judge_budget(lines: Sequence[Measurement], budget: GateBudget, source: str)
 def _judge_each(
     name: str, limit: float, chosen: Sequence[Measurement], lines: Sequence[Measurement]
 ) -> list[Judgement]:
-    names, seen = subjects(chosen), set[tuple[object, ...]]()
-    asked = [line for line in chosen if name not in OF_THE_MODEL or first_of_its_model(line, seen)]
-    made = (judge_budget(name, limit, with_worst_noise(line, lines), names[id(line)]) for line in asked)
-    return [judgement for judgement in made if judgement is not None]
+    named = list(zip(chosen, subjects(chosen), strict=True))
+    if name in OF_THE_MODEL:
+        named = [same[0] for same in grouped(named, lambda one: ONE_MODEL(one[0])).values()]
+    return [
+        JUDGES[name](Limit(name, limit, subject), with_worst_noise(line, lines))
+        for line, subject in named
+        if not (name in RELATIVE and line.is_reference)
+    ]
 
 
 def _older(

@@ -1,12 +1,15 @@
 """Gate verdict: one judgement for each limit and result, and the exit code of all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
+from compress.benchmarking.results import verdict
 from compress.benchmarking.results.formatting import points
 from compress.benchmarking.results.schema import Measurement
+from compress.benchmarking.results.verdict import Verdict
 
 HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
+OUTCOMES = {verdict.WITHIN: HOLDS, verdict.WORSE: BROKEN, verdict.UNDECIDED: UNDECIDED}
 EXIT_CODES = {HOLDS: 0, BROKEN: 1, UNDECIDED: 3}
 VERBS = {HOLDS: "holds", BROKEN: "is broken", UNDECIDED: "cannot be decided"}
 
@@ -31,6 +34,50 @@ class Judgement:
     high: float | None
     count: int
     of: str
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of a gate on one subject; its methods judge it. ``what`` is the limit in words."""
+
+    gate: str
+    value: float
+    subject: str
+
+    def judged(
+        self,
+        what: str,
+        figures: Figures,
+        found: Verdict,
+        form: Callable[[float], str],
+        count: int,
+        of: str = "examples",
+    ) -> Judgement:
+        """Judge by a verdict on ``figures``, a value and its 95% interval, from ``count`` ``of`` something."""
+        outcome = OUTCOMES[found.outcome]
+        why = f"; {found.sentence.removeprefix('undecided: ')}" if outcome == UNDECIDED and found.sentence else ""
+        over = f"{'over' if of == 'rounds' else 'on'} {count:,} {of}"
+        interval = shown_interval(form, *figures[1:])
+        return self.because(what, outcome, f"{form(figures[0])} {over} ({interval}){why}", *figures, count, of)
+
+    def unknown(self, what: str, line: Measurement, missing: str) -> Judgement:
+        """Leave undecided what a line lacks the figures for; it is never passed in silence."""
+        return self.because(what, UNDECIDED, f"the {line.kind} has no {missing}", count=line.metric_rows)
+
+    def because(
+        self,
+        what: str,
+        outcome: str,
+        why: str,
+        value: float | None = None,
+        low: float | None = None,
+        high: float | None = None,
+        count: int = 0,
+        of: str = "examples",
+    ) -> Judgement:
+        """Return an outcome with its reason."""
+        sentence = f"{self.subject}: {what} {VERBS[outcome]}: {why}."
+        return Judgement(self.gate, self.subject, outcome, sentence, self.value, value, low, high, count, of)
 
 
 @dataclass(frozen=True)
@@ -81,16 +128,16 @@ _SETTINGS = {
 }
 
 
-def subjects(lines: Sequence[Measurement]) -> dict[int, str]:
-    """Name each line, by its ``id()``: model and runtime, and of the settings those that differ between the lines."""
-    vary = [key for key in _SETTINGS if len({getattr(line, key) for line in lines}) > 1]
-    return {id(line): _subject(line, vary) for line in lines}
+def subjects(lines: Sequence[Measurement]) -> list[str]:
+    """Name each line by its model and runtime, and by the settings that differ between the lines."""
+    vary = {key for key in _SETTINGS if len({getattr(line, key) for line in lines}) > 1}
+    return [", ".join([line.title, *_settings(line, vary)]) for line in lines]
 
 
-def _subject(line: Measurement, vary: Sequence[str]) -> str:
-    keys = [key for key in _SETTINGS if key in vary or (key == "device" and getattr(line, key) != "cpu")]
-    settings = [_SETTINGS[key].format(getattr(line, key)) for key in keys if getattr(line, key) is not None]
-    return ", ".join([f"{line.model} in {line.runtime}", *settings])
+def _settings(line: Measurement, vary: Set[str]) -> list[str]:
+    shown = vary | {"device"} if line.device != "cpu" else vary
+    given = {key: getattr(line, key) for key in _SETTINGS if key in shown}
+    return [_SETTINGS[key].format(value) for key, value in given.items() if value is not None]
 
 
 def shown_interval(form: Callable[[float], str], low: float, high: float) -> str:

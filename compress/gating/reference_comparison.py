@@ -15,8 +15,8 @@ from compress.benchmarking.results.formatting import in_points, times
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.gating.budgets import Tolerance
-from compress.gating.gate_verdict import UNDECIDED, VERBS, Change, Figures, Judgement, lost, subjects
-from compress.gating.limits import first_of_its_model, judged, with_worst_noise
+from compress.gating.gate_verdict import UNDECIDED, Change, Figures, Judgement, Limit, lost, subjects
+from compress.gating.limits import ONE_MODEL, as_loss, with_worst_noise
 
 _SAME_MODEL = attrgetter("metric_name", "model", "runtime", "device")
 _SAME_ROWS = attrgetter("metric_name", "model", "runtime", "device", "data_sha256", "model_sha256", "created")
@@ -38,15 +38,19 @@ class ReferenceComparison:
 
     def judge(self, chosen: Sequence[Measurement], tolerance: Tolerance) -> None:
         """Judge lines by a tolerance; what cannot be compared becomes a note or is undecided, never passed over."""
-        names = subjects(chosen)
-        for line in chosen:
-            subject = names[id(line)]
+        for line, subject in zip(chosen, subjects(chosen), strict=True):
             known = [old for old in self.older if _SAME_MODEL(old) == _SAME_MODEL(line)]
             before = [old for old in known if old.data_sha256 == line.data_sha256]
             if before:
                 self._judge_known(line, subject, tolerance, before)
             elif known:
-                self.judgements.append(_on_other_data(line, subject, tolerance.max_drop, self.name))
+                what = f"the loss of at most {in_points(tolerance.max_drop)} against {self.name}"
+                why = (
+                    f"it was measured there on other data than {line.data} ({line.metric_rows:,} examples); write it "
+                    "anew with --update-baseline"
+                )
+                limit = Limit("baseline_drop", tolerance.max_drop, subject)
+                self.judgements.append(limit.because(what, UNDECIDED, why, count=line.metric_rows))
                 self.changes.append(Change(subject, _newest(known), line))
             else:
                 self.notes.append(f"{subject} is not in {self.name}, so it is not compared.")
@@ -60,10 +64,11 @@ class ReferenceComparison:
         like = [old for old in here if _SAME_SPEED(old) == _SAME_SPEED(line)]
         then = _newest(like or here or before)
         difference = None
-        if not any(getattr(x, key) is None for x in (line, then) for key in ("metric", "metric_low", "metric_high")):
+        if line.interval("metric") and then.interval("metric"):
             difference = self._difference(line, then)
-            if first_of_its_model(line, self.judged):
+            if ONE_MODEL(line) not in self.judged:
                 self.judgements.append(_judge_metric(line, subject, tolerance.max_drop, difference))
+            self.judged.add(ONE_MODEL(line))
         ratio = None
         if like:
             ratio = _speed_ratio(line, then)
@@ -110,22 +115,10 @@ def _kept(lines: Sequence[Measurement], like: Measurement, key: str, same: attrg
     return found if found is not None and found.ndim == 1 and found.size and found.dtype.kind in "if" else None
 
 
-def _on_other_data(line: Measurement, subject: str, budget: float, older: str) -> Judgement:
-    sentence = (
-        f"{subject}: the loss of at most {in_points(budget)} against {older} {VERBS[UNDECIDED]}: it was measured there "
-        f"on other data than {line.data} ({line.metric_rows:,} examples); write it anew with --update-baseline."
-    )
-    return Judgement(
-        "baseline_drop", subject, UNDECIDED, sentence, budget, None, None, None, line.metric_rows, "examples"
-    )
-
-
 def _judge_metric(line: Measurement, subject: str, budget: float, difference: Figures) -> Judgement:
-    value, low, high = difference
-    found = verdict.judge_drop(value, low, high, budget, line.metric_rows)
+    found = verdict.judge_drop(*difference, budget, line.metric_rows)
     what = f"the loss of at most {in_points(budget)} of {line.metric_name} against the baseline"
-    figures = -value, -high, -low
-    return judged("baseline_drop", budget, figures, found, what, subject, lost, (line.metric_rows, "examples"))
+    return Limit("baseline_drop", budget, subject).judged(what, as_loss(difference), found, lost, line.metric_rows)
 
 
 def _speed_ratio(line: Measurement, then: Measurement) -> Figures:
@@ -145,4 +138,5 @@ def _judge_speed(line: Measurement, then: Measurement, subject: str, slowdown: f
         f"the speed-up of at least {1 - slowdown:.0%} of the baseline's at batch {line.batch_size} "
         f"({times(line.speedup)} now, {times(then.speedup)} then)"
     )
-    return judged("baseline_speed", 1 - slowdown, ratio, found, what, subject, "{:.0%}".format, (line.rounds, "rounds"))
+    limit = Limit("baseline_speed", 1 - slowdown, subject)
+    return limit.judged(what, ratio, found, "{:.0%}".format, line.rounds, "rounds")

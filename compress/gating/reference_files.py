@@ -1,14 +1,16 @@
 """Reference results: a file, or a directory with one file for each host, here or at a git reference."""
 
+import os
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from compress.benchmarking.results.files import parse_results, read_results, write_results
+from compress.benchmarking.results.files import grouped, parse_results, read_results, write_results
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.gating.git_reference import open_tree
 
+SAYS = "<git>"  # stands for git's own words in a message
 REFERENCE_SUFFIX = ".jsonl"
 _HOST = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
@@ -37,33 +39,77 @@ def read_reference(path: str | Path, hosts: Iterable[str]) -> list[Measurement]:
 def read_against(spec: str, hosts: Iterable[str]) -> list[Measurement]:
     """Return the lines of a baseline, file or directory, as it is at ``REF:PATH`` in git.
 
+    PATH counts from the top of the repository: ``origin/main:benchmarks/baselines``. No checkout is needed.
+
     Raises:
-        CompressError: as :func:`read_reference`, and where git finds nothing.
+        CompressError: as :func:`read_reference`, and where there is no git, no repository, no such reference or path.
     """
-    tree = open_tree(spec)
-    if not tree.is_folder:
-        return parse_results(tree.read(tree.names[0]), spec)
-    return _of_hosts(tree.names, lambda name: parse_results(tree.read(name), f"{spec}/{name}"), hosts, spec)
+    reference, colon, path = spec.partition(":")
+    if not (colon and reference and path) or reference.startswith("-"):
+        raise CompressError(
+            f"--against {spec!r} is not REF:PATH; give a git reference and a path in it, such as "
+            "origin/main:benchmarks/baselines"
+        )
+    _git(f"--against {spec!r} needs a git repository here, but git says: {SAYS}", "rev-parse", "--git-dir")
+    commit = _git(
+        f"--against {spec!r}: the repository has no reference {reference!r}; fetch it first, such as with "
+        "'git fetch origin main', or look at 'git branch --all'",
+        *("rev-parse", "--verify", "--quiet", f"{reference}^{{commit}}"),
+    )
+    found = f"{commit.decode().strip()}:{path.rstrip('/') or path}"
+    kind = _git(
+        f"--against {spec!r}: {reference} has no {path!r}; paths count from the top of the repository, or begin "
+        f"with ./ : look at 'git ls-tree -r --name-only {reference}'",
+        *("cat-file", "-t", found),
+    )
+
+    def read(inside: str = "") -> list[Measurement]:
+        fault = f"{spec}{inside} cannot be read from the repository; git says: {SAYS}"
+        content = _git(fault, "cat-file", "blob", f"{found}{inside}")
+        try:
+            return parse_results(content.decode("utf-8"), f"{spec}{inside}")
+        except UnicodeDecodeError as error:
+            raise CompressError(
+                f"{spec}{inside} cannot be read as results ({error}); give a .jsonl of benchmark"
+            ) from None
+
+    if kind.strip() != b"tree":
+        return read()
+    listed = _git(f"{spec} cannot be listed; git says: {SAYS}", "ls-tree", "--full-tree", "--name-only", "-z", found)
+    return _of_hosts(listed.decode("utf-8", "replace").split("\0"), lambda name: read(f"/{name}"), hosts, spec)
 
 
-def update_baseline(directory: str | Path, lines: Sequence[Measurement]) -> list[Path]:
-    """Replace ``<host_id>.jsonl`` of each host in the lines by its lines, each file whole or not at all.
+def _git(fault: str, *arguments: str) -> bytes:
+    """Return what git prints; where it fails, ``fault`` is raised with git's own first line in the place of SAYS."""
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, env={**os.environ, "LC_ALL": "C"}, check=False)
+    except FileNotFoundError:
+        raise CompressError("--against needs git, and it is not installed; use --baseline with a file") from None
+    if done.returncode:
+        says = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
+        raise CompressError(fault.replace(SAYS, says[0]))
+    return done.stdout
+
+
+def store_reference(results: Sequence[str | Path], directory: str | Path) -> list[Path]:
+    """Make results the baseline of their hosts: ``directory/<host_id>.jsonl``, each replaced whole; return the files.
 
     Raises:
         CompressError: the directory is a file, or a host's fingerprint cannot be the name of a file.
     """
+    lines = read_results(results)
     if Path(directory).is_file():
         raise CompressError(f"--update-baseline {directory} is a file; give the directory that holds one file a host")
-    by_host: dict[str, list[Measurement]] = {}
-    for line in lines:
-        by_host.setdefault(line.host_id, []).append(line)
-    for host in by_host:
-        if not _HOST.fullmatch(host):
-            raise CompressError(f"host_id {host!r} cannot name a file; run the benchmark again")
-    paths = [Path(directory) / f"{host}{REFERENCE_SUFFIX}" for host in by_host]
-    for path, own in zip(paths, by_host.values(), strict=True):
+    by_host = {Path(directory) / f"{host}{REFERENCE_SUFFIX}": own for host, own in grouped(lines, _host).items()}
+    for path, own in by_host.items():
         write_results(path, own)
-    return paths
+    return list(by_host)
+
+
+def _host(line: Measurement) -> str:
+    if not _HOST.fullmatch(line.host_id):
+        raise CompressError(f"host_id {line.host_id!r} cannot name a file; run the benchmark again")
+    return line.host_id
 
 
 def _of_hosts(

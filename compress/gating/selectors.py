@@ -1,8 +1,9 @@
 """Select the results that a budget applies to: glob patterns on names, exact values of settings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from typing import Any
 
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.schema import Measurement
@@ -50,11 +51,14 @@ def select(selector: Selector, rows: Sequence[Result], *, source: str) -> list[M
         CompressError: nothing is meant; the message says by which selector, and what there is.
     """
     left = list(rows)
-    for name in _PATTERNS:
-        left = _narrowed(left, name, selector, _matcher(name, getattr(selector, name)), source)
-    if selector.threads is not None:
-        left = _narrowed(left, "threads", selector, lambda row: row.small_batch.threads == selector.threads, source)
-    left = _narrowed(left, "length", selector, lambda row: row.small_batch.length == selector.length, source)
+    for name in (*_PATTERNS, "threads", "length"):
+        wanted = getattr(selector, name)
+        if name == "threads" and wanted is None:
+            continue
+        kept = [row for row in left if _is_meant(row.small_batch, name, wanted)]
+        if not kept:
+            raise _nothing(selector, name, [*dict.fromkeys(_shown(row.small_batch, name) for row in left)], source)
+        left = kept
     if selector.batch_size is None:
         return [row.small_batch for row in left]
     lines = [line for row in left for line in row.lines if line.batch_size == selector.batch_size]
@@ -64,32 +68,19 @@ def select(selector: Selector, rows: Sequence[Result], *, source: str) -> list[M
     return lines
 
 
-def _matcher(name: str, pattern: str) -> Callable[[Result], bool]:
-    def matches(row: Result) -> bool:
-        value = str(getattr(row.small_batch, name))
-        if value == pattern:
-            return True
-        return fnmatchcase(value, pattern) and (name != "model" or row.small_batch.kind == "model")
-
-    return matches
+def _is_meant(line: Measurement, name: str, wanted: Any) -> bool:
+    value = getattr(line, name)
+    if value == wanted or name not in _PATTERNS:
+        return bool(value == wanted)
+    return fnmatchcase(value, wanted) and (name != "model" or line.kind == "model")
 
 
-def _narrowed(
-    rows: Sequence[Result], name: str, selector: Selector, keep: Callable[[Result], bool], source: str
-) -> list[Result]:
-    kept = [row for row in rows if keep(row)]
-    if not kept:
-        there = dict.fromkeys(_shown(row, name) for row in rows)
-        raise _nothing(selector, name, list(there), source)
-    return kept
-
-
-def _shown(row: Result, name: str) -> str:
+def _shown(line: Measurement, name: str) -> str:
     """Return a value for a list of what there is; of a model its kind too, as patterns find models only."""
-    value = getattr(row.small_batch, name)
+    value = getattr(line, name)
     if name == "length" and value is None:
         return "the data's own rows"
-    return f"{value} ({row.small_batch.kind})" if name == "model" and row.small_batch.kind != "model" else str(value)
+    return f"{value} ({line.kind})" if name == "model" and line.kind != "model" else str(value)
 
 
 def _nothing(selector: Selector, name: str, there: Sequence[str], source: str) -> CompressError:
