@@ -1,21 +1,17 @@
 """compress benchmark"""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from compress.cli import options
+from compress.data import Example, check_roles, open_source
 from compress.errors import CompressError
-
-if TYPE_CHECKING:
-    from compress.data import Example
-    from compress.progress import Progress
-
+from compress.inference.compute import Compute
+from compress.progress import Progress
 
 logger = logging.getLogger("compress")
 
@@ -141,6 +137,7 @@ def command(
     controls: tuple[str, ...],
     seed: int,
     force: bool,
+    columns: options.Names,
     progress: Progress,
     **chosen: Any,
 ) -> None:
@@ -151,23 +148,15 @@ def command(
     """
     options.keep_inputs({"-o": output}, [data, *fitted])
     from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-    from compress.data import check_roles, open_source
-    from compress.inference.compute import Compute
     from compress.inference.cores import available_cores
     from compress.recipes import BenchmarkSettings
 
-    names = ("text_column", "text_pair_column", "label_column")
-    source = open_source(
-        data, role="test", labelled=True, format=chosen["file_format"], **{name: chosen[name] for name in names}
-    )
+    source = open_source(data, role="test", labelled=True, **columns)
     train = None
     if fitted:
-        pool = options.open_pool(fitted, chosen)
-        assert pool is not None  # at least one file was given
-        check_roles({"train": pool, "test": source}, drop_overlap=False)
+        check_roles({"train": options.open_pool(fitted, columns), "test": source}, drop_overlap=False)
         if chosen["competitors"] or not no_baselines:
-            train = _labelled_rows(fitted, chosen)
-    options.forget_columns(chosen)
+            train = _labelled_rows(fitted, columns)
     lines = benchmark(
         teacher,
         models,
@@ -191,12 +180,12 @@ def command(
         click.echo(f"{output}: {len(lines)} lines")
 
 
-def _labelled_rows(paths: Sequence[str], settings: dict[str, Any]) -> list[Example] | None:
+def _labelled_rows(paths: Sequence[str], columns: options.Names) -> list[Example] | None:
     """Read the rows that baselines and competitors learn from; a file without labels, such as a pool, gives none."""
     rows: list[Example] = []
     for path in paths:
         try:
-            rows += options.read_labelled(path, "train", settings)
+            rows += options.read_labelled(path, "train", columns)
         except CompressError as error:
             logger.warning("no baseline is fitted on %s: %s", path, error)
     return rows or None

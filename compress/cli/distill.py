@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.inference.compute import Compute
 
 
 @click.command()
@@ -37,26 +38,25 @@ def command(
     train: str | None,
     validation: str | None,
     output: str,
+    columns: options.Names,
+    compute: Compute,
     **settings: Any,
 ) -> None:
     """Train a student to match its teacher.
 
     Without --validation the best checkpoint is selected by agreement with the teacher on held-out unlabelled text.
     """
-    train_rows = options.read_labelled(train, "train", settings)
-    validation_rows = options.read_labelled(validation, "validation", settings)
-    pool = options.open_pool(unlabeled, settings, rows=rows or 0)
-    from compress.data import LabelledData
+    labelled = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
+    pool = options.open_pool(unlabeled, columns, rows=rows) if unlabeled else None
     from compress.training.distill import DistillationData, DistillationOptions, distill
 
-    labelled = LabelledData(train_rows, validation_rows, settings["metric"], settings["drop_overlap"])
     made = distill(
         teacher,
         student,
         output,
         DistillationData(pool, labels, labelled=labelled),
         options=DistillationOptions(settings["encoder"], settings["start"], settings["control"]),
-        compute=options.compute_of(settings),
+        compute=compute,
         force=settings["force"],
         progress=settings["progress"],
     )

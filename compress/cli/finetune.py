@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.inference.compute import Compute
 
 
 @click.command()
@@ -17,15 +18,18 @@ from compress.cli import options
 @options.columns
 @options.computing
 @options.verbosity
-def command(teacher: str, train: str, validation: str, output: str, progress: Any, **settings: Any) -> None:
+def command(
+    teacher: str,
+    train: str,
+    validation: str,
+    output: str,
+    columns: options.Names,
+    compute: Compute,
+    **settings: Any,
+) -> None:
     """Fine-tune a teacher from a pretrained encoder and labelled text."""
-    train_rows = options.read_labelled(train, "train", settings)
-    validation_rows = options.read_labelled(validation, "validation", settings)
-    from compress.data import LabelledData
+    data = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
     from compress.training.finetune import finetune
 
-    data = LabelledData(train_rows, validation_rows, settings["metric"], settings["drop_overlap"])
-    made = finetune(
-        teacher, output, data, compute=options.compute_of(settings), force=settings["force"], progress=progress
-    )
+    made = finetune(teacher, output, data, compute=compute, force=settings["force"], progress=settings["progress"])
     options.show_result(made)

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.inference.compute import Compute
 
 
 @click.command()
@@ -30,22 +31,25 @@ from compress.cli import options
 @options.computing
 @options.verbosity
 def command(
-    model: str, train: str, validation: str, criteria: tuple[str, ...], output: str, quiet: bool, **settings: Any
+    model: str,
+    train: str,
+    validation: str,
+    output: str,
+    columns: options.Names,
+    compute: Compute,
+    quiet: bool,
+    **settings: Any,
 ) -> None:
     """Study the importance of a model's attention heads, without changing it.
 
     Writes heads.json, tables, and a report: importance by criterion, the metric with one head removed, with one head
     kept in a layer, and with more and more heads removed.
     """
-    train_rows = options.read_labelled(train, "train", settings)
-    validation_rows = options.read_labelled(validation, "validation", settings)
-    from compress.data import LabelledData
-    from compress.inference.compute import Compute
+    data = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
     from compress.pruning.head_study import CRITERIA, HeadStudy, head_study
 
-    data = LabelledData(train_rows, validation_rows, settings["metric"], settings["drop_overlap"])
-    study = HeadStudy(criteria or CRITERIA, settings["examples"], settings["step"], settings["normalise"])
-    compute = Compute(settings["device"], settings["threads"], settings["seed"])
+    criteria = settings["criteria"] or CRITERIA
+    study = HeadStudy(criteria, settings["examples"], settings["step"], settings["normalise"])
     made = head_study(
         model, output, data=data, study=study, compute=compute, force=settings["force"], progress=settings["progress"]
     )

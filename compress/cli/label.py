@@ -21,8 +21,7 @@ from compress.cli import options
 )
 @options.output
 @options.columns
-@options.device
-@options.threads
+@options.placing
 @options.force
 @options.verbosity
 def command(
@@ -31,18 +30,15 @@ def command(
     rows: int | None,
     max_length: int | None,
     output: str,
+    columns: options.Names,
     quiet: bool,
     **settings: Any,
 ) -> None:
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
-    pool = options.open_pool(unlabeled, settings, rows=rows or 0)
-    assert pool is not None  # click requires at least one file
-    from compress.inference.compute import Compute
     from compress.labelling.label import label
 
-    options.forget_columns(settings)
-    compute = Compute(settings.pop("device"), settings.pop("threads"))
-    made = label(teacher, pool, output, compute=compute, max_length=max_length or 0, **settings)
+    pool = options.open_pool(unlabeled, columns, rows=rows)
+    made = label(teacher, pool, output, max_length=max_length or 0, **settings)
     if not quiet:
         plan = made.manifest.notes
         click.echo(

@@ -1,24 +1,22 @@
 """Options shared by commands, and opening of the text that they name."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
+from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
+from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
-
-if TYPE_CHECKING:
-    from compress.data import Example, TextSource
-    from compress.inference.compute import Compute
-    from compress.models.model_dir import ModelDir
-
+from compress.host import without_home
+from compress.inference.compute import Compute
+from compress.models.model_dir import ModelDir
+from compress.progress import for_terminal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,20 +41,51 @@ threads = click.option(
 )
 
 
+Names = dict[str, Any]  # the columns and the format of data files, as open_source takes them
+
+
 def columns(function: Function) -> Function:
-    """Name the columns of the data files, where they cannot be guessed."""
+    """Name the columns of the data files, where they cannot be guessed; passes them on as ``columns``."""
     options = (
         click.option("--text-column", metavar="NAME", help="Column of the text; a number from 0 without a header."),
         click.option("--text-pair-column", metavar="NAME", help="Column of the second text of a pair."),
         click.option("--label-column", metavar="NAME", help="Column of the label or score."),
-        click.option("--format", "file_format", metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ..."),
+        click.option("--format", metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ..."),
     )
-    return _apply(function, options)
+    return _gathered(function, "columns", _names, options)
+
+
+def _names(**given: str | None) -> Names:
+    if given["format"] is not None and given["format"] not in FORMATS:
+        raise CompressError(f"there is no format {given['format']!r}; use one of {', '.join(FORMATS)}")
+    return given
 
 
 def computing(function: Function) -> Function:
-    """``--seed --device --threads --force``."""
-    return _apply(function, (seed, device, threads, force))
+    """``--seed --device --threads``, passed on as ``compute``, and ``--force``."""
+    return _gathered(force(function), "compute", Compute, (seed, device, threads))
+
+
+def placing(function: Function) -> Function:
+    """``--device --threads``, passed on as ``compute``."""
+    return _gathered(function, "compute", Compute, (device, threads))
+
+
+def _gathered(
+    function: Function, name: str, make: Callable[..., Any], options: Sequence[Callable[[Any], Any]]
+) -> Function:
+    """Add options to a command, which gets them as one argument that ``make`` makes of them."""
+
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        own = {key: named.pop(key) for key in keys}
+        return function(*arguments, **{name: make(**own)}, **named)
+
+    before = len(getattr(function, "__click_params__", ()))
+    for option in reversed(options):
+        option(wrapped)
+    keys = [parameter.name for parameter in wrapped.__click_params__[before:]]  # type: ignore[attr-defined]
+    return wrapped  # type: ignore[return-value]
 
 
 def verbosity(function: Function) -> Function:
@@ -66,8 +95,6 @@ def verbosity(function: Function) -> Function:
     @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
     @functools.wraps(function)
     def wrapped(*arguments: Any, verbose: bool, quiet: bool, **named: Any) -> Any:
-        from compress.progress import for_terminal
-
         set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
         return function(*arguments, quiet=quiet, progress=for_terminal(quiet), **named)
 
@@ -86,44 +113,36 @@ def set_up_messages(level: int) -> None:
     logger.propagate = False
 
 
-def read_labelled(path: str | None, role: str, chosen: dict[str, Any]) -> list[Example]:
+def read_labelled(path: str | None, role: str, columns: Names) -> list[Example]:
     """Read a labelled file into memory and show how it was understood; no path gives no rows."""
-    from compress.data import open_source, read_examples
-
     if path is None:
         return []
-    source = open_source(path, role=role, labelled=True, **_column_arguments(chosen))
+    source = open_source(path, role=role, labelled=True, **columns)
     examples = read_examples(source)
     logging.getLogger("compress").info("%s: %s", role, source.describe())
     return examples
 
 
-def open_pool(paths: Sequence[str], chosen: dict[str, Any], *, rows: int = 0) -> TextSource | None:
-    """Open unlabelled files as one stream, cut to ``rows`` spread evenly; plain text has no columns to choose."""
-    from compress.data import join_sources, open_source
+def labelled_data(
+    train: str | None, validation: str | None, columns: Names, metric: str | None, drop_overlap: bool
+) -> LabelledData:
+    """Read the labelled files of a stage."""
+    train_rows, validation_rows = (
+        read_labelled(path, role, columns) for path, role in ((train, "train"), (validation, "validation"))
+    )
+    return LabelledData(train_rows, validation_rows, metric, drop_overlap)
 
+
+def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None) -> TextSource:
+    """Open unlabelled files as one stream, cut to ``rows`` spread evenly; plain text has no columns to choose."""
     sources = []
     for path in paths:
         plain = path.removesuffix(".gz").endswith(".txt")
-        named = _column_arguments(chosen)
-        arguments = {} if plain else {k: v for k, v in named.items() if k != "label_column"}
-        source = open_source(path, role="unlabeled", labelled=False, **arguments)
-        logging.getLogger("compress").info("unlabeled: %s", source.describe())
-        sources.append(source)
-    if not sources:
-        return None
+        named = {} if plain else {key: value for key, value in columns.items() if key != "label_column"}
+        sources.append(open_source(path, role="unlabeled", labelled=False, **named))
+        logging.getLogger("compress").info("unlabeled: %s", sources[-1].describe())
     pool = join_sources(sources)
     return pool.sample(rows) if rows else pool
-
-
-def _column_arguments(chosen: dict[str, Any]) -> dict[str, Any]:
-    from compress.data.formats.text_files import FORMATS
-
-    file_format = chosen.get("file_format")
-    if file_format is not None and file_format not in FORMATS:
-        raise CompressError(f"there is no format {file_format!r}; use one of {', '.join(FORMATS)}")
-    names = ("text_column", "text_pair_column", "label_column")
-    return {**{name: chosen.get(name) for name in names}, "format": file_format}
 
 
 def keep_inputs(outputs: dict[str, str | None], inputs: Sequence[str | None]) -> None:
@@ -132,19 +151,6 @@ def keep_inputs(outputs: dict[str, str | None], inputs: Sequence[str | None]) ->
     for option, path in outputs.items():
         if path and os.path.realpath(path) in read:
             raise CompressError(f"{option} {path} would replace a file that this command reads; name another")
-
-
-def forget_columns(settings: dict[str, Any]) -> None:
-    """Take the column options out of a command's settings, once the files are open."""
-    for name in ("text_column", "text_pair_column", "label_column", "file_format"):
-        settings.pop(name, None)
-
-
-def compute_of(settings: Mapping[str, Any]) -> Compute:
-    """Return the device, threads and seed of a command."""
-    from compress.inference.compute import Compute
-
-    return Compute(settings["device"], settings["threads"], settings["seed"])
 
 
 def show_result(model: ModelDir) -> None:
@@ -168,12 +174,4 @@ def numbers(context: click.Context, parameter: click.Parameter, values: Sequence
 
 def typed() -> str:
     """Return what was typed, as results keep it: they are shared, and say nothing of this user's home directory."""
-    from compress.host import without_home
-
     return without_home(shlex.join(["compress", *sys.argv[1:]]))
-
-
-def _apply(function: Function, options: Sequence[Callable[[Any], Any]]) -> Function:
-    for option in reversed(options):
-        function = option(function)
-    return function

@@ -2,13 +2,14 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 import click
 
 from compress.cli import options
+from compress.data import Example
 from compress.errors import CompressError
+from compress.inference.compute import Compute
+from compress.progress import Progress
 
 CHUNK_ROWS = 2048
 
@@ -18,18 +19,16 @@ CHUNK_ROWS = 2048
 @click.option("--data", metavar="FILE", help="Texts to classify, instead of TEXT.")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @options.columns
-@options.device
-@options.threads
+@options.placing
 @options.verbosity
 def command(
     model: str,
     data: str | None,
     texts: tuple[str, ...],
-    device: str,
-    threads: int,
+    columns: options.Names,
+    compute: Compute,
     quiet: bool,
-    progress: Any,
-    **chosen: Any,
+    progress: Progress,
 ) -> None:
     """Classify texts, one JSON line each.
 
@@ -38,22 +37,11 @@ def command(
     """
     if bool(data) == bool(texts):
         raise CompressError("predict needs either TEXT arguments or --data FILE")
-    from compress.data import Example
-    from compress.inference.compute import Compute
     from compress.inference.predict import predictor
 
-    rows: Iterable[Any] = [Example(text) for text in texts]
-    if data:
-        pool = options.open_pool([data], chosen)
-        assert pool is not None
-        rows = pool
-    predict = predictor(model, compute=Compute(device, threads))
-    for chunk in _chunks(iter(rows)):
+    rows = iter(options.open_pool([data], columns) if data else map(Example, texts))
+    predict = predictor(model, compute=compute)
+    for chunk in iter(lambda: list(itertools.islice(rows, CHUNK_ROWS)), []):
         for example, prediction in zip(chunk, predict(chunk), strict=True):
             pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
             click.echo(json.dumps({**prediction, "text": example.text, **pair}, ensure_ascii=False))
-
-
-def _chunks(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
-        yield chunk

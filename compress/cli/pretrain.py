@@ -27,9 +27,9 @@ def command(
     head_only: bool,
     unlabeled: tuple[str, ...],
     rows: int | None,
-    epochs: float | None,
     output: str,
-    progress: Any,
+    columns: options.Names,
+    quiet: bool,
     **settings: Any,
 ) -> None:
     """Pre-train a student on unlabelled text, once for many tasks.
@@ -41,18 +41,7 @@ def command(
     """
     if student and head_only:
         raise CompressError("--head-only keeps the encoder as it is, so that there is no --student; leave one out")
-    pool = options.open_pool(unlabeled, settings, rows=rows or 0)
-    assert pool is not None  # click requires at least one file
+    pool = options.open_pool(unlabeled, columns, rows=rows)
     from compress.training.pretrain import HEAD_ONLY, WHOLE, pretrain
 
-    made = pretrain(
-        encoder,
-        student or (HEAD_ONLY if head_only else WHOLE),
-        output,
-        pool,
-        epochs=epochs,
-        compute=options.compute_of(settings),
-        force=settings["force"],
-        progress=progress,
-    )
-    options.show_result(made)
+    options.show_result(pretrain(encoder, student or (HEAD_ONLY if head_only else WHOLE), output, pool, **settings))

@@ -109,6 +109,7 @@ def command(
     validation: str | None,
     vocabulary: tuple[str, ...],
     output: str,
+    columns: options.Names,
     quiet: bool,
     **settings: Any,
 ) -> None:
@@ -119,23 +120,13 @@ def command(
     """
     pruning = Pruning(**{field.name: settings.pop(field.name) for field in dataclasses.fields(Pruning)})
     pruning.check()
-    train_rows = options.read_labelled(train, "train", settings)
-    validation_rows = options.read_labelled(validation, "validation", settings)
-    corpus = options.open_pool(vocabulary, settings)
-    from compress.inference.compute import Compute
+    labelled = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
+    corpus = options.open_pool(vocabulary, columns) if vocabulary else None
     from compress.pruning.prune import PruningData, prune
 
-    data = PruningData(
-        train_rows,
-        validation_rows,
-        settings["metric"],
-        settings["drop_overlap"],
-        vocabulary=corpus,
-        labels=settings["labels"],
-    )
-    compute = Compute(settings["device"], settings["threads"], settings["seed"])
-    named = {name: settings[name] for name in ("measure", "force", "progress")}
-    made = prune(model, pruning, output, data=data, compute=compute, **named)
+    data = PruningData(**vars(labelled), vocabulary=corpus, labels=settings["labels"])
+    named = {name: settings[name] for name in ("compute", "measure", "force", "progress")}
+    made = prune(model, pruning, output, data=data, **named)
     options.show_result(made)
     if not quiet:
         click.echo(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")

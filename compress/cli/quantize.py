@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.inference.compute import Compute
 
 
 @click.command()
@@ -35,8 +36,7 @@ from compress.cli import options
 @options.drop_overlap
 @options.metric
 @options.columns
-@options.device
-@options.threads
+@options.placing
 @options.force
 @options.verbosity
 def command(
@@ -44,21 +44,16 @@ def command(
     train: str | None,
     validation: str | None,
     output: str,
-    force: bool,
+    columns: options.Names,
+    compute: Compute,
     quiet: bool,
-    progress: Any,
     **settings: Any,
 ) -> None:
     """Quantize weights to int8, accepted only if accurate and faster.
 
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
     """
-    rows = {
-        role: options.read_labelled(path, role, settings)
-        for role, path in (("train", train), ("validation", validation))
-    }
-    from compress.data import LabelledData
-    from compress.inference.compute import Compute
+    data = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
     from compress.quantization.quantize import quantize
     from compress.quantization.settings import Quantization
 
@@ -68,10 +63,10 @@ def command(
         quantization=Quantization(
             settings["method"], keep_fp32=settings["keep_fp32"], max_accuracy_drop=settings["max_accuracy_drop"]
         ),
-        data=LabelledData(**rows, metric=settings["metric"], drop_overlap=settings["drop_overlap"]),
-        compute=Compute(settings["device"], settings["threads"]),
-        force=force,
-        progress=progress,
+        data=data,
+        compute=compute,
+        force=settings["force"],
+        progress=settings["progress"],
     )
     options.show_result(made)
     if not quiet:

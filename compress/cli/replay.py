@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from compress.cli import options
+from compress.progress import Progress
 
 if TYPE_CHECKING:
     from compress.benchmarking.replay import Replay
     from compress.benchmarking.replay_agreement import ReplayComparison
-    from compress.progress import Progress
 
 
 WIDTH_IN_A_LOG = 160
@@ -42,7 +42,7 @@ def command(
     force: bool,
     quiet: bool,
     progress: Progress,
-    **columns: Any,
+    columns: options.Names,
 ) -> None:
     """Run a benchmark again from its lock and compare every figure.
 

@@ -5,7 +5,9 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.data import open_source
 from compress.errors import CompressError
+from compress.progress import Progress
 
 
 @click.command()
@@ -47,24 +49,18 @@ def command(
     texts: tuple[str, ...],
     prices: tuple[str, ...],
     currency: str,
+    columns: options.Names,
     quiet: bool,
-    progress: Any,
+    progress: Progress,
     **settings: Any,
 ) -> None:
     """Write results as an HTML page, Markdown and JSON."""
     from compress.reporting.report import report
     from compress.reporting.tables.cost import PriceList
 
-    names = ("text_column", "text_pair_column", "label_column")
-    columns = {**{name: settings[name] for name in names}, "format": settings["file_format"]}
-    options.forget_columns(settings)
-    sources = []
     if not texts and any(columns.values()):
         raise CompressError("columns and formats are those of the test data; give its file too, with --texts FILE")
-    if texts:
-        from compress.data import open_source
-
-        sources = [open_source(path, role="test", labelled=True, **columns) for path in texts]
+    sources = [open_source(path, role="test", labelled=True, **columns) for path in texts]
     page = report(results, output, curves=curves, texts=sources, prices=PriceList(prices, currency), **settings)
     if not quiet:
         click.echo(str(page))

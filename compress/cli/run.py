@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.inference.compute import Compute
 
 
 @click.command()
@@ -22,23 +23,21 @@ from compress.cli import options
 @click.option(
     "-o", "--output", required=True, metavar="DIR", help="Directory of the study; the same command resumes it."
 )
-@options.device
-@options.threads
+@options.placing
 @options.force
 @options.verbosity
-def command(study: str, output: str, device: str, threads: int, quiet: bool, **given: Any) -> None:
+def command(study: str, output: str, compute: Compute, quiet: bool, **given: Any) -> None:
     """Run a whole study, from data to report.
 
     STUDY is a name from 'compress list studies', or a .toml file. Teacher, labels, students and controls,
     pruning, int8, benchmark, report. Resumable.
     """
-    from compress.inference.compute import Compute
     from compress.studies.plan import StudySettings
     from compress.studies.run import FailedRows, run
 
     stage = {name: given.pop(name) for name in ("force", "progress")}
     try:
-        run(study, output, settings=StudySettings(**given), compute=Compute(device, threads), quiet=quiet, **stage)
+        run(study, output, settings=StudySettings(**given), compute=compute, quiet=quiet, **stage)
     except FailedRows:
         _print(Path(output), quiet)
         raise

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from compress.cli import COMMANDS, execute
+from compress.cli import COMMANDS, execute, options
 from compress.data import Example
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
@@ -308,20 +308,16 @@ def test_ctrl_c_exits_130_and_says_what_can_be_resumed(desk: Desk) -> None:
 def test_ctrl_c_before_anything_was_written(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import compress.data.sources
-
     def interrupted(*given: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compress.data, "open_source", interrupted)
+    monkeypatch.setattr(options, "open_source", interrupted)
     assert execute(desk.command("label")) == 130
     assert capsys.readouterr().err.strip() == "Interrupted. Nothing was written."
 
 
 def test_a_bug_of_ours_keeps_its_traceback(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    import compress.data.sources
-
-    monkeypatch.setattr(compress.data, "open_source", lambda *given, **named: 1 / 0)
+    monkeypatch.setattr(options, "open_source", lambda *given, **named: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         execute(desk.command("label"))
 
