@@ -31,7 +31,7 @@ setup(
     packages=[*find_packages(include=["compress", "compress.*"]), *(f"compress._recipes.{name}" for name in RECIPES)],
     package_dir={f"compress._recipes.{name}": name for name in RECIPES},
     package_data={
-        "compress": ["py.typed", "reporting/templates/*.j2"],
+        "compress": ["py.typed", *(f"{package}/templates/*.j2" for package in ("models", "recipes", "reporting"))],
         **{f"compress._recipes.{name}": ["*.toml", "*.md"] for name in RECIPES},
         "compress._recipes.students": ["*.toml", "*.md", "measured.json"],
     },

@@ -1,12 +1,17 @@
-"""List and describe recipes and plug-ins (``compress list``, ``compress show``) without importing any plug-in."""
+"""List and describe recipes and plug-ins (``compress list``, ``compress show``) without importing any plug-in.
 
-from collections.abc import Iterator, Mapping
+Figures of our own are texts in ``measured.json`` beside the recipes, which ``docs/generate.py`` writes from committed
+results.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from compress import plugins, recipes
 from compress.errors import CompressError, did_you_mean
-from compress.recipes import Budget, StudentRecipe, StudyPrune, StudyRecipe, TeacherRecipe
-from compress.recipes.explain import explain, in_short, in_words
+from compress.recipes import Budget, Choice, Phase, StudentRecipe, StudyPrune, StudyRecipe, TeacherRecipe, Training
 from compress.recipes.pruning import AMOUNTS
 
 # What a user lists -> where it lies.
@@ -25,6 +30,18 @@ PLUGIN_KINDS = (
 )
 LISTED_KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
 STUDENT_HEADINGS = ("student", "published", "measured here", "its control", "command")
+TEMPLATES = {StudentRecipe: "student", TeacherRecipe: "teacher", StudyRecipe: "study"}
+FIGURES_NAME = "measured.json"
+NO_FIGURE = "–"
+PHASE_TEXTS = {
+    "all": "the unlabelled text and the gold rows",
+    "pool": "the unlabelled text",
+    "gold": "the gold rows",
+}
+BY_LAYER = {
+    "progressive": "one layer after the other from the lowest; the layers below are frozen",
+    "stacked": "one layer after the other from the lowest; the layers below go on learning",
+}
 
 
 def entries(kind: str) -> list[tuple[str, str]]:
@@ -48,59 +65,95 @@ def describe(name: str) -> str:
         CompressError: nothing has that name (with a did-you-mean).
     """
     key = name.removesuffix(".toml").replace("_", "-")
-    found = []
-    for kind, folder in RECIPE_KINDS.items():
-        if name.endswith(".toml") or key not in recipes.recipe_names(folder):
-            continue
-        found.append("\n".join(_recipe(recipes.load_recipe(folder, key), kind)))
-    for folder in PLUGIN_KINDS:
-        if key in plugins.names(folder):
-            found.append("\n".join(_plugin(plugins.find(folder, key))))
+    folders = [] if name.endswith(".toml") else RECIPE_KINDS.values()
+    found = [explain(recipes.load_recipe(folder, key)) for folder in folders if key in recipes.recipe_names(folder)]
+    found += [_render("plugin", plugin=plugins.find(kind, key)) for kind in PLUGIN_KINDS if key in plugins.names(kind)]
     if not found:
         every = [other for kind in LISTED_KINDS for other, _ in entries(kind)]
         raise CompressError(f"nothing is called {name!r}; see 'compress list students'.{did_you_mean(key, every)}")
     return "\n\n".join(found)
 
 
-def _recipe(recipe: Any, kind: str) -> Iterator[str]:
-    if isinstance(recipe, StudentRecipe):
-        yield from explain(recipe)
-    elif isinstance(recipe, TeacherRecipe):
-        yield f"{recipe.name} (teacher)\n\n{recipe.description}\n"
-        yield f"Weights: the package {recipe.package}, or {recipe.hub} on the Hugging Face hub."
-        yield f"Training: {in_words(recipe.training)}"
-    elif isinstance(recipe, StudyRecipe):
-        yield f"{recipe.name} (study): {recipe.title}\n\n{recipe.description.strip()}\n"
-        yield f"Students: {', '.join(plan.name or plan.recipe for plan in recipe.students) or 'none'}"
-        yield f"Pruning: {'; '.join(_removed(plan) for plan in recipe.prune) or 'none'}"
-        for name, budget in recipe.budgets.items():
-            yield f"Budget {name}: {_budget(budget)}"
-        yield f"Run it: compress run {recipe.name} -o DIR"
+def explain(recipe: StudentRecipe | TeacherRecipe | StudyRecipe) -> str:
+    """Return a recipe in words; of a student its architecture, phases, losses, published and measured results."""
+    return _render(TEMPLATES[type(recipe)], recipe=recipe, measured=figures().get(recipe.name, ()))
+
+
+def in_short(recipe: StudentRecipe) -> tuple[str, str, str, str]:
+    """Return a recipe's published figures, ours, those of its control, and the command that trains it."""
+    said = "; ".join(one.in_short for one in recipe.survey) or NO_FIGURE
+    measured = figures().get(recipe.name)
+    if not measured:
+        return said, "not measured yet", NO_FIGURE, recipe.command
+    # Without their intervals.
+    one = {key: text.partition(" (")[0] for key, text in measured[0].items()}
+    data, *others = measured[0]["data"].split(" + ")
+    data += f" and {len(others)} more" if others else ""
+    # Where it is smaller on disk: quantization keeps the number of parameters.
+    _, is_smaller, ratio = measured[0]["disk"].partition("(÷")
+    smaller = f"÷{ratio.rstrip(')')}, " if is_smaller else ""
+    worth = f" ({one['worth']})" if one["worth"] != NO_FIGURE else ""
+    ours = f"{one['metric']} on {data}: {smaller}{one['kept']}, {one['speedup_best']}"
+    return said, ours, measured[0]["control"] + worth, recipe.command
+
+
+@cache
+def figures() -> Mapping[str, list[dict[str, str]]]:
+    """Return what was measured of every student recipe: texts by figure, an entry a data set and machine."""
+    path = recipes.folder("students") / FIGURES_NAME
+    found: dict[str, list[dict[str, str]]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+def _render(template: str, **values: Any) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("compress.recipes"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(training=_training, removed=_removed, budget=_budget, teacher=_teacher, pairs=_pairs)
+    environment.globals.update(choice=_choice, phase_texts=PHASE_TEXTS, by_layer=BY_LAYER, no_figure=NO_FIGURE)
+    return environment.get_template(f"{template}.txt.j2").render(values).rstrip("\n")
+
+
+def _choice(folder: str, choice: Choice) -> str:
+    options = f" ({_pairs(choice.options)})" if choice.options else ""
+    return f"{choice.name}{options}: {plugins.find(folder, choice.name).summary}"
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
+
+
+def _teacher(phase: Phase) -> str:
+    """Say who teaches: nobody where all that is learned from stands in the rows."""
+    if phase.needs and phase.needs <= {"labels"}:
+        return "gold labels alone"
+    if phase.needs and phase.needs <= {"labels", "targets"}:
+        return "the text itself"
+    return "the pretrained encoder, before the task" if phase.teacher == "encoder" else "the fine-tuned teacher"
+
+
+def _training(training: Training) -> str:
+    """Return how a recipe trains, in one line."""
+    length = f"{training.epochs:g} epochs" + (f", at most {training.max_steps} steps" if training.max_steps else "")
+    return (
+        f"{length}, batches of {training.batch_size}, learning rate {training.learning_rate:g}, {training.schedule} "
+        f"schedule, texts cut to {training.max_length} tokens, precision {training.precision}"
+    )
 
 
 def _removed(plan: StudyPrune) -> str:
     """Return in words what a study removes from its teacher."""
-    amounts = [f"{name} {getattr(plan, name)}" for name in AMOUNTS if getattr(plan, name)]
-    targets = [f"at most {plan.max_accuracy_drop:g} points"] * bool(plan.max_accuracy_drop)
-    targets += [f"x{plan.speedup:g} as fast"] * bool(plan.speedup)
-    told = ", ".join([*amounts, *targets])
-    return f"{plan.name}: {told}" if plan.name else told
+    told = [f"{name} {getattr(plan, name)}" for name in AMOUNTS if getattr(plan, name)]
+    told += [f"at most {plan.max_accuracy_drop:g} points"] * bool(plan.max_accuracy_drop)
+    told += [f"x{plan.speedup:g} as fast"] * bool(plan.speedup)
+    return (f"{plan.name}: " if plan.name else "") + ", ".join(told)
 
 
 def _budget(budget: Budget) -> str:
     """Return in words what a budget replaces."""
     parts = [f"{budget.rows:,} rows of every unlabelled set"] if budget.rows else []
-    for who, changes in (("students", budget.training), ("teacher", budget.teacher)):
-        if changes:
-            parts.append(f"{who} with {', '.join(f'{key} = {value}' for key, value in changes.items())}")
+    parts += [f"students with {_pairs(budget.training)}"] if budget.training else []
+    parts += [f"teacher with {_pairs(budget.teacher)}"] if budget.teacher else []
     return "; ".join(parts) or "what the recipes say"
-
-
-def _plugin(plugin: plugins.Plugin) -> Iterator[str]:
-    yield f"{plugin.name} ({plugin.folder})\n\n{plugin.description}"
-    if plugin.parameters:
-        yield "\nOptions:"
-        yield from (
-            f"  {name}: {p.annotation}" + (f" = {p.default}" if p.default else " (required)")
-            for name, p in plugin.parameters.items()
-        )

@@ -2,48 +2,18 @@
 
 This file imports only torch, transformers and ``families.py``: both files travel in the model directory, so that the
 model opens with ``trust_remote_code=True`` where ``compress`` is not installed. How stock models load is not touched:
-every family has a config and a model class of its own here, which resize themselves from ``config.kept_heads`` and
-``config.ffn_per_layer`` before weights load. What was pruned to shapes that a stock class holds stays one.
+every family has a config and two model classes of its own here, such as ``PrunedBertConfig`` and
+``PrunedBertForSequenceClassification``. They resize themselves from ``config.kept_heads`` and ``config.ffn_per_layer``
+before weights load. A model that was pruned to shapes that a stock class holds stays of that class.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import transformers
 from torch import Tensor, nn
-from transformers import (
-    AlbertConfig,
-    AlbertForSequenceClassification,
-    AlbertForTokenClassification,
-    BertConfig,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    DebertaV2Config,
-    DebertaV2ForSequenceClassification,
-    DebertaV2ForTokenClassification,
-    DistilBertConfig,
-    DistilBertForSequenceClassification,
-    DistilBertForTokenClassification,
-    ElectraConfig,
-    ElectraForSequenceClassification,
-    ElectraForTokenClassification,
-    MobileBertConfig,
-    MobileBertForSequenceClassification,
-    MobileBertForTokenClassification,
-    ModernBertConfig,
-    ModernBertForSequenceClassification,
-    ModernBertForTokenClassification,
-    MPNetConfig,
-    MPNetForSequenceClassification,
-    MPNetForTokenClassification,
-    PreTrainedModel,
-    RobertaConfig,
-    RobertaForSequenceClassification,
-    RobertaForTokenClassification,
-    XLMRobertaConfig,
-    XLMRobertaForSequenceClassification,
-    XLMRobertaForTokenClassification,
-)
+from transformers import MPNetConfig, PreTrainedModel
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 # Relative, because both files travel together in model directories.
@@ -184,150 +154,44 @@ class _Pruned:
         _resize(cast(PreTrainedModel, self))
 
 
-class PrunedAlbertConfig(_Kept, AlbertConfig):
-    model_type = PREFIX + "albert"
+def _define(name: str, *bases: type[Any], **attributes: Any) -> type[Any]:
+    """Define a class in this module, where ``from_pretrained`` looks it up by the name that a config has."""
+    globals()[name] = type(name, bases, {"__module__": __name__, **attributes})
+    return cast(type[Any], globals()[name])
 
 
-class PrunedAlbertForSequenceClassification(_Pruned, AlbertForSequenceClassification):
-    config_class = PrunedAlbertConfig
+def _define_all(task: str) -> dict[str, type[Any]]:
+    """Define the model class of every family for a task, such as ``PrunedBertForTokenClassification``."""
+    return {
+        family: _define(
+            f"Pruned{stock}For{task}",
+            _Pruned,
+            getattr(transformers, f"{stock}For{task}"),
+            config_class=CONFIG_CLASSES[family],
+        )
+        for family, stock in _STOCK_NAMES.items()
+    }
 
 
-class PrunedBertConfig(_Kept, BertConfig):
-    model_type = PREFIX + "bert"
-
-
-class PrunedBertForSequenceClassification(_Pruned, BertForSequenceClassification):
-    config_class = PrunedBertConfig
-
-
-class PrunedDebertaV2Config(_Kept, DebertaV2Config):
-    model_type = PREFIX + "deberta-v2"
-
-
-class PrunedDebertaV2ForSequenceClassification(_Pruned, DebertaV2ForSequenceClassification):
-    config_class = PrunedDebertaV2Config
-
-
-class PrunedDistilBertConfig(_Kept, DistilBertConfig):
-    model_type = PREFIX + "distilbert"
-
-
-class PrunedDistilBertForSequenceClassification(_Pruned, DistilBertForSequenceClassification):
-    config_class = PrunedDistilBertConfig
-
-
-class PrunedElectraConfig(_Kept, ElectraConfig):
-    model_type = PREFIX + "electra"
-
-
-class PrunedElectraForSequenceClassification(_Pruned, ElectraForSequenceClassification):
-    config_class = PrunedElectraConfig
-
-
-class PrunedMobileBertConfig(_Kept, MobileBertConfig):
-    model_type = PREFIX + "mobilebert"
-
-
-class PrunedMobileBertForSequenceClassification(_Pruned, MobileBertForSequenceClassification):
-    config_class = PrunedMobileBertConfig
-
-
-class PrunedModernBertConfig(_Kept, ModernBertConfig):
-    model_type = PREFIX + "modernbert"
-
-
-class PrunedModernBertForSequenceClassification(_Pruned, ModernBertForSequenceClassification):
-    config_class = PrunedModernBertConfig
-
-
-class PrunedMPNetConfig(_Kept, MPNetConfig):
-    model_type = PREFIX + "mpnet"
-
-
-class PrunedMPNetForSequenceClassification(_Pruned, MPNetForSequenceClassification):
-    config_class = PrunedMPNetConfig
-
-
-class PrunedRobertaConfig(_Kept, RobertaConfig):
-    model_type = PREFIX + "roberta"
-
-
-class PrunedRobertaForSequenceClassification(_Pruned, RobertaForSequenceClassification):
-    config_class = PrunedRobertaConfig
-
-
-class PrunedXLMRobertaConfig(_Kept, XLMRobertaConfig):
-    model_type = PREFIX + "xlm-roberta"
-
-
-class PrunedXLMRobertaForSequenceClassification(_Pruned, XLMRobertaForSequenceClassification):
-    config_class = PrunedXLMRobertaConfig
-
-
-class PrunedAlbertForTokenClassification(_Pruned, AlbertForTokenClassification):
-    config_class = PrunedAlbertConfig
-
-
-class PrunedMobileBertForTokenClassification(_Pruned, MobileBertForTokenClassification):
-    config_class = PrunedMobileBertConfig
-
-
-class PrunedBertForTokenClassification(_Pruned, BertForTokenClassification):
-    config_class = PrunedBertConfig
-
-
-class PrunedDebertaV2ForTokenClassification(_Pruned, DebertaV2ForTokenClassification):
-    config_class = PrunedDebertaV2Config
-
-
-class PrunedModernBertForTokenClassification(_Pruned, ModernBertForTokenClassification):
-    config_class = PrunedModernBertConfig
-
-
-class PrunedDistilBertForTokenClassification(_Pruned, DistilBertForTokenClassification):
-    config_class = PrunedDistilBertConfig
-
-
-class PrunedElectraForTokenClassification(_Pruned, ElectraForTokenClassification):
-    config_class = PrunedElectraConfig
-
-
-class PrunedMPNetForTokenClassification(_Pruned, MPNetForTokenClassification):
-    config_class = PrunedMPNetConfig
-
-
-class PrunedRobertaForTokenClassification(_Pruned, RobertaForTokenClassification):
-    config_class = PrunedRobertaConfig
-
-
-class PrunedXLMRobertaForTokenClassification(_Pruned, XLMRobertaForTokenClassification):
-    config_class = PrunedXLMRobertaConfig
-
-
-MODEL_CLASSES: dict[str, type[Any]] = {
-    "albert": PrunedAlbertForSequenceClassification,
-    "bert": PrunedBertForSequenceClassification,
-    "deberta-v2": PrunedDebertaV2ForSequenceClassification,
-    "distilbert": PrunedDistilBertForSequenceClassification,
-    "electra": PrunedElectraForSequenceClassification,
-    "mobilebert": PrunedMobileBertForSequenceClassification,
-    "modernbert": PrunedModernBertForSequenceClassification,
-    "mpnet": PrunedMPNetForSequenceClassification,
-    "roberta": PrunedRobertaForSequenceClassification,
-    "xlm-roberta": PrunedXLMRobertaForSequenceClassification,
+# Family -> what the names of its classes in transformers begin with.
+_STOCK_NAMES = {
+    "albert": "Albert",
+    "bert": "Bert",
+    "deberta-v2": "DebertaV2",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "mobilebert": "MobileBert",
+    "modernbert": "ModernBert",
+    "mpnet": "MPNet",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
 }
-TAGGER_CLASSES: dict[str, type[Any]] = {
-    "albert": PrunedAlbertForTokenClassification,
-    "bert": PrunedBertForTokenClassification,
-    "deberta-v2": PrunedDebertaV2ForTokenClassification,
-    "distilbert": PrunedDistilBertForTokenClassification,
-    "electra": PrunedElectraForTokenClassification,
-    "mobilebert": PrunedMobileBertForTokenClassification,
-    "modernbert": PrunedModernBertForTokenClassification,
-    "mpnet": PrunedMPNetForTokenClassification,
-    "roberta": PrunedRobertaForTokenClassification,
-    "xlm-roberta": PrunedXLMRobertaForTokenClassification,
+CONFIG_CLASSES = {
+    family: _define(f"Pruned{stock}Config", _Kept, getattr(transformers, f"{stock}Config"), model_type=PREFIX + family)
+    for family, stock in _STOCK_NAMES.items()
 }
+MODEL_CLASSES = _define_all("SequenceClassification")
+TAGGER_CLASSES = _define_all("TokenClassification")
 
 
 def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
@@ -344,9 +208,8 @@ def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
     """
     tags = type(model).__name__.endswith("ForTokenClassification")
     model_class = (TAGGER_CLASSES if tags else MODEL_CLASSES)[stock_type(model.config)]
-    settings = model.config.to_dict()
-    for name in ("model_type", "architectures", "auto_map", "transformers_version"):
-        settings.pop(name, None)
+    of_class = {"model_type", "architectures", "auto_map", "transformers_version"}
+    settings = {name: value for name, value in model.config.to_dict().items() if name not in of_class}
     if _fits_stock_class(model):
         model_class = model_class.__bases__[-1]
         settings = _stock_settings(settings)
@@ -375,9 +238,9 @@ def _fits_stock_class(model: PreTrainedModel) -> bool:
 
 def _stock_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return what a stock config says of a model that fits it: the common width, and of pruning only what went."""
-    settings = dict(settings)
-    if widths := settings.pop("ffn_per_layer", None):
-        settings["hidden_dim" if "hidden_dim" in settings else "intermediate_size"] = widths[0]
-    if settings.get("original_heads") in {None, settings.get("n_heads", settings.get("num_attention_heads"))}:
-        settings.pop("kept_heads", None)  # all of them
-    return {name: value for name, value in settings.items() if name not in PRUNED_FIELDS or value is not None}
+    told = {name: value for name, value in settings.items() if name not in PRUNED_FIELDS or value is not None}
+    if widths := told.pop("ffn_per_layer", None):
+        told["hidden_dim" if "hidden_dim" in told else "intermediate_size"] = widths[0]
+    if told.get("original_heads") in {None, told.get("n_heads", told.get("num_attention_heads"))}:
+        told.pop("kept_heads", None)  # all of them
+    return told

@@ -11,7 +11,7 @@ import pytest
 
 from compress import recipes
 from compress.benchmarking.results.schema import Measurement
-from compress.recipes import Choice, Phase, StudentRecipe, Survey, explain
+from compress.recipes import Choice, Phase, StudentRecipe, Survey, catalogue
 from compress.reporting.report import report
 from compress.reporting.sections import gather
 from compress.reporting.tables import survey_table
@@ -223,8 +223,8 @@ def test_the_report_has_the_table(tmp_path: Path) -> None:
 
 def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = KNOWN["narrow"]
-    monkeypatch.setattr(explain, "figures", dict)
-    assert explain.in_short(recipe) == (
+    monkeypatch.setattr(catalogue, "figures", dict)
+    assert catalogue.in_short(recipe) == (
         "÷7.5, 96%, ×9.4",
         "not measured yet",
         "–",
@@ -235,10 +235,10 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     assert table is not None
     short = survey_table.published_in_short(table, TEACHER)
     assert list(short) == ["narrow"]
-    monkeypatch.setattr(explain, "figures", lambda: {name: [one] for name, one in short.items()})
-    _, measured, control, _ = explain.in_short(recipe)
+    monkeypatch.setattr(catalogue, "figures", lambda: {name: [one] for name, one in short.items()})
+    _, measured, control, _ = catalogue.in_short(recipe)
     assert measured == "90.00% on dev.tsv: ÷4.5, 94.7%, ×5.50" and control == "85.00% (+5.00)"
-    said = "\n".join(explain.explain(recipe))
+    said = catalogue.explain(recipe)
     assert "Measured here on dev.tsv, seeds: 1, steps: 500 (of 64 rows)" in said
     assert "its control, on gold labels alone: 85.00%; distillation is worth +5.00 (" in said
     assert "7.5 times smaller than BERT-base, 96% of its performance kept, 9.4 times as fast" in said
@@ -258,11 +258,11 @@ def test_an_explanation_has_losses_and_teachers_in_order() -> None:
             ),
         ),
     )
-    said = "\n".join(explain.explain(recipe))
+    said = catalogue.explain(recipe)
     assert "1. words, 60% of the steps\n     reads the unlabelled text, 15% of the tokens masked\n" in said
     assert "taught by the text itself" in said
     assert "2. 20% of the steps" in said and "the layers below go on learning" in said
     assert "learns by hidden-mse: " in said and ", weight 2" in said and "with learning_rate = 0.0001" in said
-    assert "taught by gold labels alone" in said and "at rest: embeddings, head" in said
+    assert "taught by gold labels alone" in said and "frozen: embeddings, head" in said
     assert "meanwhile module-replacing" in said
     assert said.index("mlm") < said.index("hidden-mse") < said.index("hard-label") < said.index("Training: ")
