@@ -24,7 +24,7 @@ from compress.models.saving import save_model
 from compress.pruning.prune import PruningData, prune
 from compress.quantization.quantize import quantize
 from compress.recipes import Choice, Phase, Pruning, StudentRecipe, Training
-from compress.studies.dataset_files import find_set
+from compress.studies.data import find_set
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
 from tests.support.tiny import classifier, tokenizer
 from tests.support.training_data import distilled, finetuned

@@ -22,8 +22,7 @@ from compress.cli import execute
 from compress.data import Example, LabelledData, content_sha256, infer_task, open_source, read_examples
 from compress.data.examples import sentence
 from compress.data.label_encoding import encode_gold, infer_labels
-from compress.data.tokenization import encode
-from compress.data.word_alignment import at_words, by_sentence, first_tokens, one_column
+from compress.data.tokenization import at_words, by_sentence, encode, first_tokens, one_column
 from compress.errors import CompressError
 from compress.evaluation.cluster_bootstrap import sentence_bootstrap, sentence_mean_interval, sentence_weights
 from compress.evaluation.metrics import METRICS, find_metric, interval, paired_difference, predictions

@@ -34,7 +34,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import encode_gold, open_source
-from compress.data.fingerprints import content_sha256
+from compress.data.examples import content_sha256
 from compress.data.overlap import check_roles
 from compress.errors import CompressError
 from compress.evaluation.metrics import METRICS, paired_difference
@@ -44,8 +44,8 @@ from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
 from compress.pruning.importance import head_importance
-from compress.recipes.amounts import units_to_remove
-from compress.studies.dataset_files import find_set
+from compress.recipes.pruning import units_to_remove
+from compress.studies.data import find_set
 from compress.surgery.remove_units import remove_heads
 from compress.surgery.unit_selection import mask_lowest, normalised
 from compress.training.training_data import Gold

@@ -35,7 +35,7 @@ from compress.benchmarking.results.files import host_id, write_results
 from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement
 from compress.benchmarking.rounds import Files, WorkerRun, groups_of, started, take_turns, workloads_of
 from compress.data import Example, TextSource, check_roles, content_sha256, encode_gold, open_source, read_examples
-from compress.data.word_alignment import one_column, word_counts
+from compress.data.tokenization import one_column, word_counts
 from compress.errors import CompressError
 from compress.evaluation import metrics
 from compress.host import describe_host

@@ -11,8 +11,7 @@ from pathlib import Path
 from compress import plugins
 from compress.errors import CompressError
 from compress.models.manifest import VOCABULARIES, file_sha256
-from compress.models.model_dir import ModelDir
-from compress.models.removal_history import removals_of
+from compress.models.model_dir import ModelDir, removals_of
 from compress.recipes.controls import control_key
 
 logger = logging.getLogger("compress")

@@ -14,7 +14,7 @@ from compress.benchmarking.competitors import interpreter
 from compress.errors import CompressError, Unavailable, did_you_mean
 from compress.host import without_home
 from compress.models.model_dir import ModelDir
-from compress.recipes.reference_shapes import check_reference_model
+from compress.recipes.benchmark_settings import check_reference_model
 
 logger = logging.getLogger("compress")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.results.schema import Fields, groups, interval_fields
-from compress.data.word_alignment import NO_ANSWER
+from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation import metrics
 from compress.evaluation.calibration_error import calibration_error, calibration_interval

@@ -19,9 +19,8 @@ from zlib import crc32
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.models.manifest import Manifest, describe_files
-from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.removal_history import REMOVALS, _shapes
-from compress.recipes.reference_shapes import REFERENCE_MODELS
+from compress.models.model_dir import REMOVALS, ModelDir, _shapes, parent_entry
+from compress.recipes.benchmark_settings import REFERENCE_MODELS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -22,7 +22,7 @@ import numpy as np
 from compress import plugins
 from compress.benchmarking.memory import peak_gpu_memory, peak_memory, reset_peak_memory
 from compress.data.examples import Example
-from compress.data.word_alignment import word_counts
+from compress.data.tokenization import word_counts
 from compress.errors import CompressError, Unavailable
 from compress.host import library_versions
 from compress.inference.cores import pin

@@ -1,10 +1,18 @@
 """Files and hub data sets as streams of examples: formats, columns, splits, overlap, tokenization."""
 
-from compress.data.examples import Columns, Example, normalise, row_key
-from compress.data.fingerprints import ContentFingerprint, content_sha256, data_entry, describe_rows
+from compress.data.examples import (
+    Columns,
+    ContentFingerprint,
+    Example,
+    LabelledData,
+    content_sha256,
+    data_entry,
+    describe_rows,
+    normalise,
+    row_key,
+)
 from compress.data.grouped_split import grouped_split
 from compress.data.label_encoding import encode_gold, encode_labels, encode_scores, infer_labels, infer_task
-from compress.data.labelled import LabelledData
 from compress.data.overlap import CheckedRoles, check_roles
 from compress.data.sources import ExampleSource, join_sources, open_source, read_examples
 from compress.data.text_source import IterableSource, TextSource

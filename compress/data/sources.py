@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compress.data.column_inference import choose_columns
-from compress.data.examples import Columns, Example
-from compress.data.fingerprints import content_sha256
+from compress.data.examples import Columns, Example, content_sha256
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import read_table

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compress.data.word_alignment import NO_ANSWER
+from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError, did_you_mean
 from compress.evaluation.cluster_bootstrap import Array, percentiles, sentence_bootstrap, sentence_mean_interval
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from compress.data import Example
-from compress.data.tokenization import encode, pad
-from compress.data.word_alignment import at_words, word_counts
+from compress.data.tokenization import at_words, encode, pad, word_counts
 from compress.errors import CompressError
 from compress.inference.runner import run_by_length
 from compress.models.model_dir import ModelDir
@@ -43,7 +42,7 @@ def logits_of(
     """Return logits ``[N, C]`` float32 in the order of the examples.
 
     For ``tagging`` N counts words, those of all sentences in order; a word without an answer has no numbers
-    (:mod:`compress.data.word_alignment`).
+    (:mod:`compress.data.tokenization`).
     """
     tokens = encode(tokenizer, examples, max_length, task=task)
     words = word_counts(examples) if task == "tagging" else None

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from compress.data import Example
-from compress.data.tokenization import maximum_length
-from compress.data.word_alignment import by_sentence, word_counts
+from compress.data.tokenization import by_sentence, maximum_length, word_counts
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.open_runtime import open_runtime

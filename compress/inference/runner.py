@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from compress.data.examples import Example
-from compress.data.word_alignment import by_sentence
+from compress.data.tokenization import by_sentence
 from compress.errors import CompressError
 
 
@@ -50,7 +50,7 @@ def run_by_length(
 
     Raises:
         CompressError: there is no row, or logits are not finite. A word without an answer has no numbers
-            (:mod:`compress.data.word_alignment`), so that ``run`` checks those of words itself.
+            (:mod:`compress.data.tokenization`), so that ``run`` checks those of words itself.
     """
     if not lengths:
         raise CompressError("there are no rows to predict; give one or more")

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compress.data.examples import Example
-from compress.data.tokenization import encode, maximum_length, pad
-from compress.data.word_alignment import at_words, word_counts
+from compress.data.tokenization import at_words, encode, maximum_length, pad, word_counts
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
 

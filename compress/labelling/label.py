@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
-from compress.data.tokenization import maximum_length, tokenizer_sha256
-from compress.data.word_alignment import by_sentence, word_counts
+from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
 from compress.errors import CompressError
 from compress.exporting.export import export, exporter_for
 from compress.inference.batching import BATCH_ROWS, Run, logits_of

@@ -2,7 +2,7 @@
 
 A shard holds ``text``, ``text_pair`` (if any) and the teacher's raw logits ``[N, C]`` in float32; losses apply a
 temperature later. Those of a tagger are ``[W, C]`` for each text, in one list: word after word, not a number where it
-did not answer (:mod:`compress.data.word_alignment`). ``shard-00000.json`` beside it names the teacher, the tokenizer,
+did not answer (:mod:`compress.data.tokenization`). ``shard-00000.json`` beside it names the teacher, the tokenizer,
 the rows and the checksum.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from compress.data import Example
-from compress.data.word_alignment import by_sentence, word_counts
+from compress.data.tokenization import by_sentence, word_counts
 from compress.errors import CompressError
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
 from compress.models.output_dir import write_atomically

@@ -1,7 +1,8 @@
-"""File format of packed weights: codes of few bits without gaps, with the offset and the step of each group.
+"""How quantized models are stored: keys of ``config.json``, and the file format of packed weights.
 
-No CPU kernel computes with such weights: opening a packed model unpacks it to float32, which gives exactly the rounded
-weights that were packed. Packing makes the file smaller, not inference faster.
+Packed weights are codes of few bits without gaps, with the offset and the step of each group. No CPU kernel computes
+with them: opening a packed model unpacks it to float32, which gives exactly the rounded weights that were packed.
+Packing makes the file smaller, not inference faster.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from compress.models.rounding import Grid, grid_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 _LAYOUT = "layout"
@@ -96,3 +99,17 @@ def load_packed(directory: Path, task: str) -> PreTrainedModel:
 def _unpacked(codes: Tensor, low: Tensor, step: Tensor, bits: int, shape: list[int], rows_per_group: int) -> Tensor:
     numbers = unpack(codes.numpy(), bits, int(np.prod(shape))).reshape(shape)
     return Grid(low, step, bits, rows_per_group).values(torch.from_numpy(numbers), torch.arange(shape[0]))
+
+
+# Keys of config.json. Quantizers read them.
+ACTIVATION_RANGES = "activation_ranges"  # linear module -> largest magnitude of its inputs
+WEIGHT_BITS = "weight_bits"  # linear or embedding module -> bits of its weight
+WEIGHT_GROUPS = "weight_groups"  # how many groups of rows a weight has at most
+_KEYS = (ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS)
+
+
+def forget_quantization(config: PretrainedConfig) -> None:
+    """Drop what a config says of quantization: weights that are trained or built anew do not have these ranges."""
+    for key in _KEYS:
+        if hasattr(config, key):
+            delattr(config, key)

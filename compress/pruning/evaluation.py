@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.data.word_alignment import one_column
+from compress.data.tokenization import one_column
 from compress.evaluation.metrics import Difference, Metric, interval, paired_difference, predictions, score
 from compress.inference.batching import TorchRun, logits_of
 from compress.surgery.unit_masks import Masks, mask_key, masked

@@ -11,12 +11,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.attention import has_heads
 from compress.models.modeling.families import head_size_of, layers_of
-from compress.models.prunable_units import Part, has_units, units_of
+from compress.models.prunable_units import Part, has_heads, has_units, units_of
 from compress.pruning.removal_path import check_criterion, first_that, mask_least_important
 from compress.recipes import Pruning
-from compress.recipes.amounts import MOST, units_to_remove
+from compress.recipes.pruning import MOST, units_to_remove
 from compress.surgery.remove_hidden import members, remove_hidden
 from compress.surgery.remove_layers import removable_layers, remove_layers
 from compress.surgery.unit_masks import masks_reach_logits

@@ -26,10 +26,9 @@ import numpy as np
 
 from compress import plugins
 from compress.data import LabelledData, check_roles
-from compress.data.examples import Example
-from compress.data.fingerprints import content_sha256, describe_rows, without_label
+from compress.data.examples import Example, content_sha256, describe_rows, without_label
 from compress.data.label_encoding import encode_gold
-from compress.data.word_alignment import one_column
+from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.exporting.export import write_onnx
@@ -39,7 +38,7 @@ from compress.inference.open_runtime import open_runtime
 from compress.models.manifest import MANIFEST_NAME, ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import WORK_FOLDER
-from compress.models.quantization_config import ACTIVATION_RANGES, WEIGHT_BITS
+from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS
 from compress.models.saving import describe_architecture
 from compress.models.stage import Stage
 from compress.progress import Progress, silent

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from compress import plugins
 from compress.errors import CompressError
+from compress.recipes.benchmark_settings import REFERENCE_MODELS
 from compress.recipes.parsing import Choice
-from compress.recipes.reference_shapes import REFERENCE_MODELS
 from compress.recipes.training import Training, replace_training
 
 # Modifiers that round weights or activations in the forward pass.

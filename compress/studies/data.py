@@ -1,10 +1,11 @@
-"""Open the data sets of a study by role, cut the validation slice, and check overlap."""
+"""Find the data sets of a study by name and open them by role; cut the validation slice and check overlap."""
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from compress.data import (
@@ -19,8 +20,9 @@ from compress.data import (
     open_source,
     read_examples,
 )
+from compress.data.formats.json_parquet import SPLITS
+from compress.errors import CompressError, did_you_mean
 from compress.recipes import DataSet, StudyRecipe
-from compress.studies.dataset_files import find_set
 from compress.studies.journal import Stages
 
 logger = logging.getLogger("compress")
@@ -97,3 +99,108 @@ def _open(part: DataSet, root: Path | None, role: str) -> TextSource:
         source = source.sample(part.rows)
     logger.info("%s: %s", role, source.describe())
     return source
+
+
+_NOT_DATA = {"readme.md", "exclude_ids.txt", "mapping.txt", "categories.json", "domains.json"}
+_LABEL_FILE = re.compile(r"_labels(\.|$)")
+
+
+def find_set(root: Path | None, set_name: str, split: str) -> Path:
+    """Return the file (or the pattern of files with one label each) of a set's split.
+
+    ``glue/SST-2`` is a folder below the root; ``sst_sentence_level/stsa.binary`` and
+    ``clinc150/data_full`` are what file names in a folder start with. A file named exactly after the
+    split wins over one that has it as a word of its name, and the split's own word (``dev``) over its
+    synonyms (``val``, ``validation``). A file without a split in its name is found when it is the only
+    one.
+
+    Raises:
+        CompressError: without a root, for a name that leaves it, for no or several matching files.
+    """
+    if root is None:
+        raise CompressError(
+            f"The study needs the set {set_name!r}, but not where data lies: give --data-root or set COMPRESS_DATA."
+        )
+    pure = PurePosixPath(set_name)
+    if not set_name or pure.is_absolute() or ".." in pure.parts or "\\" in set_name or ":" in set_name:
+        raise CompressError(f"The set name {set_name!r} is not a name below the data root, such as glue/SST-2.")
+    if not re.fullmatch(r"\w[\w.-]*", split):
+        raise CompressError(f"The split {split!r} is not a name such as train, validation or test.")
+    folder, prefix = root / pure, ""
+    if not folder.is_dir():
+        folder, prefix = folder.parent, folder.name
+    if not folder.is_dir():
+        raise _missing(root, set_name)
+    files = sorted(
+        file.name
+        for file in folder.iterdir()
+        if file.is_file()
+        and not file.name.startswith(".")
+        and file.name.lower() not in _NOT_DATA
+        and not _LABEL_FILE.search(file.name)
+        and _belongs(file.name, prefix)
+    )
+    if not files:
+        raise _missing(root, set_name)
+    found = _of_split([(name[len(prefix) :], name) for name in files], split)
+    closer = PurePosixPath(set_name).parent if prefix else PurePosixPath(set_name)
+    if not found:
+        raise CompressError(
+            f"The set {set_name!r} has no file for the split {split!r}; it has {_listed(files)}: name the "
+            f"set more closely, such as {closer / files[0]}, or another split."
+        )
+    if len(found) > 1:
+        pattern = _pattern(found)
+        if pattern is None:
+            raise CompressError(
+                f"The split {split!r} of {set_name!r} may be any of {_listed(found)}: name the set more "
+                f"closely, such as {closer / found[0]}."
+            )
+        return folder / pattern
+    return folder / found[0]
+
+
+def _belongs(name: str, prefix: str) -> bool:
+    return not prefix or (name.startswith(prefix) and (name == prefix or not name[len(prefix)].isalnum()))
+
+
+def _of_split(files: list[tuple[str, str]], split: str) -> list[str]:
+    """Return the files of the split, by the strictest rule that finds any."""
+    synonyms = next((names for names in SPLITS.values() if split in names), (split,))
+    for words in ({split}, set(synonyms)):
+        exact = [name for rest, name in files if rest.lstrip("._-").lower().split(".")[0] in words]
+        if exact:
+            return exact
+        word = [name for rest, name in files if words & set(re.split(r"[^a-z0-9]+", rest.lower()))]
+        if word:
+            return word
+    return [name for _, name in files] if len(files) == 1 else []
+
+
+def _pattern(names: list[str]) -> str | None:
+    """Return one pattern for files that differ in their label only: ``sentiment.dev.0`` and ``.1``."""
+    start = 0
+    while len({name[: start + 1] for name in names}) == 1:
+        start += 1
+    end = 0
+    while len({name[len(name) - end - 1 :] for name in names}) == 1:
+        end += 1
+    varying = [name[start : len(name) - end] for name in names]
+    digits = all(part.isdigit() for part in varying) and end == 0
+    words = all(part.isalpha() for part in varying) and start > 0 and end > 0 and len(names) > 2
+    if not digits and not words:
+        return None
+    return names[0][:start] + "*" + (names[0][-end:] if end else "")
+
+
+def _missing(root: Path, set_name: str) -> CompressError:
+    known = [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    hint = did_you_mean(set_name, known)
+    return CompressError(
+        f"There is no set {set_name!r} below the data root {root.name!r}: check the name, --data-root and "
+        f"COMPRESS_DATA.{hint}"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -16,8 +16,7 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir
-from compress.models.removal_history import removals_of
+from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import Progress, silent
 from compress.pruning.prune import CURVE_NAME, PruningData, prune
 from compress.pruning.recovery import RECOVERY

@@ -27,8 +27,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.data.examples import Example
-from compress.data.fingerprints import ContentFingerprint
+from compress.data.examples import ContentFingerprint, Example
 from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_counts
 from compress.errors import CompressError
 from compress.models.modeling.bilstm import BiLSTMConfig

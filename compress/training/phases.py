@@ -21,7 +21,7 @@ from compress.errors import CompressError
 from compress.models.components import embeddings_projection
 from compress.models.modeling.families import layers_of
 from compress.models.output_dir import WORK_FOLDER, write_atomically
-from compress.models.quantization_config import forget_quantization
+from compress.models.packed_weights import forget_quantization
 from compress.recipes import Phase, replace_training
 from compress.training.learned_vocabulary import Mixer
 from compress.training.modifier import MaskingModifier

@@ -41,7 +41,7 @@ class ActivationRecorder:
     """
 
     def __init__(self, model: PreTrainedModel, wants: frozenset[str]) -> None:
-        from compress.models.attention import attention_layers, has_heads
+        from compress.models.prunable_units import attention_layers, has_heads
 
         self.model = model
         self.names = input_names(model)

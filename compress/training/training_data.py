@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from compress.data import Example, IterableSource, row_key
-from compress.data.word_alignment import NO_ANSWER
+from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric, predictions
 from compress.labelling.label_dir import LabelDir

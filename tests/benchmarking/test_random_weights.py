@@ -20,8 +20,7 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
-from compress.models.removal_history import removals_of
+from compress.models.model_dir import ModelDir, removals_of
 from compress.pruning import removal_steps
 from compress.pruning.prune import PruningData, prune
 from compress.recipes import BenchmarkSettings, Pruning

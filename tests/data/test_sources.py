@@ -24,7 +24,7 @@ from compress.data import (
     row_key,
 )
 from compress.errors import CompressError
-from compress.studies.dataset_files import find_set
+from compress.studies.data import find_set
 
 
 def rows(*texts: str) -> list[Example]:

@@ -15,8 +15,7 @@ import pytest
 
 from compress import plugins
 from compress.data import LabelledData
-from compress.data.examples import Example
-from compress.data.fingerprints import describe_rows
+from compress.data.examples import Example, describe_rows
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.exporting.onnx_graph import operator_counts

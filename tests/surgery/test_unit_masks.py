@@ -8,9 +8,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
-from compress.models.attention import attention_layers
 from compress.models.dummy_inputs import example_inputs
-from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads, units_of
+from compress.models.prunable_units import attention_layers, ffn_widths, heads_per_layer, kept_heads, units_of
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, masks_reach_logits
 from tests.support.tiny import (

@@ -19,9 +19,9 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
-from compress.models.attention import attention_layers
 from compress.models.batch import NO_TARGET, Batch
 from compress.models.modeling.families import layers_of
+from compress.models.prunable_units import attention_layers
 from compress.recipes import Choice, Phase, StudentRecipe
 from compress.training import teacher_signal
 from compress.training import trainer as training_module

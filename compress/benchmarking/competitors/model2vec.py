@@ -18,8 +18,8 @@ from compress.benchmarking.baselines import _linear_head
 from compress.benchmarking.competitors import require_torch
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
-from compress.models.attention import has_heads
 from compress.models.model_dir import ModelDir
+from compress.models.prunable_units import has_heads
 
 # 0.8.0 is the last whose requirements allow the transformers of this package.
 REQUIRES: Mapping[str, str] = {"model2vec": "model2vec[distill]==0.8.0"}

@@ -17,9 +17,9 @@ from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runn
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
-from compress.models.attention import has_heads
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
+from compress.models.prunable_units import has_heads
 
 REQUIRES: Mapping[str, str] = {"openvino": "openvino>=2026.4", "nncf": "nncf>=3.4", **TOKENIZERS}
 DEVICES = ("cpu",)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compress.errors import CompressError
-from compress.models.packed_weights import save_packed
-from compress.models.quantization_config import WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization
+from compress.models.packed_weights import WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization, save_packed
 from compress.quantization.fake_quantization import quantized_modules
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import torch
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.attention import has_heads
 from compress.models.components import head_of
 from compress.models.modeling import is_tagger
 from compress.models.modeling.families import FAMILIES, PREFIX, layers_of, stock_type
+from compress.models.prunable_units import has_heads
 
 # What a layer is made of, as LayerNames calls it.
 ROLES = ("query", "key", "value", "output", "attended_norm", "widened", "narrowed", "norm")

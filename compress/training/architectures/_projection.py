@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress.models.attention import attention_layers
 from compress.models.components import head_of
 from compress.models.modeling import is_tagger
 from compress.models.modeling.families import FAMILIES, layers_of, linear_of, stock_type
+from compress.models.prunable_units import attention_layers
 from compress.training.architectures._factorisation import Directions, leading_directions
 
 PASS_ROWS = 32  # the states of all layers of so many rows are in memory at a time

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.attention import attention_layers
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling.families import FAMILIES, layers_of, stock_type
+from compress.models.prunable_units import attention_layers
 from compress.training.losses._common import zero
 
 NEEDS: frozenset[str] = frozenset()

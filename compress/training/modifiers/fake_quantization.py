@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.attention import has_heads
-from compress.models.quantization_config import ACTIVATION_RANGES, forget_quantization
+from compress.models.packed_weights import ACTIVATION_RANGES, forget_quantization
+from compress.models.prunable_units import has_heads
 from compress.models.rounding import fake_symmetric
 from compress.quantization.fake_quantization import FakeLayers, Rounding, check_shares
 

@@ -14,8 +14,8 @@ import torch
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.attention import has_heads
 from compress.models.modeling.families import layers_of
+from compress.models.prunable_units import has_heads
 
 SCHEDULES = ("linear", "constant")
 

@@ -14,9 +14,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 from compress import plugins
 from compress.data import Example
 from compress.errors import CompressError
-from compress.models.attention import attention_layers
 from compress.models.model_dir import load
 from compress.models.modeling.families import layers_of
+from compress.models.prunable_units import attention_layers
 from compress.training.architectures._factorisation import Directions
 from compress.training.architectures._initialization import choose_layers
 from compress.training.architectures._projection import PASS_ROWS, directions_of_hidden_states, project_model

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from compress.errors import CompressError
-from compress.recipes.amounts import parse_amount, units_to_remove
+from compress.recipes.pruning import parse_amount, units_to_remove
 
 MINILM = [12] * 6  # 72 heads
 BERT = [12] * 12  # 144 heads
