@@ -3,8 +3,6 @@
 ``import compress`` is light: torch and transformers are imported by the function that needs them.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Infer delimiter, quoting, header, and the text and label columns of a table."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterable, Sequence
@@ -83,7 +81,7 @@ def usual(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().casefold())
 
 
-def csv_rows(lines: Iterable[str], dialect: Dialect) -> csv._reader:  # type: ignore[name-defined]
+def csv_rows(lines: Iterable[str], dialect: Dialect) -> "csv._reader":  # type: ignore[name-defined]
     """Return a strict CSV reader over ``lines``."""
     if dialect.quoted:
         return csv.reader(lines, delimiter=dialect.delimiter, strict=True)

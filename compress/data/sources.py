@@ -1,7 +1,5 @@
 """Open files and hub data sets as streams of labelled or unlabelled examples."""
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -116,10 +114,10 @@ class JoinedSource(IterableSource):
     def __iter__(self) -> Iterator[Example]:
         return _in_turn([iter(source) for source in self.sources])
 
-    def without(self, keys: frozenset[bytes]) -> JoinedSource:
+    def without(self, keys: frozenset[bytes]) -> "JoinedSource":
         return JoinedSource([source.without(keys) for source in self.sources])
 
-    def sample(self, rows: int) -> JoinedSource:
+    def sample(self, rows: int) -> "JoinedSource":
         return JoinedSource([source.sample(max(1, rows // len(self.sources))) for source in self.sources])
 
     def describe(self) -> str:

@@ -1,7 +1,5 @@
 """Text sources: the protocol for streams of examples, and the subsets that every source can give of itself."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -24,11 +22,11 @@ class TextSource(Protocol):
 
     def __iter__(self) -> Iterator[Example]: ...
 
-    def without(self, keys: frozenset[bytes]) -> TextSource:
+    def without(self, keys: frozenset[bytes]) -> "TextSource":
         """Return this source without the rows that have one of these keys; nothing is read yet."""
         ...
 
-    def sample(self, rows: int) -> TextSource:
+    def sample(self, rows: int) -> "TextSource":
         """Return ``rows`` rows spread evenly over this source; reads it once, to count.
 
         The first rows of a file are rarely like the rest: pools are sorted by date, label or origin.
@@ -43,10 +41,10 @@ class TextSource(Protocol):
 class IterableSource:
     """Mixin of the text sources: all that follows from iteration, name and identity."""
 
-    def without(self: TextSource, keys: frozenset[bytes]) -> TextSource:
+    def without(self: TextSource, keys: frozenset[bytes]) -> "TextSource":
         return Subset(self, excluded=keys)
 
-    def sample(self: TextSource, rows: int) -> TextSource:
+    def sample(self: TextSource, rows: int) -> "TextSource":
         total = sum(1 for _ in self)
         return self if total <= rows else Subset(self, spread=(rows, total))
 

@@ -5,8 +5,6 @@ sentences, T tokens, W words. A word has no prediction where truncation removed 
 characters: metrics count it as wrong, and neither training nor checkpoint selection uses it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections import Counter
@@ -15,15 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compress.data.examples import texts_of
+from compress.data.examples import Example, texts_of
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-    from compress.data.examples import Example
-if TYPE_CHECKING:
-    from compress.data.examples import Example
 
 
 TokenLists = dict[str, list[list[int]]]
@@ -33,7 +27,7 @@ OFFSET_POSITIONS = ("roberta", "xlm-roberta", "mpnet")
 _TEXTS_AT_ONCE = 4096
 
 
-def maximum_length(tokenizer: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> int:
+def maximum_length(tokenizer: "PreTrainedTokenizerFast", config: Mapping[str, Any]) -> int:
     """Return the maximum number of input tokens: the tokenizer's limit, bounded by the position embeddings."""
     return min(int(tokenizer.model_max_length), position_limit(config) or 512)
 
@@ -49,7 +43,7 @@ def position_limit(config: Mapping[str, Any]) -> int | None:
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], max_length: int, *, task: str = "classification"
+    tokenizer: "PreTrainedTokenizerFast", examples: Sequence[Example], max_length: int, *, task: str = "classification"
 ) -> TokenLists:
     """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: one list a row, not padded.
 
@@ -76,7 +70,7 @@ def text_batches(examples: Iterable[Example]) -> Iterator[list[str]]:
         yield batch
 
 
-def token_counts(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example]) -> Counter[int]:
+def token_counts(tokenizer: "PreTrainedTokenizerFast", examples: Iterable[Example]) -> Counter[int]:
     """Return how often each token id occurs in a stream of whole texts; special tokens are not put around them."""
     counts: Counter[int] = Counter()
     for texts in text_batches(examples):
@@ -99,7 +93,7 @@ def pad(rows: Sequence[Mapping[str, Sequence[int]]], padding_id: int) -> dict[st
     return arrays
 
 
-def tokenizer_sha256(tokenizer: PreTrainedTokenizerFast) -> str:
+def tokenizer_sha256(tokenizer: "PreTrainedTokenizerFast") -> str:
     """Return a fingerprint of the tokenizer's whole definition."""
     definition = tokenizer.backend_tokenizer.to_str() if hasattr(tokenizer, "backend_tokenizer") else repr(tokenizer)
     return hashlib.sha256(definition.encode()).hexdigest()

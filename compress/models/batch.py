@@ -1,14 +1,9 @@
 """What passes between a model, its teacher and a loss. Shapes: B batch, T tokens, C classes,
 D hidden width, L layers, H heads, d width of a head."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from torch import Tensor
 
 NO_TARGET = -100
 

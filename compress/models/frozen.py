@@ -1,13 +1,9 @@
 """Freeze the weights of a model, or unfreeze all of them, for the length of a block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from transformers import PreTrainedModel
 
 
 @contextmanager

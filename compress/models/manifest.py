@@ -1,12 +1,10 @@
 """The manifest ``compress.json``: what a model is, how it was made, and the hash of every file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from compress.errors import CompressError
 
@@ -56,7 +54,7 @@ class Manifest:
         return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
-    def read(cls, path: Path) -> Manifest:
+    def read(cls, path: Path) -> Self:
         """Read a manifest, an empty one without a stage where there is no file.
 
         Raises:

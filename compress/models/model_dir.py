@@ -4,8 +4,6 @@ It is an ordinary Hugging Face directory (or an ONNX one) plus ``compress.json``
 a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights are safetensors or ONNX only.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -39,7 +37,7 @@ class ModelDir:
     manifest: Manifest = Manifest(stage="")
 
     @classmethod
-    def open(cls, path: ModelDir | str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:
+    def open(cls, path: "ModelDir | str | Path", *, classifier: bool = True, verify: bool = True) -> "ModelDir":
         """Open and check a local model directory, or fetch a Hugging Face hub name; one that is open stays as it is.
 
         Raises:
@@ -161,7 +159,7 @@ class ModelDir:
             except (SafetensorError, OSError) as error:
                 raise CompressError(f"{file} is corrupt or cut short ({error}); copy or make it again") from None
 
-    def load(self) -> PreTrainedModel:
+    def load(self) -> "PreTrainedModel":
         """Load the torch model in eval mode, float32."""
         if self.is_onnx:
             raise CompressError(
@@ -186,7 +184,7 @@ class ModelDir:
             raise CompressError(f"{self.path} lacks weights of its model ({missing[0]}); copy or make it again")
         return cast("PreTrainedModel", model.eval())
 
-    def load_tokenizer(self, *, words: bool = False) -> PreTrainedTokenizerFast:
+    def load_tokenizer(self, *, words: bool = False) -> "PreTrainedTokenizerFast":
         """Load the tokenizer; ``words`` makes one of bytes read words one by one as it reads them within a text."""
         from transformers import AutoTokenizer
 
@@ -201,7 +199,7 @@ class ModelDir:
         return cast("PreTrainedTokenizerFast", tokenizer)
 
 
-def load(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def load(path: str | Path) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
     """Open any torch model directory of this project, or a stock one, as ``(model, tokenizer)``."""
     directory = ModelDir.open(path)
     return directory.load(), directory.load_tokenizer()

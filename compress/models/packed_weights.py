@@ -5,27 +5,22 @@ with them: opening a packed model unpacks it to float32, which gives exactly the
 Packing makes the file smaller, not inference faster.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.manifest import PACKED_NAME
 from compress.models.modeling import auto_class
 from compress.models.rounding import Grid, grid_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
 
 _LAYOUT = "layout"
 
@@ -44,8 +39,6 @@ def unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
 
 def save_packed(model: PreTrainedModel, bits: Mapping[str, int], groups: int, directory: Path) -> None:
     """Write a model's weights to ``packed.safetensors``: those of the modules in ``bits`` packed, others in float32."""
-    from safetensors.torch import save_file
-
     tensors: dict[str, Tensor] = {}
     layout: dict[str, Any] = {}
     packed = {f"{module}.weight": width for module, width in bits.items()}
@@ -67,8 +60,6 @@ def read_packed(directory: Path) -> dict[str, Tensor]:
     Raises:
         CompressError: the file does not say how it is packed.
     """
-    from safetensors import safe_open
-
     with safe_open(directory / PACKED_NAME, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
         try:
@@ -85,8 +76,6 @@ def read_packed(directory: Path) -> dict[str, Tensor]:
 
 def load_packed(directory: Path, task: str) -> PreTrainedModel:
     """Return the model of a directory with ``packed.safetensors``, float32 and in eval mode."""
-    from transformers import AutoConfig
-
     model: PreTrainedModel = auto_class(task).from_config(AutoConfig.from_pretrained(directory))
     try:
         model.load_state_dict(read_packed(directory))

@@ -2,18 +2,15 @@
 in a student that has a head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import PROBLEM_TYPES, auto_class
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
+from compress.models.modeling.registration import register_models
 
 HEAD_PARTS = {"classifier", "pre_classifier", "pooler"}
 
@@ -27,12 +24,7 @@ def load_classifier(encoder: ModelDir, labels: Sequence[str], task: str) -> PreT
     Raises:
         CompressError: more than the head would start at random.
     """
-    from transformers import AutoConfig
-
-    from compress.models.modeling.registration import register_models
-
     register_models()
-
     config = AutoConfig.from_pretrained(
         encoder.path,
         num_labels=len(labels),
@@ -57,8 +49,6 @@ def load_body(student: PreTrainedModel, encoder: ModelDir) -> None:
     Raises:
         CompressError: another family or shape, or weights of the encoder are missing.
     """
-    from transformers import AutoModel
-
     body, loaded = AutoModel.from_pretrained(encoder.path, dtype="float32", output_loading_info=True)
     _check_loaded(encoder, loaded)
     ours, theirs = (

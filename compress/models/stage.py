@@ -11,13 +11,11 @@ A stage opens its inputs, checks the request, does its work in ``stage.working``
 A stage whose result is no torch model writes its own files and ends with ``stage.finish(...)`` instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir, parent_entry
@@ -47,7 +45,7 @@ class Stage:
         seed: int | None = None,
         force: bool = False,
         keep: bool = True,
-    ) -> Iterator[Stage]:
+    ) -> Iterator[Self]:
         """Give a stage its working directory, which becomes ``output`` when the block succeeds.
 
         Args:
@@ -91,7 +89,7 @@ class Stage:
         """
         finish(self.working, replace(self.manifest, **described))
 
-    def write_model(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **described: Any) -> None:
+    def write_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **described: Any) -> None:
         """Write a torch model, its tokenizer, the manifest and the card; the manifest describes its architecture."""
         from compress.models.saving import describe_architecture, write_model
 

@@ -1,7 +1,5 @@
 """Study journal: finished stages with fingerprints of their inputs, so that a study resumes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -10,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from compress.errors import CompressError
 from compress.models.manifest import MANIFEST_NAME
@@ -38,7 +36,7 @@ class Stages:
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, directory: Path, force: bool) -> Stages:
+    def open(cls, directory: Path, force: bool) -> Self:
         journal = directory / JOURNAL_NAME
         if directory.exists() and not directory.is_dir():
             raise CompressError(f"{directory} is a file; choose another -o")

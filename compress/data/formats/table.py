@@ -1,7 +1,5 @@
 """``Table``: the rows of a file as text cells, and ``Lines``, its decoded lines; both can be read repeatedly."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import re

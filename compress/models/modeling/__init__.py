@@ -1,7 +1,5 @@
 """Model classes of our own. Each file imports only torch and transformers, because it travels in model directories."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,7 @@ CLASSIFIER = "AutoModelForSequenceClassification"
 TAGGER = "ForTokenClassification"  # how the names of classes end that answer every token
 
 
-def is_tagger(model: PreTrainedModel) -> bool:
+def is_tagger(model: "PreTrainedModel") -> bool:
     """Tell whether a model answers every token, ``[B, T, C]``, instead of a text as a whole, ``[B, C]``."""
     return type(model).__name__.endswith(TAGGER)
 
@@ -38,7 +36,7 @@ def auto_class(task: str) -> Any:
     return getattr(transformers, AUTO_CLASSES.get(task, CLASSIFIER))
 
 
-def input_names(model: PreTrainedModel) -> tuple[str, ...]:
+def input_names(model: "PreTrainedModel") -> tuple[str, ...]:
     """Return the inputs that a model makes use of; a single segment (RoBERTa) is no use of ``token_type_ids``."""
     has_segments = getattr(model.config, "type_vocab_size", 0) > 1
     if has_segments and "token_type_ids" in inspect.signature(model.forward).parameters:
