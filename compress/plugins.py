@@ -56,6 +56,9 @@ SINGULAR: Mapping[str, str] = {
     "runtimes": "runtime",
 }
 
+# Annotation of an option -> the types that it takes; any other annotation takes everything.
+TOML_TYPES: Mapping[str, Any] = {"None": type(None), "bool": bool, "int": int, "float": int | float, "str": str}
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -104,9 +107,11 @@ class Plugin:
             for key, parameter in self.parameters.items()
             if parameter.required and key not in options
         ]
-        for key, value in options.items():
-            if key in self.parameters and not fits(value, self.parameters[key].annotation):
-                faults.append(f"{called}: {key} = {value!r} is not of type {self.parameters[key].annotation}")
+        faults += [
+            f"{called}: {key} = {options[key]!r} is not of type {parameter.annotation}"
+            for key, parameter in self.parameters.items()
+            if key in options and not fits(options[key], parameter.annotation)
+        ]
         return faults
 
 
@@ -133,11 +138,9 @@ def find(folder: str, name: str) -> Plugin:
 @cache
 def _modules(folder: str) -> dict[str, str]:
     place = FOLDERS[folder][0]
-    directory = Path(__file__).parent / place
     found = {
         file.stem.replace("_", "-"): f"compress.{place.replace('/', '.')}.{file.stem}"
-        for file in directory.glob("*.py")
-        if not file.stem.startswith("_")
+        for file in Path(__file__).parent.joinpath(place).glob("[!_]*.py")
     }
     for entry in entry_points(group=f"compress.{folder}"):
         name = entry.name.replace("_", "-")
@@ -170,22 +173,20 @@ def _parse(folder: str, name: str, module: str) -> Plugin:
 
 def _needs(tree: ast.Module) -> frozenset[str]:
     """Return the strings of a module's ``NEEDS = frozenset({...})``."""
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if (
-            isinstance(node, ast.Assign | ast.AnnAssign)
-            and node.value is not None
-            and any(isinstance(target, ast.Name) and target.id == "NEEDS" for target in targets)
-        ):
-            return frozenset(str(part.value) for part in ast.walk(node.value) if isinstance(part, ast.Constant))
-    return frozenset()
+    values = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and ast.unparse(node).startswith(("NEEDS =", "NEEDS:"))
+    )
+    return frozenset(
+        str(part.value) for value in values if value for part in ast.walk(value) if isinstance(part, ast.Constant)
+    )
 
 
 def _source(folder: str, name: str, module: str) -> Path:
     """Return the file of a module. Python imports the packages around it, so that our own are found by their path."""
-    place = FOLDERS[folder][0]
-    if module == f"compress.{place.replace('/', '.')}.{name.replace('-', '_')}":
-        return Path(__file__).parent / place / f"{name.replace('-', '_')}.py"
+    if module.startswith("compress."):
+        return Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:
@@ -197,23 +198,14 @@ def _source(folder: str, name: str, module: str) -> Path:
 
 def fits(value: Any, annotation: str) -> bool:
     """Tell whether a TOML value fits an annotation such as ``int | float | None`` or ``list[int]``."""
-    for part in (p.strip() for p in annotation.split(" | ")):
-        if part == "None":
-            if value is None:
-                return True
-        elif part.startswith(("list[", "tuple[")):
-            inner = part[part.index("[") + 1 : -1].removesuffix(", ...")
-            if isinstance(value, list | tuple) and all(fits(v, inner) for v in value):
-                return True
-        elif part == "float":
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return True
-        elif part == "int":
-            if isinstance(value, int) and not isinstance(value, bool):
-                return True
-        elif part in {"str", "bool"}:
-            if isinstance(value, {"str": str, "bool": bool}[part]):
-                return True
-        else:
-            return True
-    return False
+    return any(_fits_one(value, part) for part in annotation.split(" | "))
+
+
+def _fits_one(value: Any, annotation: str) -> bool:
+    name, _, inner = annotation.partition("[")
+    if name in {"list", "tuple"}:
+        inner = inner.removesuffix("]").removesuffix(", ...")
+        return isinstance(value, list | tuple) and all(fits(item, inner) for item in value)
+    if isinstance(value, bool):  # which Python counts as an int
+        return name == "bool" or name not in TOML_TYPES
+    return isinstance(value, TOML_TYPES.get(name, object))

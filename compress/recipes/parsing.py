@@ -46,38 +46,35 @@ def _build(kind: Any, value: Any, where: str, faults: list[str]) -> Any:
         return _choice(value, where, faults)
     if dataclasses.is_dataclass(kind):
         return _dataclass(typing.cast(type, kind), value, where, faults)
-    origin = typing.get_origin(kind)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        inner = [k for k in typing.get_args(kind) if k is not type(None)]
-        lists = [k for k in inner if typing.get_origin(k) is tuple]
-        if lists and isinstance(value, list | tuple):
-            return _build(lists[0], value, where, faults)
-        inner = [k for k in inner if k not in lists]
-        if value is None or len(inner) == 1:
-            return None if value is None else _build(inner[0], value, where, faults)
-        if not fits(value, " | ".join(k.__name__ for k in inner)):
-            faults.append(f"{where} = {value!r} is not of type {' or '.join(k.__name__ for k in inner)}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            faults.append(f"{where} = {value!r} is not a list")
-            return ()
-        return tuple(_build(typing.get_args(kind)[0], v, f"{where}[{i}]", faults) for i, v in enumerate(value))
+        return _union(inner, value, where, faults)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_build(inner[0], item, f"{where}[{number}]", faults) for number, item in enumerate(value))
+    if origin is Mapping and isinstance(value, Mapping):
+        return {key: _build(inner[1], item, f"{where}.{key}", faults) for key, item in value.items()}
     if origin is Literal:
-        allowed = typing.get_args(kind)
-        if value not in allowed:
-            faults.append(f"{where} = {value!r} is not one of {', '.join(map(repr, allowed))}")
-        return value
-    if origin is not None:
-        if not isinstance(value, Mapping):
-            faults.append(f"{where} = {value!r} is not a table")
-            return value
-        inner = typing.get_args(kind)[-1]
-        if dataclasses.is_dataclass(inner):
-            return {key: _build(inner, one, f"{where}.{key}", faults) for key, one in value.items()}
-        return value
-    if not fits(value, kind.__name__):
-        faults.append(f"{where} = {value!r} is not of type {kind.__name__}")
+        wrong = "" if value in inner else f"one of {', '.join(map(repr, inner))}"
+    elif origin is not None:
+        wrong = "a list" if origin is tuple else "a table"
+    else:
+        wrong = "" if fits(value, kind.__name__) else f"of type {kind.__name__}"
+    if wrong:
+        faults.append(f"{where} = {value!r} is not {wrong}")
+    return () if origin is tuple else value
+
+
+def _union(kinds: Collection[Any], value: Any, where: str, faults: list[str]) -> Any:
+    """Build one of several types: a list if the value is one, else the only other type or a plain value."""
+    lists = [kind for kind in kinds if typing.get_origin(kind) is tuple]
+    others = [kind for kind in kinds if kind not in (*lists, types.NoneType)]
+    if lists and isinstance(value, list | tuple):
+        return _build(lists[0], value, where, faults)
+    if len(others) == 1 and value is not None:
+        return _build(others[0], value, where, faults)
+    names = [kind.__name__ for kind in others]
+    if value is not None and not fits(value, " | ".join(names)):
+        faults.append(f"{where} = {value!r} is not of type {' or '.join(names)}")
     return value
 
 
@@ -89,21 +86,19 @@ def _dataclass(kind: type, table: Any, where: str, faults: list[str]) -> Any:
     prefix = f"{where}." if where else ""
     known = {f.name: f for f in dataclasses.fields(kind)}
     table = {_current(key, known): value for key, value in table.items()}
-    for key in table:
-        if key not in known:
-            faults.append(f"unknown key {prefix}{key!s}.{did_you_mean(key, known)}")
-    values = {}
+    faults += [f"unknown key {prefix}{key!s}.{did_you_mean(key, known)}" for key in table if key not in known]
     before = len(faults)
-    for name, described in known.items():
-        if name in table:
-            values[name] = _build(hints[name], table[name], f"{prefix}{name}", faults)
-        elif described.default is MISSING and described.default_factory is MISSING:
-            faults.append(f"{prefix}{name} is missing")
+    values = {name: _build(hints[name], table[name], f"{prefix}{name}", faults) for name in known if name in table}
+    faults += [
+        f"{prefix}{name} is missing"
+        for name, described in known.items()
+        if name not in table and described.default is MISSING and described.default_factory is MISSING
+    ]
     if len(faults) > before:
         return None
     built = kind(**values)
-    if hasattr(built, "faults"):
-        faults += [f"{where}: {fault}" if where else fault for fault in built.faults()]
+    found = built.faults() if hasattr(built, "faults") else ()
+    faults += [f"{where}: {fault}" if where else fault for fault in found]
     return built
 
 
@@ -116,18 +111,15 @@ def _choice(table: Any, where: str, faults: list[str]) -> Choice | None:
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         faults.append(f"{where} = {table!r} is not a table with a name")
         return None
-    key = where.rpartition(".")[2].split("[")[0]
-    plugin_folder = CHOICE_FOLDERS[key]
-    apart = {"name", "weight"} if plugin_folder == "losses" else {"name"}
-    options = {key: value for key, value in table.items() if key not in apart}
-    weight = table.get("weight", 1.0) if "weight" in apart else 1.0
+    plugin_folder = CHOICE_FOLDERS[where.rpartition(".")[2].split("[")[0]]
+    options = dict(table)
+    name = options.pop("name")
+    weight = options.pop("weight", 1.0) if plugin_folder == "losses" else 1.0
     if not fits(weight, "float"):
         faults.append(f"{where}.weight = {weight!r} is not a number")
         weight = 1.0
     try:
-        plugin = plugins.find(plugin_folder, table["name"])
+        faults += plugins.find(plugin_folder, name).check(options)
     except CompressError as error:
         faults.append(str(error))
-    else:
-        faults += plugin.check(options)
-    return Choice(table["name"], float(weight), options)
+    return Choice(name, float(weight), options)
