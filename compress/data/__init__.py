@@ -15,7 +15,7 @@ from compress.data.grouped_split import grouped_split
 from compress.data.label_encoding import encode_gold, encode_labels, encode_scores, infer_labels, infer_task
 from compress.data.overlap import CheckedRoles, check_roles
 from compress.data.sources import ExampleSource, join_sources, open_source, read_examples
-from compress.data.text_source import IterableSource, TextSource
+from compress.data.text_source import TextSource
 
 __all__ = [
     "CheckedRoles",
@@ -23,7 +23,6 @@ __all__ = [
     "ContentFingerprint",
     "Example",
     "ExampleSource",
-    "IterableSource",
     "LabelledData",
     "TextSource",
     "check_roles",

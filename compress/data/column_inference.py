@@ -83,9 +83,12 @@ def usual(name: str) -> str:
 
 def csv_rows(lines: Iterable[str], dialect: Dialect) -> "csv._reader":  # type: ignore[name-defined]
     """Return a strict CSV reader over ``lines``."""
-    if dialect.quoted:
-        return csv.reader(lines, delimiter=dialect.delimiter, strict=True)
-    return csv.reader(lines, delimiter=dialect.delimiter, quoting=csv.QUOTE_NONE, strict=True)
+    return csv.reader(
+        lines,
+        delimiter=dialect.delimiter,
+        quoting=csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE,
+        strict=True,
+    )
 
 
 def sniff_dialect(lines: Sequence[str], suffix: str) -> Dialect | None:

@@ -1,6 +1,7 @@
 """Split examples so that a sentence and its fragments stay on one side."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -26,29 +27,25 @@ def grouped_split(examples: Sequence[Example], share: float, *, seed: int) -> tu
     if not 0 < share < 1:
         raise CompressError(f"The share to hold out is {share}, but it must lie between 0 and 1, such as 0.05.")
     groups = _groups([words(example.text) for example in examples])
-    sizes: dict[int, int] = {}
-    for group in groups:
-        sizes[group] = sizes.get(group, 0) + 1
+    sizes = Counter(groups)
     order = sorted(sizes)
     random.Random(seed).shuffle(order)
     target = share * len(examples)
-    held: set[int] = set()
-    count = 0
+    held, count = set[int](), 0
     for group in order:
-        if count >= target:
-            break
-        if count + sizes[group] <= max(1.25 * target, 1):  # a giant group would overshoot; pass it by
+        # A giant group would overshoot; pass it by.
+        if count < target and count + sizes[group] <= max(1.25 * target, 1):
             held.add(group)
             count += sizes[group]
     if not held or len(held) == len(order):
         raise CompressError(
-            f"No {share:.0%} of {len(examples):,} rows can be held out without parting a sentence from "
-            "its fragments: "
+            f"No {share:.0%} of {len(examples):,} rows can be held out without parting a sentence from its fragments: "
             "give a validation file, or another share."
         )
-    train = [example for example, group in zip(examples, groups, strict=True) if group not in held]
-    validation = [example for example, group in zip(examples, groups, strict=True) if group in held]
-    return train, validation
+    parts: tuple[list[Example], list[Example]] = ([], [])
+    for example, group in zip(examples, groups, strict=True):
+        parts[group in held].append(example)
+    return parts
 
 
 def _groups(rows: Sequence[tuple[str, ...]]) -> list[int]:

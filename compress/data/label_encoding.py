@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from compress.data.examples import Example
@@ -42,14 +43,10 @@ def infer_labels(examples: Iterable[Example]) -> tuple[str, ...] | None:
     when they are integers with more than 50 different values of fewer than five rows each. Integer classes are sorted
     as numbers, others as text.
     """
-    counts: dict[str, int] = {}
-    tags: set[str] = set()
-    for example in examples:
-        tags.update(example.tags or ())
-        if example.label is not None:
-            counts[example.label] = counts.get(example.label, 0) + 1
-    if tags:
+    rows = list(examples)
+    if tags := {tag for example in rows for tag in example.tags or ()}:
         return tuple(sorted(tags))
+    counts = Counter(example.label for example in rows if example.label is not None)
     numbers = [_number(label) for label in counts]
     if numbers and all(number is not None for number in numbers):
         if any(number is not None and not number.is_integer() for number in numbers):

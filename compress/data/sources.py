@@ -10,7 +10,7 @@ from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import read_table
 from compress.data.label_encoding import infer_labels
-from compress.data.text_source import IterableSource, Subset, TextSource
+from compress.data.text_source import Subset, TextSource
 from compress.errors import CompressError
 
 _FORMAT_NAMES = {
@@ -27,7 +27,7 @@ _FORMAT_NAMES = {
 }
 
 
-class FileSource(IterableSource):
+class FileSource(TextSource):
     """Examples streamed from one or more files.
 
     Several files are read in turn, a row from each, so that the start of a stream holds all of
@@ -88,7 +88,7 @@ class FileSource(IterableSource):
         return f"{self.name}: {', '.join(shown)}"
 
 
-class ExampleSource(IterableSource):
+class ExampleSource(TextSource):
     """Examples in memory as a source, without their labels."""
 
     def __init__(self, examples: Sequence[Example], name: str) -> None:
@@ -103,7 +103,7 @@ class ExampleSource(IterableSource):
         return f"{self.name}: {len(self.examples):,} rows"
 
 
-class JoinedSource(IterableSource):
+class JoinedSource(TextSource):
     """Several sources read in turn, a row from each, each with its own columns and exclusions."""
 
     def __init__(self, sources: Sequence[TextSource]) -> None:

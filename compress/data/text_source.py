@@ -1,4 +1,4 @@
-"""Text sources: the protocol for streams of examples, and the subsets that every source can give of itself."""
+"""Text sources: the protocol for streams of examples, and subsets of a source."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,48 +11,33 @@ from compress.data.examples import Example, row_key
 class TextSource(Protocol):
     """A stream of labelled or unlabelled examples; every ``iter()`` starts a new pass.
 
-    ``identity`` names the files or rows that are read: two sources that share a part of it hold the same data.
+    ``identity`` names the files or rows that are read: two sources that share a part of it hold the same data. A class
+    that derives from this one defines ``name``, ``identity`` and ``__iter__``; the other methods follow from them.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def identity(self) -> frozenset[Any]: ...
+    name: str
+    identity: frozenset[Any]
 
     def __iter__(self) -> Iterator[Example]: ...
 
     def without(self, keys: frozenset[bytes]) -> "TextSource":
         """Return this source without the rows that have one of these keys; nothing is read yet."""
-        ...
+        return Subset(self, excluded=keys)
 
     def sample(self, rows: int) -> "TextSource":
         """Return ``rows`` rows spread evenly over this source; reads it once, to count.
 
         The first rows of a file are rarely like the rest: pools are sorted by date, label or origin.
         """
-        ...
-
-    def describe(self) -> str:
-        """Return one line to show: the name, and how the rows were read."""
-        ...
-
-
-class IterableSource:
-    """Mixin of the text sources: all that follows from iteration, name and identity."""
-
-    def without(self: TextSource, keys: frozenset[bytes]) -> "TextSource":
-        return Subset(self, excluded=keys)
-
-    def sample(self: TextSource, rows: int) -> "TextSource":
         total = sum(1 for _ in self)
         return self if total <= rows else Subset(self, spread=(rows, total))
 
-    def describe(self: TextSource) -> str:
+    def describe(self) -> str:
+        """Return one line to show: the name, and how the rows were read."""
         return self.name
 
 
-class Subset(IterableSource):
+class Subset(TextSource):
     """Rows of another source: its first ``limit``, or ``spread`` rows of so many, without the ``excluded`` keys."""
 
     def __init__(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from compress import plugins
-from compress.data import Example, IterableSource, TextSource, row_key
+from compress.data import Example, TextSource, row_key
 from compress.errors import CompressError
 from compress.recipes import Augmentation
 
@@ -46,7 +46,7 @@ def augmented(
     return AugmentedSource(source, vary, augmentation.copies, seed, held_out, originals=originals)
 
 
-class AugmentedSource(IterableSource):
+class AugmentedSource(TextSource):
     """A source with up to ``copies`` variants after each of its rows; the same seed gives the same variants.
 
     A variant that equals its row or an earlier variant of it is left out, and so is one that is a held-out row (a short

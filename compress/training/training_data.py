@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.data import Example, IterableSource, row_key
+from compress.data import Example, TextSource, row_key
 from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric, predictions
@@ -21,7 +21,7 @@ HELD_OUT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class LabelledPool(IterableSource):
+class LabelledPool(TextSource):
     """Label directories of one teacher as training rows, without rows that also occur in another role."""
 
     labels: tuple[LabelDir, ...]
@@ -29,7 +29,7 @@ class LabelledPool(IterableSource):
     identity: frozenset[Any] = frozenset()
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # type: ignore[override]  # computed, not set
         return " + ".join(directory.manifest.name for directory in self.labels)
 
     @property
