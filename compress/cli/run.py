@@ -37,7 +37,7 @@ def command(study: str, output: str, compute: Compute, quiet: bool, **given: Any
 
     stage = {name: given.pop(name) for name in ("force", "progress")}
     try:
-        run(study, output, settings=StudySettings(**given), compute=compute, quiet=quiet, **stage)
+        run(study, output, settings=StudySettings(**given), compute=compute, **stage)
     except FailedRows:
         _print(Path(output), quiet)
         raise

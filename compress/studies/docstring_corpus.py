@@ -87,8 +87,7 @@ def build_corpus(directory: Path, *, seed: int = 0) -> dict[str, Path]:
 
 def _package_directory(name: str) -> Path | None:
     spec = importlib.util.find_spec(name)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(places[0]) if places else None
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 def read_package(name: str, directory: Path) -> Iterator[Sentence]:
@@ -115,8 +114,7 @@ def _docstrings(source: str) -> Iterator[str]:
     while nodes:
         node = nodes.pop()
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            docstring = ast.get_docstring(node, clean=False)
-            if docstring:
+            if docstring := ast.get_docstring(node, clean=False):
                 yield docstring
         # Only statements: expressions hold no docstrings, and walking them would take most of the time.
         body = getattr(node, "body", [])
@@ -132,10 +130,7 @@ def sentences_of(docstring: str) -> Iterator[str]:
         lines = paragraph.split("\n")
         if any(line[:1] in (" ", "\t", ">", ".", "|", "+", "-", "=", "*", "#", "@", ":") for line in lines):
             continue
-        whole = clean_sentence(" ".join(lines))
-        for text in _split(whole):
-            if _is_prose(text):
-                yield text
+        yield from filter(_is_prose, _split(clean_sentence(" ".join(lines))))
 
 
 def clean_sentence(text: str) -> str:

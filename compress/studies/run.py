@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-from compress.data import ExampleSource, LabelledData, describe_rows, row_key
+from compress.data import ExampleSource, LabelledData, TextSource, describe_rows, row_key
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import label
@@ -66,7 +66,6 @@ def run(
     settings: StudySettings = StudySettings(),
     compute: Compute = Compute(),
     force: bool = False,
-    quiet: bool = True,
     progress: Progress = silent,
 ) -> Path:
     """Run a study: teacher, labels, students and their controls, pruning, int8, benchmark, report.
@@ -95,7 +94,7 @@ def run(
     stages = Stages.open(Path(output), force)
     rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
     compute, settings = replace(compute, seed=recipe.seed), replace(settings, budget=budget)
-    work = Study(recipe, stages, rows, settings, compute, quiet, progress, control_names(recipe, plans))
+    work = Study(recipe, stages, rows, settings, compute, progress, control_names(recipe, plans))
     opened, models = work.teacher()
     labels = [work.labels(opened)] if recipe.data.unlabeled else []
     labels.append(work.train_labels(opened))
@@ -103,10 +102,9 @@ def run(
         models.append(work.quantized(opened, "teacher"))
     planned = {student.name: work.student(opened, labels, plan, student) for plan, student in plans}
     planned |= {pruned_name(plan): work.pruned(opened, labels, plan) for plan in recipe.prune}
+    chosen = {name: making for name, making in planned.items() if name in (settings.only or planned)}
     failed: dict[str, Exception] = {}
-    for name, making in planned.items():
-        if settings.only and name not in settings.only:
-            continue
+    for name, making in chosen.items():
         try:
             for path in making:
                 models += [path] if path not in models else []  # students share controls
@@ -115,7 +113,7 @@ def run(
         except Exception as error:
             failed[name] = error
             logger.warning("%s failed: %s", name, error, exc_info=not isinstance(error, CompressError))
-    if failed and len(failed) == len(set(settings.only) or planned):
+    if failed and len(failed) == len(chosen):
         raise CompressError(_failures(failed, "nothing was measured"))
     results = work.measured(opened, [ModelDir.open(path) for path in models])
     curves = [path / CURVE_NAME for path in models if (path / CURVE_NAME).is_file()]
@@ -143,7 +141,6 @@ class Study:
     rows: StudyRows
     settings: StudySettings
     compute: Compute
-    quiet: bool
     progress: Progress
     controls: Mapping[str, str] = field(default_factory=dict)
 
@@ -151,7 +148,7 @@ class Study:
     def labelled(self) -> LabelledData:
         return LabelledData(self.rows.train, self.rows.validation, self.recipe.benchmark.metric or None)
 
-    def _training(self, data: LabelledData | DistillationData, seed: int) -> dict[str, Any]:
+    def _training(self, data: LabelledData | DistillationData | PruningData, seed: int) -> dict[str, Any]:
         return {"data": data, "compute": replace(self.compute, seed=seed), "progress": self.progress}
 
     @property
@@ -167,33 +164,31 @@ class Study:
 
     def teacher(self) -> tuple[ModelDir, list[Path]]:
         """Return the teacher, and models that are only measured beside it."""
-        wanted, given, model_root = self.recipe.teacher, self.settings.teacher, self.settings.model_root
-        made: Path | None = None
-        if wanted.recipe and (wanted.model or not given):
-            base = recipes.load_recipe("teachers", wanted.recipe)
-            source = f"{self.recipe.name}: teacher {wanted.recipe}"
-            training = replace_training(base.training, wanted.training, source=source)
-            made = self.stages.make(
-                "finetuned" if wanted.model else "teacher",
-                {
-                    "recipe": deciding(base),
-                    "training": asdict(training),
-                    "data": self.rows.described(),
-                    "seed": self.recipe.seed,
-                },
-                partial(finetune, base, training=training, **self._training(self.labelled, self.recipe.seed)),
-            )
-        beside = [made] if made and (given or wanted.model) else []
-        if given:
-            return ModelDir.open(given), beside
-        if not wanted.model:
-            return ModelDir.open(cast(Path, made)), beside
-        if model_root is None:
-            raise CompressError(
-                f"the study's teacher is the model {wanted.model!r}, but not where models lie: give --model-root or "
-                "set COMPRESS_MODELS, or another teacher with --teacher DIR"
-            )
-        return ModelDir.open(Path(model_root) / wanted.model), beside
+        wanted = self.recipe.teacher
+        given = self.settings.teacher
+        if wanted.model and not given:
+            if self.settings.model_root is None:
+                raise CompressError(
+                    f"the study's teacher is the model {wanted.model!r}, but not where models lie: give --model-root "
+                    "or set COMPRESS_MODELS, or another teacher with --teacher DIR"
+                )
+            given = Path(self.settings.model_root) / wanted.model
+        if given and not (wanted.recipe and wanted.model):
+            return ModelDir.open(given), []
+        base = recipes.load_recipe("teachers", wanted.recipe)
+        source = f"{self.recipe.name}: teacher {wanted.recipe}"
+        training = replace_training(base.training, wanted.training, source=source)
+        made = self.stages.make(
+            "finetuned" if wanted.model else "teacher",
+            {
+                "recipe": deciding(base),
+                "training": asdict(training),
+                "data": self.rows.described(),
+                "seed": self.recipe.seed,
+            },
+            partial(finetune, base, training=training, **self._training(self.labelled, self.recipe.seed)),
+        )
+        return (ModelDir.open(given), [made]) if given else (ModelDir.open(made), [])
 
     def _pool_inputs(self, teacher: ModelDir) -> dict[str, Any]:
         """Return what labels of the pool are made from. What was dropped from it depends on the held-out sets."""
@@ -206,16 +201,16 @@ class Study:
 
     def labels(self, teacher: ModelDir) -> LabelDir:
         """Label the pool."""
-        inputs = self._pool_inputs(teacher)
-        make = partial(label, teacher, self.rows.unlabeled, progress=self.progress, compute=self.compute)
-        return LabelDir.open(self.stages.make("labels", inputs, make))
+        return self._labels("labels", self._pool_inputs(teacher), teacher, self.rows.unlabeled)
 
     def train_labels(self, teacher: ModelDir) -> LabelDir:
         """Label the gold rows once for all students."""
         inputs = {"teacher": teacher.sha256, "train": describe_rows({"train": self.rows.train})}
-        source = ExampleSource(self.rows.train, "train")
+        return self._labels("train-labels", inputs, teacher, ExampleSource(self.rows.train, "train"))
+
+    def _labels(self, name: str, inputs: Mapping[str, Any], teacher: ModelDir, source: TextSource) -> LabelDir:
         make = partial(label, teacher, source, progress=self.progress, compute=self.compute)
-        return LabelDir.open(self.stages.make("train-labels", inputs, make))
+        return LabelDir.open(self.stages.make(name, inputs, make))
 
     def variant_labels(self, teacher: ModelDir, student: StudentRecipe) -> tuple[LabelDir, ...]:
         """Label the variants of the pool that a student's recipe asks for; nothing where it asks for none."""
@@ -284,7 +279,7 @@ class Study:
         return self.stages.make(name, inputs, make)
 
     def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Path]:
-        """Remove pruning step of the teacher, recover, and quantize."""
+        """Prune the teacher as planned, recover, and quantize."""
         name = pruned_name(plan)
         training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {name}")
         inputs = {
@@ -296,14 +291,16 @@ class Study:
             "seed": self.recipe.seed,
             **self.spent,
         }
-        metric, text = self.recipe.benchmark.metric or None, labels if plan.recover else ()
-        corpus = list(chain(self.rows.unlabeled, self.rows.train)) if plan.vocabulary else None
         data = PruningData(
-            self.rows.train, self.rows.validation, metric, vocabulary=corpus, labels=text, training=training
+            self.rows.train,
+            self.rows.validation,
+            self.labelled.metric,
+            vocabulary=list(chain(self.rows.unlabeled, self.rows.train)) if plan.vocabulary else None,
+            labels=labels if plan.recover else (),
+            training=training,
         )
-        compute = replace(self.compute, seed=self.recipe.seed)
         # The benchmark measures.
-        make = partial(prune, teacher, plan.pruning, data=data, measure=False, compute=compute, progress=self.progress)
+        make = partial(prune, teacher, plan.pruning, measure=False, **self._training(data, self.recipe.seed))
         made = self.stages.make(name, inputs, make)
         yield made
         if plan.quantize:
@@ -313,13 +310,13 @@ class Study:
         """Quantize a model as it was trained to be, or by another method."""
         chosen = method or default_method(model)
         # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
-        metric, threads = self.recipe.benchmark.metric or None, self.recipe.benchmark.thread_counts[0]
+        threads = self.recipe.benchmark.thread_counts[0]
         train = self.rows.train if needs_training_rows(model, method, keep_fp32) else ()
         inputs = {
             "model": model.sha256,
             "validation": describe_rows({"validation": self.rows.validation}),
             **({"train": describe_rows({"train": train})} if train else {}),
-            "metric": metric,
+            "metric": self.labelled.metric,
             "threads": threads,
             **({"method": method, "keep_fp32": keep_fp32} if method or keep_fp32 else {}),
         }
@@ -327,7 +324,7 @@ class Study:
             quantize,
             model,
             quantization=Quantization(method, keep_fp32=keep_fp32),
-            data=LabelledData(train, self.rows.validation, metric),
+            data=replace(self.labelled, train=train),
             compute=Compute(threads=threads),
         )
         return self.stages.make(f"{name}-{'packed' if chosen == 'packed' else 'int8'}", inputs, make)
@@ -347,27 +344,28 @@ class Study:
             "train": describe_rows({"train": self.rows.train}),
             **self.spent,
         }
-        device = self.compute.device
-        make = partial(
-            benchmark,
-            teacher,
-            models,
-            self.rows.test,
-            replace(settings, pruning_steps=pruning_steps),
-            train=self.rows.train,
-            compute=Compute("cpu" if device == "auto" else device, seed=self.recipe.seed),
-        )
-        output = BenchmarkOutput(
-            force=True,
-            study=self.recipe.name,
-            budget=self.settings.budget,
-            data_name=self.rows.data_name,
-            command=self.command,
-            progress=self.progress,
-        )
-        return self.stages.make(
-            RESULTS_NAME, inputs, lambda path: make(output=replace(output, path=path)), gathers=True
-        )
+        device = "cpu" if self.compute.device == "auto" else self.compute.device
+
+        def make(path: Path) -> None:
+            benchmark(
+                teacher,
+                models,
+                self.rows.test,
+                replace(settings, pruning_steps=pruning_steps),
+                train=self.rows.train,
+                compute=Compute(device, seed=self.recipe.seed),
+                output=BenchmarkOutput(
+                    path,
+                    force=True,
+                    study=self.recipe.name,
+                    budget=self.settings.budget,
+                    data_name=self.rows.data_name,
+                    command=self.command,
+                    progress=self.progress,
+                ),
+            )
+
+        return self.stages.make(RESULTS_NAME, inputs, make, gathers=True)
 
 
 def _failures(failed: Mapping[str, Exception], otherwise: str) -> str:

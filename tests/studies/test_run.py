@@ -326,7 +326,7 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages.open(case.out, force=False)
     rows = open_rows(recipe, stages, case.data)
-    study = run_module.Study(recipe, stages, rows, StudySettings(), Compute("cpu", 1), True, silent)
+    study = run_module.Study(recipe, stages, rows, StudySettings(), Compute("cpu", 1), silent)
     study.measured(ModelDir.open(case.models / "tiny-bert"), [])
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["reference_models"] == ("bert-base",)
     assert given["baselines"] is False and given["train"] is rows.train and given["pruning_steps"] is False
@@ -349,7 +349,7 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages.open(case.out, force=False)
     study = run_module.Study(
-        recipe, stages, open_rows(recipe, stages, case.data), StudySettings(), Compute("cpu", 1), True, silent
+        recipe, stages, open_rows(recipe, stages, case.data), StudySettings(), Compute("cpu", 1), silent
     )
     teacher = ModelDir.open(case.models / "tiny-bert")
     shapes = [{"removal": name, "config": {}} for name in ("nothing", "layers", "heads")]
