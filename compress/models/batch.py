@@ -38,10 +38,8 @@ class Batch:
 
     def inputs(self) -> dict[str, Tensor]:
         """Return the tensors that a model's ``forward`` takes."""
-        named = {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
-        if self.token_type_ids is not None:
-            named["token_type_ids"] = self.token_type_ids
-        return named
+        segments = {} if self.token_type_ids is None else {"token_type_ids": self.token_type_ids}
+        return {"input_ids": self.input_ids, "attention_mask": self.attention_mask, **segments}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Embeddings, layers and head of a sequence classifier by function, whatever its family calls them.
 
 A student of its teacher's own family is copied or projected name by name
-(:mod:`compress.training.architectures._projection`); one of another family starts from these parts. Shapes: V word
-pieces, P positions, S segments, E width of the embeddings, D width of the hidden states.
+(:mod:`compress.training.architectures._projection`); one of another family starts from these parts. Shapes: V
+subword tokens, P positions, S segments, E width of the embeddings, D width of the hidden states.
 """
 
 from dataclasses import dataclass
@@ -54,12 +54,10 @@ def embeddings_of(model: PreTrainedModel) -> Embeddings:
 
 
 def embeddings_projection(model: PreTrainedModel) -> nn.Linear | None:
-    """Return what widens narrow embeddings to the width of the layers, which lies outside of them; None without one."""
+    """Return the projection of narrow embeddings to the width of the layers; None where the embeddings have none."""
     base: Any = model.base_model
     outside: nn.Linear | None = getattr(base, "embeddings_project", None)  # ELECTRA; ALBERT has it in its encoder
-    if outside is None and hasattr(base, "encoder"):
-        outside = getattr(base.encoder, "embedding_hidden_mapping_in", None)
-    return outside
+    return outside or getattr(getattr(base, "encoder", None), "embedding_hidden_mapping_in", None)
 
 
 def head_of(model: PreTrainedModel) -> tuple[nn.Linear, nn.Linear]:

@@ -86,12 +86,12 @@ def file_sha256(path: Path) -> str:
 
 def describe_files(directory: Path) -> dict[str, dict[str, Any]]:
     """Return name, sha256 and size of every file below a directory, without the manifest and the model card."""
-    described = {}
-    for file in sorted(directory.rglob("*")):
-        name = file.relative_to(directory).as_posix()
-        if file.is_file() and name not in {MANIFEST_NAME, "README.md"} and not name.startswith("."):
-            described[name] = {"sha256": file_sha256(file), "size_bytes": file.stat().st_size}
-    return described
+    files = {file.relative_to(directory).as_posix(): file for file in sorted(directory.rglob("*")) if file.is_file()}
+    return {
+        name: {"sha256": file_sha256(file), "size_bytes": file.stat().st_size}
+        for name, file in files.items()
+        if name not in {MANIFEST_NAME, "README.md"} and not name.startswith(".")
+    }
 
 
 def verify_files(directory: Path, manifest: Manifest) -> None:

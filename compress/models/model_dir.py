@@ -6,6 +6,7 @@ a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights 
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,8 +97,7 @@ class ModelDir:
     @property
     def labels(self) -> tuple[str, ...]:
         """Label names in the order of the logits; one name for a regression model."""
-        id2label = self.config.get("id2label")
-        if id2label:
+        if id2label := self.config.get("id2label"):
             return tuple(str(id2label[key]) for key in sorted(id2label, key=int))
         return tuple(f"LABEL_{index}" for index in range(int(self.config.get("num_labels", 2))))
 
@@ -118,8 +118,8 @@ class ModelDir:
     @property
     def size_bytes(self) -> int:
         """Size of the weights: ``model.onnx`` with its data, or the safetensors files."""
-        patterns = (f"{ONNX_NAME}*",) if self.is_onnx else ("*.safetensors",)
-        return sum(f.stat().st_size for pattern in patterns for f in self.path.glob(pattern))
+        pattern = f"{ONNX_NAME}*" if self.is_onnx else "*.safetensors"
+        return sum(file.stat().st_size for file in self.path.glob(pattern))
 
     @property
     def parameters(self) -> int:
@@ -131,11 +131,7 @@ class ModelDir:
         total = 0
         for file in self.path.glob("*.safetensors"):
             with safe_open(file, framework="numpy") as tensors:
-                for key in tensors.keys():
-                    size = 1
-                    for extent in tensors.get_slice(key).get_shape():
-                        size *= extent
-                    total += size
+                total += sum(math.prod(tensors.get_slice(key).get_shape()) for key in tensors.keys())
         return total
 
     def check_weights(self) -> None:
@@ -143,8 +139,7 @@ class ModelDir:
             return
         files = list(self.path.glob("*.safetensors"))
         if not files:
-            pickles = [f.name for f in self.path.iterdir() if f.suffix in {".bin", ".pt", ".pth", ".pkl", ".ckpt"}]
-            if pickles:
+            if pickles := [f.name for f in self.path.iterdir() if f.suffix in {".bin", ".pt", ".pth", ".pkl", ".ckpt"}]:
                 raise CompressError(
                     f"{self.path} holds pickled weights ({pickles[0]}), which can run code when opened; "
                     "save the model again with save_pretrained, which writes model.safetensors"
@@ -217,15 +212,13 @@ def _local_directory(path: str | Path) -> Path:
     if directory.exists():
         raise CompressError(f"{path} is a file; a model is a directory with config.json and {WEIGHTS_NAME}")
     text = str(path)
-    looks_like_hub_name = text.count("/") <= 1 and not text.startswith((".", "/", "~")) and "\\" not in text
-    if not looks_like_hub_name:
+    if text.count("/") > 1 or text.startswith((".", "/", "~")) or "\\" in text:
         raise CompressError(f"{path} does not exist; give a model directory or a Hugging Face name")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
-        return Path(snapshot_download(text, allow_patterns=patterns))
+        return Path(snapshot_download(text, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CompressError(
             f"{path} is neither a directory here nor a model that the Hugging Face hub gave "
@@ -245,7 +238,7 @@ NOT_REMOVALS = ("nothing", "recovery")
 
 
 def removals_of(model: ModelDir) -> tuple[str, ...]:
-    """Return what compress prune took from a model, in turn; nothing where its manifest does not say.
+    """Return what compress prune removed from a model, in turn; nothing where its manifest does not say.
 
     Raises:
         CompressError: the manifest says what no compress prune writes.

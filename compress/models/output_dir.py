@@ -74,14 +74,12 @@ def writing(
             raise
         for stray in working.glob(".*.tmp"):  # of a start that was killed while it wrote
             stray.unlink()
+        previous = target.with_name(f".{target.name}.previous")
+        shutil.rmtree(previous, ignore_errors=True)
         if target.exists():
-            previous = target.with_name(f".{target.name}.previous")
-            shutil.rmtree(previous, ignore_errors=True)
             target.rename(previous)
-            working.rename(target)
-            shutil.rmtree(previous)
-        else:
-            working.rename(target)
+        working.rename(target)
+        shutil.rmtree(previous, ignore_errors=True)
         # Only now: what is needed to resume must be there until the result is.
         shutil.rmtree(target / WORK_FOLDER)
         (target / ".lock").unlink(missing_ok=True)
@@ -105,11 +103,9 @@ def _has_progress(working: Path) -> bool:
 def empty(directory: Path) -> None:
     """Remove everything that a start has left in a working directory, but for its lock."""
     for entry in directory.iterdir():
-        if entry.name == ".lock":
-            continue
         if entry.is_dir():
             shutil.rmtree(entry)
-        else:
+        elif entry.name != ".lock":
             entry.unlink()
 
 

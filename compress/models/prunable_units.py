@@ -75,8 +75,8 @@ def units_of(model: PreTrainedModel, part: Part = "heads") -> list[Units]:
     """
     if fault := _fault(model, part):
         raise CompressError(fault)
-    family = stock_type(model.config)
-    cut = PRUNABLE[family].heads if part == "heads" else PRUNABLE[family].neurons
+    prunable = PRUNABLE[stock_type(model.config)]
+    cut = prunable.heads if part == "heads" else prunable.neurons
     assert cut is not None
     size = head_size_of(model.config) if part == "heads" else 1
     return [
@@ -100,7 +100,8 @@ def _fault(model: PreTrainedModel, part: Part) -> str:
             f"the attention heads of a {model.config.model_type!r} model are not known to compress; "
             f"heads can be removed from {', '.join(sorted(PRUNABLE))}"
         )
-    if _has_several_shared_layers(model):
+    # An ALBERT that shares more than one layer; every published one shares one.
+    if (getattr(model.config, "num_hidden_groups", 1), getattr(model.config, "inner_group_num", 1)) != (1, 1):
         return (
             f"this ALBERT shares {model.config.num_hidden_groups} groups of {model.config.inner_group_num} layers; "
             "compress knows the heads of one that shares a single layer (num_hidden_groups = inner_group_num = 1)"
@@ -108,12 +109,6 @@ def _fault(model: PreTrainedModel, part: Part) -> str:
     if part == "neurons" and PRUNABLE[family].neurons is None:
         return f"a layer of a {family} has several feed-forward networks, whose neurons compress does not remove"
     return ""
-
-
-def _has_several_shared_layers(model: PreTrainedModel) -> bool:
-    """Tell whether a model is an ALBERT that shares more than one layer; every published one shares one."""
-    groups = (getattr(model.config, "num_hidden_groups", 1), getattr(model.config, "inner_group_num", 1))
-    return groups != (1, 1)
 
 
 def heads_per_layer(model: PreTrainedModel) -> list[int]:
@@ -177,14 +172,9 @@ def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
             f"use one of {', '.join(sorted(FAMILIES))}"
         )
     units_of(model)  # says why it has none
-    names, head_size = FAMILIES[family], head_size_of(model.config)
+    head_size = head_size_of(model.config)
+    names = {part: getattr(FAMILIES[family], part) for part in ("query", "key", "value", "output")}
     return [
-        AttentionLayer(
-            query=linear_of(layer, names.query),
-            key=linear_of(layer, names.key),
-            value=linear_of(layer, names.value),
-            output=linear_of(layer, names.output),
-            head_size=head_size,
-        )
+        AttentionLayer(**{part: linear_of(layer, name) for part, name in names.items()}, head_size=head_size)
         for layer in layers_of(model)
     ]

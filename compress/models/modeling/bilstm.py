@@ -101,21 +101,22 @@ class BiLSTMForSequenceClassification(PreTrainedModel):
             state = self._encode(input_ids, lengths)
         logits = self.classifier(self.dropout(torch.relu(self.dense(self.dropout(state)))))
         loss = None
-        if labels is not None:
-            if self.config.num_labels == 1:
-                loss = nn.functional.mse_loss(logits.squeeze(-1), labels.float())
-            else:
-                loss = nn.functional.cross_entropy(logits, labels)
+        if labels is not None and self.config.num_labels == 1:
+            loss = nn.functional.mse_loss(logits.squeeze(-1), labels.float())
+        elif labels is not None:
+            loss = nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def _encode(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """Return the final states of both directions ``[B, 2H]`` of token ids ``[B, T]``."""
-        # An empty row would make the packing fail; it reads one padding token instead.
-        lengths = lengths.clamp(min=1)
-        embedded = self.dropout(self.embedding(self.remap[input_ids]))
-        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        _, (final, _) = self.lstm(packed)
+        _, (final, _) = self.lstm(self._packed(input_ids, lengths))
         return torch.cat((final[0], final[1]), dim=-1)
+
+    def _packed(self, input_ids: Tensor, lengths: Tensor) -> nn.utils.rnn.PackedSequence:
+        """Return what the LSTM reads. An empty row would make the packing fail; it has one padding token instead."""
+        embedded = self.dropout(self.embedding(self.remap[input_ids]))
+        lengths = lengths.clamp(min=1).cpu()
+        return nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
 
     def _split(self, input_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the texts of pairs ``[2B, T]``, all first ones before all second ones, and their lengths ``[2B]``.
@@ -149,10 +150,7 @@ class BiLSTMForTokenClassification(BiLSTMForSequenceClassification):
         """Return logits ``[B, T, C]`` for token ids ``[B, T]`` and mask ``[B, T]``; segments are not used."""
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        lengths = attention_mask.sum(dim=1).clamp(min=1)
-        embedded = self.dropout(self.embedding(self.remap[input_ids]))
-        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        output, _ = self.lstm(packed)
+        output, _ = self.lstm(self._packed(input_ids, attention_mask.sum(dim=1)))
         states: Tensor
         states, _ = nn.utils.rnn.pad_packed_sequence(output, batch_first=True, total_length=input_ids.shape[1])
         logits = self.classifier(self.dropout(torch.relu(self.dense(self.dropout(states)))))
