@@ -98,12 +98,9 @@ def _cpuinfo() -> dict[str, str]:
 
 def _gpu_names() -> list[str]:
     # Asking torch would cost its import; the driver's own files say the same.
-    names = []
-    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            if line.startswith("Model:"):
-                names.append(line.split(":", 1)[1].strip())
-    return names or _gpu_names_by_tool()
+    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
+    return [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")] or _gpu_names_by_tool()
 
 
 def _gpu_names_by_tool() -> list[str]:

@@ -1,6 +1,7 @@
 """Recipes: the only configuration. TOML files become frozen dataclasses; every fault is reported at once."""
 
 import dataclasses
+import json
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -114,17 +115,9 @@ def load_recipe(kind: Kind, name_or_path: str) -> Any:
 
 def resolved(recipe: Any) -> dict[str, Any]:
     """Return a recipe as plain JSON values, for the manifest."""
-    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(recipe)))
+    return typing.cast(dict[str, Any], json.loads(json.dumps(dataclasses.asdict(recipe))))
 
 
 def deciding(recipe: Any) -> dict[str, Any]:
     """Return what of a recipe decides the model: all but what is only there for people to read."""
     return {key: value for key, value in resolved(recipe).items() if key not in PROSE}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -158,41 +158,64 @@ class Pruning:
                 found.append(f"--{name} max has no end; give an amount such as 25%")
             elif amount == MOST and not self.has_target:
                 found.append(f"--{name} max has no end; give an amount, or --max-accuracy-drop or --speedup with it")
-        if not 0 <= self.max_accuracy_drop < inf:
-            found.append(f"--max-accuracy-drop {self.max_accuracy_drop} must be above 0 points, such as 1.0")
-        if self.speedup and not 1 < self.speedup < inf:
-            found.append(f"--speedup {self.speedup} must be above 1, such as 1.5")
-        if self.max_accuracy_drop and self.speedup:
-            found.append("--max-accuracy-drop and --speedup are two ends of one path; give one of them")
-        if self.schedule == "cubic" and self.has_target:
-            found.append("--schedule cubic removes what amounts say while it trains; give --heads or --ffn, no target")
-        if self.has_target and self.hidden:
-            found.append("--hidden would change what a target has decided before it; leave it out, or prune twice")
-        changed = [name for name in _OF_STEPS if getattr(self, name) != getattr(Pruning, name)]
-        if self.schedule == "cubic" and changed:
-            shown = ", ".join(map(_option, changed))
-            found.append(f"--schedule cubic decides by the gradients of its training; {shown} would change nothing")
-        found += self._idle()
-        if self.schedule == "cubic" and not (self.heads or self.ffn):
-            found.append("--schedule cubic masks heads and neurons; give --heads or --ffn")
-        if self.schedule == "cubic" and not self.recover:
-            found.append("--schedule cubic removes while it trains; add --recover EPOCHS")
-        found += self.scoring_faults()
-        for name in ("keep_heads", "multiple", "speedup_batch_size"):
-            if getattr(self, name) < 1:
-                found.append(f"--{name.replace('_', '-')} {getattr(self, name)} must be 1 or more")
-        if not 0 <= self.recover < inf:
-            found.append(f"--recover {self.recover} is not a number of epochs; give 0 or more, such as 1")
-        return found
+        changed = [_option(name) for name in _OF_STEPS if getattr(self, name) != getattr(Pruning, name)]
+        is_cubic = self.schedule == "cubic"
+        rules = (
+            (
+                not 0 <= self.max_accuracy_drop < inf,
+                f"--max-accuracy-drop {self.max_accuracy_drop} must be above 0 points, such as 1.0",
+            ),
+            (
+                self.speedup and not 1 < self.speedup < inf,
+                f"--speedup {self.speedup} must be above 1, such as 1.5",
+            ),
+            (
+                self.max_accuracy_drop and self.speedup,
+                "--max-accuracy-drop and --speedup are two ends of one path; give one of them",
+            ),
+            (
+                is_cubic and self.has_target,
+                "--schedule cubic removes what amounts say while it trains; give --heads or --ffn, no target",
+            ),
+            (
+                self.has_target and self.hidden,
+                "--hidden would change what a target has decided before it; leave it out, or prune twice",
+            ),
+            (
+                is_cubic and changed,
+                f"--schedule cubic decides by the gradients of its training; {', '.join(changed)} would change nothing",
+            ),
+            *((True, fault) for fault in self._idle()),
+            (
+                is_cubic and not (self.heads or self.ffn),
+                "--schedule cubic masks heads and neurons; give --heads or --ffn",
+            ),
+            (is_cubic and not self.recover, "--schedule cubic removes while it trains; add --recover EPOCHS"),
+            *((True, fault) for fault in self.scoring_faults()),
+            *(
+                (getattr(self, name) < 1, f"--{name.replace('_', '-')} {getattr(self, name)} must be 1 or more")
+                for name in ("keep_heads", "multiple", "speedup_batch_size")
+            ),
+            (
+                not 0 <= self.recover < inf,
+                f"--recover {self.recover} is not a number of epochs; give 0 or more, such as 1",
+            ),
+        )
+        return found + [fault for is_broken, fault in rules if is_broken]
 
     def scoring_faults(self) -> list[str]:
-        """Return what is wrong with how units are scored and go."""
-        found = []
-        if self.examples < 1:
-            found.append(f"--examples {self.examples} is not a number of rows; give 1 or more, such as 1024")
-        if not 0 < self.step <= 1:
-            found.append(f"--step {self.step} is not a share; give one above 0 and at most 1, such as 0.1")
-        return found
+        """Return what is wrong with how units are scored and removed."""
+        rules = (
+            (
+                self.examples < 1,
+                f"--examples {self.examples} is not a number of rows; give 1 or more, such as 1024",
+            ),
+            (
+                not 0 < self.step <= 1,
+                f"--step {self.step} is not a share; give one above 0 and at most 1, such as 0.1",
+            ),
+        )
+        return [fault for is_broken, fault in rules if is_broken]
 
     def _idle(self) -> Iterator[str]:
         """Say which options change nothing for want of others."""

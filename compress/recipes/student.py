@@ -10,7 +10,7 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.recipes.benchmark_settings import REFERENCE_MODELS
 from compress.recipes.parsing import Choice
-from compress.recipes.training import Training, replace_training
+from compress.recipes.training import Training, training_faults
 
 # Modifiers that round weights or activations in the forward pass.
 ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
@@ -39,7 +39,7 @@ class Survey:
     """A row of the survey of Rogers et al. 2020, "A Primer in BERTology", Table 1, as published.
 
     Figures are relative to ``baseline``: how many times smaller, the share of performance kept in percent, how many
-    times faster (0 where none was reported). ``reference model`` names a published shape that is measured for its speed
+    times faster (0 where none was reported). ``reference_model`` names a published shape that is measured for its speed
     only.
     """
 
@@ -61,12 +61,9 @@ class Survey:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        known = not self.reference_model or self.reference_model in REFERENCE_MODELS
-        return (
-            []
-            if known
-            else [f"unknown reference model {self.reference_model!r}; there is {', '.join(REFERENCE_MODELS)}"]
-        )
+        if not self.reference_model or self.reference_model in REFERENCE_MODELS:
+            return []
+        return [f"unknown reference model {self.reference_model!r}; there is {', '.join(REFERENCE_MODELS)}"]
 
 
 @dataclass(frozen=True)
@@ -114,32 +111,41 @@ class Phase:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        found = [] if self.losses else ["losses is empty; a phase needs at least one"]
-        if not self.share > 0:
-            found.append(f"share = {self.share} must be above 0")
-        if not 0 <= self.masking < 1:
-            found.append(f"masking = {self.masking} must be at least 0 and below 1")
-        for choice in self.losses:
-            if not choice.weight > 0:
-                found.append(f"{choice.name}: weight = {choice.weight} must be above 0; leave the loss out instead")
-            if not choice.options.get("temperature", 1.0) > 0:
-                found.append(f"{choice.name}: temperature = {choice.options['temperature']} must be above 0")
-        if "targets" in self.needs and not self.masking:
-            found.append("a loss predicts masked tokens, and masking is 0; set masking = 0.15")
-        if self.teacher == "encoder" and self.needs & {"logits", "labels"}:
-            found.append("a loss reads logits or labels, which an encoder does not give; use teacher = 'task'")
-        found += [
-            f"training.{key} cannot differ between phases; set share"
-            for key in ("epochs", "max_steps")
-            if key in self.training
-        ]
-        if "max_length" in self.training:
-            found.append("training.max_length cannot differ between phases, which read the same tokens; set it for all")
-        try:
-            replace_training(Training(), self.training, source="training")
-        except CompressError as error:
-            found.append(str(error))
-        return found
+        rules = (
+            (not self.losses, "losses is empty; a phase needs at least one"),
+            (not self.share > 0, f"share = {self.share} must be above 0"),
+            (not 0 <= self.masking < 1, f"masking = {self.masking} must be at least 0 and below 1"),
+            *(
+                (
+                    not choice.weight > 0,
+                    f"{choice.name}: weight = {choice.weight} must be above 0; leave the loss out instead",
+                )
+                for choice in self.losses
+            ),
+            *(
+                (
+                    not choice.options.get("temperature", 1.0) > 0,
+                    f"{choice.name}: temperature = {choice.options.get('temperature')} must be above 0",
+                )
+                for choice in self.losses
+            ),
+            (
+                "targets" in self.needs and not self.masking,
+                "a loss predicts masked tokens, and masking is 0; set masking = 0.15",
+            ),
+            (
+                self.teacher == "encoder" and self.needs & {"logits", "labels"},
+                "a loss reads logits or labels, which an encoder does not give; use teacher = 'task'",
+            ),
+            ("epochs" in self.training, "training.epochs cannot differ between phases; set share"),
+            ("max_steps" in self.training, "training.max_steps cannot differ between phases; set share"),
+            (
+                "max_length" in self.training,
+                "training.max_length cannot differ between phases, which read the same tokens; set it for all",
+            ),
+        )
+        found = [fault for is_broken, fault in rules if is_broken]
+        return found + training_faults(self.training, source="training")
 
 
 @dataclass(frozen=True)
@@ -217,11 +223,11 @@ class StudentRecipe:
         """Return what is wrong with the values, in the user's words."""
         if not self.phases:
             return ["phases is empty; a student needs at least one"]
-        for phase in self.phases:
-            if phase.modifier and phase.modifier.name.replace("_", "-") in PRUNING:
+        for name in (phase.modifier.name for phase in self.phases if phase.modifier):
+            if name.replace("_", "-") in PRUNING:
                 return [
-                    f"{phase.modifier.name} masks units that a student would keep all the same; 'compress prune' "
-                    "removes them, so prune the student afterwards"
+                    f"{name} masks units that a student would keep all the same; 'compress prune' removes them, so "
+                    "prune the student afterwards"
                 ]
         if not self.vocabulary:
             return ["the loss mixed-vocabulary needs [vocabulary]"] if "mixed" in self.needs else []

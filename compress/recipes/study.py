@@ -10,7 +10,7 @@ from compress.errors import CompressError
 from compress.recipes.benchmark_settings import BenchmarkSettings
 from compress.recipes.pruning import Pruning
 from compress.recipes.student import Phase
-from compress.recipes.training import Training, replace_training
+from compress.recipes.training import training_faults
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class StudyTeacher:
 
 
 def faults_of_name(name: str) -> list[str]:
-    """Return what is wrong with what a model of a study shall be called: it names a folder."""
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+    """Return what is wrong with the name of a model of a study, if it has one: it names a folder."""
+    if re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)?", name):
         return []
     return [f"name = {name!r} is no name of a folder; use letters, digits, '.', '_' and '-'"]
 
@@ -106,15 +106,20 @@ class StudyStudent:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        found = [] if self.keep_fp32 >= 0 else [f"keep_fp32 = {self.keep_fp32} must be at least 0"]
-        if self.keep_fp32 and not self.quantize:
-            found.append(f"keep_fp32 = {self.keep_fp32} is of no use without quantize")
-        if self.phases and not self.name:
-            found.append(f"other phases make of {self.recipe} another student: give it a name")
-        if self.name:
-            found += faults_of_name(self.name)
-        if len(set(self.seeds)) < len(self.seeds):
-            found.append(f"student {self.recipe}: seeds names one twice")
+        rules = (
+            (self.keep_fp32 < 0, f"keep_fp32 = {self.keep_fp32} must be at least 0"),
+            (
+                self.keep_fp32 and not self.quantize,
+                f"keep_fp32 = {self.keep_fp32} is of no use without quantize",
+            ),
+            (
+                self.phases and not self.name,
+                f"other phases make of {self.recipe} another student: give it a name",
+            ),
+            *((True, fault) for fault in faults_of_name(self.name)),
+            (len(set(self.seeds)) < len(self.seeds), f"student {self.recipe}: seeds names one twice"),
+        )
+        found = [fault for is_broken, fault in rules if is_broken]
         if isinstance(self.quantize, str):
             try:
                 plugins.find("quantizers", self.quantize)
@@ -143,9 +148,7 @@ class StudyPrune(Pruning):
             found.append("prune removes nothing; give heads, ffn, layers, hidden, vocabulary or a target")
         if not self.name and not self.heads:
             found.append("prune needs a name, or heads after which it is called")
-        if self.name:
-            found += faults_of_name(self.name)
-        return found
+        return found + faults_of_name(self.name)
 
     @property
     def removes_several(self) -> bool:
@@ -186,12 +189,8 @@ class Budget:
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         found = [] if self.rows >= 0 else [f"rows = {self.rows} must be at least 0"]
-        for name in ("training", "teacher"):
-            try:
-                replace_training(Training(), getattr(self, name), source=name)
-            except CompressError as error:
-                found.append(str(error))
-        return found
+        found += training_faults(self.training, source="training")
+        return found + training_faults(self.teacher, source="teacher")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from compress.errors import CompressError
 from compress.recipes.parsing import parse
 
 
@@ -33,19 +34,14 @@ class Training:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        found = [
-            f"{name} = {getattr(self, name)} must be above 0"
-            for name in ("epochs", "batch_size", "learning_rate", "evaluations", "patience", "max_length")
-            if not 0 < getattr(self, name) < math.inf
-        ]
-        found += [
-            f"{name} = {getattr(self, name)} must be at least 0"
-            for name in ("max_steps", "weight_decay", "max_gradient_norm")
-            if not 0 <= getattr(self, name) < math.inf
-        ]
-        if not 0 <= self.warmup_share < 1:
-            found.append(f"warmup_share = {self.warmup_share} must be at least 0 and below 1")
-        return found
+        positive = ("epochs", "batch_size", "learning_rate", "evaluations", "patience", "max_length")
+        at_least_0 = ("max_steps", "weight_decay", "max_gradient_norm")
+        rules = (
+            *((not 0 < getattr(self, name) < math.inf, name, "above 0") for name in positive),
+            *((not 0 <= getattr(self, name) < math.inf, name, "at least 0") for name in at_least_0),
+            (not 0 <= self.warmup_share < 1, "warmup_share", "at least 0 and below 1"),
+        )
+        return [f"{name} = {getattr(self, name)} must be {bound}" for is_broken, name, bound in rules if is_broken]
 
 
 @dataclass(frozen=True)
@@ -62,6 +58,15 @@ class TeacherRecipe:
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         return [] if self.hub or self.package else ["a teacher needs hub or package"]
+
+
+def training_faults(changes: Mapping[str, Any], *, source: str) -> list[str]:
+    """Return what is wrong with values that are to replace others of a training."""
+    try:
+        replace_training(Training(), changes, source=source)
+    except CompressError as error:
+        return [str(error)]
+    return []
 
 
 def replace_training(training: Training, changes: Mapping[str, Any], *, source: str) -> Training:
