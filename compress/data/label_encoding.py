@@ -49,9 +49,8 @@ def infer_labels(examples: Iterable[Example]) -> tuple[str, ...] | None:
     counts = Counter(example.label for example in rows if example.label is not None)
     numbers = [_number(label) for label in counts]
     if numbers and all(number is not None for number in numbers):
-        if any(number is not None and not number.is_integer() for number in numbers):
-            return None
-        if len(counts) > 50 and sum(counts.values()) < 5 * len(counts):
+        has_fraction = any(number is not None and not number.is_integer() for number in numbers)
+        if has_fraction or (len(counts) > 50 and counts.total() < 5 * len(counts)):
             return None
         return tuple(sorted(counts, key=lambda label: (float(label), label)))
     return tuple(sorted(counts))

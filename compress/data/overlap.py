@@ -59,12 +59,11 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
     for role in ("test", "validation", *FITTING):
         if role not in roles:
             continue
-        held = dict(keys)
         met: dict[str, tuple[int, int]] = {}  # held-out role: rows also in it, the first of them
         own: set[bytes] = set()
         for row, example in enumerate(roles[role], start=1):
             key = row_key(example)
-            hits = [name for name, known in held.items() if key in known]
+            hits = [name for name, known in keys.items() if key in known]
             for name in hits:
                 count, first = met.get(name, (0, row))
                 met[name] = (count + 1, first)
@@ -81,8 +80,7 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
                 if dropped[role]
                 else f"The {role} set is empty: give a file with at least one row."
             )
-        unwanted = frozenset[bytes]().union(*held.values())
-        sets[role] = _without(roles[role], unwanted if met else frozenset())
+        sets[role] = _without(roles[role], frozenset[bytes]().union(*keys.values()) if met else frozenset())
         if role in HELD_OUT:
             keys[role] = frozenset(own)
     return CheckedRoles(sets, rows, dropped)
@@ -105,19 +103,15 @@ def _without(data: RoleData, keys: frozenset[bytes]) -> list[Example] | TextSour
 
 def _refuse_same_source(roles: Mapping[str, RoleData]) -> None:
     """Raise where one file (or one split of it) plays two roles that must be apart."""
-    for held in HELD_OUT:
-        for role in (*FITTING, "validation"):
-            if role == held or role not in roles or held not in roles:
-                continue
-            one, other = roles[role], roles[held]
-            if isinstance(one, Sequence) or isinstance(other, Sequence):
-                same = one is other
-                shown = "the same rows"
-            else:
-                same = bool(one.identity & other.identity)
-                shown = f"the same file, {one.name}"
-            if same:
-                raise CompressError(
-                    f"{role} and {held} are {shown}: give each its own, because what was fitted or chosen "
-                    "on some rows cannot be judged on them."
-                )
+    pairs = [(role, held) for held in HELD_OUT for role in (*FITTING, "validation") if role != held]
+    for role, held in pairs:
+        one, other = roles.get(role, []), roles.get(held, [])
+        if isinstance(one, Sequence) or isinstance(other, Sequence):
+            shown = "the same rows" if one is other else ""
+        else:
+            shown = f"the same file, {one.name}" if one.identity & other.identity else ""
+        if shown:
+            raise CompressError(
+                f"{role} and {held} are {shown}: give each its own, because what was fitted or chosen on some rows "
+                "cannot be judged on them."
+            )

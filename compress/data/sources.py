@@ -1,6 +1,7 @@
 """Open files and hub data sets as streams of labelled or unlabelled examples."""
 
 import glob
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -72,18 +73,16 @@ class FileSource(TextSource):
 
     def describe(self) -> str:
         """Return one line to show: ``train.tsv: TSV without quoting, text = sentence, label = label``."""
-        table, named = self._tables[0], self._tables[0].named
+        named = self._tables[0].named
         kind, comma, rest = self.format.partition(",")
         shown = [_FORMAT_NAMES.get(kind, kind) + comma + rest + ("" if named else ", no header")]
         used = {"text": self.columns.text, "pair": self.columns.text_pair}
-        if self._labelled:
-            used["label"] = self.columns.label
-        if not table.fixed:
+        used |= {"label": self.columns.label} if self._labelled else {}
+        if not self._tables[0].fixed:
             shown += [f"{what} = {'' if named else 'column '}{name}" for what, name in used.items() if name]
-        notes = {"rows without text, skipped": self._skipped}
+        notes = Counter({"rows without text, skipped": self._skipped})
         for table in self._tables:
-            for note, count in table.notes.items():
-                notes[note] = notes.get(note, 0) + count
+            notes.update(table.notes)
         shown += [f"{note}: {count:,}" for note, count in notes.items() if count]
         return f"{self.name}: {', '.join(shown)}"
 

@@ -108,11 +108,8 @@ def first_tokens(words: Sequence[int | None]) -> list[int]:
     Args:
         words: for every token the word that it is of, counted from 0; None for special tokens.
     """
-    starts, before = [], None
-    for word in words:
-        starts.append(word + 1 if word is not None and word != before else 0)
-        before = word
-    return starts
+    neighbours = itertools.pairwise([None, *words])
+    return [word + 1 if word is not None and word != before else 0 for before, word in neighbours]
 
 
 def at_words(logits: np.ndarray, starts: np.ndarray, counts: Sequence[int]) -> np.ndarray:

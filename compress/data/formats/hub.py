@@ -34,18 +34,12 @@ def read_hub(name: str, role: str) -> Table:
     columns = tuple(stream.column_names or next(iter(stream)))
 
     def rows() -> Iterator[Row]:
-        records = enumerate(stream, start=1)
-        while True:
-            try:
-                number, record = next(records)
-            except StopIteration:
-                return
-            except Exception as error:
-                raise CompressError(
-                    f"The data set {name!r} broke off ({_line(error)}): go online and try again."
-                ) from None
-            # The hub writes -1 where a label is withheld.
-            yield number, tuple(None if record.get(c) == -1 else cell(record.get(c)) for c in columns)
+        try:
+            for number, record in enumerate(stream, start=1):
+                # The hub writes -1 where a label is withheld.
+                yield number, tuple(None if record.get(c) == -1 else cell(record.get(c)) for c in columns)
+        except Exception as error:
+            raise CompressError(f"The data set {name!r} broke off ({_line(error)}): go online and try again.") from None
 
     place = frozenset({f"hub:{repository}:{stream.split}"})
     return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)

@@ -42,10 +42,8 @@ def cell(value: Any) -> str | None:
         text = "".join(str(part["text"]) for part in value).strip()
     elif isinstance(value, list) and all(isinstance(part, str) for part in value):
         text = " ".join(value)
-    elif isinstance(value, (list, Mapping)):
-        text = json.dumps(value, ensure_ascii=False)
     else:
-        text = str(value)
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, (list, Mapping)) else str(value)
     return text if text is None else _whole(text)
 
 
@@ -206,9 +204,8 @@ def read_parquet(path: Path) -> Table:
         raise CompressError(f"{path.name} is empty: give a file with at least one row.")
 
     def rows() -> Iterator[Row]:
-        number = itertools.count(1)
-        for batch in opened().iter_batches(batch_size=SAMPLE):
-            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield next(number), tuple(cell(value) for value in values)
+        batches = opened().iter_batches(batch_size=SAMPLE)
+        records = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+        return ((number, tuple(map(cell, record))) for number, record in enumerate(records, start=1))
 
     return Table(path.name, "parquet", columns, rows, identity=frozenset({str(path.resolve())}))

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from compress.errors import CompressError
 
 Row = tuple[int, Cells]  # the line or row number in the file, and the cells
 SAMPLE = 1000  # rows looked at before anything is decided
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+# No text has these; the last one stands for a byte that Windows-1252 does not have.
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")
 
 
 @dataclass
@@ -32,7 +34,7 @@ class Table:
     # What was read, files and the split inside them: two tables that share a part hold the same data.
     identity: frozenset[str] = frozenset()
     # What the last pass met and the user should know.
-    notes: dict[str, int] = field(default_factory=dict)
+    notes: Counter[str] = field(default_factory=Counter)
 
     def sample(self) -> list[Cells]:
         """Return the first thousand rows' cells."""
@@ -50,10 +52,10 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.notes: dict[str, int] = {}
+        self.notes = Counter[str]()
 
     def __iter__(self) -> Iterator[str]:
-        self.notes.pop("lines read as Windows-1252", None)
+        del self.notes["lines read as Windows-1252"]
         with open_bytes(self.path) as stream, reading(self.path):
             for number, line in enumerate(stream, start=1):
                 if number == 1:
@@ -68,17 +70,14 @@ class Lines:
         try:
             return line.decode("utf-8")
         except UnicodeDecodeError as error:
-            place, byte = error.start, line[error.start]
-        try:
-            text = line.decode("cp1252")
-        except UnicodeDecodeError:
-            text = "\x00"
+            place = error.start
+        text = line.decode("cp1252", errors="replace")
         if _CONTROL.search(text):
             raise CompressError(
-                f"{self.path.name} is not text: line {number} has the byte 0x{byte:02x} at position "
+                f"{self.path.name} is not text: line {number} has the byte 0x{line[place]:02x} at position "
                 f"{place + 1}, which is neither UTF-8 nor Windows-1252; convert the file to UTF-8."
             )
-        self.notes["lines read as Windows-1252"] = self.notes.get("lines read as Windows-1252", 0) + 1
+        self.notes["lines read as Windows-1252"] += 1
         return text
 
 

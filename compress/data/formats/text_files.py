@@ -84,24 +84,18 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
     suffixes = {"csv": ".csv", "tsv": ".tsv", "tsv-unquoted": ".tsv", "table": suffix}
     dialect = sniff_dialect(head, suffixes[kind])
     assert dialect is not None
-    if kind == "tsv-unquoted" or kind == "tsv":
+    if kind in ("tsv", "tsv-unquoted"):
         dialect = Dialect("\t", quoted=kind == "tsv")
     name = lines.path.name
 
     def raw() -> Iterator[tuple[int, list[str]]]:
         reader = csv_rows(lines, dialect)
-        while True:
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise CompressError(
-                    f"{name}, line {reader.line_num}: {error}; correct the quotation marks or say "
-                    "--format tsv-unquoted."
-                ) from None
-            if cells:
-                yield reader.line_num, cells
+        try:
+            yield from ((reader.line_num, cells) for cells in reader if cells)
+        except csv.Error as error:
+            raise CompressError(
+                f"{name}, line {reader.line_num}: {error}; correct the quotation marks or say --format tsv-unquoted."
+            ) from None
 
     with closing(cast(Any, raw())) as start:
         sample = [cells for _, cells in itertools.islice(start, SAMPLE)]
@@ -110,7 +104,7 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
     columns = tuple(cell.strip() for cell in sample[0]) if named else tuple(map(str, range(width)))
 
     def rows() -> Iterator[Row]:
-        lines.notes.pop("rows with extra cells", None)
+        del lines.notes["rows with extra cells"]
         for line, cells in itertools.islice(raw(), int(named), None):
             if len(cells) < width or (named and len(cells) > width):
                 raise CompressError(
@@ -119,7 +113,7 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
                 )
             if len(cells) > width:
                 # Without a header nothing says how wide a row may be: the last rows of STS-B have two more.
-                lines.notes["rows with extra cells"] = lines.notes.get("rows with extra cells", 0) + 1
+                lines.notes["rows with extra cells"] += 1
             yield line, cells
 
     shown = "csv" if dialect.delimiter in ",;" else "tsv" if dialect.quoted else "tsv-unquoted"
