@@ -91,9 +91,8 @@ def _cpuinfo() -> dict[str, str]:
     path = Path("/proc/cpuinfo")
     if not path.is_file():
         return {}
-    lines = path.read_text(encoding="utf-8").split("\n\n")[0].splitlines()
-    pairs = (line.split(":", 1) for line in lines if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}
+    first = path.read_text(encoding="utf-8").split("\n\n")[0]
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
 
 
 def _gpu_names() -> list[str]:
@@ -108,9 +107,10 @@ def _gpu_names_by_tool() -> list[str]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
-    question = [tool, "--query-gpu=name", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(question, capture_output=True, text=True, timeout=30, check=True)
+        answer = subprocess.run(
+            [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return []
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()]

@@ -170,7 +170,11 @@ def choose_columns(
     asked = given or Columns(text="")
     for option, name in (("text", asked.text), ("text-pair", asked.text_pair), ("label", asked.label)):
         if name and name not in names:
-            raise _unknown_column(option, name, names, source, named)
+            kind = "" if named else " (no header: columns are counted from 0)"
+            raise CompressError(
+                f"{source} has no column {name!r}; it has {_listed(names)}{kind}: "
+                f"name one of them with --{option}-column.{did_you_mean(name, names)}"
+            )
     text, pair = asked.text, asked.text_pair
     if not text:
         guessed = (_texts_by_name(names) if named else None) or _texts_by_content(names, sample, asked, named)
@@ -192,19 +196,10 @@ def choose_columns(
     chosen = [name for name in (text, pair, label) if name is not None]
     if len(set(chosen)) < len(chosen):
         raise CompressError(
-            f"{source}: the same column cannot be text, pair and label at once (text = {text}, pair = "
-            f"{pair}, "
+            f"{source}: the same column cannot be text, pair and label at once (text = {text}, pair = {pair}, "
             f"label = {label}): name different ones of {_listed(names)}."
         )
     return Columns(text, pair, label)
-
-
-def _unknown_column(option: str, name: str, names: Sequence[str], source: str, named: bool) -> CompressError:
-    kind = "" if named else " (no header: columns are counted from 0)"
-    return CompressError(
-        f"{source} has no column {name!r}; it has {_listed(names)}{kind}: "
-        f"name one of them with --{option}-column.{did_you_mean(name, names)}"
-    )
 
 
 def _listed(names: Sequence[str]) -> str:

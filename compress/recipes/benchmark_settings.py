@@ -109,31 +109,34 @@ class BenchmarkSettings:
 
         The upper bounds keep a lock file of somebody else from asking this machine for the impossible.
         """
-        found = []
-        for name, values, least, most in (
+        bounds = (
             ("rounds", (self.rounds,), 3, 10_000),
             ("threads", self.thread_counts, 1, 4096),
             ("batch_sizes", self.batch_sizes, 1, 65_536),
             ("lengths", self.lengths, 1, 65_536),
             ("max_length", (self.max_length,), 0, 1_000_000),
             ("together", (self.together,), 0, 10_000),
-        ):
-            if not all(least <= value <= most for value in values):
-                found.append(f"{name} = {str(getattr(self, name)):.60} must be at least {least} and at most {most}")
+        )
+        found = [
+            f"{name} = {str(getattr(self, name)):.60} must be at least {least} and at most {most}"
+            for name, values, least, most in bounds
+            if not all(least <= value <= most for value in values)
+        ]
         if not self.thread_counts or not self.batch_sizes:
             found.append("needs one or more threads and batch_sizes")
         baselines = () if isinstance(self.baselines, bool) else self.baselines
-        for kind, names, known in (
+        kinds = (
             ("runtime", self.runtimes, plugins.names("runtimes")),
             ("baseline", baselines, plugins.names("baselines")),
             ("competitor", self.competitors, (*plugins.names("competitors"), "all")),
             ("reference model", self.reference_models, tuple(REFERENCE_MODELS)),
-        ):
-            found += [
-                f"unknown {kind} {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
-                for name in names
-                if name.replace("_", "-") not in known
-            ]
+        )
+        found += [
+            f"unknown {kind} {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
+            for kind, names, known in kinds
+            for name in names
+            if name.replace("_", "-") not in known
+        ]
         found += [
             f"{name} has {len(values)} values; give at most {LONGEST_LIST}"
             for name, values in vars(self).items()

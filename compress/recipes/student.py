@@ -241,8 +241,9 @@ class StudentRecipe:
 def of_phases(recipe: StudentRecipe, kept: Sequence[Phase]) -> StudentRecipe:
     """Return a recipe of some of its phases, with the part of its epochs and steps that their shares give them."""
     part = sum(phase.share for phase in kept) / sum(phase.share for phase in recipe.phases)
-    steps = math.ceil(recipe.training.max_steps * part)
-    training = dataclasses.replace(recipe.training, epochs=recipe.training.epochs * part, max_steps=steps)
+    training = dataclasses.replace(
+        recipe.training, epochs=recipe.training.epochs * part, max_steps=math.ceil(recipe.training.max_steps * part)
+    )
     return dataclasses.replace(recipe, phases=tuple(kept), training=training)
 
 

@@ -143,12 +143,15 @@ class StudyPrune(Pruning):
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        found = super().faults()
-        if not (self.removes_units or self.layers or self.hidden or self.vocabulary):
-            found.append("prune removes nothing; give heads, ffn, layers, hidden, vocabulary or a target")
-        if not self.name and not self.heads:
-            found.append("prune needs a name, or heads after which it is called")
-        return found + faults_of_name(self.name)
+        rules = (
+            (
+                not (self.removes_units or self.layers or self.hidden or self.vocabulary),
+                "prune removes nothing; give heads, ffn, layers, hidden, vocabulary or a target",
+            ),
+            (not (self.name or self.heads), "prune needs a name, or heads after which it is called"),
+        )
+        found = [fault for is_broken, fault in rules if is_broken]
+        return super().faults() + found + faults_of_name(self.name)
 
     @property
     def removes_several(self) -> bool:
@@ -213,17 +216,22 @@ class StudyRecipe:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        found = [] if self.students or self.prune else ["a study needs at least one of students and prune"]
-        if self.students and not self.data.unlabeled:
-            found.append("a study with students needs text without labels; give data.unlabeled")
-        if not self.data.unlabeled:
-            found += [
-                f"budgets.{name}.rows is of unlabelled sets, and there is none; leave it out"
+        rules = (
+            (not (self.students or self.prune), "a study needs at least one of students and prune"),
+            (
+                self.students and not self.data.unlabeled,
+                "a study with students needs text without labels; give data.unlabeled",
+            ),
+            *(
+                (
+                    budget.rows and not self.data.unlabeled,
+                    f"budgets.{name}.rows is of unlabelled sets, and there is none; leave it out",
+                )
                 for name, budget in self.budgets.items()
-                if budget.rows
-            ]
-        if self.benchmark.pruning_steps and not any(prune.removes_several for prune in self.prune):
-            found.append(
-                "benchmark.pruning_steps takes removals apart, and no prune has two kinds of them; leave it out"
-            )
-        return found
+            ),
+            (
+                self.benchmark.pruning_steps and not any(prune.removes_several for prune in self.prune),
+                "benchmark.pruning_steps takes removals apart, and no prune has two kinds of them; leave it out",
+            ),
+        )
+        return [fault for is_broken, fault in rules if is_broken]

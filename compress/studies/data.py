@@ -1,6 +1,7 @@
 """Find the data sets of a study by name and open them by role; cut the validation slice and check overlap."""
 
 import logging
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -179,12 +180,8 @@ def _of_split(files: list[tuple[str, str]], split: str) -> list[str]:
 
 def _pattern(names: list[str]) -> str | None:
     """Return one pattern for files that differ in their label only: ``sentiment.dev.0`` and ``.1``."""
-    start = 0
-    while len({name[: start + 1] for name in names}) == 1:
-        start += 1
-    end = 0
-    while len({name[len(name) - end - 1 :] for name in names}) == 1:
-        end += 1
+    start = len(os.path.commonprefix(names))
+    end = len(os.path.commonprefix([name[::-1] for name in names]))
     varying = [name[start : len(name) - end] for name in names]
     digits = all(part.isdigit() for part in varying) and end == 0
     words = all(part.isalpha() for part in varying) and start > 0 and end > 0 and len(names) > 2
