@@ -169,7 +169,10 @@ HOSTILE = {
         changed(("settings", "competitors"), [{}]),
         r"competitors\[0\] = {} is not of type str",
     ),
-    "versions that are no texts": (changed(("versions", "torch"), ["2"]), "versions are not texts"),
+    "versions that are no texts": (
+        changed(("versions", "torch"), ["2"]),
+        r"versions\.torch = \['2'\] is not of type str",
+    ),
     "no figures": (changed(("figures",), []), "figures are missing"),
     "a text for a number": (
         changed(("figures", 2, "speedup"), "5"),
