@@ -608,6 +608,7 @@ def test_a_reference_model_tags_too(teacher: ModelDir, tmp_path: Path, monkeypat
 def test_the_tagging_baseline_by_hand(tmp_path: Path) -> None:
     baseline = plugins.find("baselines", "word-majority").load()
     train = [Example("The run"), Example("run the END")]
+    (tmp_path / "baseline").mkdir()
     baseline.fit(tmp_path / "baseline", train, np.array([0, 1, 2, 0, 1]), "tagging", 3, None)
     runner = baseline.start(tmp_path / "baseline", threads=1, device="cpu")
     answers = np.exp(runner.run(runner.prepare([Example("THE run"), Example("unseen")])))

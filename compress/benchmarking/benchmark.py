@@ -18,10 +18,18 @@ from pathlib import Path
 import numpy as np
 
 from compress.benchmarking import comparison_entries
-from compress.benchmarking.candidates import Candidate, Entry, Model, check_split_roles, open_candidates, plan_entries
+from compress.benchmarking.candidates import (
+    REFERENCE_RUNTIME,
+    Candidate,
+    Entry,
+    Model,
+    check_split_roles,
+    open_candidates,
+    plan_entries,
+)
 from compress.benchmarking.lockfile import lock_path, write_lock
 from compress.benchmarking.quality_fields import quality_fields
-from compress.benchmarking.random_weights import build_pruning_steps, plan_pruning_steps
+from compress.benchmarking.random_weights import build_pruning_steps, build_reference_models, plan_pruning_steps
 from compress.benchmarking.result_fields import (
     Rows,
     count_arithmetic,
@@ -143,7 +151,8 @@ def benchmark(
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
         entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)
-        entries += comparison_entries.plan_reference_models(settings.reference_models, candidates, scratch, device)
+        references = build_reference_models(settings.reference_models, candidates, scratch)
+        entries += [Entry(one, REFERENCE_RUNTIME, one.model, REFERENCE_RUNTIME, device) for one in references]
         entries += _baselines(settings.baselines, fitted, candidates, scratch)
         added, left_out = comparison_entries.plan_competitors(
             settings.competitors,

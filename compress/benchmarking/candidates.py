@@ -26,8 +26,8 @@ TRAINING_ROLES = ("train", "validation", "unlabeled")
 class Candidate:
     """A model under measurement; ``recipe`` trained it.
 
-    ``kind`` is ``teacher``, ``model``, ``control``, ``baseline``, ``reference model`` or ``pruning step``. ``model`` is
-    its directory; that of a baseline or a reference model is empty until it is built. ``control_of`` names the first
+    ``kind`` is ``teacher``, ``model``, ``control``, ``baseline``, ``reference-model`` or ``pruning-step``. ``model`` is
+    its directory; that of a baseline does not exist until it is built. ``control_of`` names the first
     model that a control belongs to, ``control`` the control that belongs to a model. ``removals`` are what compress
     prune took, in turn; ``step_of`` names the pruned model that a pruning step became.
     """
@@ -43,23 +43,12 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Build:
-    """How a directory comes to be: by a plug-in of ``baselines`` or ``competitors``, or a name of ``reference models``,
-    from a model.
-    """
-
-    folder: str
-    plugin: str
-    source: ModelDir
-
-
-@dataclass(frozen=True)
 class Entry:
     """A candidate and what runs it.
 
     ``runtime`` is what lines call it, ``plugin`` of ``folder`` is what starts ``directory``: the model's own, an ONNX
-    export of it, or what ``build`` makes. ``python`` is the interpreter of a competitor that lives in an environment of
-    its own.
+    export of it, or what the plug-in of a baseline or a competitor builds from ``source``. ``python`` is the
+    interpreter of a competitor that has an environment of its own.
     """
 
     candidate: Candidate
@@ -68,7 +57,7 @@ class Entry:
     plugin: str
     device: str
     folder: str = "runtimes"
-    build: Build | None = None
+    source: ModelDir | None = None
     python: Path | None = None
 
     @property
@@ -119,6 +108,12 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
     found = [_like_its_source(candidate, found) for candidate in _with_own_names(found)]
     found = [_with_student(candidate, found) for candidate in found]
     return [_with_control(candidate, found) for candidate in found]
+
+
+def new_candidate(name: str, kind: str, candidates: Sequence[Candidate], scratch: Path) -> Candidate:
+    """Return a candidate in a folder that does not exist yet, under a name that no model of the benchmark has."""
+    free = f"{name} ({kind})" if any(c.name == name for c in candidates) else name
+    return Candidate(ModelDir(scratch / f"{kind}-{name}"), free, kind)
 
 
 def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -233,8 +228,9 @@ def _with_student(control: Candidate, candidates: Sequence[Candidate]) -> Candid
     """Name the student that a control belongs to, where its manifest does not: the first of the same recipe."""
     if control.kind != "control" or control.control_of:
         return control
-    same = [c for c in candidates if c.kind == "model" and c.recipe == control.recipe and c.recipe]
-    same = same or [c for c in candidates if c.kind == "model" and _key(c) and _key(c) == _key(control)]
+    models = [c for c in candidates if c.kind == "model"]
+    same = [c for c in models if c.recipe and c.recipe == control.recipe]
+    same = same or [c for c in models if _key(c) and _key(c) == _key(control)]
     seed, is_onnx = training_seed(control.model), control.model.is_onnx
     same.sort(key=lambda c: (training_seed(c.model) != seed, c.model.is_onnx != is_onnx))
     return replace(control, control_of=same[0].name) if same else control

@@ -1,4 +1,4 @@
-"""Entries of what the models are compared with: baselines, competitors and reference models.
+"""Entries of what the models are compared with: baselines and competitors.
 
 They are measured in the same rounds as the models. Each is built later, in a process of its own, in a folder of the
 benchmark's scratch.
@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compress import plugins
-from compress.benchmarking.candidates import REFERENCE_RUNTIME, Build, Candidate, Entry
+from compress.benchmarking.candidates import Candidate, Entry, new_candidate
 from compress.benchmarking.competitors import interpreter
 from compress.errors import CompressError, Unavailable, did_you_mean
 from compress.host import without_home
 from compress.models.model_dir import ModelDir
-from compress.recipes.benchmark_settings import check_reference_model
 
 logger = logging.getLogger("compress")
 
@@ -37,24 +36,8 @@ def plan_baselines(names: Sequence[str] | None, candidates: Sequence[Candidate],
             if names is None:
                 continue
             raise CompressError(f"the baseline {name} is for {' and '.join(module.TASKS)}, not {task}; leave it out")
-        new, build = _new_candidate(name, "baseline", candidates, scratch), Build("baselines", name, teacher)
-        entries.append(Entry(new, str(module.RUNTIME), new.model, name, "cpu", "baselines", build))
-    return entries
-
-
-def plan_reference_models(
-    names: Sequence[str], candidates: Sequence[Candidate], scratch: Path, device: str
-) -> list[Entry]:
-    """Return an entry in torch for each reference model.
-
-    Raises:
-        CompressError: an unknown reference model.
-    """
-    entries = []
-    for name in dict.fromkeys(map(check_reference_model, names)):
-        new = _new_candidate(name, "reference-model", candidates, scratch)
-        build = Build("reference_models", name, candidates[0].model)
-        entries.append(Entry(new, REFERENCE_RUNTIME, new.model, REFERENCE_RUNTIME, device, build=build))
+        new = new_candidate(name, "baseline", candidates, scratch)
+        entries.append(Entry(new, str(module.RUNTIME), new.model, name, "cpu", "baselines", teacher))
     return entries
 
 
@@ -107,8 +90,7 @@ def plan_competitors(
         isolated = python if getattr(module, "ENVIRONMENT", "") else None
         for number, candidate in enumerate(models):
             place = ModelDir(scratch / f"competitor-{name}-{number}")
-            build = Build("competitors", name, candidate.model)
-            entries.append(Entry(candidate, name, place, name, device, "competitors", build, isolated))
+            entries.append(Entry(candidate, name, place, name, device, "competitors", candidate.model, isolated))
     return entries, left_out
 
 
@@ -122,9 +104,3 @@ def left_out_entry(name: str, error: CompressError, directory: Path | None = Non
     for path in filter(None, (directory, directory and directory.resolve())):
         reason = reason.replace(str(path), name)
     return {"name": name, "reason": without_home(reason)}
-
-
-def _new_candidate(name: str, kind: str, candidates: Sequence[Candidate], scratch: Path) -> Candidate:
-    """Return a candidate in a folder that does not exist yet, under a name that no model of the benchmark has."""
-    free = f"{name} ({kind})" if any(c.name == name for c in candidates) else name
-    return Candidate(ModelDir(scratch / f"{kind}-{name}"), free, kind)

@@ -8,26 +8,34 @@ notes the config after each removal in the manifest; each shape but the last, wh
 here. It reads rows as the pruned model does, whose tokenizer it has (the vocabulary is cut before all else).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
+from compress.benchmarking.candidates import Candidate, new_candidate
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.models.manifest import Manifest, describe_files
 from compress.models.model_dir import REMOVALS, ModelDir, _shapes, parent_entry
-from compress.recipes.benchmark_settings import REFERENCE_MODELS
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from compress.benchmarking.candidates import Candidate
+from compress.models.modeling import PROBLEM_TYPES, auto_class
+from compress.recipes.benchmark_settings import REFERENCE_MODELS, check_reference_model
 
 POSITIONS = 512
+
+
+def build_reference_models(names: Sequence[str], candidates: Sequence[Candidate], scratch: Path) -> list[Candidate]:
+    """Write each reference model into a folder of its own and return what is measured; the same weights every time.
+
+    Raises:
+        CompressError: an unknown reference model.
+    """
+    found = []
+    for name in dict.fromkeys(map(check_reference_model, names)):
+        found.append(new_candidate(name, "reference-model", candidates, scratch))
+        build_reference_model(name, found[-1].model.path, candidates[0].model)
+    return found
 
 
 def build_reference_model(name: str, directory: Path, teacher: ModelDir) -> None:
@@ -36,13 +44,14 @@ def build_reference_model(name: str, directory: Path, teacher: ModelDir) -> None
 
     tokenizer = teacher.load_tokenizer()
     model_type, shape = REFERENCE_MODELS[name]
-    settings = {
+    config = {
+        "model_type": model_type,
         "vocab_size": max(len(tokenizer), int(teacher.config.get("vocab_size", 0))),
         "max_position_embeddings": max(POSITIONS, maximum_length(tokenizer, teacher.config)),
         "pad_token_id": tokenizer.pad_token_id,
         **shape,
     }
-    save_model(_random_model({"model_type": model_type, **settings}, teacher, seed=0), tokenizer, directory)
+    save_model(_random_model(config, teacher, seed=0), tokenizer, directory)
 
 
 @dataclass(frozen=True)
@@ -124,12 +133,10 @@ def _built(step: PruningStep, directory: Path) -> Candidate:
     )
 
 
-def _random_model(config: Mapping[str, Any], labels_from: ModelDir, seed: int) -> PreTrainedModel:
+def _random_model(config: Mapping[str, Any], labels_from: ModelDir, seed: int) -> Any:
     """Return a classifier of the shape of a config, with the task and labels of another model."""
     import torch
     from transformers import AutoConfig
-
-    from compress.models.modeling import PROBLEM_TYPES, auto_class
 
     settings = {
         **config,
@@ -139,5 +146,4 @@ def _random_model(config: Mapping[str, Any], labels_from: ModelDir, seed: int) -
     }
     made = AutoConfig.for_model(settings.pop("model_type"), **settings)
     torch.manual_seed(seed)
-    model: PreTrainedModel = auto_class(labels_from.task).from_config(made)
-    return model
+    return auto_class(labels_from.task).from_config(made)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.candidates import Build, Entry
+from compress.benchmarking.candidates import Entry
 from compress.benchmarking.comparison_entries import left_out_entry
 from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.results.files import grouped
@@ -22,6 +22,7 @@ from compress.benchmarking.worker_main import LoadRequest, write_texts
 from compress.errors import CompressError, Unavailable
 from compress.inference.cores import available_cores, quietest_first
 from compress.inference.speed_statistics import batches_per_round, draw_batches
+from compress.models.model_dir import ModelDir
 from compress.progress import Progress
 from compress.recipes import BenchmarkSettings
 
@@ -182,8 +183,8 @@ def _start(
     entry: Entry, settings: BenchmarkSettings, files: Files, cores: Sequence[int], stack: ExitStack
 ) -> tuple[list[WorkerRun], np.ndarray | None]:
     """Build what is to be built, load it with each thread count, and predict once."""
-    if entry.build:
-        _build(entry, entry.build, files)
+    if entry.source:
+        _build(entry, entry.source, files)
     runs = []
     for count in settings.thread_counts:
         worker = Worker(entry.title, threads=count, scratch=files.scratch, python=entry.python)
@@ -196,7 +197,7 @@ def _start(
     if entry.has_random_weights:
         return runs, None
     path = files.scratch / "logits.npy"
-    task = (entry.build.source if entry.build else entry.directory).task
+    task = (entry.source or entry.directory).task
     runs[0].worker.ask("predict", logits=str(path), task=task)
     return runs, np.load(path)
 
@@ -216,21 +217,21 @@ def load_candidate(run: WorkerRun, texts: Path, *, cores: Sequence[int], **optio
     return run.worker.ask("load", **asdict(request))
 
 
-def _build(entry: Entry, build: Build, files: Files) -> None:
+def _build(entry: Entry, source: ModelDir, files: Files) -> None:
     """Build in a process that ends: what conversion takes must not count as memory of the model."""
     logger.info("%s: building", entry.title)
     threads = len(available_cores())
     with closing(Worker(entry.title, threads=threads, scratch=files.scratch, python=entry.python)) as worker:
         worker.ask(
             "build",
-            folder=build.folder,
-            plugin=build.plugin,
+            folder=entry.folder,
+            plugin=entry.plugin,
             directory=str(entry.directory.path),
-            model=str(build.source.path.resolve()),
+            model=str(source.path.resolve()),
             train=str(files.train or ""),
             gold=str(files.gold or ""),
-            task=build.source.task,
-            classes=len(build.source.labels),
+            task=source.task,
+            classes=len(source.labels),
         )
 
 

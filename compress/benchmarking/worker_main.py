@@ -73,22 +73,18 @@ class RequestHandler:
     def build(
         self, *, folder: str, plugin: str, directory: str, model: str, train: str, gold: str, task: str, classes: int
     ) -> Any:
-        """Fit a baseline, convert a model for a competitor, or write a reference model: afterwards ``directory`` can be
-        loaded.
+        """Fit a baseline or convert a model for a competitor: afterwards ``directory`` can be loaded.
 
         Args:
-            model: the model that a competitor runs; for baselines and reference models the teacher.
+            model: the model that a competitor runs; for baselines the teacher.
             train: a file of texts, or empty; ``gold`` the file of their labels.
         """
         target = Path(directory)
         target.mkdir(parents=True)
-        source = _unchecked(Path(model))
+        # The parent has checked it, and the environment of a competitor may lack what checking needs.
+        source = ModelDir(Path(model), Manifest.read(Path(model) / MANIFEST_NAME))
         examples = read_texts(train) if train else []
         labels = np.load(gold) if gold else None
-        if folder == "reference_models":
-            from compress.benchmarking.random_weights import build_reference_model
-
-            return build_reference_model(plugin, target, source)
         module = plugins.find(folder, plugin).load()
         import_required(module)
         if folder == "baselines":
@@ -176,12 +172,10 @@ class RequestHandler:
             started = time.perf_counter_ns()
             prepared.append(self.inputs(rows, shape))
             tokenize_ms.append(0.0 if self.runner.tokenizer_inside else _since(started))
-        latency_ms, device_ms = [], []
-        for inputs in prepared:
-            latency_ms.append(self._time(inputs))
-            device_ms.append(getattr(self.runner, "device_ms", None))
+        timed = [(self._time(inputs), getattr(self.runner, "device_ms", None)) for inputs in prepared]
+        device_ms = [on_device for _, on_device in timed]
         return {
-            "latency_ms": latency_ms,
+            "latency_ms": [latency for latency, _ in timed],
             "tokenize_ms": tokenize_ms,
             "device_ms": None if None in device_ms else device_ms,
             "probe_ms": float(np.median(probes)),
@@ -277,11 +271,6 @@ def _versions(required: Mapping[str, str]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue  # known to pip by another name than the one in the requirement
     return found
-
-
-def _unchecked(directory: Path) -> ModelDir:
-    """Open a model that the parent has checked; the environment of a competitor may lack what checking needs."""
-    return ModelDir(directory, Manifest.read(directory / MANIFEST_NAME))
 
 
 def _since(started_ns: int) -> float:

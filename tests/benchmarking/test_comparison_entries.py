@@ -15,7 +15,7 @@ import pytest
 
 from compress.benchmarking import comparison_entries, random_weights, rounds
 from compress.benchmarking.benchmark import benchmark
-from compress.benchmarking.candidates import Build, Entry, open_candidates
+from compress.benchmarking.candidates import Entry, open_candidates
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.rounds import REFERENCE_BATCHES, Files, WorkerRun, Workload, workloads_of
 from compress.benchmarking.worker import Worker
@@ -25,7 +25,7 @@ from compress.host import typed_command, without_home
 from compress.models.model_dir import ModelDir
 from compress.progress import silent
 from compress.recipes import BenchmarkSettings
-from tests.support.tiny import bilstm, examples, onnx_directory, torch_directory, write
+from tests.support.tiny import bilstm, classifier, examples, onnx_directory, torch_directory, write
 
 pytestmark = pytest.mark.usefixtures("real_workers")
 
@@ -41,16 +41,8 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[Measurement]:
     """One benchmark with everything beside the teacher: a baseline, a reference model, a competitor, and one that is
     not installed.
     """
-    original = rounds._build
-
-    def build(entry: Entry, build: Build, files: Files) -> None:
-        if build.folder != "reference_models":
-            return original(entry, build, files)
-        return random_weights.build_reference_model(build.plugin, entry.directory.path, build.source)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(random_weights.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
-        patch.setattr(rounds, "_build", build)
         patch.setenv("COMPRESS_COMPETITORS", str(tmp_path_factory.mktemp("competitors")))
         return benchmark(
             torch_directory("bert"),
@@ -157,11 +149,11 @@ def test_reference_models_have_the_published_sizes(name: str, millions: int) -> 
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
 
 
-def test_a_reference_model_named_as_a_model_is_renamed(tmp_path: Path) -> None:
-    teacher = write(tmp_path / "bert-base", bilstm())
-    (entry,) = comparison_entries.plan_reference_models(
-        ["bert_base", "bert-base"], open_candidates(teacher, [], []), tmp_path, "cpu"
-    )
+def test_a_reference_model_named_as_a_model_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(random_weights.REFERENCE_MODELS, "bert-base", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
+    candidates = open_candidates(write(tmp_path / "bert-base", classifier("bert")), [], [])
+    (made,) = random_weights.build_reference_models(["bert_base", "bert-base"], candidates, tmp_path)
+    entry = Entry(made, "torch", made.model, "torch", "cpu")
     assert (
         entry.title == "bert-base (reference-model) in torch"
         and entry.kind == "reference-model"
