@@ -6,14 +6,13 @@ of the ratio to the teacher, with an interval; quality is compared row by row. M
 measured in groups, each with the teacher among them.
 """
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -82,7 +81,7 @@ class BenchmarkOutput:
     progress: Progress = silent
 
     @classmethod
-    def of(cls, output: BenchmarkOutput | str | Path | None) -> BenchmarkOutput:
+    def of(cls, output: Self | str | Path | None) -> Self:
         """Return ``output``, where a path stands for the result file."""
         return output if isinstance(output, BenchmarkOutput) else cls(output)
 
@@ -168,8 +167,11 @@ def benchmark(
             # The teacher of a later group is there to be compared with; its own lines are the first group's.
             own = replace(settings, padded_teacher=settings.padded_teacher and not number)
             with started(group, own, files, left_out, output.progress) as (runs, predicted):
-                for run, fields in _measure(runs, predicted, own, compute, rows, metric, output.progress):
-                    measured_fields += [] if number and run.entry.kind == "teacher" else [fields]
+                measured_fields += [
+                    fields
+                    for run, fields in _measure(runs, predicted, own, compute, rows, metric, output.progress)
+                    if not number or run.entry.kind != "teacher"
+                ]
             logits |= predicted
     common: Fields = {
         "schema": SCHEMA,
@@ -190,8 +192,9 @@ def benchmark(
     lines = [Measurement(**common, **fields) for fields in measured_fields]
     # Intervals resample whole sentences, which cannot be done with the predictions of single words.
     if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
-        known = {title: values for title, values in logits.items() if values is not None}
-        predictions = {title: metrics.predictions(values, metric.task) for title, values in known.items()}
+        predictions = {
+            title: metrics.predictions(values, metric.task) for title, values in logits.items() if values is not None
+        }
         lines = keep_predictions(lines, predictions, rows.gold)
     if output.target is not None:
         write_results(output.target, lines)
@@ -215,10 +218,9 @@ def _measure(
     for run in runs:
         run.memory = run.worker.ask("memory")
     arithmetic = count_arithmetic(runs, compute.device, progress)
-    reference = next(run for run in runs if run.is_reference)
+    reference = next(run for run in runs if run.entry.is_reference)
     teacher = reference.entry.candidate.model
-    is_tagger = teacher.task == "tagging"
-    sentences = np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples)) if is_tagger else None
+    sentences = np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples))  # of every word
     quality = quality_fields(
         logits,
         rows.gold,
@@ -226,7 +228,7 @@ def _measure(
         metric=metric,
         task=teacher.task,
         labels=teacher.labels,
-        sentences=sentences,  # of every word
+        sentences=sentences if teacher.task == "tagging" else None,
     )
     for run, own in zip(runs, workloads, strict=True):
         for workload in own:
@@ -283,10 +285,10 @@ def _read_fitted(train: Data | None, rows: Rows, teacher: ModelDir) -> Rows | No
     try:
         fitted = _read_rows(train, "", "train", teacher)
     except CompressError as error:
-        hint = (
-            "baselines and competitors learn from --train: any labels will do with --no-baselines and no --competitor"
-        )
-        raise CompressError(f"{error} ({hint})") from None
+        raise CompressError(
+            f"{error} (baselines and competitors learn from --train: any labels will do with --no-baselines and no "
+            "--competitor)"
+        ) from None
     check_roles({"train": fitted.examples, "test": rows.examples}, drop_overlap=False)
     return fitted
 
@@ -294,13 +296,14 @@ def _read_fitted(train: Data | None, rows: Rows, teacher: ModelDir) -> Rows | No
 def _baselines(
     wanted: bool | Sequence[str], fitted: Rows | None, candidates: Sequence[Candidate], scratch: Path
 ) -> list[Entry]:
+    if not wanted:
+        return []
     names = None if isinstance(wanted, bool) else wanted
-    if fitted is not None and wanted:
+    if fitted is not None:
         return comparison_entries.plan_baselines(names, candidates, scratch)
     if names:
         raise CompressError(
             f"the baselines {', '.join(names)} are fitted on training rows; give them with --train FILE"
         )
-    if wanted:
-        logger.info("no baselines: they are fitted on labelled training rows, which --train FILE gives")
+    logger.info("no baselines: they are fitted on labelled training rows, which --train FILE gives")
     return []

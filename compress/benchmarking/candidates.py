@@ -19,6 +19,7 @@ logger = logging.getLogger("compress")
 Model = ModelDir | str | Path
 
 REFERENCE_RUNTIME = "torch"  # what a user of the teacher runs today
+DERIVED_STAGES = ("export", "quantize")
 TRAINING_ROLES = ("train", "validation", "unlabeled")
 
 
@@ -102,8 +103,7 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
             continue
         notes = model.manifest.notes
         control_of = str(notes.get("control_of") or "")
-        is_control = flagged or bool(control_of) or notes.get("control") is True
-        kind = "control" if is_control else "model"
+        kind = "control" if flagged or control_of or notes.get("control") is True else "model"
         found.append(Candidate(model, model.name, kind, control_of, _recipe(model), removals=removals_of(model)))
     found = [_like_its_source(candidate, found) for candidate in _with_own_names(found)]
     found = [_with_student(candidate, found) for candidate in found]
@@ -209,7 +209,7 @@ def _recipe(model: ModelDir) -> str:
 
 def _like_its_source(candidate: Candidate, candidates: Sequence[Candidate]) -> Candidate:
     """Give an export or int8 model the recipe of what it was made from, and a control's the mark of a control."""
-    if candidate.kind == "teacher" or candidate.model.manifest.stage not in {"export", "quantize"}:
+    if candidate.kind == "teacher" or candidate.model.manifest.stage not in DERIVED_STAGES:
         return candidate
     source = _source(candidate, candidates)
     if source is None:
@@ -240,7 +240,7 @@ def _with_control(candidate: Candidate, candidates: Sequence[Candidate]) -> Cand
     """Name the control that belongs to a model: trained alike, or said to be its own; of int8 that of its source."""
     if candidate.kind != "model":
         return candidate
-    derived = candidate.model.manifest.stage in {"export", "quantize"}
+    derived = candidate.model.manifest.stage in DERIVED_STAGES
     student = (_source(candidate, candidates) if derived else None) or candidate
     controls = [c for c in candidates if c.kind == "control"]
     own = [c for c in controls if c.control_of == student.name]

@@ -1,12 +1,10 @@
 """Energy readings of hardware counters: RAPL for CPUs, NVML for NVIDIA GPUs; none where there is no counter.
 
 RAPL counts all cores of a package and whatever else runs on them, but neither memory modules nor the mains adapter;
-NVML counts the whole card. A reading is therefore that of the machine while the model ran, not of the model alone.
+NVML counts the whole GPU. A reading is therefore that of the machine while the model ran, not of the model alone.
 
 Source: Linux, Documentation/power/powercap/powercap.rst; NVML reference, nvmlDeviceGetTotalEnergyConsumption.
 """
-
-from __future__ import annotations
 
 import importlib
 import sys
@@ -14,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 POWERCAP = Path("/sys/class/powercap")
 
@@ -50,8 +48,8 @@ class EnergyMeter:
     _counters: list[_Counter] = field(default_factory=list, repr=False)
 
     @classmethod
-    def open(cls, device: str, *, powercap: Path = POWERCAP) -> EnergyMeter | None:
-        """Return a meter of ``"cpu"`` (all packages) or ``"cuda"`` (the first visible card), or None without a counter.
+    def open(cls, device: str, *, powercap: Path = POWERCAP) -> Self | None:
+        """Return a meter of ``"cpu"`` (all packages) or ``"cuda"`` (the first visible GPU), or None without a counter.
 
         Most systems let only root read RAPL, and virtual machines seldom have it.
         """
@@ -83,7 +81,7 @@ def _joules_in(file: Path) -> float:
 
 
 def _card() -> list[_Counter]:
-    """Open the first card that CUDA sees, if ``nvidia-ml-py`` is installed and the card counts energy (since Volta)."""
+    """Open the first GPU that CUDA sees, if ``nvidia-ml-py`` is installed and the GPU counts energy (since Volta)."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -101,7 +99,7 @@ def _card() -> list[_Counter]:
 
 
 def _handle(nvml: Any) -> Any:
-    """Find the card that CUDA calls 0; NVML numbers them by bus, CUDA by speed and environment."""
+    """Find the GPU that CUDA calls 0; NVML numbers them by bus, CUDA by speed and environment."""
     if nvml.nvmlDeviceGetCount() == 1:
         return nvml.nvmlDeviceGetHandleByIndex(0)
     torch = sys.modules.get("torch")

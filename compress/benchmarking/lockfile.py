@@ -58,7 +58,7 @@ class LockedModel:
             f"model {self.name!r:.60} has no hash": _is_sha256(self.sha256),
             f"{self.directory!r:.60} is not the name of a directory": _is_one_name(self.directory),
         }
-        return [fault for fault, is_right in checks.items() if not is_right]
+        return _failed(checks)
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,15 @@ class LockedFigure(WithIntervals):
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
-        found = [f"{name} is too large" for name, value in numbers.items() if not abs(value) < LARGEST_NUMBER]
-        found += [f"{name} is not above 0" for name in ("speedup", "latency_p50_ms") if numbers[name] <= 0]
-        if not 0 < self.speedup_low <= self.speedup <= self.speedup_high:
-            found.append("speedup is outside its interval")
-        if self.model_sha256 and not _is_sha256(self.model_sha256):
-            found.append("model_sha256 is not a hash")
-        if len({value is None for value in (self.metric, self.metric_low, self.metric_high)}) > 1:
-            found.append("metric has no interval")
-        return found
+        bounds = (self.metric, self.metric_low, self.metric_high)
+        checks = {
+            **{f"{name} is too large": abs(value) < LARGEST_NUMBER for name, value in numbers.items()},
+            **{f"{name} is not above 0": numbers[name] > 0 for name in ("speedup", "latency_p50_ms")},
+            "speedup is outside its interval": 0 < self.speedup_low <= self.speedup <= self.speedup_high,
+            "model_sha256 is not a hash": not self.model_sha256 or _is_sha256(self.model_sha256),
+            "metric has no interval": len({value is None for value in bounds}) == 1,
+        }
+        return _failed(checks)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Lock:
             "models do not have one teacher": teachers == 1,
             "figures are missing": bool(self.figures),
         }
-        return [fault for fault, is_right in checks.items() if not is_right]
+        return _failed(checks)
 
 
 def lock_path(results: Path) -> Path:
@@ -228,6 +228,10 @@ def read_lock(path: str | Path) -> Lock:
         raise CompressError(f"{path} is not a lock of compress benchmark: {ascii(str(error))[1:-1]:.300}") from None
     figures = tuple(replace(figure, kind=EARLIER_KINDS.get(figure.kind, figure.kind)) for figure in lock.figures)
     return replace(lock, figures=figures)
+
+
+def _failed(checks: Mapping[str, bool]) -> list[str]:
+    return [fault for fault, is_right in checks.items() if not is_right]
 
 
 def _refuse(constant: str) -> None:

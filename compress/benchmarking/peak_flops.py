@@ -21,8 +21,9 @@ def matmul_peak_tflops(device: str, precision: str, threads: int) -> float:
         ValueError: another device or precision.
     """
     if device not in PEAK_SIZES or precision not in PEAK_PRECISIONS:
-        allowed = ", ".join(PEAK_PRECISIONS)
-        raise ValueError(f"there is no peak of {precision} on {device}; use {allowed} on cpu or cuda")
+        raise ValueError(
+            f"there is no peak of {precision} on {device}; use {', '.join(PEAK_PRECISIONS)} on cpu or cuda"
+        )
     import torch
 
     tf32_before = torch.backends.cuda.matmul.allow_tf32

@@ -194,12 +194,17 @@ def _flip_fields(model: ModelPredictions, teacher: ModelPredictions, gold: Array
         change = np.round(100 * (model.probabilities[rows, gold] - teacher.probabilities[rows, gold]), 4)
         lost, won = (reference == gold) & (mine != gold), (reference != gold) & (mine == gold)
 
+    def place(row: int) -> dict[str, int]:
+        if sentences is None:
+            return {"row": row}
+        return {"row": int(sentences[row]), "word": row - int(np.searchsorted(sentences, sentences[row]))}
+
     def listed(chosen: Array, rank: Array) -> list[dict[str, Any]]:
         rows = np.flatnonzero(chosen)
         first = rows[np.argsort(rank[rows], kind="stable")][:FLIPS_KEPT]
         return [
             {
-                **_place(int(row), sentences),
+                **place(int(row)),
                 "gold": gold[row].item(),
                 "predicted": round(mine[row].item(), 5),
                 "change": change[row].item(),
@@ -213,11 +218,3 @@ def _flip_fields(model: ModelPredictions, teacher: ModelPredictions, gold: Array
         "flips_lost_rows": int(lost.sum()),
         "flips_won_rows": int(won.sum()),
     }
-
-
-def _place(row: int, sentences: Array | None) -> dict[str, int]:
-    """Return where a row is found: its number, or for a word the sentence and the place in it."""
-    if sentences is None:
-        return {"row": row}
-    sentence = sentences[row]
-    return {"row": int(sentence), "word": row - int(np.searchsorted(sentences, sentence))}

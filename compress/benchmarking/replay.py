@@ -61,8 +61,10 @@ def replay(
             "the benchmark was given no training rows, so that a replay has no use for them; leave out --train"
         )
     if lock.train is not None and train is None:
-        given = f"{lock.train.name!r} of {lock.train.rows:,} rows"
-        raise CompressError(f"the benchmark was given training rows, {given}; give them with --train FILE")
+        raise CompressError(
+            f"the benchmark was given training rows, {lock.train.name!r} of {lock.train.rows:,} rows; give them with "
+            "--train FILE"
+        )
     rows = _locked_rows(data, lock.data, "data", "test")
     fitted = _locked_rows(train, lock.train, "train", "train") if lock.train and train is not None else None
     models = find_models(lock.models, [Path(root) for root in roots or (Path.cwd(),)])

@@ -119,21 +119,21 @@ def _setting(figure: LockedFigure) -> str:
 def _quality(old: LockedFigure, now: LockedFigure) -> ReplayComparison:
     before = old.interval("metric")
     assert before is not None and now.metric is not None
-    outcome = _outcome(before, now.metric, margin=SAME_WITHIN)
-    return ReplayComparison(old.model, old.runtime, "", old.metric_name or "metric", before, now.metric, outcome)
+    return _repeated(old, old.metric_name or "metric", before, now.metric, same_within=SAME_WITHIN)
 
 
 def _size(old: LockedFigure, now: LockedFigure) -> ReplayComparison:
     margin = SIZE_WITHIN * old.size_bytes
     before = Interval(old.size_bytes, old.size_bytes - margin, old.size_bytes + margin)
-    outcome = _outcome(before, now.size_bytes, margin=0)
-    return ReplayComparison(old.model, old.runtime, "", "size", before, now.size_bytes, outcome)
+    return _repeated(old, "size", before, now.size_bytes, same_within=0)
 
 
-def _outcome(before: Interval, now: float, *, margin: float) -> str:
-    if abs(now - before.value) <= margin:
-        return SAME
-    return WITHIN if before.low <= now <= before.high else DIFFERS
+def _repeated(old: LockedFigure, what: str, before: Interval, now: float, same_within: float) -> ReplayComparison:
+    """Compare a figure that does not depend on the host."""
+    outcome = WITHIN if before.low <= now <= before.high else DIFFERS
+    if abs(now - before.value) <= same_within:
+        outcome = SAME
+    return ReplayComparison(old.model, old.runtime, "", what, before, now, outcome)
 
 
 def _speed(old: LockedFigure, now: LockedFigure, comparisons: int, same_host: bool) -> ReplayComparison:

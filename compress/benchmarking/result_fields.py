@@ -69,7 +69,7 @@ def keep_predictions(
 def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
     """Return what a run is: names, origin, architecture, sizes, memory."""
     entry, candidate = run.entry, run.entry.candidate
-    teacher = next(other.entry.candidate for other in runs if other.is_reference)
+    teacher = next(other.entry.candidate for other in runs if other.entry.is_reference)
     manifest = candidate.model.manifest
     parameters, size = _weights(run)
     return {
@@ -132,10 +132,8 @@ def shape_of(model: ModelDir) -> Fields:
     """Return a model's type, layers, hidden width and vocabulary as its config says; nothing of what it does not."""
     if not (model.path / "config.json").is_file():  # a baseline
         return {}
-    named = {
-        key: next((model.config[name] for name in names if name in model.config), None) for key, names in SHAPE.items()
-    }
-    return {key: value for key, value in named.items() if value is not None}
+    found = {key: [model.config[name] for name in names if name in model.config] for key, names in SHAPE.items()}
+    return {key: values[0] for key, values in found.items() if values and values[0] is not None}
 
 
 def setting_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload) -> Fields:
@@ -159,7 +157,7 @@ def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, 
     """
     plain = workload.plain
     teachers = [r for r in runs if r.threads == run.threads and r.entry.candidate.kind == "teacher"]
-    baseline = next(r for r in teachers if r.is_reference)
+    baseline = next(r for r in teachers if r.entry.is_reference)
     same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and plain in r.turns), None)
     mine = run.latency_ms(workload)
     spread = latency_percentiles(mine)
@@ -194,8 +192,7 @@ def device_fields(run: WorkerRun, workload: Workload, arithmetic: Arithmetic) ->
     """Return what the hardware says beside time: its own clock, energy, and the share of its peak."""
     turns = run.turns[workload]
     device_ms = [turn["device_ms"] for turn in turns]
-    joules = [turn["joules"] for turn in turns]
-    energy = [j / (turn["runs"] * workload.batch_size) for j, turn in zip(joules, turns, strict=True) if j is not None]
+    energy = [turn["joules"] / (turn["runs"] * workload.batch_size) for turn in turns if turn["joules"] is not None]
     flops = arithmetic.flops.get((run.entry.title, workload))
     peak = arithmetic.peak_tflops.get(precision_of(run.entry) or "")
     rows_per_second = throughput(run.latency_ms(workload), workload.batch_size)
@@ -211,8 +208,7 @@ def device_fields(run: WorkerRun, workload: Workload, arithmetic: Arithmetic) ->
 def token_lengths(run: WorkerRun, runs: Sequence[WorkerRun]) -> list[int]:
     """Return the tokens of each row: as the run counts them, or as its model does in a runtime, or as the teacher."""
     mine = [r for r in runs if r.entry.candidate is run.entry.candidate]
-    lengths = next(r.loaded["lengths"] for r in [run, *mine, *runs] if r.loaded["lengths"] is not None)
-    return list(lengths)
+    return next(list(r.loaded["lengths"]) for r in [run, *mine, *runs] if r.loaded["lengths"] is not None)
 
 
 def _tokens_per_second(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload) -> float | None:
@@ -253,12 +249,12 @@ def _weights(run: WorkerRun) -> tuple[int, int]:
 
 
 def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress) -> Arithmetic:
-    """Count the operations of every torch model at every workload, and measure the peak of a card.
+    """Count the operations of every torch model at every workload, and measure the peak of a GPU.
 
     The batches of the first round are counted, by the process of the teacher. What a model does is the same in every
     runtime; a graph of another model, such as int8, has no count.
     """
-    worker = max((run for run in runs if run.is_reference), key=lambda run: run.threads).worker
+    worker = max((run for run in runs if run.entry.is_reference), key=lambda run: run.threads).worker
     in_torch = (run for run in runs if run.entry.folder == "runtimes" and not run.entry.candidate.model.is_onnx)
     models = grouped(in_torch, lambda run: run.entry.candidate.name)
     flops: dict[tuple[str, Workload], float] = {}
@@ -288,6 +284,6 @@ def _flops(worker: Worker, mine: Sequence[WorkerRun], runs: Sequence[WorkerRun])
 
 
 def _peaks(worker: Worker, runs: Sequence[WorkerRun]) -> dict[str, float]:
-    """Measure the card's peak in each precision that a runtime multiplies in."""
+    """Measure the GPU's peak in each precision that a runtime multiplies in."""
     precisions = dict.fromkeys(filter(None, (precision_of(run.entry) for run in runs)))
     return {p: float(worker.ask("peak", device="cuda", precision=p, threads=1)["tflops"]) for p in precisions}

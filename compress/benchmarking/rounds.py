@@ -1,15 +1,13 @@
 """Start a worker process for each configuration, and measure them in interleaved rounds."""
 
-from __future__ import annotations
-
 import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -56,9 +54,9 @@ class Workload:
         return {**({"length": self.length} if self.length else {}), **({"width": self.width} if self.width else {})}
 
     @property
-    def plain(self) -> Workload:
+    def plain(self) -> Self:
         """The same rows without padding that is not needed: what it is compared with."""
-        return Workload(self.batch_size, self.length)
+        return replace(self, width=0)
 
 
 @dataclass
@@ -72,10 +70,6 @@ class WorkerRun:
     memory: dict[str, Any] = field(default_factory=dict)
     warm: dict[Workload, bool] = field(default_factory=dict)
     turns: dict[Workload, list[dict[str, Any]]] = field(default_factory=dict)
-
-    @property
-    def is_reference(self) -> bool:
-        return self.entry.is_reference
 
     def latency_ms(self, workload: Workload) -> list[list[float]]:
         return [turn["latency_ms"] for turn in self.turns[workload]]
@@ -101,7 +95,7 @@ def workloads_of(run: WorkerRun, settings: BenchmarkSettings) -> list[Workload]:
     lengths = [None, *settings.lengths] if at_lengths else [None]
     sizes = [min(settings.batch_sizes)] if entry.kind == "reference-model" else settings.batch_sizes
     workloads = [Workload(size, length) for length in lengths for size in sizes]
-    if run.is_reference and settings.padded_teacher:
+    if entry.is_reference and settings.padded_teacher:
         # Rows are padded as is common, to at least 128 tokens, and none is cut for it.
         readable = int(run.loaded["max_length"])
         width = readable if settings.max_length else min(readable, max(PADDED_WIDTH, *run.loaded["lengths"]))
@@ -119,7 +113,7 @@ class Files:
     gold: Path | None
 
     @classmethod
-    def write(cls, scratch: Path, rows: Sequence[Any], train: Sequence[Any], gold: np.ndarray | None) -> Files:
+    def write(cls, scratch: Path, rows: Sequence[Any], train: Sequence[Any], gold: np.ndarray | None) -> Self:
         labels = scratch / "train-gold.npy"
         if gold is not None:
             np.save(labels, gold)
@@ -197,8 +191,7 @@ def _start(
     if entry.has_random_weights:
         return runs, None
     path = files.scratch / "logits.npy"
-    task = (entry.source or entry.directory).task
-    runs[0].worker.ask("predict", logits=str(path), task=task)
+    runs[0].worker.ask("predict", logits=str(path), task=(entry.source or entry.directory).task)
     return runs, np.load(path)
 
 

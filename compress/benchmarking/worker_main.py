@@ -114,8 +114,8 @@ class RequestHandler:
             from compress.models.modeling.registration import register_models
 
             register_models()  # imports 140 MB of code that are no part of a model
-        characters = (len(row.text) + len(row.text_pair or "") for row in self.examples)
-        self.sizes = tokens.lengths(self.examples) if tokens else list(characters)
+        characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
+        self.sizes = tokens.lengths(self.examples) if tokens else characters
         self.memory_before = reset_peak_memory()
         started = time.perf_counter_ns()
         opened = module.start(place, threads=request.threads, device=request.device)

@@ -1,7 +1,7 @@
 """Batched inference in any runtime: rows of similar length share a batch, so that little is padded.
 
 A run function takes token arrays to logits. It may carry two things beside: ``device_ms``, the time of its last call on
-the card alone, and ``prepare_shapes(rows, length)``, which does beforehand what the first batches of so many rows, of
+the GPU alone, and ``prepare_shapes(rows, length)``, which does beforehand what the first batches of so many rows, of
 up to so many tokens, would cost in addition.
 """
 
@@ -59,8 +59,8 @@ def logits_of(
 class TorchRun:
     """A torch model as a run function, on the device where it lies.
 
-    ``device_ms`` is the time of the last forward pass on a card, by CUDA events and without transfers; None on a
-    processor. ``forward`` is what is called instead of the model, such as a compiled form of it.
+    ``device_ms`` is the time of the last forward pass on a GPU, by CUDA events and without transfers; None on a
+    CPU. ``forward`` is what is called instead of the model, such as a compiled form of it.
     """
 
     device_ms: float | None = None
@@ -84,7 +84,7 @@ class TorchRun:
 
 
 class DeviceTimer:
-    """Times what is enqueued on a CUDA card within its ``with`` block; on a processor it does nothing."""
+    """Times what is enqueued on a CUDA GPU within its ``with`` block; on a CPU it does nothing."""
 
     def __init__(self, device: str) -> None:
         import torch
@@ -100,7 +100,7 @@ class DeviceTimer:
             self._events[1].record()
 
     def milliseconds(self) -> float | None:
-        """Return the time between both ends once the card has passed them; None on a processor."""
+        """Return the time between both ends once the GPU has passed them; None on a CPU."""
         if not self._events:
             return None
         self._events[1].synchronize()
@@ -117,7 +117,7 @@ def open_torch(
 
     Args:
         directory: a torch model directory.
-        threads: processor threads for one batch; this is a setting of the whole process in PyTorch.
+        threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
         device: where it shall run; one of ``devices``.
         devices: where the runtime works.
         runtime: its name, for errors.

@@ -46,12 +46,11 @@ def predictor(
 
 
 def _tagged(example: Example, probabilities: np.ndarray, labels: Sequence[str]) -> Prediction:
-    known = [not np.isnan(row).any() for row in probabilities]
-    best = [row.argmax() for row in probabilities]
+    best = [None if np.isnan(row).any() else int(row.argmax()) for row in probabilities]
     return {
         "words": list(example.words),
-        "tags": [labels[tag] if is_known else None for tag, is_known in zip(best, known, strict=True)],
+        "tags": [None if tag is None else labels[tag] for tag in best],
         "probabilities": [
-            round(float(row.max()), 4) if is_known else None for row, is_known in zip(probabilities, known, strict=True)
+            None if tag is None else round(float(row[tag]), 4) for row, tag in zip(probabilities, best, strict=True)
         ],
     }

@@ -79,8 +79,8 @@ def percentile_interval(rounds: Rounds, percentile: int, *, seed: int = 0) -> tu
     samples = np.array(rounds, dtype=float)
 
     def statistic(drawn: np.ndarray) -> np.ndarray:
-        chosen = samples[drawn.astype(int)]
-        return np.asarray(np.percentile(chosen.reshape(*drawn.shape[:-1], -1), percentile, axis=-1))
+        chosen = samples[drawn.astype(int)].reshape(*drawn.shape[:-1], -1)
+        return np.asarray(np.percentile(chosen, percentile, axis=-1))
 
     return bootstrap((np.arange(len(samples)),), statistic, seed=seed)
 

@@ -141,12 +141,12 @@ def _encode_fixed(
         return_attention_mask=False,
         return_special_tokens_mask=True,
     )
-    unknown = int(tokenizer.unk_token_id or 0)
+    empty = {"input_ids": int(tokenizer.unk_token_id or 0), "token_type_ids": 0}
     return {
         key: [
-            resize(row, special, length, unknown if key == "input_ids" else 0)
+            resize(row, special, length, empty[key])
             for row, special in zip(encoded[key], encoded["special_tokens_mask"], strict=True)
         ]
-        for key in ("input_ids", "token_type_ids")
+        for key in empty
         if key in encoded
     }

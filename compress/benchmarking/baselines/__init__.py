@@ -9,7 +9,7 @@ C]`` for the words of sentences to tag. Baselines run on the CPU.
 from compress.errors import Unavailable
 
 
-def need_processor(device: str) -> None:
-    """Refuse any device but the processor."""
+def require_cpu(device: str) -> None:
+    """Refuse any device but the CPU."""
     if device != "cpu":
-        raise Unavailable(f"a baseline runs on the processor, not on {device!r}; use --device cpu")
+        raise Unavailable(f"a baseline runs on the CPU, not on {device!r}; use --device cpu")

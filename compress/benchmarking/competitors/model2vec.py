@@ -74,8 +74,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     try:
         static = distill_from_model(loaded.base_model, model.load_tokenizer(), device="cpu", pca_dims=DIMENSIONS)
     except (ValueError, KeyError, AttributeError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise Unavailable(f"model2vec cannot distil {model.name}: {reason}") from None
+        raise Unavailable(f"model2vec cannot distil {model.name}: {str(error).strip().splitlines()[0]}") from None
     directory.mkdir(parents=True, exist_ok=True)
     # safetensors writes the memory of an array as it lies, and PCA leaves it by columns: it would be read back jumbled.
     static.embedding = np.ascontiguousarray(static.embedding)

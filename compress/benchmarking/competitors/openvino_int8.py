@@ -2,7 +2,7 @@
 
 ``openvino.convert_model`` of the torch model, then ``nncf.quantize(model_type=TRANSFORMER)``: weights per channel,
 activations with fixed ranges, symmetric or not as suits the layer, and bias correction. Inference is tuned for
-latency and otherwise as OpenVINO chooses: where the processor has bfloat16, the remaining float operations are in it.
+latency and otherwise as OpenVINO chooses: where the CPU has bfloat16, the remaining float operations are in it.
 
 Source: https://docs.openvino.ai/2026/openvino-workflow/model-optimization-guide/quantizing-models-post-training.html
 """
@@ -65,7 +65,7 @@ def _convert(openvino: Any, model: Any, inputs: Sequence[str]) -> Any:
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
-    """Compile the graph for this processor."""
+    """Compile the graph for this CPU."""
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}

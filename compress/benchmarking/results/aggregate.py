@@ -20,7 +20,12 @@ from compress.evaluation.metrics import METRICS
 from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
 
 SHARED = ("kind", "stage", "runtime", "device", "metric_name")
-_shared: Callable[[Measurement], tuple[Any, ...]] = attrgetter(*SHARED)
+Key = Callable[[Measurement], tuple[Any, ...]]
+_shared: Key = attrgetter(*SHARED)
+_unit_of: Key = attrgetter("data_sha256", "training_seed")
+# The benchmark that a line is from: it is compared with the teacher of its own run.
+_run_of: Key = attrgetter("data_sha256", "created")
+_model_of: Key = attrgetter("data_sha256", "created", "model", "runtime", "device")
 SeedPair = tuple[Measurement, Measurement | None]  # a line, and what it is compared with: None is its teacher
 
 
@@ -202,8 +207,8 @@ def _uneven(sets: Sequence[Sequence[Measurement]], members: Sequence[Measurement
     """Say which data sets of the metric the group lacks, and where it has fewer seeds than elsewhere."""
     metric = sets[0][0].metric_name
     there = {lines[0].data_sha256 for lines in sets}
-    absent = {x.data_sha256: x.data for x in members if x.metric_name == metric}
-    notes = [f"not measured on {name}" for sha, name in absent.items() if sha not in there]
+    known = {x.data_sha256: x.data for x in members if x.metric_name == metric}
+    notes = [f"not measured on {name}" for sha, name in known.items() if sha not in there]
     most = max(map(len, sets))
     return notes + [f"{len(lines)} of {most} seeds on {lines[0].data}" for lines in sets if len(lines) < most]
 
@@ -227,19 +232,6 @@ def _named_groups(members: Sequence[Measurement]) -> list[tuple[str, list[Measur
 
 def _name_of(line: Measurement) -> str:
     return line.recipe or ("teacher" if line.kind == "teacher" else line.model)
-
-
-def _run_of(line: Measurement) -> tuple[Any, ...]:
-    """Name the benchmark that a line is from: it is compared with the teacher of its own run."""
-    return line.data_sha256, line.created
-
-
-def _model_of(line: Measurement) -> tuple[Any, ...]:
-    return *_run_of(line), line.model, line.runtime, line.device
-
-
-def _unit_of(line: Measurement) -> tuple[Any, ...]:
-    return line.data_sha256, line.training_seed
 
 
 def _seed_of(line: Measurement) -> str:

@@ -164,6 +164,6 @@ def _parse(text: str, number: int, path: str) -> Measurement:
 
 
 def host_id(host: Mapping[str, Any]) -> str:
-    """Return a short fingerprint of what decides speed: processor, instruction sets, cores, system, GPU."""
+    """Return a short fingerprint of what decides speed: CPU, instruction sets, cores, system, GPU."""
     deciding = {key: host.get(key) for key in ("cpu", "cpu_family_model", "cpu_flags", "cores", "system", "gpu")}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]

@@ -4,12 +4,10 @@ The JSON schema (``docs/results.schema.json``) and the table of fields in ``benc
 from it. Lines are validated when they are written and read, and unknown fields are refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 from compress.inference.speed_statistics import Interval
 
@@ -202,7 +200,7 @@ class Measurement(WithIntervals):
         """The metric minus the teacher's in points; None where it has no metric."""
         return self.interval("difference_points")
 
-    def points_above(self, other: Measurement) -> float:
+    def points_above(self, other: Self) -> float:
         """Return how much higher its metric is than another line's, in points; both have one."""
         assert self.metric is not None and other.metric is not None
         return 100 * (self.metric - other.metric)
@@ -254,8 +252,7 @@ def _read_fields() -> dict[str, Field]:
         hint, meaning = get_args(hints[one.name])
         null = NoneType in get_args(hint)
         bare = get_args(hint)[0] if null else hint
-        python = get_origin(bare) or bare
-        kind = next(kind for kind, types in _PYTHON.items() if python in types)
+        kind = next(kind for kind, types in _PYTHON.items() if (get_origin(bare) or bare) in types)
         optional = one.default is not MISSING or one.default_factory is not MISSING
         found[one.name] = Field(one.name, kind, meaning, null, optional)
     return found

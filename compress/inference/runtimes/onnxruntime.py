@@ -22,7 +22,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
 
     Args:
         directory: an ONNX model directory.
-        threads: processor threads for one batch.
+        threads: CPU threads for one batch.
         device: ``"cpu"``, or ``"cuda"`` where ``onnxruntime-gpu`` and its libraries are installed.
     """
     if device not in DEVICES:

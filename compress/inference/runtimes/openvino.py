@@ -1,6 +1,6 @@
-"""OpenVINO, an extra (``pip install 'compress[openvino]'``), made for Intel processors.
+"""OpenVINO, an extra (``pip install 'compress[openvino]'``), made for Intel CPUs.
 
-Its processor plug-in takes no notice of the lengths that an ONNX LSTM is given and reads the padding too, which gives
+Its CPU plug-in takes no notice of the lengths that an ONNX LSTM is given and reads the padding too, which gives
 wrong logits without a warning (seen with 2026.4.1). Rows of such a graph therefore run in groups of one length.
 """
 
@@ -21,7 +21,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
 
     Args:
         directory: an ONNX model directory.
-        threads: processor threads for one batch.
+        threads: CPU threads for one batch.
         device: ``"cpu"``.
     """
     try:
@@ -34,7 +34,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",  # it would choose bfloat16 by itself where the processor has it
+        "INFERENCE_PRECISION_HINT": "f32",  # it would choose bfloat16 by itself where the CPU has it
     }
     core = openvino.Core()
     try:

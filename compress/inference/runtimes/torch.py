@@ -1,6 +1,6 @@
 """PyTorch, float32, scaled-dot-product attention: what a user of transformers runs today.
 
-On a card float32 is without TF32. With ``precision = "bfloat16"`` matrix products are in bfloat16: several times faster
+On a GPU float32 is without TF32. With ``precision = "bfloat16"`` matrix products are in bfloat16: several times faster
 where the hardware multiplies it, and logits differ in the third digit.
 """
 
@@ -25,7 +25,7 @@ def start(
 
     Args:
         directory: a torch model directory.
-        threads: processor threads for one batch; this is a setting of the whole process in PyTorch.
+        threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
         device: ``"cpu"`` or ``"cuda"``.
         precision: ``"float32"``, or ``"bfloat16"`` for mixed precision.
     """

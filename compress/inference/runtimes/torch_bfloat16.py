@@ -1,6 +1,6 @@
 """PyTorch with weights and activations in bfloat16: half the memory traffic, and fast where the hardware multiplies it.
 
-The range is that of float32, the precision three decimal digits. Processors without bfloat16 instructions are slower
+The range is that of float32, the precision three decimal digits. CPUs without bfloat16 instructions are slower
 with it than with float32.
 """
 
@@ -22,7 +22,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
 
     Args:
         directory: a torch model directory.
-        threads: processor threads for one batch; this is a setting of the whole process in PyTorch.
+        threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
         device: ``"cpu"`` or ``"cuda"``.
     """
     return TorchRun(

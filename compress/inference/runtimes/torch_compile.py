@@ -2,7 +2,7 @@
 
 Batch and length stay symbols, so that one kernel serves all of them; a batch of one row gets a program of its own,
 because PyTorch always treats a size of 1 apart. Both are compiled before the model is used, which takes about a minute.
-Compiling needs a C++ compiler on a processor and Triton on a card.
+Compiling needs a C++ compiler on a CPU and Triton on a GPU.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ DEVICES = ("cpu", "cuda")
 PRECISION = "float32"
 
 # Rows and tokens that are different numbers, so that no two sizes are taken for one symbol; lengths that are multiples
-# of 16 and lengths that are not, because attention kernels on a card differ in that; then one row, which is apart.
+# of 16 and lengths that are not, because attention kernels on a GPU differ in that; then one row, which is apart.
 SHAPES = ((3, 17), (5, 32), (1, 17), (1, 32))
 
 
@@ -30,7 +30,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
 
     Args:
         directory: a torch model directory.
-        threads: processor threads for one batch; this is a setting of the whole process in PyTorch.
+        threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
         device: ``"cpu"`` or ``"cuda"``.
 
     Raises:

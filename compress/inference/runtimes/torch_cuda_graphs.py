@@ -1,11 +1,11 @@
-"""PyTorch with CUDA graphs, float32, on a card: the kernels of a whole forward pass are launched as one.
+"""PyTorch with CUDA graphs, float32, on a GPU: the kernels of a whole forward pass are launched as one.
 
 For small batches most of a forward pass is the launching of its kernels, which a graph does once and for all. A graph
 has fixed shapes. There is one for each number of rows and each bucket of lengths: rows are padded to the next multiple
 of 8 tokens, or to the model's longest, whichever is less. The padding is masked, so that logits stay what they were; it
 costs at most seven tokens a row. A graph is recorded when its shape is first met, or beforehand by ``prepare_shapes``.
 
-A model that looks at its data on the processor in between, as a BiLSTM does to pack rows by length, has no graph.
+A model that looks at its data on the CPU in between, as a BiLSTM does to pack rows by length, has no graph.
 
 Source: PyTorch, "CUDA semantics", section CUDA Graphs: warm-up on a side stream, static inputs, one memory pool.
 """
@@ -41,7 +41,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
 
     Args:
         directory: a torch model directory.
-        threads: processor threads of the process; they only start the work.
+        threads: CPU threads of the process; they only start the work.
         device: ``"cuda"``.
 
     Raises:
@@ -50,7 +50,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch-cuda-graphs")
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         raise Unavailable(
-            f"{directory} packs its rows by length on the processor, which no CUDA graph can hold; use --runtime torch"
+            f"{directory} packs its rows by length on the CPU, which no CUDA graph can hold; use --runtime torch"
         )
     run = GraphRun(model, cuda_recorder())
     try:

@@ -1,7 +1,7 @@
-"""PyTorch with weights and activations in float16, on a CUDA card: its matrix units are many times faster than float32.
+"""PyTorch with weights and activations in float16, on a CUDA GPU: its matrix units are many times faster than float32.
 
 The precision is four decimal digits, more than bfloat16's, but numbers end at 65,504: a model trained in bfloat16 may
-exceed that. Processors have no use for it.
+exceed that. CPUs have no use for it.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
 
     Args:
         directory: a torch model directory.
-        threads: processor threads of the process; they only start the work.
+        threads: CPU threads of the process; they only start the work.
         device: ``"cuda"``.
     """
     return TorchRun(
