@@ -17,8 +17,6 @@ from compress.models.model_dir import ModelDir
 
 logger = logging.getLogger("compress")
 
-ALL = "all"
-
 
 def plan_baselines(names: Sequence[str] | None, candidates: Sequence[Candidate], scratch: Path) -> list[Entry]:
     """Return an entry for each baseline, which run on the CPU; without ``names`` for all of the teacher's task.
@@ -71,7 +69,7 @@ def plan_competitors(
     Raises:
         CompressError: an unknown competitor.
     """
-    wanted = plugins.names("competitors") if ALL in names else names
+    wanted = plugins.names("competitors") if "all" in names else names
     entries: list[Entry] = []
     left_out: list[dict[str, str]] = []
     for name in dict.fromkeys(plugins.find("competitors", name).name for name in wanted):

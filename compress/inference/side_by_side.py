@@ -91,9 +91,8 @@ def time_side_by_side(
         samples = {size: time_in_turns(runs, tokens, padding_ids, size) for size in batch_sizes}
     finally:
         torch.set_num_threads(before)
-    found = []
-    for size, by_name in samples.items():
-        reference = next(iter(by_name.values()))
-        for name, own in by_name.items():
-            found.append(Speed(name, runtime, threads, size, latency_percentiles(own)[50], *speedup(reference, own)))
-    return found
+    return [
+        Speed(name, runtime, threads, size, latency_percentiles(own)[50], *speedup(next(iter(by_name.values())), own))
+        for size, by_name in samples.items()
+        for name, own in by_name.items()
+    ]

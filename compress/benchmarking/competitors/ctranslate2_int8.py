@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
 from compress.data.examples import Example
@@ -48,7 +49,6 @@ HEADS: Mapping[str, Head] = {"bert": _bert, "distilbert": _distilbert, "roberta"
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
     """Convert the encoder and keep the head's weights."""
     from ctranslate2.converters import TransformersConverter
-    from safetensors.numpy import save_file
 
     model_type = str(model.config["model_type"])
     if model_type not in HEADS:
@@ -70,7 +70,6 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     """Open the encoder and the head."""
     import ctranslate2
-    from safetensors.numpy import load_file
 
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     compute, pooled = HEADS[config["model_type"]], config["model_type"] == "bert"
