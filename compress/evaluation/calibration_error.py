@@ -51,9 +51,13 @@ def calibration_interval(
     ordered, gap, ends = _ordered(confidence, correct)
     rows, generator = len(ordered), np.random.default_rng(seed)
     estimate = _error(np.ones(rows), gap, ends, bins)
+    weight: Array
     resampled, by_chance = np.empty(resamples), np.empty(resamples)
     for i in range(resamples):
-        weight = _weights(rows, sentences, generator)
+        if sentences is None:
+            weight = np.bincount(generator.integers(0, rows, rows), minlength=rows)
+        else:
+            weight = sentence_weights(sentences, generator)
         resampled[i] = _error(weight, gap, ends, bins)
         by_chance[i] = _error(np.ones(rows), ordered - (generator.random(rows) < ordered), ends, bins)
     tail = (1 - CONFIDENCE) / 2
@@ -62,12 +66,6 @@ def calibration_interval(
     if estimate <= np.quantile(by_chance, 1 - tail):
         return 0.0, float(high)
     return float(max(0.0, min(2 * estimate - top, estimate))), float(high)
-
-
-def _weights(rows: int, sentences: Array | None, generator: np.random.Generator) -> Array:
-    if sentences is None:
-        return np.bincount(generator.integers(0, rows, rows), minlength=rows)
-    return sentence_weights(sentences, generator)
 
 
 def _ordered(confidence: Array, correct: Array) -> tuple[Array, Array, Array]:

@@ -33,7 +33,7 @@ def sentence_bootstrap(
         ValueError: there are fewer than two sentences.
     """
     order = np.argsort(sentences, kind="stable")
-    sizes = _sizes(sentences)
+    _, sizes = _of_sentences(sentences)
     starts = np.cumsum(sizes) - sizes
     drawn_values = []
     for drawn in _draws(len(sizes), resamples, seed):
@@ -54,8 +54,7 @@ def sentence_mean_interval(
     seed: int = 0,
 ) -> tuple[float, float]:
     """Return what :func:`sentence_bootstrap` gives for the mean of one column, from the sums of its sentences."""
-    sizes = _sizes(sentences)
-    _, inverse = np.unique(sentences, return_inverse=True)
+    inverse, sizes = _of_sentences(sentences)
     sums = np.bincount(inverse, weights=np.asarray(values, dtype=float))
     means = [sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1) for drawn in _draws(len(sizes), resamples, seed)]
     return percentiles(np.concatenate(means), confidence)
@@ -63,18 +62,18 @@ def sentence_mean_interval(
 
 def sentence_weights(sentences: Array, generator: np.random.Generator) -> NDArray[np.float64]:
     """Return how often every word counts, ``[W]``, in one resample of whole sentences, scaled to a sum of W."""
-    sizes = _sizes(sentences)
-    _, inverse = np.unique(sentences, return_inverse=True)
+    inverse, sizes = _of_sentences(sentences)
     times = np.bincount(generator.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
     weights = times[inverse].astype(np.float64)
     return np.asarray(weights * (len(weights) / weights.sum()))
 
 
-def _sizes(sentences: Array) -> NDArray[np.int64]:
-    _, sizes = np.unique(sentences, return_counts=True)
+def _of_sentences(sentences: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the position of every word's sentence, ``[W]``, and the words of every sentence, ``[S]``."""
+    _, inverse, sizes = np.unique(sentences, return_inverse=True, return_counts=True)
     if len(sizes) < 2:
         raise ValueError("an interval over words needs at least two sentences")
-    return sizes
+    return inverse, sizes
 
 
 def _draws(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:

@@ -177,22 +177,14 @@ def interval(
     With ``sentences`` ``[N]``, the sentence of every row, rows are words and whole sentences are drawn again.
     """
     first, second = _rows(predicted, gold)
-    if sentences is not None:
-        settings = {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": seed}
-        if metric.name == "accuracy":
-            return sentence_mean_interval(first == second, sentences, **settings)  # type: ignore[arg-type]
-        return sentence_bootstrap(
-            (first, second),
-            lambda p, g: metric.statistic(p, g, classes),
-            sentences,
-            **settings,  # type: ignore[arg-type]
-        )
-    if metric.name == "accuracy":
+    if metric.name != "accuracy":
+        return bootstrap((first, second), lambda p, g: metric.statistic(p, g, classes), sentences=sentences, seed=seed)
+    if sentences is None:
         from scipy.stats import binomtest
 
         ci = binomtest(int((first == second).sum()), len(first)).proportion_ci(CONFIDENCE, method="wilson")
         return float(ci.low), float(ci.high)
-    return bootstrap((first, second), lambda p, g: metric.statistic(p, g, classes), seed=seed)
+    return sentence_mean_interval(first == second, sentences, resamples=RESAMPLES, confidence=CONFIDENCE, seed=seed)
 
 
 def paired_difference(
@@ -233,12 +225,7 @@ def paired_difference(
         return np.asarray(metric.statistic(p, g, classes) - metric.statistic(r, g, classes))
 
     columns = (model, other, gold_rows)
-    if sentences is None:
-        low, high = bootstrap(columns, statistic, seed=seed)
-    else:
-        low, high = sentence_bootstrap(
-            columns, statistic, sentences, resamples=RESAMPLES, confidence=CONFIDENCE, seed=seed
-        )
+    low, high = bootstrap(columns, statistic, sentences=sentences, seed=seed)
     points = 100 * float(statistic(model, other, gold_rows))
     return Difference(points, 100 * low, 100 * high, p)
 
@@ -260,11 +247,17 @@ def bootstrap(
     samples: tuple[Array, ...],
     statistic: Callable[..., Array],
     *,
+    sentences: Array | None = None,
     seed: int = 0,
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, float]:
-    """Return the percentile interval of a statistic over the last axis of arrays ``[N]``, drawn together."""
+    """Return the percentile interval of a statistic over the last axis of arrays ``[N]``, drawn together.
+
+    With ``sentences`` ``[N]``, the sentence of every row, whole sentences are drawn.
+    """
+    if sentences is not None:
+        return sentence_bootstrap(samples, statistic, sentences, resamples=resamples, confidence=confidence, seed=seed)
     from scipy import stats
 
     rows = samples[0].shape[-1]

@@ -12,6 +12,7 @@ from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, Change, GateV
 
 JSON_SCHEMA = 1
 _MARKS = {HOLDS: "✅", BROKEN: "❌", UNDECIDED: "❔"}
+_CHANGE = "{}: metric {} then, {} now, {} points; speed-up {} then, {} now, ratio {}; weights {} then, {} now."
 _HEADINGS = {HOLDS: "the budgets hold", BROKEN: "a budget is broken", UNDECIDED: "cannot decide"}
 
 
@@ -29,16 +30,8 @@ def to_text(verdict: GateVerdict) -> str:
     """Return the verdict for a terminal or a log: notes, judgements, then what changed; a line each."""
     lines = [f"note: {note}" for note in verdict.notes]
     lines += [f"{judgement.outcome}: {judgement.sentence}" for judgement in verdict.judgements]
-    lines += [f"since {verdict.older}: {_change_sentence(change)}" for change in verdict.changes]
+    lines += [f"since {verdict.older}: {_CHANGE.format(*_change_row(change))}" for change in verdict.changes]
     return "\n".join(lines)
-
-
-def _change_sentence(change: Change) -> str:
-    subject, then, now, lost, fast, faster, ratio, large, larger = _change_row(change)
-    return (
-        f"{subject}: metric {then} then, {now} now, {lost} points; speed-up {fast} then, {faster} now, ratio {ratio}; "
-        f"weights {large} then, {larger} now."
-    )
 
 
 def change_table(changes: Sequence[Change]) -> str:
@@ -59,13 +52,12 @@ def _change_row(change: Change) -> list[str]:
 
 def to_junit(verdict: GateVerdict) -> str:
     """Return JUnit XML: one suite, one test case a judgement. Broken is a failure, undecided is skipped."""
-    counts = {
-        "tests": len(verdict.judgements),
-        "failures": sum(j.outcome == BROKEN for j in verdict.judgements),
-        "errors": 0,
-        "skipped": sum(j.outcome == UNDECIDED for j in verdict.judgements),
+    numbers = {
+        "tests": str(len(verdict.judgements)),
+        "failures": str(sum(j.outcome == BROKEN for j in verdict.judgements)),
+        "errors": "0",
+        "skipped": str(sum(j.outcome == UNDECIDED for j in verdict.judgements)),
     }
-    numbers = {key: str(value) for key, value in counts.items()}
     root = ElementTree.Element("testsuites", {"name": "compress check", **numbers})
     suite = ElementTree.SubElement(root, "testsuite", {"name": "compress check", **numbers})
     for judgement in verdict.judgements:

@@ -38,9 +38,8 @@ class Selector:
 
     def describe(self) -> str:
         """Return the selectors that are not left open, as they are written in a file."""
-        default = Selector()
-        given = {f.name: getattr(self, f.name) for f in fields(Selector)}
-        asked = [f"{name} = {value!r}" for name, value in given.items() if value != getattr(default, name)]
+        given = {field.name: getattr(self, field.name) for field in fields(Selector)}
+        asked = [f"{name} = {value!r}" for name, value in given.items() if value != getattr(Selector, name)]
         return ", ".join(asked) or "no selector"
 
 

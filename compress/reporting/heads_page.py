@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import NONE, in_percent, metric_title, plural, points, shown
 from compress.reporting.charts import heat_map, svg
 from compress.reporting.charts.svg import Picture
@@ -48,8 +50,7 @@ def _verdict(study: Mapping[str, Any], significant: Sequence[bool]) -> list[str]
         f"{metric.capitalize()} of the whole model: {shown(study['value'], metric)} on "
         f"{study['validation_rows']:,} rows; heads were scored on {study['scoring_rows']:,} others.",
     ]
-    tested = any(one["mcnemar_p"] is not None for one in study["ablation"])
-    if tested:
+    if any(one["mcnemar_p"] is not None for one in study["ablation"]):
         told.append(
             f"{sum(significant)} of {heads} heads change the share of right answers for certain when they alone are "
             f"removed (McNemar, Holm, p < {SIGNIFICANT:g})."
@@ -169,11 +170,8 @@ def _one_head(study: Mapping[str, Any]) -> Figure:
 def _evolution(study: Mapping[str, Any]) -> Figure:
     scale = 100 if in_percent(study["metric"]) else 1
     series, rows = [], []
-    for order in dict.fromkeys(one["order"] for one in study["evolution"]):
-        steps = [one for one in study["evolution"] if one["order"] == order]
-        by_count: dict[int, list[Mapping[str, Any]]] = {}
-        for one in steps:
-            by_count.setdefault(one["heads_removed"], []).append(one)
+    for order, steps in grouped(study["evolution"], itemgetter("order")).items():
+        by_count = grouped(steps, itemgetter("heads_removed"))
         means = [
             {key: sum(one[key] for one in same) / len(same) for key in ("share_removed", "value", "points")}
             for same in by_count.values()
@@ -194,15 +192,15 @@ def _evolution(study: Mapping[str, Any]) -> Figure:
                 [(scale * low, scale * high) for low, high in bars],
             )
         )
-        for one in steps:
-            rows.append(
-                [
-                    Cell(order, f"seed {one['seed']}" if several else ""),
-                    Cell(str(one["heads_removed"])),
-                    Cell(f"{100 * one['share_removed']:.0f}%", "", one["share_removed"]),
-                    *quality(one, study["metric"]),
-                ]
-            )
+        rows += [
+            [
+                Cell(order, f"seed {one['seed']}" if several else ""),
+                Cell(str(one["heads_removed"])),
+                Cell(f"{100 * one['share_removed']:.0f}%", "", one["share_removed"]),
+                *quality(one, study["metric"]),
+            ]
+            for one in steps
+        ]
     return Figure(
         "Fewer and fewer heads",
         "Heads go in an order, until each layer has one. Bars: 95% interval of the difference to the whole model; of "

@@ -51,24 +51,23 @@ def view(
     lines: Sequence[Measurement],
     curves: Sequence[ReadCurve] = (),
     locks: Sequence[ShownLock] = (),
-    options: Options | None = None,
+    options: Options = Options(),
 ) -> Page:
     """Return the report of result lines.
 
     Raises:
         CompressError: a price is for a machine that was not measured.
     """
-    chosen = options or Options()
-    measured = gather(lines, chosen.budget_points)
+    measured = gather(lines, options.budget_points)
     best = [row for part in measured for row in part.leaders.models]
     studies = sorted({line.study for line in lines if line.study})
     return Page(
-        title=chosen.title or ", ".join(studies) or f"Compression on {lines[0].data}",
-        budget_points=chosen.budget_points,
+        title=options.title or ", ".join(studies) or f"Compression on {lines[0].data}",
+        budget_points=options.budget_points,
         hosts=len({line.host_id for line in lines}),
-        sections=[section(part, chosen.texts) for part in measured],
+        sections=[section(part, options.texts) for part in measured],
         curves=[draw_curve(*curve) for curve in curves],
-        costs=costs_of(results_of(lines), best, chosen.prices, chosen.currency),
+        costs=costs_of(results_of(lines), best, options.prices, options.currency),
         repeats=repeats(lines),
         origins=origins(lines),
         models=known_models(lines),

@@ -1,16 +1,14 @@
 """Reporting stage: write results as ``report.html``, ``report.md`` and ``report.json``."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import Measurement
+from compress.data import TextSource, content_sha256, open_source, read_examples
 from compress.errors import CompressError
 from compress.models.output_dir import write_atomically
 from compress.reporting.charts.pruning_curve import read_curve
@@ -19,10 +17,6 @@ from compress.reporting.page import Options, view
 from compress.reporting.provenance import locks_beside, short
 from compress.reporting.rendering import render
 from compress.reporting.tables.cost import PriceList, parse_prices
-
-if TYPE_CHECKING:
-    from compress.data import TextSource
-
 
 HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
@@ -92,10 +86,6 @@ def report(
 
 def _read_texts(given: Sequence[TextSource | str | Path], lines: Sequence[Measurement]) -> dict[str, list[str]]:
     """Return the texts of every set by its content hash; a set that was not measured is refused."""
-    if not given:
-        return {}
-    from compress.data import content_sha256, open_source, read_examples
-
     measured = {line.data_sha256: line.data for line in lines}
     found = {}
     for one in given:

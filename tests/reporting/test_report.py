@@ -27,10 +27,10 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.reporting.json_report import shape
 from compress.reporting.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
 from compress.reporting.summary import results_table
 from compress.reporting.tables.cost import PriceList
+from tests.support.report_schema import shape
 from tests.support.report_study import study
 from tests.support.results import line, write_lines
 

@@ -1,8 +1,10 @@
 """Means and intervals of recipes over training seeds and data sets."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
+from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import NONE, points, shown
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.tables.cells import Cell, metric_cell, number
@@ -22,11 +24,9 @@ HEADINGS = [
 def repeats(lines: Sequence[Measurement]) -> list[list[Cell]]:
     """Return a row a recipe under :data:`HEADINGS`; none where everything was measured once."""
     data_sets = {line.data_sha256 for line in lines}
-    seeds: dict[tuple[str, str], set[int]] = {}
-    for line in lines:
-        if line.recipe and line.training_seed is not None:
-            seeds.setdefault((line.recipe, line.kind), set()).add(line.training_seed)
-    if len(data_sets) < 2 and all(len(known) < 2 for known in seeds.values()):
+    trained = [line for line in lines if line.recipe and line.training_seed is not None]
+    repeated = grouped(trained, attrgetter("recipe", "kind")).values()
+    if len(data_sets) < 2 and all(len({line.training_seed for line in same}) < 2 for same in repeated):
         return []
     return [_row(one) for one in aggregate(lines) if one.kind != "teacher" or one.data_sets > 1]
 
