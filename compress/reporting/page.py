@@ -1,7 +1,13 @@
-"""Build the report as one view, which the HTML, Markdown and JSON files render."""
+"""The report as one view, which the HTML and Markdown templates render, and as data for programs.
+
+``report.json`` holds what the page shows. Its shape is that of the dataclasses behind the page. Two things differ:
+pictures and what is for the page alone are left out, and the cells of a table's row are named by its columns. A cell
+has ``text`` and ``small`` as shown, and ``value`` with its interval ``low`` to ``high`` as numbers or null.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any
 
 from compress.benchmarking.results.files import results_of
 from compress.benchmarking.results.schema import Measurement
@@ -10,8 +16,10 @@ from compress.reporting.provenance import Known, Origin, ShownLock, known_models
 from compress.reporting.sections import Section, gather, section
 from compress.reporting.tables.cells import Cell
 from compress.reporting.tables.cost import Costs, Prices, costs_of
+from compress.reporting.tables.results_table import ResultsTable, TableRow
 from compress.reporting.tables.seeds_table import repeats
 
+FORMAT = 1  # of report.json
 # A model's name, a metric and the points, as compress.reporting.charts.pruning_curve.read_curve reads them.
 ReadCurve = tuple[str, str, list[dict[str, str]]]
 
@@ -74,3 +82,30 @@ def view(
         left_out=left_out(lines),
         locks=list(locks),
     )
+
+
+def machine(page: Page) -> dict[str, Any]:
+    """Return a report as plain data for JSON."""
+    return {"format": FORMAT, **_plain(page)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ResultsTable):
+        return {"columns": _plain(value.columns), "rows": [_row(value, row) for row in value.rows]}
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in kept_fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _row(table: ResultsTable, row: TableRow) -> dict[str, Any]:
+    named = {column.key: _plain(cell) for column, cell in zip(table.columns, row.cells, strict=True)}
+    return {"kind": row.kind, "model": row.model, "runtime": row.runtime, "cells": named}
+
+
+def kept_fields(kind: Any) -> list[Field[Any]]:
+    """Return the fields of a dataclass of the page, or of its type, that the report for programs has too."""
+    return [f for f in fields(kind) if not f.metadata.get("page_only") and "Picture" not in str(f.type)]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from compress.benchmarking.results.formatting import exact, plain, plural, points, table, times
-from compress.reporting.charts import markers
+from compress.reporting.charts.pareto import MARKERS, symbol
 from compress.reporting.provenance import short
 from compress.reporting.tables import seeds_table
 from compress.reporting.tables.cells import in_one_line
@@ -34,8 +34,8 @@ def render(template: str, page: Any) -> str:
         survey_markdown=survey_markdown,
     )
     environment.globals.update(
-        kinds=markers.MARKERS,
-        symbol=markers.symbol,
+        kinds=MARKERS,
+        symbol=symbol,
         repeat_headings=seeds_table.HEADINGS,
         markdown_table=table,
         lines_of=lambda rows: [[in_one_line(cell) for cell in row] for row in rows],

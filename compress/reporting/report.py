@@ -12,8 +12,7 @@ from compress.data import TextSource, content_sha256, open_source, read_examples
 from compress.errors import CompressError
 from compress.models.output_dir import write_atomically
 from compress.reporting.charts.pruning_curve import read_curve
-from compress.reporting.json_report import machine
-from compress.reporting.page import Options, view
+from compress.reporting.page import Options, machine, view
 from compress.reporting.provenance import locks_beside, short
 from compress.reporting.rendering import render
 from compress.reporting.tables.cost import PriceList, parse_prices

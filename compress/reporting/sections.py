@@ -8,8 +8,7 @@ from compress.benchmarking.results.files import Result, grouped, results_of
 from compress.benchmarking.results.formatting import in_percent, megabytes, metric_title, plural, points, span, times
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.reporting.charts.markers import ORDER
-from compress.reporting.charts.pareto import pareto_chart
+from compress.reporting.charts.pareto import ORDER, pareto_chart
 from compress.reporting.charts.pareto_points import PublishedPoint, marks, published_figures
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.sweeps import Sweep, length_sweep, thread_sweep

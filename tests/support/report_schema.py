@@ -6,8 +6,7 @@ import types
 import typing
 from typing import Any
 
-from compress.reporting.json_report import FORMAT, kept_fields
-from compress.reporting.page import Page
+from compress.reporting.page import FORMAT, Page, kept_fields
 from compress.reporting.tables.cells import Cell
 from compress.reporting.tables.results_table import TableRow
 

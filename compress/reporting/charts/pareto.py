@@ -6,12 +6,65 @@ complete without a script. What has no metric (reference models) is a tick on th
 and at the edge where its speed is out of range too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from compress.reporting.charts.markers import MARKERS, ORDER, style
 from compress.reporting.charts.svg import WIDE, Axis, Canvas, document, frame, horizontal_ticks, vertical_ticks
+
+
+@dataclass(frozen=True)
+class Marker:
+    """``path`` is the outline of its mark around 0, 0 in pixels; ``colour`` a variable of the charts' style."""
+
+    title: str
+    meaning: str
+    path: str
+    colour: str
+    hollow: bool = False
+
+
+MARKERS: Mapping[str, Marker] = {
+    "teacher": Marker("teacher", "what the models are compared with", "M0-8 8 0 0 8-8 0z", "--c1"),
+    "model": Marker("model", "made from the teacher", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c0"),
+    "control": Marker(
+        "control", "the same student without distillation", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c3", hollow=True
+    ),
+    "baseline": Marker("baseline", "a cheap classifier fitted on gold labels only", "M0-7 7 6-7 6z", "--c2"),
+    "competitor": Marker("competitor", "the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
+    "reference-model": Marker(
+        "reference-model", "a published size with random weights: speed only", "M-2-8h4v16h-4z", "--faint"
+    ),
+    "published": Marker(
+        "published",
+        "the authors’ figure for the method, without a speed",
+        "M0-8 2-2.5 8-2.5 3.2 1.2 5 7 0 3.4-5 7-3.2 1.2-8-2.5-2-2.5z",
+        "--c0",
+        hollow=True,
+    ),
+}
+# In legends and where the shape needs no words.
+ORDER = {name: index for index, name in enumerate(MARKERS)}
+
+
+def _style() -> str:
+    """Return the style rules that give every kind its colour, and hollow ones their outline."""
+    rules = [f".chart .point.{name}{{--own:var({kind.colour})}}" for name, kind in MARKERS.items()]
+    rules += [
+        f".chart .point.{name} .mark{{fill:var(--paper);stroke:var(--own);stroke-width:2}}"
+        for name, kind in MARKERS.items()
+        if kind.hollow
+    ]
+    return "\n".join(rules)
+
+
+def symbol(name: str) -> str:
+    """Return a kind's mark as a small picture for a legend; it says nothing to a screen reader, its label does."""
+    return (
+        '<svg class="chart symbol" viewBox="-10 -10 20 20" width="16" height="16" aria-hidden="true" focusable="false">'
+        f'<g class="point {name}"><path class="mark" d="{MARKERS[name].path}"/></g></svg>'
+    )
+
 
 MODES = ("log", "linear")
 STYLE = f"""
@@ -24,7 +77,7 @@ STYLE = f"""
 .chart .point .arrow{{fill:none;stroke:var(--own);stroke-width:2}}
 .chart .point .name{{font-size:12px;paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}}
 .chart .on-linear{{display:none}}
-{style()}
+{_style()}
 .chart .point:focus-visible .mark{{stroke:var(--ink);stroke-width:3}}
 """
 SHALLOWEST_SHARE = 0.08  # of the metric's scale: how far below the teacher the plot reaches at least where marks do
@@ -32,7 +85,7 @@ SHALLOWEST_SHARE = 0.08  # of the metric's scale: how far below the teacher the 
 
 @dataclass(frozen=True)
 class Point:
-    """A mark: ``kind`` is one of :data:`compress.reporting.charts.markers.MARKERS`; the metric is on the scale of the
+    """A mark: ``kind`` is one of :data:`MARKERS`; the metric is on the scale of the
     axis.
 
     A reference model has no ``metric``, a published figure no ``speedup``; their intervals are not read.

@@ -8,8 +8,7 @@ from operator import attrgetter
 from compress.benchmarking.results.files import Result, grouped
 from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown_metric, span, times
 from compress.benchmarking.results.schema import Measurement
-from compress.reporting.charts.markers import MARKERS
-from compress.reporting.charts.pareto import Point
+from compress.reporting.charts.pareto import MARKERS, Point
 from compress.reporting.provenance import known_student
 from compress.reporting.tables.cells import setting_text
 

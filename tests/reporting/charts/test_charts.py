@@ -9,8 +9,7 @@ import pytest
 from compress.benchmarking.results.files import results_of
 from compress.reporting.charts import heat_map
 from compress.reporting.charts import svg as svg_module
-from compress.reporting.charts.markers import MARKERS
-from compress.reporting.charts.pareto import Point, front, pareto_chart
+from compress.reporting.charts.pareto import MARKERS, Point, front, pareto_chart
 from compress.reporting.charts.pareto_points import marks, published_figures
 from tests.support.report_study import study
 from tests.support.results import line
