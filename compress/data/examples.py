@@ -2,13 +2,15 @@
 
 import functools
 import hashlib
+import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 _PAIR_SEPARATOR = "\x1f"
 _NO_BREAK_SPACE = "\u00a0"
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,13 @@ class Columns:
     text: str
     text_pair: str | None = None
     label: str | None = None
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield the items of a stream in lists of ``size``, the last of which may be shorter."""
+    stream = iter(items)
+    while batch := list(itertools.islice(stream, size)):
+        yield batch
 
 
 def sentence(words: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compress.data.examples import Example, texts_of
+from compress.data.examples import Example, batched, texts_of
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
@@ -64,10 +64,8 @@ def encode(
 
 
 def text_batches(examples: Iterable[Example]) -> Iterator[list[str]]:
-    """Yield the texts of a stream, of a pair both, in lists that are quick to tokenise."""
-    texts = texts_of(examples)
-    while batch := list(itertools.islice(texts, _TEXTS_AT_ONCE)):
-        yield batch
+    """Return the texts of a stream, of a pair both, in lists that are quick to tokenise."""
+    return batched(texts_of(examples), _TEXTS_AT_ONCE)
 
 
 def token_counts(tokenizer: "PreTrainedTokenizerFast", examples: Iterable[Example]) -> Counter[int]:

@@ -53,8 +53,7 @@ def fill_layer(teacher: PreTrainedModel, layers: Sequence[int], student: PreTrai
     sources, target = [layers_of(teacher)[layer] for layer in layers], layers_of(student)[index]
     for role in ROLES:
         old = [source.get_submodule(getattr(theirs, role)).state_dict() for source in sources]
-        new: dict[str, Any] = dict(target.get_submodule(getattr(ours, role)).named_parameters())
-        for name, parameter in new.items():
+        for name, parameter in target.get_submodule(getattr(ours, role)).named_parameters():
             parameter.copy_(torch.stack([state[name] for state in old]).mean(dim=0))
 
 
@@ -66,9 +65,8 @@ def fill_head(teacher: PreTrainedModel, student: PreTrainedModel) -> None:
 
 
 def label_settings(teacher: PreTrainedModel) -> dict[str, Any]:
-    """Return what a student's config takes from its teacher's: labels, kind of problem, padding."""
-    config: Any = teacher.config
-    return {name: getattr(config, name) for name in ("id2label", "label2id", "problem_type", "pad_token_id")}
+    """Return the fields that a student's config takes from its teacher's: labels, problem type, padding."""
+    return {name: getattr(teacher.config, name) for name in ("id2label", "label2id", "problem_type", "pad_token_id")}
 
 
 def choose_layers(there: int, depth: int | float, start: str) -> list[int]:

@@ -6,19 +6,17 @@ singular value decomposition, the shared layer by one of the teacher's or the me
 each of the uses costs what a layer costs.
 """
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.components import Embeddings, activation, embeddings_of, ffn_width
 from compress.models.modeling.families import layers_of
-from compress.training.architectures._factorisation import centred_basis, check_rank, leading_directions, token_vectors
+from compress.progress import logger
 from compress.training.architectures._initialization import (
     fill_head,
     fill_layer,
@@ -27,8 +25,7 @@ from compress.training.architectures._initialization import (
     own_layers,
     require_plain_layers,
 )
-
-logger = logging.getLogger("compress")
+from compress.training.architectures._projection import centred_basis, check_rank, leading_directions, token_vectors
 
 
 def build(
@@ -56,17 +53,15 @@ def build(
         CompressError: a shape that this teacher cannot give.
     """
     require_plain_layers(teacher, "albert")
-    uses = free_depth(teacher, depth)
     layers = _layers(teacher, start)
     embeddings = embeddings_of(teacher)
     check_rank(embeddings, embedding_size)
-    settings: Any = teacher.config
     config = AlbertConfig(
         vocab_size=len(embeddings.words),
         embedding_size=embedding_size,
-        hidden_size=settings.hidden_size,
-        num_hidden_layers=uses,
-        num_attention_heads=settings.num_attention_heads,
+        hidden_size=teacher.config.hidden_size,
+        num_hidden_layers=free_depth(teacher, depth),
+        num_attention_heads=teacher.config.num_attention_heads,
         intermediate_size=ffn_width(teacher),
         hidden_act=activation(teacher),
         max_position_embeddings=len(embeddings.positions),
@@ -104,7 +99,7 @@ def _layers(teacher: PreTrainedModel, start: str | int) -> list[int]:
 
 
 @torch.no_grad()
-def _fill_embeddings(student: Any, embeddings: Embeddings, vectors: Iterable[Tensor]) -> float:
+def _fill_embeddings(student: Any, embeddings: Embeddings, vectors: Iterable[torch.Tensor]) -> float:
     """Fill the three tables, their norm and the matrix behind it; return the share of the energy that is lost.
 
     Both norms take the mean of a vector away and divide by its length. What is left in the teacher's E - 1 dimensions

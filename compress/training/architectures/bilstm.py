@@ -45,23 +45,20 @@ def build(
         pairs: ``joined`` or ``siamese``; a siamese student is built for pairs only. Where it later meets a single text,
             it takes it for a pair whose second text is empty.
     """
-    sizes = {
-        "embedding_size": embedding_size,
-        "hidden_size": hidden_size,
-        "dense_size": dense_size,
-        "minimum_count": minimum_count,
-    }
-    for name, size in sizes.items():
+    for name, size in (
+        ("embedding_size", embedding_size),
+        ("hidden_size", hidden_size),
+        ("dense_size", dense_size),
+        ("minimum_count", minimum_count),
+    ):
         if size < 1:
             raise CompressError(f"{name} = {size} is not possible; give 1 or more")
     if not 0 <= dropout < 1:
         raise CompressError(f"dropout = {dropout} is not possible; give at least 0 and less than 1")
     if pairs not in PAIRS:
         raise CompressError(f"pairs = {pairs!r} is not known; use {' or '.join(map(repr, PAIRS))}")
-    splitting: dict[str, Any] = {}
     if pairs == "siamese":
         examples = pairs_only(examples)
-        splitting = pair_layout(tokenizer)
     vectors = teacher.get_input_embeddings().weight.detach().float()  # type: ignore[operator]
     kept = kept_pieces(tokenizer, examples, minimum_count)
     unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
@@ -81,7 +78,7 @@ def build(
         problem_type=teacher.config.problem_type,
         pad_token_id=tokenizer.pad_token_id,
         pairs=pairs,
-        **splitting,
+        **(pair_layout(tokenizer) if pairs == "siamese" else {}),
     )
     student = (BiLSTMForTokenClassification if is_tagger(teacher) else BiLSTMForSequenceClassification)(config)
     with torch.no_grad():
@@ -115,15 +112,16 @@ def pair_layout(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
             "pairs = 'siamese' needs a tokenizer that puts a separator after each text, which the teacher's does not; "
             "use pairs = 'joined'"
         )
-    special_tokens = [first[0], len(between), len(sequences) - 1 - second[-1]]
-    return {"separator_token_id": tokenizer.sep_token_id, "special_tokens": special_tokens}
+    return {
+        "separator_token_id": tokenizer.sep_token_id,
+        "special_tokens": [first[0], len(between), len(sequences) - 1 - second[-1]],
+    }
 
 
 def kept_pieces(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example], minimum_count: int) -> list[int]:
     """Return the token ids that occur often enough, and every special token, in order."""
     counts = token_counts(tokenizer, itertools.islice(examples, COUNTED_ROWS))
-    frequent = {piece for piece, n in counts.items() if n >= minimum_count}
-    return sorted(frequent | set(tokenizer.all_special_ids))
+    return sorted({piece for piece, n in counts.items() if n >= minimum_count}.union(tokenizer.all_special_ids))
 
 
 def project(vectors: torch.Tensor, kept: list[int], width: int) -> torch.Tensor:
@@ -135,7 +133,6 @@ def project(vectors: torch.Tensor, kept: list[int], width: int) -> torch.Tensor:
     rows = vectors[kept]
     rows = rows - rows.mean(dim=0)
     _, _, directions = torch.linalg.svd(rows, full_matrices=False)
-    projected = rows @ directions[:width].T
+    projected: torch.Tensor = rows @ directions[:width].T
     scale = projected.std()
-    scaled: torch.Tensor = projected / scale if scale > 0 else projected
-    return scaled
+    return projected / scale if scale > 0 else projected

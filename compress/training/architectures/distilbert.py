@@ -6,7 +6,6 @@ hidden states of a copy of all layers are the teacher's on single texts; the sec
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
@@ -50,18 +49,17 @@ def build(
     require_plain_layers(teacher, "distilbert")
     chosen = starting_layers(teacher, depth, layers, start)
     embeddings = embeddings_of(teacher)
-    settings: Any = teacher.config
     if embeddings.projection is not None:
         raise CompressError(
-            f"a distilbert student cannot start from this {settings.model_type!r} teacher, whose embeddings of width "
-            f"{embeddings.words.shape[1]} are widened by a matrix that DistilBERT does not have; use the student "
+            f"a distilbert student cannot start from this {teacher.config.model_type!r} teacher, whose embeddings of "
+            f"width {embeddings.words.shape[1]} are widened by a matrix that DistilBERT does not have; use the student "
             "transformer or albert"
         )
     config = DistilBertConfig(
         vocab_size=len(embeddings.words),
-        dim=settings.hidden_size,
+        dim=teacher.config.hidden_size,
         n_layers=len(chosen),
-        n_heads=settings.num_attention_heads,
+        n_heads=teacher.config.num_attention_heads,
         hidden_dim=ffn_width(teacher),
         activation=activation(teacher),
         max_position_embeddings=len(embeddings.positions),

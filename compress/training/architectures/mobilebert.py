@@ -9,26 +9,18 @@ everything between them at random. To start from their weights use the architect
 """
 
 import itertools
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import MobileBertConfig, MobileBertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.components import Embeddings, embeddings_of
-from compress.training.architectures._factorisation import (
-    COUNTED_EXAMPLES,
-    check_rank,
-    leading_directions,
-    token_vectors,
-)
+from compress.progress import logger
 from compress.training.architectures._initialization import fill_head, free_depth, label_settings, require_plain_layers
-
-logger = logging.getLogger("compress")
+from compress.training.architectures._projection import COUNTED_EXAMPLES, check_rank, leading_directions, token_vectors
 
 # Of the published shape: a bottleneck of 128 in a width of 512, and feed-forward networks four times as wide as that.
 BOTTLENECK_SHARE = 4
@@ -57,8 +49,7 @@ def build(
         CompressError: a shape that this teacher cannot give.
     """
     require_plain_layers(teacher, "mobilebert")
-    settings: Any = teacher.config
-    heads, width = int(settings.num_attention_heads), int(settings.hidden_size)
+    heads, width = int(teacher.config.num_attention_heads), int(teacher.config.hidden_size)
     if intra_bottleneck is None:
         intra_bottleneck = heads * max(1, round(width / BOTTLENECK_SHARE / heads))
     if intra_bottleneck < 1 or intra_bottleneck % heads:
@@ -98,7 +89,9 @@ def build(
 
 
 @torch.no_grad()
-def _fill_embeddings(student: Any, embeddings: Embeddings, *, words: Iterable[Tensor], sums: Iterable[Tensor]) -> float:
+def _fill_embeddings(
+    student: Any, embeddings: Embeddings, *, words: Iterable[torch.Tensor], sums: Iterable[torch.Tensor]
+) -> float:
     """Start from the teacher's embeddings, with its norm at the average deviation; return the energy that is lost.
 
     The teacher normalises ``word + position + segment``; divided by the average deviation instead of each token's own,
@@ -125,5 +118,5 @@ def _fill_embeddings(student: Any, embeddings: Embeddings, *, words: Iterable[Te
     return kept.error
 
 
-def _centred(vectors: Tensor) -> Tensor:
+def _centred(vectors: torch.Tensor) -> torch.Tensor:
     return vectors - vectors.mean(dim=-1, keepdim=True)

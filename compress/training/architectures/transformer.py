@@ -8,7 +8,7 @@ first (Turc et al. 2019, arXiv:1908.08962).
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -20,7 +20,7 @@ from compress.models.components import ffn_width
 from compress.models.modeling import auto_class, is_tagger
 from compress.models.modeling.families import PRUNED_FIELDS, stock_type
 from compress.training.architectures._initialization import free_depth, own_layers, require_whole, starting_layers
-from compress.training.architectures._projection import copy_model, directions_of_hidden_states, project_model
+from compress.training.architectures._projection import copy_model, hidden_states, leading_directions, project_model
 
 BASIS_EXAMPLES = 512
 BASIS_LENGTH = 64
@@ -79,14 +79,14 @@ def build(
         tokens = encode(tokenizer, sample, BASIS_LENGTH)
         rows = [{key: values[i] for key, values in tokens.items()} for i in range(len(sample))]
         batch = {key: torch.from_numpy(v) for key, v in pad(rows, tokenizer.pad_token_id or 0).items()}
-        directions = directions_of_hidden_states(teacher, batch, hidden_size)
+        directions = leading_directions(hidden_states(teacher, batch), hidden_size)
     project_model(teacher, student, sources, directions)
     return student
 
 
 def _check_widths(teacher: PreTrainedModel, hidden_size: int, ffn_size: int) -> None:
     """Refuse widths that cannot be projected from the teacher's."""
-    config: Any = teacher.config
+    config = teacher.config
     width, heads, inner, family = config.hidden_size, config.num_attention_heads, ffn_width(teacher), stock_type(config)
     if not 0 < hidden_size <= width or hidden_size % heads:
         raise CompressError(
@@ -129,8 +129,9 @@ def _random_student(
 def _empty_student(
     teacher: PreTrainedModel, depth: int, hidden_size: int, ffn_size: int, heads: int | None = None
 ) -> PreTrainedModel:
-    settings = {name: value for name, value in teacher.config.to_dict().items() if name not in PRUNED_FIELDS}
-    config: Any = type(teacher.config).from_dict(settings)
+    config: Any = type(teacher.config).from_dict(
+        {name: value for name, value in teacher.config.to_dict().items() if name not in PRUNED_FIELDS}
+    )
     if config.model_type == "electra" and config.embedding_size == config.hidden_size:
         config.embedding_size = hidden_size  # ELECTRA has a projection only where the two differ
     config.num_hidden_layers = depth
@@ -139,6 +140,5 @@ def _empty_student(
         config.num_attention_heads = heads
     # DistilBERT calls the same width hidden_dim.
     setattr(config, "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size", ffn_size)
-    student: Any = auto_class("tagging" if is_tagger(teacher) else "classification").from_config(config)
-    model: PreTrainedModel = student.float()
-    return model
+    student = auto_class("tagging" if is_tagger(teacher) else "classification").from_config(config)
+    return cast(PreTrainedModel, student.float())

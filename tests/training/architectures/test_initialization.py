@@ -17,9 +17,14 @@ from compress.errors import CompressError
 from compress.models.model_dir import load
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import attention_layers
-from compress.training.architectures._factorisation import Directions
 from compress.training.architectures._initialization import choose_layers
-from compress.training.architectures._projection import PASS_ROWS, directions_of_hidden_states, project_model
+from compress.training.architectures._projection import (
+    PASS_ROWS,
+    Directions,
+    hidden_states,
+    leading_directions,
+    project_model,
+)
 from compress.training.architectures.bilstm import kept_pieces, project
 from tests.support.tiny import (
     FAMILIES,
@@ -130,7 +135,7 @@ def test_a_narrower_student_starts_near_its_teacher(family: str) -> None:
     student = build("transformer", teacher, family, depth=LAYERS, hidden_size=28)
     assert student.config.hidden_size == 28 and student.get_input_embeddings().weight.shape[1] in {28, 16}
     encoded = tokenizer(family)([row.text for row in examples()], padding=True, return_tensors="pt")
-    basis = directions_of_hidden_states(teacher, dict(encoded), 28).basis
+    basis = leading_directions(hidden_states(teacher, dict(encoded)), 28).basis
     torch.testing.assert_close(basis.T @ basis, torch.eye(28), atol=1e-5, rtol=0)
     fresh = AutoModelForSequenceClassification.from_config(student.config).eval()
     expected = directions(teacher, family, basis)
@@ -151,7 +156,7 @@ def test_directions_found_in_chunks_equal_those_of_all_rows() -> None:
     _, sizes, directions = torch.linalg.svd(states, full_matrices=False)
     rows: list[int] = []
     teacher.register_forward_pre_hook(lambda _, inputs, named: rows.append(len(named["input_ids"])), with_kwargs=True)
-    found = directions_of_hidden_states(teacher, encoded, 5)
+    found = leading_directions(hidden_states(teacher, encoded), 5)
     assert rows == [PASS_ROWS, PASS_ROWS, 3]
     assert 1 - found.error == pytest.approx(float(sizes[:5].square().sum() / sizes.square().sum()))
     best = directions[:5].T.float()
