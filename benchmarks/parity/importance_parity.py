@@ -47,7 +47,7 @@ from compress.pruning.importance import head_importance
 from compress.recipes.pruning import units_to_remove
 from compress.studies.data import find_set
 from compress.surgery.remove_units import remove_heads
-from compress.surgery.unit_selection import mask_lowest, normalised
+from compress.surgery.unit_masks import mask_lowest, normalised
 from compress.training.training_data import Gold
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

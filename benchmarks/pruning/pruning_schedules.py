@@ -50,8 +50,7 @@ from compress.pruning.criteria.gradient import importance
 from compress.pruning.importance import scoring_batches
 from compress.recipes import Choice, Training
 from compress.surgery.remove_units import remove_heads, remove_neurons
-from compress.surgery.unit_masks import mask_hooks
-from compress.surgery.unit_selection import mask_lowest, normalised
+from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
 from compress.training.modifiers.gradual_pruning import STATE, attach, masked_share
 from compress.training.teacher_signal import signal_for
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows

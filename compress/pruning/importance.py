@@ -14,7 +14,7 @@ from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.models.modeling import is_tagger
-from compress.surgery.unit_selection import normalised
+from compress.surgery.unit_masks import normalised
 
 SCORING_BATCH_ROWS = 32
 

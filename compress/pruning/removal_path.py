@@ -13,8 +13,7 @@ from compress.models.batch import Batch
 from compress.models.prunable_units import Part
 from compress.pruning.scoring import Measure, Values
 from compress.recipes import Pruning
-from compress.surgery.unit_masks import Masks, masked, unmasked
-from compress.surgery.unit_selection import mask_lowest, normalised
+from compress.surgery.unit_masks import Masks, mask_lowest, masked, normalised, unmasked
 
 MEASURE: Measure = "loss"
 

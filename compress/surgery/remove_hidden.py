@@ -44,11 +44,10 @@ class Member:
     reads: bool
 
     def shares(self) -> list[tuple[str, nn.Parameter, int]]:
-        """Return the names of the parameters that positions have a share of, these, and along which dimension."""
+        """Return the parameters that positions have a share of: name, parameter, and dimension of the positions."""
         columns = self.reads or isinstance(self.module, nn.Embedding)
-        of = [("weight", 1 if columns else 0)] + [("bias", 0)] * (not self.reads)
-        there = dict(self.module.named_parameters())
-        return [(name, there[name], dimension) for name, dimension in of if name in there]
+        along = {"weight": int(columns)} | ({} if self.reads else {"bias": 0})
+        return [(name, values, along[name]) for name, values in self.module.named_parameters() if name in along]
 
     def keep(self, positions: Tensor) -> None:
         """Cut all other positions out.
@@ -84,15 +83,13 @@ def members(model: PreTrainedModel) -> list[Member]:
             # All of these are one group, but for DeBERTas whose positions have projections of their own.
             if not any(member.module is linear for member in found):
                 found += _group(graph, linear, torch_pruning.prune_linear_in_channels)
-        # What reads hidden states after the layers and is not the classifier makes the pooled vector of them.
-        within = {id(module) for module in layers_of(model).modules()}
-        names = {id(module): name for name, module in model.named_modules()}
+        # A linear layer that reads hidden states after the layers and is not the classifier makes the pooled vector.
+        others = {*layers_of(model).modules(), getattr(model, "classifier", None)}
         for pooled in [member.module for member in found if member.reads]:
-            if isinstance(pooled, nn.Linear) and id(pooled) not in within and names[id(pooled)] != "classifier":
+            if isinstance(pooled, nn.Linear) and pooled not in others:
                 found += _group(graph, pooled, torch_pruning.prune_linear_out_channels)
-    encoder: Any = getattr(model.base_model, "encoder", None)
-    if (table := getattr(encoder, "rel_embeddings", None)) is not None:
-        # DeBERTa takes this table's weight as it is, without a call that the graph would see.
+    table = getattr(getattr(model.base_model, "encoder", None), "rel_embeddings", None)
+    if table is not None:  # DeBERTa reads the weight of this table without a call that the graph would see
         found.append(Member(table, reads=False))
     return found
 

@@ -3,31 +3,29 @@
 Abdaoui et al. 2020, "Load What You Need: Smaller Versions of Multilingual BERT" (arXiv:2010.05609), and the vocabulary
 pruning of Yang et al. 2022, "TextPruner" (arXiv:2203.15996).
 
-A text is *covered* when the old tokenizer knows all of it and makes only pieces of it that stay. The new tokenizer then
-makes the same pieces, and the model gives the same logits to the bit:
+A text is *covered* when the old tokenizer knows all of it and makes only tokens of it that are kept. The new tokenizer
+then makes the same tokens, and the model gives the same logits to the bit:
 
-* WordPiece takes the longest piece that matches, and what stays still matches while nothing longer came.
-* BPE joins the pair of lowest rank first. All joins on the way to a piece that stays can still be made, in the order
-  they had.
-* Unigram takes the best path of scores; of fewer paths it is still the best one.
+* WordPiece takes the longest token that matches. A kept token still matches, and no longer one was added.
+* BPE joins the pair of lowest rank first. All joins that lead to a kept token can still be made, in the same order.
+* Unigram takes the path of the best score, which is still the best one among fewer paths.
 
-Unknown words stay unknown too where every character of a vocabulary is a piece by itself, as in BERT's.
+Unknown words stay unknown too where every character of a vocabulary is a token by itself, as in BERT's.
 """
 
 import itertools
 import json
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.data.examples import ContentFingerprint, Example
+from compress.data import ContentFingerprint, Example
 from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_counts
 from compress.errors import CompressError
 from compress.models.modeling.bilstm import BiLSTMConfig
@@ -43,7 +41,7 @@ TOKENIZER_KINDS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class VocabularyCut:
-    """What went: ``corpus_pieces`` of the pieces that stay occur in the corpus; ``parameters`` is how many went."""
+    """What was removed: ``corpus_pieces`` of the kept tokens occur in the corpus; ``parameters`` were removed."""
 
     pieces_before: int
     pieces_after: int
@@ -59,11 +57,11 @@ class Fallbacks:
     ``words_unknown`` of ``words_changed`` were known before.
     """
 
-    texts: int
-    texts_changed: int
-    words: int
-    words_changed: int
-    words_unknown: int
+    texts: int = 0
+    texts_changed: int = 0
+    words: int = 0
+    words_changed: int = 0
+    words_unknown: int = 0
 
     @property
     def text_share(self) -> float:
@@ -80,9 +78,9 @@ class Fallbacks:
 def cut_vocabulary(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, corpus: Iterable[Example]
 ) -> tuple[PreTrainedTokenizerFast, VocabularyCut]:
-    """Remove from a model, in place, the pieces that do not occur in a corpus; return the tokenizer of the others.
+    """Remove from a model, in place, the tokens that do not occur in a corpus; return the tokenizer of the others.
 
-    The embedding keeps the rows of the pieces that stay, in their order, and the config follows.
+    The embedding keeps the rows of the kept tokens, in their order, and the config is adapted.
 
     Args:
         model: a classifier of a known family, pruned before or not, or a BiLSTM.
@@ -90,26 +88,35 @@ def cut_vocabulary(
         corpus: rows such as the model will read, labelled or not; they are read once.
 
     Raises:
-        CompressError: a model or tokenizer of which it is not known what may go, or a corpus without text.
+        CompressError: a model or tokenizer of a kind whose vocabulary cannot be cut, or a corpus without text.
     """
-    _check_model(model)
+    family = stock_type(model.config)
+    if family not in PRUNABLE and not isinstance(model.config, BiLSTMConfig):
+        raise CompressError(
+            f"it is not known where a {family!r} model keeps its vocabulary; it can be cut from "
+            f"{', '.join(sorted(PRUNABLE))} and the bilstm student"
+        )
+    if model.get_output_embeddings() is not None:
+        raise CompressError(
+            f"a {type(model).__name__} gives an output for every piece of its vocabulary; cut that of a classifier"
+        )
     check_tokenizer(tokenizer)
     fingerprint = ContentFingerprint()
     occurring = set(token_counts(tokenizer, fingerprint.watch(corpus)))
     if not occurring:
         raise CompressError("the corpus has no text that the tokenizer knows; give text such as the model will read")
     smaller, kept = cut_tokenizer(tokenizer, occurring | _fixed_pieces(model))
-    parameters = _select_rows(model, kept)
-    return smaller, VocabularyCut(len(tokenizer), len(kept), len(occurring), fingerprint.rows, parameters)
+    removed = _select_rows(model, kept)
+    return smaller, VocabularyCut(len(tokenizer), len(kept), len(occurring), fingerprint.rows, parameters=removed)
 
 
 def cut_tokenizer(
     tokenizer: PreTrainedTokenizerFast, wanted: Iterable[int]
 ) -> tuple[PreTrainedTokenizerFast, list[int]]:
-    """Return a tokenizer of the wanted pieces and of those that it needs, and their old ids in the order of the new.
+    """Return a tokenizer of the wanted tokens and of those that it needs, and their old ids in the order of the new.
 
-    What it needs are all added tokens, at which text is split before anything else; all pieces of one character, so
-    that a word that the corpus lacks can still be spelled; and what keeps the pieces of covered text.
+    It needs all added tokens, at which text is split first; all tokens of one character, so that a word that the corpus
+    lacks can still be spelled; and those without which covered text would get other tokens.
     """
     definition = check_tokenizer(tokenizer)
     vocabulary = tokenizer.get_vocab()
@@ -120,12 +127,9 @@ def cut_tokenizer(
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)  # its class and settings
         Path(folder, "tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
-        settings_path = Path(folder, "tokenizer_config.json")
-        settings = json.loads(settings_path.read_text(encoding="utf-8"))
-        if "unk_id" in settings:  # DeBERTa's
-            settings["unk_id"] = definition["model"]["unk_id"]
-            settings_path.write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
-        smaller = type(tokenizer).from_pretrained(folder)
+        # DeBERTa's names an id in its settings too.
+        unknown = {"unk_id": definition["model"]["unk_id"]} if "unk_id" in tokenizer.init_kwargs else {}
+        smaller = type(tokenizer).from_pretrained(folder, **unknown)
     smaller.name_or_path = tokenizer.name_or_path
     made = json.loads(smaller.backend_tokenizer.to_str())
     if smaller.get_vocab() != expected or made["model"] != definition["model"]:
@@ -140,23 +144,25 @@ def fallbacks(
     before: PreTrainedTokenizerFast, after: PreTrainedTokenizerFast, examples: Iterable[Example]
 ) -> Fallbacks:
     """Count the texts and words of rows, of pairs both texts, to which a cut tokenizer gives other pieces."""
-    texts = texts_changed = words = changed = unknown = 0
+    counts: Counter[str] = Counter()
     for batch in text_batches(examples):
         olds, news = (reader(batch, add_special_tokens=False, verbose=False).encodings for reader in (before, after))
         for old, new in zip(olds, news, strict=True):
-            texts += 1
-            texts_changed += old.tokens != new.tokens
-            for ours, theirs in zip(_words(old), _words(new), strict=True):
-                words += 1
-                changed += ours != theirs
-                unknown += after.unk_token in theirs and after.unk_token not in ours
-    return Fallbacks(texts, texts_changed, words, changed, unknown)
+            words = list(zip(_words(old), _words(new), strict=True))
+            counts.update(
+                texts=1,
+                texts_changed=int(old.tokens != new.tokens),
+                words=len(words),
+                words_changed=sum(ours != theirs for ours, theirs in words),
+                words_unknown=sum(after.unk_token in theirs and after.unk_token not in ours for ours, theirs in words),
+            )
+    return Fallbacks(**counts)
 
 
 def _words(encoding: Any) -> list[list[str]]:
     """Return the pieces of each word."""
-    pairs = zip(encoding.word_ids, encoding.tokens, strict=True)
-    return [[token for _, token in word] for _, word in itertools.groupby(pairs, key=lambda pair: pair[0])]
+    tokens = iter(encoding.tokens)
+    return [list(itertools.islice(tokens, len(list(word)))) for _, word in itertools.groupby(encoding.word_ids)]
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
@@ -187,7 +193,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 
 
 def _with_needed(definition: Mapping[str, Any], vocabulary: Mapping[str, int], wanted: set[int]) -> set[int]:
-    """Return the ids of pieces with those that must stay with them."""
+    """Return the ids of tokens with those of the tokens that they need."""
     model = definition["model"]
     kept = wanted | {token["id"] for token in definition["added_tokens"]}
     prefix = model.get("continuing_subword_prefix") or ""  # WordPiece's ##
@@ -207,16 +213,15 @@ def _with_parts(merges: Iterable[tuple[str, str]], vocabulary: Mapping[str, int]
     parts: defaultdict[int, set[int]] = defaultdict(set)
     for left, right in merges:
         parts[vocabulary[left + right]] |= {vocabulary[left], vocabulary[right]}
-    closed, open_pieces = set(kept), list(kept)
-    while open_pieces:
-        found = parts[open_pieces.pop()] - closed
-        closed |= found
-        open_pieces += found
-    return closed
+    found, complete = kept, set[int]()
+    while found:
+        complete |= found
+        found = set().union(*(parts[token] for token in found)) - complete
+    return complete
 
 
 def _renumber(definition: dict[str, Any], new_ids: Mapping[int, int]) -> None:
-    """Take pieces out of what ``tokenizer.json`` says, in place, and write the new ids wherever there is one."""
+    """Remove tokens from the content of ``tokenizer.json``, in place, and write the new ids wherever there is one."""
     model = definition["model"]
     if model["type"] == "Unigram":
         model["vocab"] = [entry for index, entry in enumerate(model["vocab"]) if index in new_ids]
@@ -224,10 +229,7 @@ def _renumber(definition: dict[str, Any], new_ids: Mapping[int, int]) -> None:
     else:
         model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
     if model["type"] == "BPE":
-        pieces = model["vocab"]
-        model["merges"] = [
-            [left, right] for left, right in model["merges"] if {left, right, left + right} <= pieces.keys()
-        ]
+        model["merges"] = [pair for pair in model["merges"] if {*pair, "".join(pair)} <= model["vocab"].keys()]
     for token in definition["added_tokens"]:
         token["id"] = new_ids[token["id"]]
     if definition["padding"]:
@@ -248,39 +250,27 @@ def _renumber_specials(processor: dict[str, Any], new_ids: Mapping[int, int]) ->
             processor[name] = [token, new_ids[old]]
 
 
-def _check_model(model: PreTrainedModel) -> None:
-    family = stock_type(model.config)
-    if family not in PRUNABLE and not isinstance(model.config, BiLSTMConfig):
-        raise CompressError(
-            f"it is not known where a {family!r} model keeps its vocabulary; it can be cut from "
-            f"{', '.join(sorted(PRUNABLE))} and the bilstm student"
-        )
-    if model.get_output_embeddings() is not None:
-        raise CompressError(
-            f"a {type(model).__name__} gives an output for every piece of its vocabulary; cut that of a classifier"
-        )
-
-
 def _special_ids(model: PreTrainedModel) -> dict[str, int]:
     """Return the token ids that the config names, such as ``pad_token_id``."""
-    entries = model.config.to_dict().items()
-    return {name: value for name, value in entries if name.endswith("_token_id") and isinstance(value, int)}
+    return {
+        name: value
+        for name, value in model.config.to_dict().items()
+        if name.endswith("_token_id") and isinstance(value, int)
+    }
 
 
 def _fixed_pieces(model: PreTrainedModel) -> set[int]:
     """Return the pieces that the model itself refers to."""
     named = set(_special_ids(model).values())
-    if stock_type(model.config) not in OFFSET_POSITIONS:
-        return named
-    # Positions are counted from the id of the padding, which must stay what it is.
-    padding_id: int = model.get_input_embeddings().padding_idx  # type: ignore[assignment]
-    return named | set(range(padding_id + 1))
+    if stock_type(model.config) in OFFSET_POSITIONS:
+        # Positions are counted from the id of the padding, which must stay what it is.
+        named.update(range(model.get_input_embeddings().padding_idx + 1))  # type: ignore[operator]
+    return named
 
 
 def _select_rows(model: PreTrainedModel, kept: list[int]) -> int:
     """Keep the embeddings of some pieces, in place; return how many parameters went."""
-    config, embedding = model.config, model.get_input_embeddings()
-    assert isinstance(embedding, nn.Embedding)
+    config, embedding = model.config, cast(torch.nn.Embedding, model.get_input_embeddings())
     new_ids = {old: new for new, old in enumerate(kept)}
     size = len(model.remap) if isinstance(config, BiLSTMConfig) else len(embedding.weight)  # type: ignore[arg-type]
     if kept[-1] >= size:
@@ -293,7 +283,7 @@ def _select_rows(model: PreTrainedModel, kept: list[int]) -> int:
     if isinstance(config, BiLSTMConfig):  # many of its pieces share a row
         rows, model.remap = model.remap[rows].unique(return_inverse=True)  # type: ignore[index]
         config.tokenizer_size = len(kept)
-    embedding.weight = nn.Parameter(embedding.weight[rows], requires_grad=embedding.weight.requires_grad)
+    embedding.weight = torch.nn.Parameter(embedding.weight[rows], requires_grad=embedding.weight.requires_grad)
     embedding.num_embeddings = config.vocab_size = len(rows)
     if embedding.padding_idx is not None:
         embedding.padding_idx = new_ids.get(embedding.padding_idx)

@@ -21,8 +21,7 @@ from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.prunable_units import Part, units_of
-from compress.surgery.unit_masks import MaskHooks, mask_hooks
-from compress.surgery.unit_selection import mask_lowest, normalised
+from compress.surgery.unit_masks import MaskHooks, mask_hooks, mask_lowest, normalised
 
 STATE = "gradual_pruning"  # a submodule of the student meanwhile, so that checkpoints hold what was decided
 
@@ -162,14 +161,13 @@ def attach(
             f"gradual-pruning: heads = {heads} and neurons = {neurons} say how many go; "
             "neither may be below 0, and one must be above"
         )
-    counts: dict[Part, int] = {"heads": heads, "neurons": neurons}
-    widths: dict[Part, dict[str, int]] = {
-        "heads": {"keep": keep_heads, "multiple": 1},
-        "neurons": {"keep": multiple, "multiple": multiple},
+    parts: dict[Part, tuple[int, int, int]] = {
+        "heads": (heads, keep_heads, 1),
+        "neurons": (neurons, multiple, multiple),
     }
-    asked = {part: count for part, count in counts.items() if count}
-    for part, count in asked.items():
-        present, keep = [units.count for units in units_of(student, part)], widths[part]["keep"]
+    asked = {part: numbers for part, numbers in parts.items() if numbers[0]}
+    for part, (count, keep, _) in asked.items():
+        present = [units.count for units in units_of(student, part)]
         most = sum(max(0, units - keep) for units in present)
         if count > most:
             raise CompressError(
@@ -179,8 +177,8 @@ def attach(
     stack = ExitStack()
     part_masks = {
         part: PartMasks(
-            stack.enter_context(mask_hooks(student, part)), count=count, normalise=normalise, **widths[part]
+            stack.enter_context(mask_hooks(student, part)), count=count, keep=keep, multiple=width, normalise=normalise
         )
-        for part, count in asked.items()
+        for part, (count, keep, width) in asked.items()
     }
     return GradualPruning(student, part_masks, stack, until, updates)
