@@ -1,18 +1,16 @@
 """Labelling stage: run the teacher once over unlabelled text and store its logits."""
 
-from __future__ import annotations
-
-import itertools
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from transformers import PreTrainedTokenizerFast
 
 from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
+from compress.data.examples import batched
 from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
 from compress.errors import CompressError
 from compress.exporting.export import export, exporter_for
@@ -25,10 +23,6 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
 
 PLAN_NAME = "plan.json"
 TEACHER_ONNX = "teacher-onnx"
@@ -71,18 +65,24 @@ def label(
             that differ in the third digit, which is far less than a student differs.
     """
     model = ModelDir.open(teacher)
-    settings = {
-        "sources": sorted(map(str, unlabeled.identity)),
-        "name": unlabeled.name,
-        "device": compute.device,
-        "threads": compute.threads,
-        "max_length": max_length,
-        "precision": precision,
-    }
-    with Stage.begin("label", output, parents={"teacher": model}, settings=settings, force=force) as stage:
+    with Stage.begin(
+        "label",
+        output,
+        parents={"teacher": model},
+        settings={
+            "sources": sorted(map(str, unlabeled.identity)),
+            "name": unlabeled.name,
+            "device": compute.device,
+            "threads": compute.threads,
+            "max_length": max_length,
+            "precision": precision,
+        },
+        force=force,
+    ) as stage:
         tokenizer = model.load_tokenizer()
-        plan = plan_for(model, tokenizer, compute, max_length=max_length, precision=precision)
-        plan = _kept_plan(stage.scratch, plan)
+        plan = _kept_plan(
+            stage.scratch, plan_for(model, tokenizer, compute, max_length=max_length, precision=precision)
+        )
         record = {
             "teacher_sha256": model.sha256,
             "tokenizer_sha256": tokenizer_sha256(tokenizer),
@@ -91,7 +91,7 @@ def label(
         run: Run | None = None
         fingerprint = ContentFingerprint()
         with progress("Labelling", None) as advance:
-            for number, examples in enumerate(_shards(fingerprint.watch(unlabeled), plan.shard_rows)):
+            for number, examples in enumerate(batched(fingerprint.watch(unlabeled), plan.shard_rows)):
                 made_from = {**record, "texts_sha256": content_sha256(examples)}
                 if not shard_is_done(stage.working, number, made_from):
                     run = run or start_runtime(plan, model, stage.scratch)
@@ -111,8 +111,7 @@ def label(
         if not fingerprint.rows:
             (stage.scratch / PLAN_NAME).unlink()
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
-        data = (data_entry("unlabeled", unlabeled.name, fingerprint),)
-        stage.finish(kind="labels", data=data, notes=asdict(plan))
+        stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=asdict(plan))
     return LabelDir.open(output)
 
 
@@ -128,18 +127,13 @@ def teacher_logits(
 
     Those of a tagger are one array ``[W, C]`` for each sentence.
     """
-    wanted = {(example.text, example.text_pair) for example in examples}
-    known = {
-        (example.text, example.text_pair): logits
-        for directory in labels
-        for example, logits in directory
-        if (example.text, example.text_pair) in wanted
-    }
-    missing = [example for example in examples if (example.text, example.text_pair) not in known]
+    rows = [Example(example.text, example.text_pair) for example in examples]  # as label directories hold them
+    wanted = set(rows)
+    known = {row: logits for directory in labels for row, logits in directory if row in wanted}
+    missing = [row for row in rows if row not in known]
     if missing:
-        fresh = _run_teacher(model, missing, compute, max_length)
-        known |= {(example.text, example.text_pair): row for example, row in zip(missing, fresh, strict=True)}
-    ordered = [known[(example.text, example.text_pair)] for example in examples]
+        known |= zip(missing, _run_teacher(model, missing, compute, max_length), strict=True)
+    ordered = [known[row] for row in rows]
     return ordered if model.task == "tagging" else np.stack(ordered)
 
 
@@ -151,8 +145,8 @@ def _run_teacher(
         plan = plan_for(model, tokenizer, compute, max_length=max_length)
         run = start_runtime(plan, model, Path(scratch))
         parts = [
-            logits_of(examples[start : start + SHARD_ROWS], run, tokenizer, max_length=plan.max_length, task=model.task)
-            for start in range(0, len(examples), SHARD_ROWS)
+            logits_of(shard, run, tokenizer, max_length=plan.max_length, task=model.task)
+            for shard in batched(examples, SHARD_ROWS)
         ]
     logits = np.concatenate(parts)
     return by_sentence(logits, word_counts(examples)) if model.task == "tagging" else logits
@@ -186,8 +180,7 @@ def plan_for(
             raise CompressError(f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32")
         runtime = "torch"
     limit = maximum_length(tokenizer, model.config)
-    threads = compute.threads or len(available_cores())
-    return Plan(runtime, device, threads, min(max_length or limit, limit), precision)
+    return Plan(runtime, device, compute.threads or len(available_cores()), min(max_length or limit, limit), precision)
 
 
 def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
@@ -197,8 +190,13 @@ def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
         directory = scratch / TEACHER_ONNX
         if not directory.is_dir():
             export(model, directory)
-    precision = {"precision": plan.precision} if plan.runtime == "torch" else {}
-    return open_runtime(directory, plan.runtime, threads=plan.threads, device=plan.device, **precision)
+    return open_runtime(
+        directory,
+        plan.runtime,
+        threads=plan.threads,
+        device=plan.device,
+        **({"precision": plan.precision} if plan.runtime == "torch" else {}),
+    )
 
 
 def _kept_plan(scratch: Path, plan: Plan) -> Plan:
@@ -208,9 +206,3 @@ def _kept_plan(scratch: Path, plan: Plan) -> Plan:
         return Plan(**json.loads(path.read_text(encoding="utf-8")))
     write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")
     return plan
-
-
-def _shards(examples: Iterable[Example], size: int) -> Iterator[list[Example]]:
-    stream = iter(examples)
-    while shard := list(itertools.islice(stream, size)):
-        yield shard

@@ -6,15 +6,15 @@ did not answer (:mod:`compress.data.tokenization`). ``shard-00000.json`` beside 
 the rows and the checksum.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from compress.data import Example
 from compress.data.tokenization import by_sentence, word_counts
@@ -33,7 +33,7 @@ class LabelDir:
     manifest: Manifest
 
     @classmethod
-    def open(cls, path: str | Path) -> LabelDir:
+    def open(cls, path: str | Path) -> Self:
         """Open and check a finished label directory."""
         directory = Path(path)
         if not (directory / MANIFEST_NAME).is_file():
@@ -62,9 +62,6 @@ class LabelDir:
             examples, logits = read_shard(self.path, number, task=self.manifest.task)
             yield from zip(examples, logits, strict=True)
 
-    def examples(self) -> Iterator[Example]:
-        return (example for example, _ in self)
-
 
 def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]:
     """Open the label directories that are not open yet."""
@@ -87,9 +84,6 @@ def write_shard(
 
     ``logits`` are ``[N, C]``, where N counts words if the task is tagging.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     columns: dict[str, Any] = {"text": pa.array([e.text for e in examples], pa.string())}
     if examples[0].text_pair is not None:
         columns["text_pair"] = pa.array([e.text_pair for e in examples], pa.string())
@@ -114,8 +108,6 @@ def read_shard(
     directory: Path, number: int, *, task: str = "classification"
 ) -> tuple[list[Example], np.ndarray | list[np.ndarray]]:
     """Return a shard's examples and logits ``[N, C]`` float32; of a tagger one array ``[W, C]`` for each example."""
-    import pyarrow.parquet as pq
-
     table = pq.read_table(shard_path(directory, number))
     texts = table["text"].to_pylist()
     pairs = table["text_pair"].to_pylist() if "text_pair" in table.column_names else [None] * len(texts)

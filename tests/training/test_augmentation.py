@@ -551,9 +551,9 @@ def test_a_study_labels_the_variants_once(tmp_path: Path, on_torch: None, monkey
     run(str(tmp_path / "tiny.toml"), out, **given)
     pool, variants = (LabelDir.open(out / name) for name in ("labels", "small-variants-labels"))
     assert pool.rows == 60 and 60 < variants.rows <= 180
-    assert not {e.text for e in pool.examples()} & {e.text for e in variants.examples()}
+    assert not {e.text for e, _ in pool} & {e.text for e, _ in variants}
     held = {row_key(row) for row in (*validation_rows(), *tests)}
-    assert not held & {row_key(example) for example in variants.examples()}
+    assert not held & {row_key(example) for example, _ in variants}
     student, control, other = (
         ModelDir.open(out / name).manifest for name in ("small", "small-control", "small-seed-5")
     )
