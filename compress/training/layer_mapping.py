@@ -22,7 +22,13 @@ def layer_map(student_layers: int, teacher_layers: int, layers: str = "uniform")
         CompressError: an unknown map, layers that are not there, or a student deeper than its teacher.
     """
     if layers[:1].isdigit():
-        return _by_hand(student_layers, teacher_layers, layers)
+        numbers = [int(number) if number.strip().isdigit() else -1 for number in layers.split(",")]
+        if len(numbers) != student_layers or not all(0 <= number <= teacher_layers for number in numbers):
+            raise CompressError(
+                f"layers = {layers!r} must be {student_layers} numbers from 0 to {teacher_layers}, a teacher's layer "
+                "for each of the student's"
+            )
+        return list(enumerate(numbers, start=1))
     if layers not in MAPS:
         raise CompressError(
             f"layers = {layers!r} is not known; use {', '.join(MAPS)}, or a teacher's layer for each of the student's, "
@@ -42,26 +48,18 @@ def layer_map(student_layers: int, teacher_layers: int, layers: str = "uniform")
     return pairs if layers == "uniform" else pairs[:-1]
 
 
-def _by_hand(student_layers: int, teacher_layers: int, layers: str) -> list[tuple[int, int]]:
-    numbers = [int(number) if number.strip().isdigit() else -1 for number in layers.split(",")]
-    if len(numbers) != student_layers or not all(0 <= number <= teacher_layers for number in numbers):
-        raise CompressError(
-            f"layers = {layers!r} must be {student_layers} numbers from 0 to {teacher_layers}, a teacher's layer for "
-            "each of the student's"
-        )
-    return list(enumerate(numbers, start=1))
-
-
 def kept_layer_map(before: Sequence[int], after: Sequence[int]) -> str:
     """Return the map of a student that is its teacher without some layers, each named by its number.
 
-    What a layer gives is what the next one that stayed was fed with, and the last layer gives what the last one gave.
+    A student layer learns the input that its next layer had in the teacher, and the last one the teacher's last output.
     """
-    positions = [before.index(layer) for layer in after]
-    return ",".join(map(str, (*positions[1:], len(before))))
+    return ",".join(map(str, (*map(before.index, after[1:]), len(before))))
 
 
 def trained_pairs(student: Outputs, teacher: Outputs, layers: str) -> list[tuple[int, int]]:
     """Return the pairs of :func:`layer_map` whose student layer is trained now, which may be none."""
-    pairs = layer_map(student.layers, teacher.layers, layers)
-    return [pair for pair in pairs if student.trained_layers is None or pair[0] in student.trained_layers]
+    return [
+        pair
+        for pair in layer_map(student.layers, teacher.layers, layers)
+        if student.trained_layers is None or pair[0] in student.trained_layers
+    ]

@@ -1,4 +1,4 @@
-"""A small vocabulary of one's own: learned from the corpus, put into the teacher, and mixed with the teacher's.
+"""Learn a small vocabulary from the corpus, give the teacher embeddings for it, and mix it with the teacher's.
 
 Zhao et al. 2019, "Extreme Language Model Compression with Optimal Subwords and Shared Projections" (arXiv:1909.11687),
 and its later form "Extremely Small BERT Models from Mixed-Vocabulary Training" (EACL 2021).
@@ -9,12 +9,11 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, trainers
+from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data.examples import Example, row_key, texts_of
 from compress.errors import CompressError
@@ -26,20 +25,17 @@ ALPHABET = 1000  # letters; rarer ones are unknown
 def learn_vocabulary(
     tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example], size: int
 ) -> PreTrainedTokenizerFast:
-    """Return a WordPiece tokenizer of ``size`` pieces learned from the texts, which splits words as the teacher's does.
+    """Return a WordPiece tokenizer of ``size`` tokens learned from the texts, which finds words as the teacher's does.
 
     Raises:
         CompressError: the teacher's tokenizer is not of BERT's kind, whose special tokens the student needs.
     """
-    from tokenizers import Tokenizer, models, trainers
-    from transformers import BertTokenizer
-
     theirs: Any = tokenizer.backend_tokenizer
     kind = json.loads(theirs.to_str())["model"]["type"]
     if kind != "WordPiece" or any(getattr(tokenizer, f"{name}_token") is None for name in SPECIALS):
         raise CompressError(
-            "[vocabulary] learns word pieces for teachers that read word pieces, and this one's tokenizer is of the "
-            f"kind {kind}; use a BERT-like teacher, or a student without [vocabulary]"
+            "[vocabulary] learns subword tokens for teachers with a WordPiece tokenizer, and the tokenizer of this one "
+            f"is of the kind {kind}; use a BERT-like teacher, or a student without [vocabulary]"
         )
     # In the teacher's order: MPNet's embeddings take the id 1 for padding, whatever their config says.
     named = {f"{name}_token": getattr(tokenizer, f"{name}_token") for name in SPECIALS}
@@ -50,23 +46,24 @@ def learn_vocabulary(
     letters, inner = _letters(texts, made)
     # The trainer numbers letters inside words as it meets them in a hash table, and equally frequent pairs by these
     # numbers: named beforehand, and in order, they make the same text give the same vocabulary.
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        special_tokens=[*specials, *inner],
-        initial_alphabet=letters,
-        limit_alphabet=len(letters),
-        show_progress=False,
+    made.train_from_iterator(
+        texts,
+        trainers.WordPieceTrainer(
+            vocab_size=size,
+            special_tokens=[*specials, *inner],
+            initial_alphabet=letters,
+            limit_alphabet=len(letters),
+            show_progress=False,
+        ),
     )
-    made.train_from_iterator(texts, trainer)
     lowercase = bool(json.loads(theirs.to_str())["normalizer"].get("lowercase", True))
     learned: Any = BertTokenizer(made.get_vocab(), do_lower_case=lowercase, **named)
     learned.model_max_length = tokenizer.model_max_length
-    tokens: PreTrainedTokenizerFast = learned
-    return tokens
+    return cast(PreTrainedTokenizerFast, learned)
 
 
 def _letters(texts: Iterable[str], tokenizer: Any) -> tuple[list[str], list[str]]:
-    """Return the most frequent letters of words, and those pieces of one letter that continue a word, both in order."""
+    """Return the most frequent letters of words, and the tokens of one letter that continue a word, both in order."""
     found: Counter[str] = Counter()
     inside: set[str] = set()
     for text in texts:
@@ -84,7 +81,7 @@ def re_embed(
 ) -> PreTrainedModel:
     """Return a copy of the teacher that reads the learned vocabulary.
 
-    A piece that the teacher has too keeps its vector; another gets the mean of the teacher's pieces of its letters.
+    A token that the teacher has too keeps its vector; another gets the mean of the teacher's tokens for its letters.
     """
     copied = copy.deepcopy(teacher)
     vectors = teacher.get_input_embeddings().weight.detach()  # type: ignore[operator]
@@ -96,7 +93,7 @@ def re_embed(
         else:
             ids = tokenizer(piece.removeprefix("##"), add_special_tokens=False)["input_ids"]
             rows[index] = vectors[ids or [tokenizer.unk_token_id]].mean(dim=0)
-    embedding = nn.Embedding(len(learned), vectors.shape[1], padding_idx=learned.pad_token_id)
+    embedding = torch.nn.Embedding(len(learned), vectors.shape[1], padding_idx=learned.pad_token_id)
     embedding.weight.copy_(rows)
     copied.set_input_embeddings(embedding)
     copied.config.vocab_size = len(learned)
@@ -107,7 +104,7 @@ def re_embed(
 class Mixer:
     """Writes a text in a mixture of two vocabularies: each word in the learned one with probability one half.
 
-    Ids of learned pieces follow after the teacher's: ``teacher's vocabulary size + id``. The same text always gives the
+    Ids of learned tokens follow after the teacher's: ``teacher's vocabulary size + id``. The same text always gives the
     same mixture.
     """
 
@@ -115,11 +112,8 @@ class Mixer:
         self, tokenizer: PreTrainedTokenizerFast, learned: PreTrainedTokenizerFast, teacher_size: int, seed: int
     ) -> None:
         self.tokenizer, self.learned, self.teacher_size, self.seed = tokenizer, learned, teacher_size, seed
+        self._splitter: Any = tokenizer.backend_tokenizer
         self.known: dict[str, tuple[list[int], list[int]]] = {}
-
-    @cached_property
-    def _splitter(self) -> Any:
-        return self.tokenizer.backend_tokenizer
 
     def ids(self, example: Example, max_length: int) -> list[int]:
         """Return the ids of a mixture, with the teacher's special tokens around it.
@@ -131,14 +125,12 @@ class Mixer:
             raise CompressError("the loss mixed-vocabulary reads single texts, and this data has pairs; leave it out")
         generator = random.Random(row_key(example) + self.seed.to_bytes(8, "big"))
         normalized = self._splitter.normalizer.normalize_str(example.text)
-        ids: list[int] = []
-        for word, _ in self._splitter.pre_tokenizer.pre_tokenize_str(normalized):
-            ids += self._word(word)[generator.random() < 0.5]
-        ids = ids[: max_length - 2]
-        return [self.tokenizer.cls_token_id, *ids, self.tokenizer.sep_token_id]
+        words = (word for word, _ in self._splitter.pre_tokenizer.pre_tokenize_str(normalized))
+        ids = [index for word in words for index in self._word(word)[generator.random() < 0.5]]
+        return [self.tokenizer.cls_token_id, *ids[: max_length - 2], self.tokenizer.sep_token_id]
 
     def _word(self, word: str) -> tuple[list[int], list[int]]:
-        """Return a word in the teacher's pieces and in the learned ones."""
+        """Return the ids of a word in the teacher's vocabulary and in the learned one."""
         if word not in self.known:
             theirs = self.tokenizer(word, add_special_tokens=False)["input_ids"]
             ours = self.learned(word, add_special_tokens=False)["input_ids"]

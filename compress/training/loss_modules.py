@@ -3,11 +3,12 @@
 Shapes: N tokens, D hidden width, E width of the embeddings, V size of the vocabulary.
 """
 
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
 
 from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.models.modeling.families import stock_type
@@ -23,20 +24,15 @@ def width_projection(student: PreTrainedModel, teacher: PreTrainedModel, *, alwa
 
 def input_embeddings(model: PreTrainedModel) -> nn.Embedding:
     """Return the input embeddings ``[V, E]``."""
-    embedding = model.get_input_embeddings()
-    assert isinstance(embedding, nn.Embedding)
-    return embedding
+    return cast(nn.Embedding, model.get_input_embeddings())
 
 
 def head_activation(model: PreTrainedModel) -> nn.Module:
     """Return the nonlinearity of a family's head for masked tokens: its layers', where it is not GELU by itself."""
-    from transformers.activations import ACT2FN
-
-    config: Any = model.config
-    if stock_type(config) in GELU_HEADS:
+    if stock_type(model.config) in GELU_HEADS:
         return nn.GELU()
-    activation: nn.Module = ACT2FN[getattr(config, "activation", None) or getattr(config, "hidden_act", "gelu")]
-    return activation
+    name = getattr(model.config, "activation", None) or getattr(model.config, "hidden_act", "gelu")
+    return cast(nn.Module, ACT2FN[name])
 
 
 class VocabularyHead(nn.Module):

@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax
+from torch import Tensor, nn
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
@@ -32,31 +31,28 @@ def first_token_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: 
 
 
 def attention_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the attention scores ``[B, H, T, T]``, of equally many heads, for each pair of layers trained now."""
+    """Yield the attention scores ``[B, H, T, T]``, of equally many heads, for each pair of layers trained now.
+
+    They are ``q k' / sqrt(d)``, before the softmax and without a mask. The bias of relative positions that MPNet adds
+    is not included.
+    """
     require_outputs("queries", loss=loss, student=student, teacher=teacher)
     for layer, teacher_layer in trained_pairs(student, teacher, layers):
-        ours, theirs = attention_scores(student, layer), attention_scores(teacher, teacher_layer)
+        ours = scaled_products(student.queries[layer - 1], student.keys[layer - 1])
+        theirs = scaled_products(teacher.queries[teacher_layer - 1], teacher.keys[teacher_layer - 1])
         require_equal_heads(ours, theirs, loss=loss)
         yield ours, theirs
 
 
 def soft_divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Return ``T**2 KL(p_teacher || p_student)`` with ``p = softmax(z / T)`` for logits ``[N, C]``, the mean over N."""
-    ours, theirs = (log_softmax(logits.float() / temperature, dim=-1) for logits in (student, teacher))
-    return temperature**2 * kl_div(ours, theirs, reduction="batchmean", log_target=True)
+    ours, theirs = (nn.functional.log_softmax(logits.float() / temperature, dim=-1) for logits in (student, teacher))
+    return temperature**2 * nn.functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
 
 def zero(student: Outputs) -> Tensor:
     """Return a zero ``[]`` float32 with a gradient of zeros."""
     return student.logits.float().sum() * 0
-
-
-def attention_scores(outputs: Outputs, layer: int) -> Tensor:
-    """Return ``q k' / sqrt(d)`` of a layer counted from 1, before the softmax and without a mask: ``[B, H, T, T]``.
-
-    The bias of relative positions that MPNet adds to it is not in it.
-    """
-    return scaled_products(outputs.queries[layer - 1], outputs.keys[layer - 1])
 
 
 def scaled_products(left: Tensor, right: Tensor) -> Tensor:
@@ -74,14 +70,7 @@ def split_heads(vectors: Tensor, heads: int) -> Tensor:
     rows, there, tokens, width = vectors.shape
     if heads < 1 or there * width % heads:
         raise CompressError(f"a width of {there * width} does not divide into {heads} relation heads; choose another")
-    whole = vectors.transpose(1, 2).reshape(rows, tokens, there * width)
-    return whole.reshape(rows, tokens, heads, there * width // heads).transpose(1, 2)
-
-
-def log_probabilities(scores: Tensor, batch: Batch) -> Tensor:
-    """Return the log softmax ``[B, H, T, T]`` over the keys that are no padding; the others hold a large negative."""
-    closed = batch.attention_mask[:, None, None, :] == 0
-    return log_softmax(scores.masked_fill(closed, torch.finfo(scores.dtype).min), dim=-1)
+    return vectors.transpose(1, 2).reshape(rows, tokens, heads, -1).transpose(1, 2)
 
 
 def relation_divergence(student: Tensor, teacher: Tensor, batch: Batch) -> Tensor:
@@ -90,16 +79,19 @@ def relation_divergence(student: Tensor, teacher: Tensor, batch: Batch) -> Tenso
     The mean over heads and the real tokens of an example, then over examples: each example counts the same, whatever
     its length (Wang et al. 2020, "MiniLM", arXiv:2002.10957, equation 6).
     """
-    ours, theirs = log_probabilities(student, batch), log_probabilities(teacher, batch)
-    closed = batch.attention_mask[:, None, None, :] == 0
-    terms = (theirs.exp() * (theirs - ours)).masked_fill(closed, 0.0)
-    by_token = _without_padding(terms.sum(dim=-1).mean(dim=1), batch)
+    padding = batch.attention_mask[:, None, None, :] == 0
+    ours, theirs = (
+        nn.functional.log_softmax(scores.masked_fill(padding, torch.finfo(scores.dtype).min), dim=-1)
+        for scores in (student, teacher)
+    )
+    terms = (theirs.exp() * (theirs - ours)).masked_fill(padding, 0.0)
+    by_token = terms.sum(dim=-1).mean(dim=1).masked_fill(batch.attention_mask == 0, 0.0)
     return (by_token.sum(dim=1) / batch.attention_mask.sum(dim=1).clamp(min=1)).mean()
 
 
 def token_mean(values: Tensor, batch: Batch) -> Tensor:
     """Return the mean of ``[B, T]`` over all tokens of the batch that are no padding."""
-    return _without_padding(values, batch).sum() / batch.attention_mask.sum()
+    return values.masked_fill(batch.attention_mask == 0, 0.0).sum() / batch.attention_mask.sum()
 
 
 def pair_mean(values: Tensor, batch: Batch) -> Tensor:
@@ -107,10 +99,6 @@ def pair_mean(values: Tensor, batch: Batch) -> Tensor:
     mask = batch.attention_mask.bool()
     pairs = (mask[:, :, None] & mask[:, None, :])[:, None]
     return values.masked_fill(~pairs, 0.0).sum() / (pairs.sum() * values.shape[1])
-
-
-def _without_padding(values: Tensor, batch: Batch) -> Tensor:
-    return values.masked_fill(batch.attention_mask == 0, 0.0)
 
 
 def first_states(outputs: Outputs) -> Tensor:

@@ -1,8 +1,6 @@
 """Cross-entropy with gold labels (mean squared error for regression); rows without a gold label do not count."""
 
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch import Tensor, nn
 
 from compress.models.batch import Batch, Outputs
 from compress.training.losses._common import zero
@@ -16,8 +14,10 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:
     if batch.labels is None:
         return zero(student)
     is_regression = student.logits.shape[-1] == 1
-    known = ~torch.isnan(batch.labels) if is_regression else batch.labels != NO_LABEL
+    known = ~batch.labels.isnan() if is_regression else batch.labels != NO_LABEL
     if not known.any():
         return zero(student)
     logits, labels = student.logits[known].float(), batch.labels[known]
-    return mse_loss(logits[:, 0], labels) if is_regression else cross_entropy(logits, labels)
+    return (
+        nn.functional.mse_loss(logits[:, 0], labels) if is_regression else nn.functional.cross_entropy(logits, labels)
+    )

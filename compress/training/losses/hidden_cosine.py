@@ -4,8 +4,7 @@ Sanh et al. 2019, "DistilBERT" (arXiv:1910.01108), section 3: it aligns the dire
 teacher runs live for it. The mean over all tokens of the batch that are no padding; the sum over layers.
 """
 
-from torch import Tensor
-from torch.nn.functional import cosine_similarity
+from torch import Tensor, nn
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
@@ -26,6 +25,6 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, tokens: str = "all
     total = zero(student)
     for ours, theirs in hidden_pairs(student, teacher, layers, loss="hidden-cosine"):
         require_equal_widths(ours, theirs, loss="hidden-cosine")
-        distances = 1 - cosine_similarity(ours, theirs, dim=-1)
+        distances = 1 - nn.functional.cosine_similarity(ours, theirs, dim=-1)
         total = total + (distances[:, 0].mean() if tokens == "first" else token_mean(distances, batch))
     return total

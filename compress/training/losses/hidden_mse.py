@@ -7,7 +7,6 @@ transfer of Sun et al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5, as in
 """
 
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm
 from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
@@ -36,7 +35,7 @@ def loss(
     for ours, theirs in hidden_pairs(student, teacher, layers, loss="hidden-mse"):
         ours = projection(ours)
         if normalised:
-            ours, theirs = (layer_norm(states, theirs.shape[-1:]) for states in (ours, theirs))
+            ours, theirs = (nn.functional.layer_norm(states, theirs.shape[-1:]) for states in (ours, theirs))
         total = total + token_mean((ours - theirs).square().mean(dim=-1), batch)
     return total
 

@@ -3,8 +3,7 @@
 Tang et al. 2019 (arXiv:1903.12136), equation 4, after Ba and Caruana 2014.
 """
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from compress.models.batch import Batch, Outputs
 
@@ -13,4 +12,4 @@ NEEDS = frozenset({"logits"})
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:
     """Return the mean over batch and classes of ``(z_student - z_teacher)**2``."""
-    return torch.nn.functional.mse_loss(student.logits.float(), teacher.logits.float())
+    return nn.functional.mse_loss(student.logits.float(), teacher.logits.float())

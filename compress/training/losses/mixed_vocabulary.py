@@ -8,9 +8,6 @@ whole text: ``T**2 KL(p_whole || p_mixed)`` over the classes, the mean over rows
 head for masked tokens. What learns is the student's embeddings and the map.
 """
 
-from __future__ import annotations
-
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -20,6 +17,29 @@ from compress.training.loss_modules import input_embeddings
 from compress.training.losses._common import soft_divergence
 
 NEEDS = frozenset({"logits", "classes", "mixed"})
+
+
+class MixedReader(nn.Module):
+    """The teacher's logits ``[B, C]`` for mixed ids ``[B, M]``.
+
+    Ids below the number of the teacher's embeddings are its own; from there on they are the student's, moved up by it.
+    """
+
+    def __init__(self, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
+        super().__init__()
+        # In a tuple models are not registered as submodules.
+        self.models = (student, teacher.train(False).requires_grad_(False))
+        ours, theirs = input_embeddings(student), input_embeddings(teacher)
+        self.projection = nn.Linear(ours.embedding_dim, theirs.embedding_dim)
+
+    def forward(self, mixed_ids: Tensor, mixed_mask: Tensor) -> Tensor:
+        student, teacher = self.models
+        ours, theirs = input_embeddings(student), input_embeddings(teacher)
+        offset = theirs.num_embeddings
+        projected: Tensor = self.projection(ours((mixed_ids - offset).clamp(min=0)))
+        embedded = projected.where((mixed_ids >= offset)[..., None], theirs(mixed_ids.clamp(max=offset - 1)))
+        logits: Tensor = teacher(inputs_embeds=embedded, attention_mask=mixed_mask).logits
+        return logits.float()
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, reader: MixedReader, *, temperature: float = 2.0) -> Tensor:
@@ -38,32 +58,3 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, reader: MixedReader, 
 def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, temperature: float = 2.0) -> MixedReader:
     """Return the teacher as a reader of mixed text. From now on its own weights take no gradient."""
     return MixedReader(student, teacher)
-
-
-class MixedReader(nn.Module):
-    """The teacher's logits ``[B, C]`` for mixed ids ``[B, M]``.
-
-    Ids below the number of the teacher's embeddings are its own; from there on they are the student's, moved up by it.
-    """
-
-    def __init__(self, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
-        super().__init__()
-        self.models = (
-            student,
-            teacher.train(False).requires_grad_(False),
-        )  # in a tuple, models are no part of this one
-        ours, theirs = input_embeddings(student), input_embeddings(teacher)
-        self.projection = nn.Linear(ours.embedding_dim, theirs.embedding_dim)
-
-    def forward(self, mixed_ids: Tensor, mixed_mask: Tensor) -> Tensor:
-        student, teacher = self.models
-        ours, theirs = input_embeddings(student), input_embeddings(teacher)
-        offset = theirs.num_embeddings
-        foreign = mixed_ids >= offset
-        embedded = torch.where(
-            foreign[..., None],
-            self.projection(ours((mixed_ids - offset).clamp(min=0))),
-            theirs(mixed_ids.clamp(max=offset - 1)),
-        )
-        logits: Tensor = teacher(inputs_embeds=embedded, attention_mask=mixed_mask).logits
-        return logits.float()

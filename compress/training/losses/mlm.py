@@ -6,7 +6,6 @@ its output matrix is the student's own embeddings, which therefore learn too.
 """
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
@@ -25,7 +24,7 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, head: nn.Module) -> T
     """
     require_outputs("hidden", loss="mlm", student=student)
     hidden, targets = masked_tokens(student, batch)
-    return cross_entropy(head(hidden), targets) if len(targets) else zero(student)
+    return nn.functional.cross_entropy(head(hidden), targets) if len(targets) else zero(student)
 
 
 def learned(student: PreTrainedModel, teacher: PreTrainedModel) -> nn.Module:

@@ -7,8 +7,6 @@ output), those that widen and those that narrow the feed-forward network. Biases
 The mean over the entries of a matrix, then over all matrices, so that the loss does not grow with the model.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -20,24 +18,6 @@ from compress.models.prunable_units import attention_layers
 from compress.training.losses._common import zero
 
 NEEDS: frozenset[str] = frozenset()
-
-
-def loss(
-    student: Outputs, teacher: Outputs, batch: Batch, projections: SharedProjections, *, direction: str = "down"
-) -> Tensor:
-    """Return the mean squared distance over all matrices of the layers that are trained now."""
-    trained = range(1, projections.layers + 1) if student.trained_layers is None else student.trained_layers
-    distances = [distance for layer in trained for distance in projections.distances(layer - 1)]
-    return torch.stack(distances).mean() if distances else zero(student)
-
-
-def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, direction: str = "down") -> SharedProjections:
-    """Return U and V for each shape, from random orthonormal rows or columns.
-
-    Raises:
-        CompressError: the depths differ, or the direction is not known.
-    """
-    return SharedProjections(student, teacher, direction)
 
 
 class SharedProjections(nn.Module):
@@ -66,18 +46,36 @@ class SharedProjections(nn.Module):
 
     def distances(self, layer: int) -> list[Tensor]:
         """Return the mean squared difference of each matrix of a layer counted from 0; the teacher's are constants."""
-        sources, targets = (self._weights(side, layer) for side in self.sides)
+        sources, targets = (
+            {
+                shape: [matrix.detach() if side is self.teacher[0] else matrix for matrix in matrices]
+                for shape, matrices in weights(side, layer).items()
+            }
+            for side in self.sides
+        )
         return [
             (self.left[shape] @ source @ self.right[shape] - target).square().mean()
             for shape in sources
             for source, target in zip(sources[shape], targets[shape], strict=True)
         ]
 
-    def _weights(self, side: PreTrainedModel, layer: int) -> dict[str, list[Tensor]]:
-        found = weights(side, layer)
-        if side is not self.teacher[0]:
-            return found
-        return {shape: [matrix.detach() for matrix in matrices] for shape, matrices in found.items()}
+
+def loss(
+    student: Outputs, teacher: Outputs, batch: Batch, projections: SharedProjections, *, direction: str = "down"
+) -> Tensor:
+    """Return the mean squared distance over all matrices of the layers that are trained now."""
+    trained = range(1, projections.layers + 1) if student.trained_layers is None else student.trained_layers
+    distances = [distance for layer in trained for distance in projections.distances(layer - 1)]
+    return torch.stack(distances).mean() if distances else zero(student)
+
+
+def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, direction: str = "down") -> SharedProjections:
+    """Return U and V for each shape, from random orthonormal rows or columns.
+
+    Raises:
+        CompressError: the depths differ, or the direction is not known.
+    """
+    return SharedProjections(student, teacher, direction)
 
 
 def weights(model: PreTrainedModel, layer: int) -> dict[str, list[Tensor]]:

@@ -12,7 +12,6 @@ mlm to 5 of this: 0.4).
 """
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
@@ -46,9 +45,9 @@ def loss(
     if not len(targets):
         return zero(student)
     ours, theirs = heads["student"](learner), heads["teacher"](model.detach())
-    total = cross_entropy(theirs, targets)
+    total = nn.functional.cross_entropy(theirs, targets)
     if mlm:
-        total = total + mlm * cross_entropy(ours, targets)
+        total = total + mlm * nn.functional.cross_entropy(ours, targets)
     if tokens == "all":
         real = batch.attention_mask.bool()
         ours, theirs = heads["student"](student.hidden[-1][real]), heads["teacher"](teacher.hidden[-1][real].detach())

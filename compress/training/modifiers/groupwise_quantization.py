@@ -11,7 +11,6 @@ Afterwards the model has its floating-point weights, and its config the bits, wh
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
@@ -50,11 +49,12 @@ class GroupwiseQuantization:
         self._student, self._teacher = student, teacher
         self._bits, self._groups = bits, groups
         modules = dict(quantized_modules(student))
-        last = [name for name, module in modules.items() if isinstance(module, nn.Linear)][-1]
-        self._layer = {name: _layer_of(student, module) for name, module in modules.items() if name != last}
+        last = [name for name, module in modules.items() if isinstance(module, torch.nn.Linear)][-1]
+        layer_of = {inner: index for index, layer in enumerate(layers_of(student)) for inner in layer.modules()}
+        self._layer = {name: layer_of.get(module) for name, module in modules.items() if name != last}
         self._embedding_bits = embedding_bits
         self._parts: list[SensitivityBatch] = []
-        known = bits * len(layers_of(student)) if len(bits) == 1 else [0] * len(layers_of(student))
+        known = (bits if len(bits) == 1 else [0]) * len(layers_of(student))
         student.register_buffer(LAYER_BITS, torch.tensor(known, device=student.device))
         self._layers = FakeLayers(
             student, self._rounding, activation_bits=activation_bits, decay=decay, without=frozenset({last})
@@ -95,15 +95,15 @@ class GroupwiseQuantization:
         self._student.get_buffer(LAYER_BITS).copy_(torch.tensor(assign_bits(measured, self._bits)))
         self._parts.clear()
 
-    def _before(self, student: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _before(self, student: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Round as soon as the bits are known, and until then keep training batches to measure on."""
         self._weight_bits = self._present_bits()
         self._layers.active = all(self._weight_bits.values())
         if student.training and not self._layers.active and len(self._parts) < PARTS:
-            kept = {key: value[:PART_ROWS] for key, value in named.items() if isinstance(value, Tensor)}
+            kept = {key: value[:PART_ROWS] for key, value in named.items() if isinstance(value, torch.Tensor)}
             self._parts.append(SensitivityBatch(kept, answers_of(self._teacher.to(self._student.device), kept)))  # type: ignore[arg-type]
 
-    def _rounding(self, name: str, weight: Tensor) -> Rounding:
+    def _rounding(self, name: str, weight: torch.Tensor) -> Rounding:
         return grid_of(weight, self._weight_bits[name], self._groups).fake
 
 
@@ -142,11 +142,8 @@ def attach(
         )
     if not bits or groups < 1:
         raise CompressError(f"bits = {bits} needs a number and groups = {groups} must be at least 1")
-    named = {f"bits[{index}]": value for index, value in enumerate(bits)}
-    named["embedding_bits"] = embedding_bits
-    if activation_bits:
-        named["activation_bits"] = activation_bits
-    check_shares(bits=named, decay=decay, start=0.0)
+    named = {**{f"bits[{index}]": value for index, value in enumerate(bits)}, "embedding_bits": embedding_bits}
+    check_shares(bits=named | ({"activation_bits": activation_bits} if activation_bits else {}), decay=decay, start=0.0)
     forget_quantization(student.config)
     return GroupwiseQuantization(
         student,
@@ -157,10 +154,3 @@ def attach(
         activation_bits=activation_bits,
         decay=decay,
     )
-
-
-def _layer_of(student: PreTrainedModel, module: nn.Module) -> int | None:
-    for number, layer in enumerate(layers_of(student)):
-        if any(module is inner for inner in layer.modules()):
-            return number
-    return None

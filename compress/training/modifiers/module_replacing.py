@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from compress.data.examples import batched
 from compress.errors import CompressError
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import has_heads
@@ -38,7 +39,7 @@ class ModuleReplacing:
                 return own(hidden, *inputs, **named)
             for predecessor in block:
                 output = predecessor(hidden, *inputs, **named)
-                hidden = _states(output)
+                hidden = output[0] if isinstance(output, tuple) else output
             return output  # as a layer of the family gives it, in a tuple or not
 
         return forward
@@ -84,17 +85,9 @@ def attach(
         raise CompressError("module-replacing needs layers of their own, and those of this teacher share their weights")
     if deep % shallow:
         raise CompressError(f"module-replacing needs a depth that divides the teacher's {deep} layers, not {shallow}")
-    size = deep // shallow
-    stack = list(layers_of(teacher.requires_grad_(False).train(False)))
-    blocks = [stack[index * size : (index + 1) * size] for index in range(shallow)]
+    blocks = list(batched(layers_of(teacher.requires_grad_(False).train(False)), deep // shallow))
 
     def rate(done: float) -> float:
         return start if schedule == "constant" else min(1.0, start + (1 - start) * done / until)
 
     return ModuleReplacing(student, blocks, rate)
-
-
-def _states(output: Any) -> torch.Tensor:
-    """Return a layer's hidden states; some families return them in a tuple."""
-    states: torch.Tensor = output[0] if isinstance(output, tuple) else output
-    return states
