@@ -1,49 +1,21 @@
 """Variants of text for the teacher to label; how a text is varied is a plug-in of ``compress/training/augmenters``."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+
+from transformers import PreTrainedTokenizerFast
 
 from compress import plugins
 from compress.data import Example, TextSource, row_key
 from compress.errors import CompressError
+from compress.models.model_dir import ModelDir
 from compress.recipes import Augmentation
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from compress.models.model_dir import ModelDir
-
 
 # An example and a random generator -> a variant of it, or the example itself where there is none.
 Variation = Callable[[Example, random.Random], Example]
 
 # Which texts of a pair are varied.
 _SIDES = ((True, False), (False, True), (True, True))
-
-
-def augmented(
-    source: TextSource,
-    augmentation: Augmentation,
-    teacher: ModelDir,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    seed: int,
-    held_out: frozenset[bytes] = frozenset(),
-    originals: bool = True,
-) -> AugmentedSource:
-    """Return a source with its variants, as a recipe's ``[augmentation]`` describes them.
-
-    Args:
-        teacher: whose embeddings and special tokens an augmenter may use, with its ``tokenizer``.
-        held_out: keys (:func:`compress.data.row_key`) of rows that no variant may be.
-        originals: give the rows of the source too; without, the variants alone.
-    """
-    by = augmentation.by
-    vary: Variation = plugins.find("augmenters", by.name).function(teacher, tokenizer, source, **by.options)
-    return AugmentedSource(source, vary, augmentation.copies, seed, held_out, originals=originals)
 
 
 class AugmentedSource(TextSource):
@@ -76,18 +48,37 @@ class AugmentedSource(TextSource):
         for example in self.source:
             if self.originals:
                 yield example
-            yield from self._variants(example)
+            # Seeded by the row, not by its place, so that a resumed run draws the same variants.
+            generator = random.Random(row_key(example) + self.seed.to_bytes(8, "big"))
+            met = {(example.text, example.text_pair)}
+            for _ in range(self.copies):
+                variant = self.vary(example, generator)
+                texts = (variant.text, variant.text_pair)
+                if texts not in met and row_key(variant) not in self.held_out:
+                    met.add(texts)
+                    yield Example(*texts)
 
-    def _variants(self, example: Example) -> Iterator[Example]:
-        # Seeded by the row, not by its place, so that a resumed run draws the same variants.
-        generator = random.Random(row_key(example) + self.seed.to_bytes(8, "big"))
-        met = {(example.text, example.text_pair)}
-        for _ in range(self.copies):
-            variant = self.vary(example, generator)
-            texts = (variant.text, variant.text_pair)
-            if texts not in met and row_key(variant) not in self.held_out:
-                met.add(texts)
-                yield Example(*texts)
+
+def augmented(
+    source: TextSource,
+    augmentation: Augmentation,
+    teacher: ModelDir,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    seed: int,
+    held_out: frozenset[bytes] = frozenset(),
+    originals: bool = True,
+) -> AugmentedSource:
+    """Return a source with its variants, as a recipe's ``[augmentation]`` describes them.
+
+    Args:
+        teacher: whose embeddings and special tokens an augmenter may use, with its ``tokenizer``.
+        held_out: keys (:func:`compress.data.row_key`) of rows that no variant may be.
+        originals: give the rows of the source too; without, the variants alone.
+    """
+    augmenter = plugins.find("augmenters", augmentation.by.name).function
+    vary = augmenter(teacher, tokenizer, source, **augmentation.by.options)
+    return AugmentedSource(source, vary, augmentation.copies, seed, held_out, originals=originals)
 
 
 def vary_sides(example: Example, generator: random.Random, vary: Callable[[str], str]) -> Example:

@@ -4,27 +4,21 @@ Jiao et al. 2020 (arXiv:1909.10351), section 3.2 and Algorithm 1: every word tha
 fixed probability, by one of its candidates drawn evenly. Here a candidate is never the word itself.
 """
 
-from __future__ import annotations
-
 import functools
+import itertools
 import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.errors import CompressError
 from compress.training.augmentation import check_share
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-
-# A text and some of its words -> the candidates of each.
-Proposals = Callable[[str, Sequence["Word"]], Sequence[Sequence[str]]]
 # A word -> words like it.
 Neighbours = Callable[[str], tuple[str, ...]]
 
@@ -43,10 +37,12 @@ class Word:
     end: int
 
 
+# A text and some of its words -> the candidates of each.
+Proposals = Callable[[str, Sequence[Word]], Sequence[Sequence[str]]]
+
+
 def replaceable_words(text: str) -> list[Word]:
     """Return the words of letters that are no English stop words (scikit-learn's list), in order."""
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
     found = (Word(match.group(), *match.span()) for match in _WORD.finditer(text))
     return [word for word in found if word.text.casefold() not in ENGLISH_STOP_WORDS]
 
@@ -100,8 +96,7 @@ def nearest_words(
 
 def _directions(vectors: np.ndarray) -> np.ndarray:
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    directions: np.ndarray = (vectors / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
-    return directions
+    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), dtype=np.float32)
 
 
 def whole_words(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
@@ -141,8 +136,7 @@ def embedding_neighbours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
         pieces = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         if not pieces or tokenizer.unk_token_id in pieces:
             return None
-        mean: np.ndarray = embeddings[pieces].mean(axis=0)
-        return mean
+        return np.asarray(embeddings[pieces].mean(axis=0))
 
     return nearest_words(list(vocabulary), embeddings[list(vocabulary.values())], vector_of, count=count)
 
@@ -173,9 +167,7 @@ def read_vectors(path: str | Path, *, limit: int = READ_VECTORS) -> tuple[list[s
     width = 0
     try:
         with open(path, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if number > limit:
-                    break
+            for number, line in enumerate(itertools.islice(lines, limit), start=1):
                 width = width or line.rstrip().count(" ")
                 word, *numbers = line.rstrip().rsplit(" ", width) if width else [line]
                 if not width or len(numbers) != width:

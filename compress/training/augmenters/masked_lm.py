@@ -8,15 +8,20 @@ word is masked by itself.
 Unlike there, only words of one subword token are candidates, and never the word itself.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from compress.data.examples import Example, batched
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
+from compress.inference.compute import resolve_device
+from compress.models.model_dir import ModelDir
+from compress.progress import quiet_libraries
 from compress.training.augmentation import Variation, vary_sides
 from compress.training.augmenters._word_replacement import (
     Neighbours,
@@ -28,13 +33,6 @@ from compress.training.augmenters._word_replacement import (
     reword,
     whole_words,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.data import Example
-    from compress.models.model_dir import ModelDir
-
 
 BATCH_ROWS = 64
 BATCH_LOGITS = 2**27  # half a gigabyte: the model gives one for every row, token and piece of the vocabulary
@@ -63,14 +61,13 @@ def augmenter(
     Raises:
         CompressError: the directory holds no masked language model, or one without its trained head.
     """
-    from compress.inference.compute import resolve_device
-
     check_rewording(candidates, probability)
     network, own_tokenizer = open_masked_lm(model)
-    if vectors:
-        neighbours = file_neighbours(vectors, count=candidates)
-    else:
-        neighbours = embedding_neighbours(network, own_tokenizer, count=candidates)
+    neighbours = (
+        file_neighbours(vectors, count=candidates)
+        if vectors
+        else embedding_neighbours(network, own_tokenizer, count=candidates)
+    )
     network.to(resolve_device(device))  # type: ignore[arg-type]
     expected = ExpectedWords(network, own_tokenizer, neighbours, count=candidates)
     return lambda example, generator: vary_sides(
@@ -84,10 +81,6 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
     Raises:
         CompressError: there is none, its head has no weights, or its tokenizer has no mask token.
     """
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-    from compress.progress import quiet_libraries
-
     if not (Path(directory) / "config.json").is_file():
         raise CompressError(
             f"augmentation: model = {str(directory)!r} is no model directory (no config.json); give a directory with a "
@@ -95,7 +88,7 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
         )
     quiet_libraries()
     try:
-        loaded: Any = AutoModelForMaskedLM.from_pretrained(
+        network, found = AutoModelForMaskedLM.from_pretrained(
             directory, dtype="float32", output_loading_info=True, local_files_only=True, trust_remote_code=False
         )
         tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
@@ -103,7 +96,6 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
         raise CompressError(
             f"augmentation: {directory} does not open as a masked language model: {str(error).splitlines()[0]}"
         ) from None
-    network, found = loaded
     if missing := sorted(found["missing_keys"]):  # transformers would go on with random ones
         raise CompressError(
             f"augmentation: {directory} has no trained masked-language-model head ({missing[0]} is missing); give the "
@@ -114,14 +106,42 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
     return network.eval(), tokenizer
 
 
+class EncodedText:
+    """A text followed by itself, as the model reads it.
+
+    ``positions`` are those of words of one subword token, ``cut`` the truncated words, and ``candidates`` those found
+    so far.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, limit: int, text: str) -> None:
+        twice = tokenizer(text, text, truncation=True, max_length=limit, return_offsets_mapping=True)
+        spans = twice.pop("offset_mapping")
+        first = [position for position, sequence in enumerate(twice.sequence_ids(0)) if sequence == 0]
+        end = max((spans[position][1] for position in first), default=0)
+        words = replaceable_words(text)
+        self.inputs: dict[str, list[int]] = dict(twice)
+        self.candidates: dict[Word, tuple[str, ...]] = {}
+        self.cut = {word for word in words if word.end > end}
+        self.positions: dict[Word, int] = {}
+        for word in words:
+            # A byte-level tokenizer's space belongs to no word; a token that only touches a word makes it one of
+            # several.
+            at = [
+                position
+                for position in first
+                if (spans[position][0] < word.end and spans[position][1] > word.start)
+                or spans[position] == (word.start, word.start)
+            ]
+            if len(at) == 1 and spans[at[0]] == (word.start, word.end) and word not in self.cut:
+                self.positions[word] = at[0]
+
+
 class ExpectedWords:
     """Candidates for words: masked-language-model predictions, or neighbours for words of several subword tokens."""
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, neighbours: Neighbours, *, count: int
     ) -> None:
-        import torch
-
         vocabulary = whole_words(tokenizer)
         if not vocabulary:
             raise CompressError(
@@ -135,8 +155,7 @@ class ExpectedWords:
         self._ids = torch.tensor(list(vocabulary.values()), device=model.device)
         self._count = count
         limit = maximum_length(tokenizer, model.config.to_dict())
-        encode = functools.partial(EncodedText, tokenizer=tokenizer, limit=limit)
-        self._text = functools.lru_cache(_REMEMBERED_TEXTS)(encode)
+        self._text = functools.lru_cache(_REMEMBERED_TEXTS)(functools.partial(EncodedText, tokenizer, limit))
 
     def __call__(self, text: str, words: Sequence[Word]) -> list[tuple[str, ...]]:
         """Return the candidates of each word, most probable or nearest first; none for a truncated word."""
@@ -144,18 +163,17 @@ class ExpectedWords:
         unknown = [word for word in words if word not in encoded.candidates]
         masked = [word for word in unknown if word in encoded.positions]
         logits_of_row = len(encoded.inputs["input_ids"]) * self._model.config.vocab_size
-        rows = max(1, min(BATCH_ROWS, BATCH_LOGITS // logits_of_row))
-        for start in range(0, len(masked), rows):
-            self._predict(encoded, masked[start : start + rows])
-        for word in unknown:
-            if word not in encoded.candidates:
-                encoded.candidates[word] = () if word in encoded.cut else self._neighbours(word.text)
+        for some in batched(masked, max(1, min(BATCH_ROWS, BATCH_LOGITS // logits_of_row))):
+            self._predict(encoded, some)
+        encoded.candidates |= {
+            word: () if word in encoded.cut else self._neighbours(word.text)
+            for word in unknown
+            if word not in encoded.candidates
+        }
         return [encoded.candidates[word] for word in words]
 
     def _predict(self, encoded: EncodedText, words: Sequence[Word]) -> None:
         """Run one batch, a row for each word with that word masked, and keep the candidates."""
-        import torch
-
         device = self._model.device
         inputs = {
             name: torch.tensor(values, device=device).expand(len(words), -1) for name, values in encoded.inputs.items()
@@ -169,37 +187,7 @@ class ExpectedWords:
             logits = self._model(**inputs).logits[rows, positions][:, self._ids]
         # A few more than are wanted, because the word itself and other spellings of it are passed over.
         best = logits.topk(min(self._count + 5, len(self._words)), dim=1).indices.tolist()
-        for word, piece, indices in zip(words, own.tolist(), best, strict=True):
-            others = [index for index in indices if int(self._ids[index]) != piece]
-            found = [self._words[index] for index in others if self._words[index].casefold() != word.text.casefold()]
+        for word, token, indices in zip(words, own.tolist(), best, strict=True):
+            others = [self._words[index] for index in indices if int(self._ids[index]) != token]
+            found = [other for other in others if other.casefold() != word.text.casefold()]
             encoded.candidates[word] = tuple(found[: self._count])
-
-
-class EncodedText:
-    """A text followed by itself, as the model reads it.
-
-    ``positions`` are those of words of one subword token, ``cut`` the truncated words, and ``candidates`` those found
-    so far.
-    """
-
-    def __init__(self, text: str, tokenizer: PreTrainedTokenizerFast, limit: int) -> None:
-        twice = tokenizer(text, text, truncation=True, max_length=limit, return_offsets_mapping=True)
-        sequences = twice.sequence_ids(0)
-        spans = twice.pop("offset_mapping")
-        first = [position for position, sequence in enumerate(sequences) if sequence == 0]
-        end = max((spans[position][1] for position in first), default=0)
-        self.inputs: dict[str, list[int]] = dict(twice)
-        self.candidates: dict[Word, tuple[str, ...]] = {}
-        self.positions: dict[Word, int] = {}
-        words = replaceable_words(text)
-        self.cut = {word for word in words if word.end > end}
-        # A byte-level tokenizer's space belongs to no word; pieces that only touch a word make it one of several.
-        touching: dict[Word, list[int]] = {word: [] for word in words}
-        for position in first:
-            start, stop = spans[position]
-            for word in words:
-                if start < word.end and stop > word.start or start == stop == word.start:
-                    touching[word].append(position)
-        for word, at in touching.items():
-            if len(at) == 1 and spans[at[0]] == (word.start, word.end) and word not in self.cut:
-                self.positions[word] = at[0]

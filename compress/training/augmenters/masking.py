@@ -12,24 +12,18 @@ rest (numbers, punctuation). The first bands hold mostly function words, the lat
 proportion to counts, as in the paper, and never gives the word itself.
 """
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING
 
-from compress.data import Example
+from transformers import PreTrainedTokenizerFast
+
+from compress.data.examples import Example, texts_of
 from compress.errors import CompressError
+from compress.models.model_dir import ModelDir
 from compress.training.augmentation import Variation, check_share, vary_sides
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from compress.models.model_dir import ModelDir
-
 
 LONGEST_NGRAM = 5
 FIRST_BAND_WORDS = 16
@@ -87,20 +81,16 @@ class FrequencyBands:
     """The words of a corpus by how frequent they are; :meth:`another` draws one like a given one."""
 
     def __init__(self, corpus: Iterable[Example]) -> None:
-        counts: Counter[str] = Counter()
-        for example in islice(corpus, COUNTED_ROWS):
-            counts.update(example.text.split())
-            counts.update((example.text_pair or "").split())
+        counts = Counter(word for text in texts_of(islice(corpus, COUNTED_ROWS)) for word in text.split())
         self._place: dict[str, tuple[tuple[bool, int], int]] = {}  # band, and index in it
-        members: dict[tuple[bool, int], list[str]] = {}
+        members: defaultdict[tuple[bool, int], list[str]] = defaultdict(list)
         ranks: Counter[bool] = Counter()
         for word in sorted(counts, key=lambda word: (-counts[word], word)):
             is_word = word.isalpha()
             band = (is_word, (ranks[is_word] // FIRST_BAND_WORDS).bit_length())
             ranks[is_word] += 1
-            own = members.setdefault(band, [])
-            self._place[word] = (band, len(own))
-            own.append(word)
+            self._place[word] = (band, len(members[band]))
+            members[band].append(word)
         self._bands = {
             band: (words, list(accumulate(counts[word] for word in words))) for band, words in members.items()
         }
