@@ -28,6 +28,7 @@ from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.models.batch import Batch, Outputs
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Training, needs_of
+from compress.training.masked_lm import Masker
 from compress.training.teacher_signal import (
     LIVE,
     CachedFirstStates,
@@ -36,9 +37,8 @@ from compress.training.teacher_signal import (
     TeacherSignal,
     write_first_states,
 )
-from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.trainer import EpochSampler, Objective, TrainingRun, trainer_for
+from compress.training.trainer import DistillationTrainer, EpochSampler, Objective, TrainingRun
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
 TRAINING = Training(batch_size=32, precision="float32")
@@ -174,7 +174,7 @@ class Ours:
         losses = tuple(Choice(name) for name in candidate.losses)
         masker = Masker(self.tokenizer, MASKING) if "targets" in needs_of(losses) else None
         compute = Compute("cpu", seed=training_plan.seed)
-        trainer = trainer_for(
+        trainer = DistillationTrainer(
             self.student,
             training_plan.rows,
             Objective(losses, self._signal(candidate, losses, training_plan), self.teacher, masker),

@@ -23,7 +23,6 @@ from compress.pruning.scoring_rows import PruningRows
 from compress.recipes import Choice, Phase, Pruning, Training
 from compress.surgery.unit_masks import Masks, masks_at
 from compress.training import phases
-from compress.training.schedule import SEEDS_APART
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import Selection, TrainingData, TrainingPlan, agreement_rows
 
@@ -119,7 +118,7 @@ class Recovery:
         """Train the pruned model for the rest of the epochs, select its best checkpoint, and record it."""
         share, seed = 1.0, self.fitting["seed"]
         if self.config.schedule == "cubic":
-            share, seed = 1 - MASKING_SHARE, seed + SEEDS_APART  # another order of rows than while masking
+            share, seed = 1 - MASKING_SHARE, seed + phases.SEEDS_APART  # another order of rows than while masking
         outcome = self._distil(state, working, self._part_of_training(share), selection=self.selection, seed=seed)
         state.trained = True
         state.record("recovery", 0, 0)
@@ -154,6 +153,6 @@ class Recovery:
             TrainingPlan(self.training_data(), selection),
             TrainingRun(working, training, fitting["task"], compute, fitting["quiet"]),
             phases=(phase,),
-            teachers=phases.Teachers(teacher),
+            teachers={"task": teacher},
         )
         return outcome

@@ -1,13 +1,12 @@
 """Distillation stage: train a student to match its teacher."""
 
-from __future__ import annotations
-
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from transformers import set_seed
 
 from compress import plugins, recipes
 from compress.data import (
@@ -26,24 +25,17 @@ from compress.inference.compute import Compute, resolve_device
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.model_dir import ModelDir
-from compress.models.modeling import auto_class
-from compress.models.pretrained import check_vocabulary, load_body
+from compress.models.pretrained import check_vocabulary, load_body, load_classifier
 from compress.models.stage import Stage
-from compress.progress import Progress, silent
+from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, resolved
 from compress.training.augmentation import augmented
 from compress.training.finetune import encoder_of
-from compress.training.schedule import steps_for
+from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
+from compress.training.phases import fit, steps_for
 from compress.training.tokenized_dataset import TrainingRow
+from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import Gold, LabelledPool, Selection, TrainingData, TrainingPlan, agreement_rows
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from compress.training.trainer import Outcome
-
-
-logger = logging.getLogger("compress")
 
 CONTROL_PHASES = (Phase((Choice("hard-label"),), name="control", text="gold"),)
 CONTROL_HELD_OUT_SHARE = 0.1
@@ -107,24 +99,17 @@ def distill(
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
-    from transformers import set_seed
-
-    from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
-    from compress.training.phases import Teachers, fit
-    from compress.training.trainer import TrainingRun
-
     model = ModelDir.open(teacher)
     recipe = recipes.load_recipe("students", student) if isinstance(student, str) else student
-    pretrained = _open_pretrained(options.start) if options.start is not None else None
-    if pretrained:
-        recipe = _after(pretrained, recipe)
+    pretrained = None
+    if options.start is not None:
+        pretrained, recipe = _pretrained(options.start, recipe)
     data = replace(data, labels=open_labels(data.labels), variants=open_labels(data.variants))
     _check_request(model, recipe, data, options.control)
     label_dirs = cast("list[LabelDir]", [*data.labels, *data.variants])
     unlabeled, labelled, validation = data.unlabeled, data.labelled, data.labelled.validation
     compute = replace(compute, device=resolve_device(compute.device))
-    # A wrong name shows before the first hour.
-    find_metric(labelled.metric, task=model.task, classes=len(model.labels))
+    find_metric(labelled.metric, task=model.task, classes=len(model.labels))  # refuses an unknown one before the work
     tokenizer = model.load_tokenizer()
     if pretrained:
         check_vocabulary(pretrained, tokenizer)
@@ -140,21 +125,19 @@ def distill(
     selecting = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
     described = describe_rows({"train": train, "validation": validation})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
-    uses_encoder = any(phase.teacher == "encoder" for phase in phases)
-    encoder = encoder_of(model, options.encoder) if uses_encoder else None
-    settings = {
-        "recipe": deciding(recipe),
-        "control": options.control,
-        "labels": [directory.manifest.files for directory in label_dirs],
-        "metric": labelled.metric,
-        "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
-        "dropped": checked.dropped,
-    }
+    encoder = encoder_of(model, options.encoder) if any(phase.teacher == "encoder" for phase in phases) else None
     with Stage.begin(
         "distill",
         output,
         parents={"teacher": model, "encoder": encoder, "start": pretrained},
-        settings=settings,
+        settings={
+            "recipe": deciding(recipe),
+            "control": options.control,
+            "labels": [directory.manifest.files for directory in label_dirs],
+            "metric": labelled.metric,
+            "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
+            "dropped": checked.dropped,
+        },
         data=described,
         seed=compute.seed,
         force=force,
@@ -164,16 +147,14 @@ def distill(
             pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=held_out)
         if unlabeled and not options.control:
             folder = stage.scratch / POOL_FOLDER
-            made = (
-                LabelDir.open(folder)
-                if folder.is_dir()
-                else label(model, pool, folder, compute=compute, progress=progress)
-            )
+            done = folder.is_dir()
+            made = LabelDir.open(folder) if done else label(model, pool, folder, compute=compute, progress=progress)
             pool = LabelledPool((made,))
         if train and not options.control:
             gold = replace(gold, logits=teacher_logits(model, train, labels=label_dirs, compute=compute))
-        control_seed = compute.seed if options.control else None
-        plan = _plan(pool, gold, selecting, recipe, model.task, labelled.metric, control_seed)
+        steps = steps_for(sum(1 for _ in pool) + len(gold.examples), recipe.training)
+        taught = None if options.control else pool
+        training_data, selection = _training_rows(taught, gold, selecting, model.task, labelled.metric, compute.seed)
         set_seed(compute.seed)
         source: Any = model.load()
         mixer, started = None, source
@@ -182,54 +163,57 @@ def distill(
             if any("mixed" in phase.needs for phase in phases):
                 mixer = Mixer(tokenizer, learned, source.get_input_embeddings().num_embeddings, compute.seed)
             started, tokenizer = re_embed(source, tokenizer, learned), learned
-        architecture = plugins.find("architectures", recipe.architecture.name).function
-        built = architecture(started, tokenizer, chain(pool, train), **recipe.architecture.options)
+        build = plugins.find("architectures", recipe.architecture.name).function
+        built = build(started, tokenizer, chain(pool, train), **recipe.architecture.options)
         if pretrained:
             load_body(built, pretrained)
         outcomes = fit(
             built,
             tokenizer,
-            plan,
+            TrainingPlan(training_data, selection, steps),
             TrainingRun(stage.working, recipe.training, model.task, compute, progress is silent),
             phases=phases,
-            teachers=Teachers(source, _load_encoder(encoder, model) if encoder else None),
+            teachers={
+                "task": source,
+                "encoder": load_classifier(encoder, model.labels, model.task) if encoder else None,
+            },
             mixer=mixer,
         )
+        labelled_by = pool.labels if isinstance(pool, LabelledPool) else ()
         stage.write_model(
             built,
             tokenizer,
             recipe=resolved(recipe),
-            data=(*described, *_pool_data(pool)),
-            metrics=(cast(Selection, plan.selection).score(outcomes[-1].best_score, model.task),),
+            data=(*described, *(entry for directory in labelled_by for entry in directory.manifest.data)),
+            metrics=(selection.score(outcomes[-1].best_score, model.task),),
             notes={"recipe": recipe.name, "control": options.control, **summary(outcomes)},
         )
     return ModelDir.open(output)
 
 
-def _open_pretrained(start: str | Path) -> ModelDir:
+def _pretrained(start: str | Path, recipe: StudentRecipe) -> tuple[ModelDir, StudentRecipe]:
+    """Open the output of ``compress pretrain``; return the recipe without the phases that have run there.
+
+    The other phases keep their steps.
+    """
     opened = ModelDir.open(start, classifier=False)
     if opened.manifest.stage != "pretrain":
         raise CompressError(
             f"{start} was not made by 'compress pretrain', which --start needs; to start from another checkpoint use a "
             "student of the architecture checkpoint"
         )
-    return opened
-
-
-def _after(pretrained: ModelDir, recipe: StudentRecipe) -> StudentRecipe:
-    """Return a recipe without the phases that pre-training has run; the others keep their steps."""
     if recipe.vocabulary:
         raise CompressError(
-            f"the student {recipe.name!r} learns a vocabulary of its own, which {pretrained.path} does not read; "
+            f"the student {recipe.name!r} learns a vocabulary of its own, which {opened.path} does not read; "
             "leave --start out"
         )
-    left = [phase for phase in recipe.phases if resolved(phase) not in pretrained.manifest.recipe["phases"]]
+    left = [phase for phase in recipe.phases if resolved(phase) not in opened.manifest.recipe["phases"]]
     if not left:
-        raise CompressError(f"{pretrained.path} has gone through all phases of the student {recipe.name!r} already")
+        raise CompressError(f"{opened.path} has gone through all phases of the student {recipe.name!r} already")
     for phase in recipe.phases:
         if phase not in left:
-            logger.info("phase %s: done in %s", phase.name or "without a name", pretrained.name)
-    return of_phases(recipe, left)
+            logger.info("phase %s: done in %s", phase.name or "without a name", opened.name)
+    return opened, of_phases(recipe, left)
 
 
 def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Phase, ...]:
@@ -254,51 +238,35 @@ def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Ph
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the manifest's notes on a whole training: the last step range's score, the steps and seconds of all."""
-    totals = {
+    *before, last = outcomes
+    steps_before = sum(outcome.steps for outcome in before)
+    return {
+        **last.noted,
         "planned_steps": sum(outcome.planned_steps for outcome in outcomes),
-        "steps": sum(outcome.steps for outcome in outcomes),
+        "steps": steps_before + last.steps,
         "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
+        "best_step": steps_before + (last.best_step or 0),
+        **({"step_ranges": [outcome.noted for outcome in outcomes]} if before else {}),
     }
-    before = sum(outcome.steps for outcome in outcomes[:-1])
-    best = before + (outcomes[-1].best_step or 0)
-    parts = {"step_ranges": [outcome.noted for outcome in outcomes]} if len(outcomes) > 1 else {}
-    return {**outcomes[-1].noted, **totals, "best_step": best, **parts}
 
 
-def _load_encoder(encoder: ModelDir, teacher: ModelDir) -> PreTrainedModel:
-    """Open a pretrained encoder with a classification head, which no loss reads, in eval mode."""
-    loaded: PreTrainedModel = auto_class(teacher.task).from_pretrained(
-        encoder.path, num_labels=len(teacher.labels), dtype="float32", ignore_mismatched_sizes=True
-    )
-    return loaded
+def _training_rows(
+    pool: Any, gold: Gold, validation: Gold, task: str, metric: str | None, seed: int
+) -> tuple[TrainingData, Selection]:
+    """Return the rows to train on and the rows to select by: validation rows, else a part of the pool or of gold rows.
 
-
-def _plan(
-    pool: Any,
-    gold: Gold,
-    validation: Gold,
-    recipe: StudentRecipe,
-    task: str,
-    metric: str | None,
-    control_seed: int | None,
-) -> TrainingPlan:
-    """Return the training rows of the student, or of its control, planned for the same number of steps."""
-    steps = steps_for(sum(1 for _ in pool) + len(gold.examples), recipe.training)
-    control = control_seed is not None
+    Args:
+        pool: text with the teacher's logits; None for a control.
+        seed: of the draw of gold rows.
+    """
     if validation.examples:
-        selection = Selection(list(validation.rows()), "validation", metric)
-        return TrainingPlan(TrainingData(None if control else pool, gold), selection, steps)
-    if control_seed is None:
-        return TrainingPlan(TrainingData(pool, gold, hold_out=True), agreement_rows(pool, task), steps)
-    kept, held = grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=control_seed)
+        return TrainingData(pool, gold), Selection(list(validation.rows()), "validation", metric)
+    if pool is not None:
+        return TrainingData(pool, gold, hold_out=True), agreement_rows(pool, task)
+    kept, held = grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
     labels: dict[Example, Any] = dict(zip(gold.examples, gold.labels, strict=True))
     selection = Selection([TrainingRow(e, None, labels[e]) for e in held], "slice of train", metric)
-    return TrainingPlan(TrainingData(None, Gold(kept, [labels[e] for e in kept])), selection, steps)
-
-
-def _pool_data(pool: Any) -> list[dict[str, Any]]:
-    directories = pool.labels if isinstance(pool, LabelledPool) else ()
-    return [entry for directory in directories for entry in directory.manifest.data]
+    return TrainingData(None, Gold(kept, [labels[e] for e in kept])), selection
 
 
 def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationData, control: bool) -> None:
@@ -312,8 +280,18 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationDat
             raise CompressError(
                 "without unlabelled text the best checkpoint is selected by labelled rows; give --validation FILE"
             )
-    if not control:
-        _check_task(model, recipe)
+    for choice in () if control else recipe.losses:
+        needs = plugins.find("losses", choice.name).needs
+        if model.task == "regression" and "classes" in needs:
+            raise CompressError(
+                f"the student {recipe.name!r} compares classes (the loss {choice.name}), and {model.name} is a "
+                "regression; use a student that learns by logit-mse, such as minilm-3"
+            )
+        if model.task == "tagging" and "mixed" in needs:
+            raise CompressError(
+                f"the student {recipe.name!r} reads texts in two vocabularies (the loss {choice.name}), whose words do "
+                f"not begin at the same subword tokens, and {model.name} tags words; use a student without that loss"
+            )
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
     for directory in cast("Sequence[LabelDir]", (*data.labels, *data.variants)):
@@ -331,18 +309,3 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationDat
         raise CompressError(
             f"the student {recipe.name!r} learns from gold labels, and there are none; give --train FILE"
         )
-
-
-def _check_task(model: ModelDir, recipe: StudentRecipe) -> None:
-    for choice in recipe.losses:
-        needs = plugins.find("losses", choice.name).needs
-        if model.task == "regression" and "classes" in needs:
-            raise CompressError(
-                f"the student {recipe.name!r} compares classes (the loss {choice.name}), and {model.name} is a "
-                "regression; use a student that learns by logit-mse, such as minilm-3"
-            )
-        if model.task == "tagging" and "mixed" in needs:
-            raise CompressError(
-                f"the student {recipe.name!r} reads texts in two vocabularies (the loss {choice.name}), whose words do "
-                f"not begin at the same pieces, and {model.name} tags words; use a student without that loss"
-            )

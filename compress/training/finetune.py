@@ -3,7 +3,9 @@
 import importlib.util
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
+
+from transformers import set_seed
 
 from compress import recipes
 from compress.data import LabelledData, check_roles, describe_rows, encode_gold, infer_labels, infer_task
@@ -15,6 +17,8 @@ from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
 from compress.progress import Progress, quiet_libraries, silent
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
+from compress.training.phases import fit
+from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
 
 
@@ -39,16 +43,11 @@ def finetune(
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
-    from transformers import set_seed
-
-    from compress.training.phases import Teachers, fit
-    from compress.training.trainer import TrainingRun
-
     quiet_libraries()
     recipe = _recipe(teacher)
     encoder = open_encoder(recipe or teacher)
-    roles = {"train": data.train, "validation": data.validation}
-    roles["train"] = list(check_roles(roles, drop_overlap=data.drop_overlap).sets["train"])
+    checked = check_roles({"train": data.train, "validation": data.validation}, drop_overlap=data.drop_overlap)
+    roles = {role: list(rows) for role, rows in checked.sets.items()}
     rows = [*roles["train"], *roles["validation"]]
     task, labels = infer_task(rows), infer_labels(rows)
     if labels is not None and len(labels) < 2:
@@ -77,7 +76,7 @@ def finetune(
             TrainingPlan(TrainingData(None, gold["train"]), selection),
             TrainingRun(stage.working, training, task, compute, progress is silent),
             phases=(Phase((Choice("hard-label"),)),),
-            teachers=Teachers(),
+            teachers={},
         )
         stage.write_model(
             model,
@@ -96,13 +95,10 @@ def _recipe(teacher: TeacherRecipe | str | Path) -> TeacherRecipe | None:
     if isinstance(teacher, TeacherRecipe):
         return teacher
     text = str(teacher)
-    if text in recipes.recipe_names("teachers") or text.endswith(".toml"):
-        loaded: Any = recipes.load_recipe("teachers", text)
-        return loaded if isinstance(loaded, TeacherRecipe) else None
-    if "/" not in text and not Path(text).exists():
-        recipes.load_recipe(
-            "teachers", text
-        )  # neither a recipe nor a directory: the error says which recipes there are
+    names_recipe = text in recipes.recipe_names("teachers") or text.endswith(".toml")
+    # What is neither a recipe nor a directory is looked up too: the error says which recipes there are.
+    if names_recipe or ("/" not in text and not Path(text).exists()):
+        return cast(TeacherRecipe, recipes.load_recipe("teachers", text))
     return None
 
 
@@ -127,14 +123,13 @@ def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
     """
     if given is not None:
         return open_encoder(given)
-    made = teacher.manifest
-    hub, package = (str((made.recipe if made else {}).get(key, "")) for key in ("hub", "package"))
+    recipe = teacher.manifest.recipe
+    hub, package, folder = (str(recipe.get(key, "")) for key in ("hub", "package", "package_folder"))
     if not (hub or package):
         raise CompressError(
             f"this student learns from the pretrained encoder before the task, and nothing says which one "
             f"{teacher.name} was fine-tuned from; name it with --encoder DIR|RECIPE"
         )
-    folder = str(made.recipe.get("package_folder", "")) if made else ""
     return ModelDir.open(encoder_path(TeacherRecipe("", hub, package, folder)), classifier=False)
 
 

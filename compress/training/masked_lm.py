@@ -1,47 +1,68 @@
-"""Build a masked language model from a student and the vocabulary head that a loss trained with it.
+"""Masked language modelling: mask tokens, and build and evaluate a model with the vocabulary head that a loss trained.
 
-The head is converted to the one of the student's family (``BertForMaskedLM`` and so on), so that the directory opens in
-transformers as any masked language model. Its output matrix is the input embeddings (Devlin et al. 2019,
-arXiv:1810.04805).
+Devlin et al. 2019, "BERT" (arXiv:1810.04805), section 3.1: of the chosen tokens 80% become the mask token, 10% a random
+one, and 10% stay as they are. The trained head is converted to the one of the student's family (``BertForMaskedLM`` and
+so on), so that the directory opens in transformers as any masked language model. Its output matrix is the input
+embeddings.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from transformers import PreTrainedModel
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoModelForMaskedLM,
+    DataCollatorForLanguageModeling,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from compress.errors import CompressError
+from compress.models.batch import Batch
 from compress.models.dummy_inputs import example_inputs
 from compress.training.loss_modules import VocabularyHead, input_embeddings, masked_tokens
 from compress.training.teacher_signal import ActivationRecorder
-from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import batches_by_length
 
 TASK_KEYS = ("id2label", "label2id", "num_labels", "problem_type", "architectures")
 TOLERANCE = 1e-4  # of the largest logit
 
 
-@dataclass(frozen=True)
-class MaskedScore:
-    """Masked-token prediction: mean cross-entropy in nats, accuracy, number of masked tokens."""
+class Masker:
+    """Masks a ``share`` of the tokens of every batch anew, from torch's global generator, which checkpoints keep."""
 
-    loss: float
-    accuracy: float
-    tokens: int
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, share: float) -> None:
+        """Prepare for one vocabulary.
+
+        Raises:
+            CompressError: the tokenizer has no mask token.
+        """
+        if tokenizer.mask_token_id is None:
+            raise CompressError(
+                "a phase masks tokens, and this tokenizer has no mask token; use a teacher whose tokenizer has one, or "
+                "a student without masking"
+            )
+        self.collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=share)
+        self.special_ids = torch.tensor(sorted(tokenizer.all_special_ids))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the batch with masked ``input_ids`` and the original ids as ``targets`` ``[B, T]``."""
+        ids = batch.input_ids.cpu()  # where transformers draws
+        special = (batch.attention_mask.cpu() == 0) | torch.isin(ids, self.special_ids)
+        masked, targets = self.collator.torch_mask_tokens(ids.clone(), special)
+        device = batch.input_ids.device
+        return replace(batch, input_ids=masked.to(device), targets=targets.to(device))
 
 
 def trained_head(loss_modules: nn.Module | None, student: PreTrainedModel) -> VocabularyHead | None:
     """Return the student's vocabulary head among the modules of the losses; None without one."""
     own = input_embeddings(student)
-    heads = (
-        module for module in (loss_modules.modules() if loss_modules else ()) if isinstance(module, VocabularyHead)
-    )
-    return next((head for head in heads if head.tied[0] is own), None)
+    modules = loss_modules.modules() if loss_modules else ()
+    return next((one for one in modules if isinstance(one, VocabularyHead) and one.tied[0] is own), None)
 
 
 @torch.no_grad()
@@ -51,8 +72,6 @@ def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel
     Raises:
         CompressError: the family has none, or one with a head of another form (MobileBERT).
     """
-    from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoModelForMaskedLM
-
     kind = student.config.model_type
     config = _without_task(student)
     config.tie_word_embeddings = True
@@ -65,31 +84,28 @@ def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel
     output = made.get_output_embeddings()
     dense = [module for module in outside if isinstance(module, nn.Linear) and module is not output]
     norms = [module for module in outside if isinstance(module, nn.LayerNorm)]
-    if (
-        missing
-        or output.bias is None
-        or [m.weight.shape for m in (*dense, *norms)] != [head.dense.weight.shape, head.norm.weight.shape]
-    ):
-        raise _other_form(kind)
-    dense[0].load_state_dict(head.dense.state_dict())
-    norms[0].load_state_dict(head.norm.state_dict())
-    output.bias.copy_(head.bias)
-    inputs = example_inputs(student)
-    student.train(False)
-    expected = head(student(**inputs, output_hidden_states=True).hidden_states[-1]).cpu()
-    got = made(**{name: value.cpu() for name, value in inputs.items()}).logits
-    if (got - expected).abs().max() > TOLERANCE * expected.abs().max():
-        raise _other_form(kind)
-    model: PreTrainedModel = made
-    return model
+    same_form = [m.weight.shape for m in (*dense, *norms)] == [head.dense.weight.shape, head.norm.weight.shape]
+    if same_form and not missing and output.bias is not None:
+        dense[0].load_state_dict(head.dense.state_dict())
+        norms[0].load_state_dict(head.norm.state_dict())
+        output.bias.copy_(head.bias)
+        inputs = example_inputs(student)
+        student.train(False)
+        expected = head(student(**inputs, output_hidden_states=True).hidden_states[-1]).cpu()
+        got = made(**{name: value.cpu() for name, value in inputs.items()}).logits
+        if not (got - expected).abs().max() > TOLERANCE * expected.abs().max():
+            return cast(PreTrainedModel, made)
+    raise CompressError(
+        f"the masked language model of the type {kind!r} has a head of another form than BERT's, which is what is "
+        "trained here; use a student of another family, or one without masked language modelling"
+    )
 
 
 def body_of(student: PreTrainedModel) -> PreTrainedModel:
     """Return the student's encoder, without class labels in its config."""
     body: Any = student.base_model
     body.config = _without_task(student)
-    encoder: PreTrainedModel = body.eval()
-    return encoder
+    return cast(PreTrainedModel, body.eval())
 
 
 def check_form(student: PreTrainedModel, *, with_head: bool) -> None:
@@ -112,13 +128,6 @@ def _without_task(student: PreTrainedModel) -> Any:
     return type(student.config).from_dict(settings)
 
 
-def _other_form(kind: str) -> CompressError:
-    return CompressError(
-        f"the masked language model of the type {kind!r} has a head of another form than BERT's, which is what is "
-        "trained here; use a student of another family, or one without masked language modelling"
-    )
-
-
 @torch.no_grad()
 def masked_score(
     student: PreTrainedModel,
@@ -129,8 +138,10 @@ def masked_score(
     *,
     seed: int,
     batch_size: int = 64,
-) -> MaskedScore:
+) -> tuple[float, float, int]:
     """Mask rows once, by the seed, and evaluate the student's predictions of the masked tokens.
+
+    Returns mean cross-entropy in nats, accuracy, number of masked tokens.
 
     Raises:
         CompressError: no token of these rows was masked.
@@ -144,9 +155,9 @@ def masked_score(
             batch = masker(whole)
             hidden, targets = masked_tokens(recorder(batch)[1], batch)
             logits = head(hidden)
-            loss += float(cross_entropy(logits, targets, reduction="sum"))
+            loss += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
             right += int((logits.argmax(dim=-1) == targets).sum())
             tokens += len(targets)
     if not tokens:
         raise CompressError("no token of the held-out text was masked, so that nothing can be measured; give more text")
-    return MaskedScore(loss / tokens, right / tokens, tokens)
+    return loss / tokens, right / tokens, tokens

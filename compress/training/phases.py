@@ -1,9 +1,12 @@
-"""Train a student phase by phase, with the losses, text, teacher and frozen parameters of each; resumable."""
+"""Train a student phase by phase, with the losses, text, teacher and frozen parameters of each; resumable.
+
+Training steps are divided among phases and, where a phase trains layer by layer, among the student's layers.
+"""
 
 import json
-import logging
+import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,10 +25,12 @@ from compress.models.components import embeddings_projection
 from compress.models.modeling.families import layers_of
 from compress.models.output_dir import WORK_FOLDER, write_atomically
 from compress.models.packed_weights import forget_quantization
-from compress.recipes import Phase, replace_training
+from compress.progress import logger
+from compress.recipes import Phase, Training, replace_training
+from compress.surgery.unit_masks import masked_positions
 from compress.training.learned_vocabulary import Mixer
-from compress.training.modifier import MaskingModifier
-from compress.training.schedule import SEEDS_APART, StepRange, step_ranges, steps_for
+from compress.training.masked_lm import Masker
+from compress.training.modifiers import MaskingModifier
 from compress.training.teacher_signal import (
     CachedFirstStates,
     TeacherSignal,
@@ -33,26 +38,65 @@ from compress.training.teacher_signal import (
     signal_for,
     write_first_states,
 )
-from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import collator, write_rows
-from compress.training.trainer import Objective, Outcome, TrainingRun, ValidationSet, train
+from compress.training.trainer import Objective, Outcome, TrainingRun, train
 from compress.training.training_data import TrainingPlan
 
-logger = logging.getLogger("compress")
-
-SELECTION_FILE = "selection.arrow"
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
+# The order of rows follows from seed and epoch: step ranges with the seed of the first one would all read its first
+# rows and mask the same tokens, and a recipe of many would see little of the text.
+SEEDS_APART = 10_000
 
 
 @dataclass(frozen=True)
-class Teachers:
-    """The fine-tuned teacher, and the pretrained encoder that is the teacher in general distillation."""
+class StepRange:
+    """Consecutive training steps with the same losses and the same frozen parameters.
 
-    task: PreTrainedModel | None = None
-    encoder: PreTrainedModel | None = None
+    ``trained_layers`` are the layers, counted from 1, that losses read (None: all). The lowest ``frozen_layers`` layers
+    are frozen, and the embeddings with the first of them.
+    """
 
-    def of(self, phase: Phase) -> PreTrainedModel | None:
-        return self.encoder if phase.teacher == "encoder" else self.task
+    name: str
+    phase: Phase
+    steps: int
+    trained_layers: tuple[int, ...] | None = None
+    frozen_layers: int = 0
+
+
+def steps_for(rows: int, training: Training) -> int:
+    """Return the number of optimiser steps for so many rows: ``epochs`` passes, capped by ``max_steps``."""
+    steps = max(1, math.ceil(training.epochs * rows / training.batch_size))
+    return min(steps, training.max_steps) if training.max_steps else steps
+
+
+def step_ranges(phases: Sequence[Phase], layers: int, steps: int) -> list[StepRange]:
+    """Divide the steps among phases by their shares, and a phase with ``by_layer`` among the student's layers.
+
+    Every range gets at least one step, so that very few steps may become a few more.
+
+    Raises:
+        CompressError: a phase trains by layer and the student has none.
+    """
+    planned = []
+    for number, (phase, part) in enumerate(zip(phases, divide(steps, [p.share for p in phases]), strict=True), 1):
+        name = f"phase-{number}" + (f"-{phase.name}" if phase.name else "")
+        if not phase.by_layer:
+            planned.append(StepRange(name, phase, part))
+            continue
+        if not layers:
+            raise CompressError(f"{name} trains layer after layer, and this student has no layers that compress knows")
+        for layer, steps_here in enumerate(divide(part, [1.0] * layers), 1):
+            first, frozen = (layer, layer - 1) if phase.by_layer == "progressive" else (1, 0)
+            planned.append(
+                StepRange(f"{name}-layer-{layer}", phase, steps_here, tuple(range(first, layer + 1)), frozen)
+            )
+    return planned
+
+
+def divide(steps: int, shares: Sequence[float]) -> list[int]:
+    """Return whole parts of at least 1 that add up to ``steps`` (or to one each) in proportion to the shares."""
+    ends = [round(steps * sum(shares[: i + 1]) / sum(shares)) for i in range(len(shares))]
+    return [max(1, end - start) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def fit(
@@ -62,7 +106,7 @@ def fit(
     run: TrainingRun,
     *,
     phases: Sequence[Phase],
-    teachers: Teachers,
+    teachers: Mapping[str, PreTrainedModel | None],
     mixer: Mixer | None = None,
     keep_loss_modules: bool = False,
 ) -> list[Outcome]:
@@ -72,6 +116,8 @@ def fit(
     resumes in its unfinished step range.
 
     Args:
+        teachers: by the names in :class:`compress.recipes.Phase`: ``task`` is the fine-tuned teacher, ``encoder`` the
+            pretrained encoder, which is the teacher in general distillation.
         mixer: writes texts in two vocabularies, for losses that read such.
         keep_loss_modules: the modules of the last losses stay on the model, for
             :func:`compress.training.trainer.detach_loss_modules`.
@@ -81,10 +127,9 @@ def fit(
         "max_length": min(training.max_length, maximum_length(tokenizer, model.config.to_dict())),
         "task": run.task,
     }
-    validation = None
     if selection:
-        selecting = write_rows(work / SELECTION_FILE, selection.rows, tokenizer, **tokenizing)
-        validation = ValidationSet(selecting, selection.metric, selection.split, run.task)
+        tokenised = write_rows(work / "selection.arrow", selection.rows, tokenizer, **tokenizing)
+        selection = replace(selection, rows=tokenised)
     steps = plan.steps or steps_for(sum(1 for _ in plan.data.rows("all")), training)
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
     collate = collator(tokenizer.pad_token_id or 0, run.task)
@@ -95,15 +140,15 @@ def fit(
             outcomes.append(known)
             continue
         forget_quantization(model.config)  # of a teacher, or of an earlier phase: the weights change again
-        text = plan.data.rows(phase.text)
-        rows = write_rows(work / f"training-{phase.text}.arrow", text, tokenizer, mixer=mixer, **tokenizing)
+        path = work / f"training-{phase.text}.arrow"
+        rows = write_rows(path, plan.data.rows(phase.text), tokenizer, mixer=mixer, **tokenizing)
         part_run = replace(
             run,
             folder=folder,
             training=replace_training(training, phase.training, source=part.name),
             compute=replace(run.compute, seed=run.compute.seed + SEEDS_APART * number),
         )
-        teacher = teachers.of(phase)
+        teacher = teachers.get(phase.teacher)
         with frozen(model, phase.frozen, part.frozen_layers), modifying(model, teacher, phase) as modifier:
             if last and selection and isinstance(modifier, MaskingModifier):
                 raise CompressError(
@@ -126,10 +171,11 @@ def fit(
                 part_run,
                 steps=part.steps,
                 collate=collate,
-                validation=validation if last else None,
+                selection=selection if last else None,
             )
         if isinstance(modifier, MaskingModifier):  # detached, it masks no more units
-            outcome = replace(outcome, masked=masked_units(modifier))
+            masked = {which: list(masked_positions(masks).values()) for which, masks in modifier.masks.items()}
+            outcome = replace(outcome, masked=masked)
         if not last:
             save_finished(folder, model, outcome)
             logger.info("%s: %d steps in %.0f s", part.name, outcome.steps, outcome.seconds)
@@ -165,17 +211,17 @@ def phase_signal(
 def parameters_by_part(model: PreTrainedModel) -> dict[str, list[Parameter]]:
     """Return a student's parameters by part: ``embeddings``, ``layers``, and ``head`` (with the pooler)."""
     base: Any = model.base_model
-    embeddings: Any = getattr(base, "embeddings", None) or model.get_input_embeddings()
-    projection = embeddings_projection(model)
-    modules = [embeddings, *([projection] if projection is not None else [])]
-    first = {id(parameter) for module in modules for parameter in module.parameters()}
-    pooler = getattr(base, "pooler", None)
-    pooling = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
-    inside = {id(parameter) for parameter in base.parameters()} - pooling
+    part_of = {id(parameter): "layers" for parameter in base.parameters()}
+    for module, part in (
+        (getattr(base, "pooler", None), "head"),
+        (getattr(base, "embeddings", None) or model.get_input_embeddings(), "embeddings"),
+        (embeddings_projection(model), "embeddings"),
+    ):
+        if module is not None:
+            part_of |= {id(parameter): part for parameter in module.parameters()}
     found: dict[str, list[Parameter]] = {"embeddings": [], "layers": [], "head": []}
     for parameter in model.parameters():
-        part = "embeddings" if id(parameter) in first else "layers" if id(parameter) in inside else "head"
-        found[part].append(parameter)
+        found[part_of.get(id(parameter), "head")].append(parameter)
     return found
 
 
@@ -220,17 +266,10 @@ def modifying(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: Ph
     if phase.modifier is None:
         yield None
         return
-    plugin = plugins.find("modifiers", phase.modifier.name)
-    modifier = plugin.function(model, teacher, **phase.modifier.options)
+    attach = plugins.find("modifiers", phase.modifier.name).function
+    modifier = attach(model, teacher, **phase.modifier.options)
     yield modifier
     modifier.detach()
-
-
-def masked_units(modifier: MaskingModifier) -> dict[str, list[list[int]]]:
-    """Return the positions of masked units, by part and layer, as JSON values."""
-    return {
-        part: [(mask == 0).nonzero().flatten().tolist() for mask in masks] for part, masks in modifier.masks.items()
-    }
 
 
 def save_finished(folder: Path, model: PreTrainedModel, outcome: Outcome) -> None:

@@ -5,37 +5,32 @@ then distillation. One pre-training serves many tasks. General distillation from
 2019; Jiao et al. 2020; Wang et al. 2020) is part of this stage.
 """
 
-from __future__ import annotations
-
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 from compress import plugins, recipes
 from compress.data import ContentFingerprint, TextSource, data_entry
+from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.inference.compute import Compute, resolve_device
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
-from compress.progress import Progress, quiet_libraries, silent
+from compress.progress import Progress, logger, quiet_libraries, silent
 from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
 from compress.training.distill import summary
 from compress.training.finetune import open_encoder
+from compress.training.loss_modules import VocabularyHead
+from compress.training.masked_lm import Masker, body_of, check_form, masked_lm, masked_score, trained_head
+from compress.training.phases import fit
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.training_data import Gold, TrainingData, TrainingPlan, UnlabelledText
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from compress.training.loss_modules import VocabularyHead
-    from compress.training.trainer import TrainingRun
-
-
-logger = logging.getLogger("compress")
+from compress.training.trainer import TrainingRun, detach_loss_modules
+from compress.training.training_data import Gold, TrainingData, TrainingPlan, UnlabelledText, held_out
 
 MASKED = Phase((Choice("mlm"),), name="masked language modelling", text="pool", masking=0.15)
 WHOLE = StudentRecipe(
@@ -55,7 +50,6 @@ HEAD_ONLY = replace(
 NO_LABELS = ("none", "other")  # of the head that an architecture gives a student, which is not kept
 TASK = "classification"  # of rows without labels, which nothing reads
 SELECTION_NOTES = {"best_score", "best_step", "score_name"}  # no checkpoint is selected here
-HELD_OUT_FILE = "held-out.arrow"
 
 
 def pretrain(
@@ -87,12 +81,6 @@ def pretrain(
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
-    from transformers import set_seed
-
-    from compress.training.masked_lm import body_of, check_form, masked_lm, trained_head
-    from compress.training.phases import Teachers, fit
-    from compress.training.trainer import TrainingRun, detach_loss_modules
-
     quiet_libraries()
     recipe = general_part(recipes.load_recipe("students", student) if isinstance(student, str) else student, epochs)
     source = open_encoder(encoder)
@@ -101,13 +89,18 @@ def pretrain(
     fingerprint = ContentFingerprint()
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     _check_text(text, unlabeled.name, recipe.phases, tokenizer)
-    settings = {"recipe": deciding(recipe), "unlabeled": [unlabeled.name, fingerprint.sha256()]}
-    parents = {"encoder": source}
-    with Stage.begin("pretrain", output, parents=parents, settings=settings, seed=compute.seed, force=force) as stage:
+    with Stage.begin(
+        "pretrain",
+        output,
+        parents={"encoder": source},
+        settings={"recipe": deciding(recipe), "unlabeled": [unlabeled.name, fingerprint.sha256()]},
+        seed=compute.seed,
+        force=force,
+    ) as stage:
         set_seed(compute.seed)
         teacher = load_classifier(source, NO_LABELS, TASK)
-        architecture = plugins.find("architectures", recipe.architecture.name).function
-        built = architecture(teacher, tokenizer, unlabeled, **recipe.architecture.options)
+        build = plugins.find("architectures", recipe.architecture.name).function
+        built = build(teacher, tokenizer, unlabeled, **recipe.architecture.options)
         check_form(built, with_head="targets" in recipe.phases[-1].needs)
         run = TrainingRun(stage.working, recipe.training, TASK, compute, progress is silent)
         outcomes = fit(
@@ -116,15 +109,14 @@ def pretrain(
             TrainingPlan(TrainingData(text, Gold(), hold_out=True)),
             run,
             phases=recipe.phases,
-            teachers=Teachers(encoder=teacher),
+            teachers={"encoder": teacher},
             keep_loss_modules=True,
         )
         head = trained_head(detach_loss_modules(built), built)
         metrics = _score(built, head, tokenizer, text, run, recipe.phases[-1].masking) if head else ()
-        made = masked_lm(built.cpu(), head.cpu()) if head else body_of(built.cpu())
         notes = {key: value for key, value in summary(outcomes).items() if key not in SELECTION_NOTES}
         stage.write_model(
-            made,
+            masked_lm(built.cpu(), head.cpu()) if head else body_of(built.cpu()),
             tokenizer,
             task="fill-mask" if head else "feature-extraction",
             labels=(),
@@ -144,9 +136,7 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
     """
     kept = [phase for phase in recipe.phases if phase.general]
     if not kept:
-        every: list[StudentRecipe] = [
-            recipes.load_recipe("students", name) for name in recipes.recipe_names("students")
-        ]
+        every = (recipes.load_recipe("students", name) for name in recipes.recipe_names("students"))
         known = [one.name for one in every if not one.vocabulary and any(phase.general for phase in one.phases)]
         raise CompressError(
             f"the student {recipe.name!r} has no phase that comes before a task: one with text = 'pool' whose losses "
@@ -168,11 +158,9 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
 
 def _check_text(text: UnlabelledText, name: str, phases: Sequence[Phase], tokenizer: PreTrainedTokenizerFast) -> None:
     """Refuse text too short to hold rows out, and a tokenizer without a mask token where a phase masks."""
-    from compress.training.token_masking import Masker
-
     if not text.rows:
         raise CompressError(f"{name} holds no text; give a file with one text a line")
-    if not any(text.held_out(example) for example in text.source):
+    if not any(held_out(example, text.rows) for example in text.source):
         raise CompressError(f"{name} has only {text.rows} rows, too few to hold some out; give more text")
     for phase in phases:
         if phase.masking:
@@ -188,15 +176,15 @@ def _score(
     masking: float,
 ) -> tuple[dict[str, Any], ...]:
     """Return the metrics of the masked language model on the held-out rows."""
-    from compress.data.tokenization import maximum_length
-    from compress.training.masked_lm import masked_score
-    from compress.training.token_masking import Masker
-
-    held = [TrainingRow(example) for example, _ in text.labelled() if text.held_out(example)]
+    held = [TrainingRow(example) for example, _ in text.labelled() if held_out(example, text.rows)]
     length = min(run.training.max_length, maximum_length(tokenizer, student.config.to_dict()))
-    rows = write_rows(run.folder / WORK_FOLDER / HELD_OUT_FILE, held, tokenizer, max_length=length, task=TASK)
-    collate, masker = collator(tokenizer.pad_token_id or 0, TASK), Masker(tokenizer, masking)
-    score = masked_score(student, head, rows, collate, masker, seed=run.compute.seed)
-    measured = {"masked-token accuracy": score.accuracy, "masked-token loss": score.loss}
-    about = {"split": "held-out text", "rows": len(held), "tokens": score.tokens}
-    return tuple({"name": name, "value": value, **about} for name, value in measured.items())
+    rows = write_rows(run.folder / WORK_FOLDER / "held-out.arrow", held, tokenizer, max_length=length, task=TASK)
+    collate = collator(tokenizer.pad_token_id or 0, TASK)
+    loss, accuracy, tokens = masked_score(
+        student, head, rows, collate, Masker(tokenizer, masking), seed=run.compute.seed
+    )
+    about = {"split": "held-out text", "rows": len(held), "tokens": tokens}
+    return (
+        {"name": "masked-token accuracy", "value": accuracy, **about},
+        {"name": "masked-token loss", "value": loss, **about},
+    )

@@ -1,12 +1,11 @@
 """Student activations and teacher outputs (cached or computed online) that losses read."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,18 +18,20 @@ from compress.errors import CompressError
 from compress.inference.compute import autocast
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling import input_names
+from compress.models.prunable_units import attention_layers, has_heads
 from compress.recipes import Choice, needs_of
 from compress.training.tokenized_dataset import batches_by_length
 
 LIVE = frozenset({"hidden", "first", "attention"})
 FIRST_STATES_LIMIT_BYTES = 2 * 1024**3
+# A batch and its cached logits, where there are some -> the teacher's outputs, cached or computed online.
+TeacherSignal = Callable[[Batch, Tensor | None], Outputs]
 
 
 def needs_of_student(losses: Iterable[Choice]) -> frozenset[str]:
     """Return the activations of the student that the losses read: ``hidden``, ``attention``."""
-    modules = [plugins.find("losses", choice.name).load() for choice in losses]
-    none: frozenset[str] = frozenset()
-    return none.union(*((module.NEEDS & LIVE) | getattr(module, "STUDENT_NEEDS", none) for module in modules))
+    modules = (plugins.find("losses", choice.name).load() for choice in losses)
+    return frozenset[str]().union(*((one.NEEDS & LIVE) | getattr(one, "STUDENT_NEEDS", frozenset()) for one in modules))
 
 
 class ActivationRecorder:
@@ -41,8 +42,6 @@ class ActivationRecorder:
     """
 
     def __init__(self, model: PreTrainedModel, wants: frozenset[str]) -> None:
-        from compress.models.prunable_units import attention_layers, has_heads
-
         self.model = model
         self.names = input_names(model)
         self.hidden = bool(wants & {"hidden", "first"})
@@ -52,34 +51,19 @@ class ActivationRecorder:
         """Return the output of ``forward`` (by default the model itself), raw and as :class:`Outputs`."""
         inputs = {name: value for name, value in batch.inputs().items() if name in self.names}
         wants_hidden = {"output_hidden_states": True} if self.hidden else {}
-        with self._recording() as seen:
+        seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}  # L x [B, H, T, d] each
+        with ExitStack() as hooks:
+            for layer in self.layers:
+                for into, projection in zip(seen.values(), (layer.query, layer.key, layer.value), strict=True):
+                    hook = projection.register_forward_hook(partial(_record, into, layer.head_size))
+                    hooks.callback(hook.remove)
             raw = (forward or self.model)(**inputs, **wants_hidden)
-        queries, keys, values = (tuple(seen[name]) for name in ("queries", "keys", "values"))
-        logits = batch.answers(raw.logits)
-        return raw, Outputs(logits, tuple(getattr(raw, "hidden_states", None) or ()), queries, keys, values)
-
-    @contextmanager
-    def _recording(self) -> Iterator[dict[str, list[Tensor]]]:
-        """Collect the outputs of the attention projections within the block, L x ``[B, H, T, d]`` each."""
-        seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}
-        hooks = [
-            projection.register_forward_hook(_recorder(seen[name], layer.head_size))
-            for layer in self.layers
-            for name, projection in (("queries", layer.query), ("keys", layer.key), ("values", layer.value))
-        ]
-        try:
-            yield seen
-        finally:
-            for hook in hooks:
-                hook.remove()
+        attention: dict[str, Any] = {name: tuple(vectors) for name, vectors in seen.items()}
+        return raw, Outputs(batch.answers(raw.logits), tuple(getattr(raw, "hidden_states", None) or ()), **attention)
 
 
-def _recorder(into: list[Tensor], head_size: int) -> Callable[[nn.Module, Any, Tensor], None]:
-    def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        rows, tokens, _ = output.shape
-        into.append(output.view(rows, tokens, -1, head_size).transpose(1, 2))
-
-    return hook
+def _record(into: list[Tensor], head_size: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
+    into.append(output.unflatten(-1, (-1, head_size)).transpose(1, 2))
 
 
 class CachedTeacher:
@@ -125,9 +109,8 @@ class LiveTeacher:
     def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
         with autocast(batch.input_ids.device.type, self.precision):
             _, outputs = self.recorder(batch)
-        whole = batch.targets is None
-        logits = cached_logits if whole and cached_logits is not None else outputs.logits.float()
-        return replace(outputs, logits=logits)
+        cached = cached_logits if batch.targets is None else None
+        return replace(outputs, logits=outputs.logits.float() if cached is None else cached)
 
 
 def signal_for(
@@ -169,10 +152,10 @@ def write_first_states(
     """Run the teacher over all rows, by length, and save its first hidden states; an existing file is reused."""
     if path.is_file():
         return
-    teacher = teacher.to(device)  # type: ignore[arg-type]
-    signal = LiveTeacher(teacher, frozenset({"first"}), precision)
-    states: np.memmap[Any, Any] | None = None
+    signal = LiveTeacher(teacher.to(device), frozenset({"first"}), precision)  # type: ignore[arg-type]
     temporary = path.with_suffix(".tmp.npy")
+    shape = len(rows), teacher.config.num_hidden_layers + 1, teacher.config.hidden_size
+    states = np.lib.format.open_memmap(temporary, "w+", np.float16, shape)
     for chosen, batch in batches_by_length(rows, collate, batch_size, device):
         first = torch.stack([hidden[:, 0] for hidden in signal(batch, None).hidden], dim=1).cpu().half().numpy()
         if not np.isfinite(first).all():
@@ -181,16 +164,6 @@ def write_first_states(
                 "the teacher gave first states that are no numbers, or larger than float16 holds, in which they are "
                 "kept; if its weights are sound, use a student without the losses patience and first-cosine"
             )
-        if states is None:
-            states = np.lib.format.open_memmap(temporary, "w+", np.float16, (len(rows), *first.shape[1:]))
         states[chosen] = first
-    if states is None:
-        raise ValueError("there are no rows to run the teacher over")
     states.flush()
     temporary.replace(path)
-
-
-class TeacherSignal(Protocol):
-    """The teacher's outputs for a batch, cached or computed online; losses do not depend on which."""
-
-    def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs: ...

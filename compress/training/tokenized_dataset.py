@@ -1,29 +1,30 @@
 """Tokenised training rows in a memory-mapped Arrow file, and their batches."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import torch
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
 
+from compress.data.examples import Example, batched
 from compress.data.tokenization import TokenLists, encode, pad
 from compress.models.batch import Batch
-
-if TYPE_CHECKING:
-    import torch
-    from datasets import Dataset
-    from transformers import PreTrainedTokenizerFast
-
-    from compress.data import Example
-    from compress.training.learned_vocabulary import Mixer
-
+from compress.training.learned_vocabulary import Mixer
 
 ENCODED_ROWS = 4096
 NO_LABEL = -100
+# Task -> the Arrow type of its labels, and the value of a missing one; for tagging _answered fills those.
+LABEL_TYPES: Mapping[str, tuple[Any, float | int | None]] = {
+    "classification": (pa.int32(), NO_LABEL),
+    "regression": (pa.float32(), float("nan")),
+    "tagging": (pa.list_(pa.int32()), None),
+}
 
 
 @dataclass(frozen=True)
@@ -54,100 +55,77 @@ def write_rows(
     token where a word starts, and labels and logits are lists over these words; truncated words and words
     without teacher logits are left out, and so are rows without any other.
     """
-    import pyarrow as pa
-    from datasets import Dataset
-
     if not path.is_file():
         temporary = path.with_suffix(".tmp")
-        writer: pa.ipc.RecordBatchStreamWriter | None = None
-        written = 0
-        with pa.OSFile(str(temporary), "wb") as sink:
-            for chunk in _chunks(rows, ENCODED_ROWS):
-                table = _table(chunk, tokenizer, max_length, task, mixer, written)
-                written += table.num_rows
-                writer = writer or pa.ipc.new_stream(sink, table.schema)
+        tables = _tables(rows, tokenizer, max_length, task, mixer)
+        first = next(tables, None)
+        if first is None:
+            raise ValueError("no rows to write")
+        with pa.ipc.new_stream(str(temporary), first.schema) as writer:
+            for table in itertools.chain([first], tables):
                 writer.write_table(table)
-            if writer is None:
-                raise ValueError("no rows to write")
-            writer.close()
         temporary.replace(path)
     return Dataset.from_file(str(path))
 
 
-def _table(
-    chunk: Sequence[TrainingRow],
-    tokenizer: PreTrainedTokenizerFast,
-    max_length: int,
-    task: str,
-    mixer: Mixer | None,
-    written: int,
-) -> Any:
-    import pyarrow as pa
-
-    tokens = encode(tokenizer, [row.example for row in chunk], max_length, task=task)
-    has_logits = chunk[0].logits is not None
-    if task == "tagging":
-        chunk, tokens = _readable(chunk, tokens)
-    columns: dict[str, Any] = {key: pa.array(values, pa.list_(pa.int32())) for key, values in tokens.items()}
-    if mixer:
-        columns["mixed_ids"] = pa.array([mixer.ids(row.example, max_length) for row in chunk], pa.list_(pa.int32()))
-    columns["row"] = pa.array(range(written, written + len(chunk)), pa.int64())
-    columns["length"] = pa.array([len(ids) for ids in tokens["input_ids"]], pa.int32())
-    kind, unknown = _label_type(task)
-    columns["labels"] = pa.array([unknown if row.label is None else row.label for row in chunk], kind)
-    if has_logits:
-        logits: list[Any] = [row.logits for row in chunk]
-        kind = pa.list_(pa.float32())
+def _tables(
+    rows: Iterable[TrainingRow], tokenizer: PreTrainedTokenizerFast, max_length: int, task: str, mixer: Mixer | None
+) -> Iterator[Any]:
+    """Yield the Arrow tables of :func:`write_rows`."""
+    written = 0
+    for chunk in batched(rows, ENCODED_ROWS):
+        tokens = encode(tokenizer, [row.example for row in chunk], max_length, task=task)
+        has_logits = chunk[0].logits is not None
         if task == "tagging":
-            logits, kind = [list(of_words) for of_words in logits], pa.list_(kind)
-        columns["teacher_logits"] = pa.array(logits, kind)
-    return pa.table(columns)
+            chunk, tokens = _answered(chunk, tokens)
+        columns: dict[str, Any] = {key: pa.array(values, pa.list_(pa.int32())) for key, values in tokens.items()}
+        if mixer:
+            columns["mixed_ids"] = pa.array([mixer.ids(row.example, max_length) for row in chunk], pa.list_(pa.int32()))
+        columns["row"] = pa.array(range(written, written + len(chunk)), pa.int64())
+        columns["length"] = pa.array([len(ids) for ids in tokens["input_ids"]], pa.int32())
+        kind, unknown = LABEL_TYPES[task]
+        columns["labels"] = pa.array([unknown if row.label is None else row.label for row in chunk], kind)
+        if has_logits:
+            logits: list[Any] = [row.logits for row in chunk]
+            by_word = task == "tagging"
+            columns["teacher_logits"] = pa.array(
+                [list(words) for words in logits] if by_word else logits,
+                pa.list_(pa.list_(pa.float32())) if by_word else pa.list_(pa.float32()),
+            )
+        written += len(chunk)
+        yield pa.table(columns)
 
 
-def _label_type(task: str) -> tuple[Any, float | int | None]:
-    """Return the Arrow type of labels and the value for a missing one; for tagging :func:`_readable` fills those."""
-    import pyarrow as pa
-
-    kinds = {
-        "regression": (pa.float32(), float("nan")),
-        "tagging": (pa.list_(pa.int32()), None),
-        "classification": (pa.int32(), NO_LABEL),
-    }
-    return kinds[task]
-
-
-def _readable(chunk: Sequence[TrainingRow], tokens: TokenLists) -> tuple[list[TrainingRow], TokenLists]:
+def _answered(chunk: Sequence[TrainingRow], tokens: TokenLists) -> tuple[list[TrainingRow], TokenLists]:
     """Return the rows with the logits and labels of the words that are trained on, and their tokens."""
     rows: list[TrainingRow] = []
-    kept_tokens: TokenLists = {key: [] for key in tokens}
+    kept: list[dict[str, list[int]]] = []
     for index, row in enumerate(chunk):
-        labelled = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
-        starts = [s if s and (labelled is None or labelled[s - 1]) else 0 for s in tokens["words"][index]]
-        kept = [start - 1 for start in starts if start]
-        if not kept:
+        answered = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
+        starts = [s if s and (answered is None or answered[s - 1]) else 0 for s in tokens["words"][index]]
+        if not any(starts):
             continue
+        words = [start - 1 for start in starts if start]
         labels = row.label if isinstance(row.label, list) else [NO_LABEL] * len(row.example.words)
-        logits = None if row.logits is None else row.logits[kept]
-        rows.append(TrainingRow(row.example, logits, [labels[word] for word in kept]))
-        for key, values in tokens.items():
-            kept_tokens[key].append(values[index] if key != "words" else [int(start > 0) for start in starts])
-    return rows, kept_tokens
+        logits = None if row.logits is None else row.logits[words]
+        rows.append(replace(row, logits=logits, label=[labels[word] for word in words]))
+        own = {key: values[index] for key, values in tokens.items()}
+        kept.append({**own, "words": [int(start > 0) for start in starts]})
+    return rows, {key: [row[key] for row in kept] for key in tokens}
 
 
 def collator(padding_id: int, task: str) -> Callable[[list[Mapping[str, Any]]], dict[str, torch.Tensor]]:
     """Return a function that pads rows to the longest of their batch."""
-    import torch
 
     def collate(rows: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         keys = [key for key in ("input_ids", "token_type_ids", "words") if key in rows[0]]
-        arrays = pad([{key: row[key] for key in keys} for row in rows], padding_id)
-        batch = {key: torch.from_numpy(values) for key, values in arrays.items()}
+        padded = pad([{key: row[key] for key in keys} for row in rows], padding_id)
+        batch = {key: torch.from_numpy(values) for key, values in padded.items()}
         goals = {key: [row[key] for row in rows] for key in ("labels", "teacher_logits") if key in rows[0]}
         if "words" in batch:  # labels and logits have one row a word
             batch["words"] = batch["words"].bool()
             goals = {key: list(itertools.chain.from_iterable(values)) for key, values in goals.items()}
-        kind = torch.float32 if task == "regression" else torch.long
-        batch["labels"] = torch.tensor(goals["labels"], dtype=kind)
+        batch["labels"] = torch.tensor(goals["labels"], dtype=torch.float32 if task == "regression" else torch.long)
         batch["rows"] = torch.tensor([row["row"] for row in rows])
         if "mixed_ids" in rows[0]:
             mixed = pad([{"input_ids": row["mixed_ids"]} for row in rows], padding_id)
@@ -174,9 +152,3 @@ def batches_by_length(
 def batch_of(tensors: Mapping[str, torch.Tensor]) -> Batch:
     """Return the tensors of :func:`collator` as a batch, without the teacher's logits."""
     return Batch(**{name: tensor for name, tensor in tensors.items() if name != "teacher_logits"})
-
-
-def _chunks(rows: Iterable[TrainingRow], size: int) -> Iterator[list[TrainingRow]]:
-    stream = iter(rows)
-    while chunk := list(itertools.islice(stream, size)):
-        yield chunk

@@ -4,10 +4,7 @@ Fine-tuning, pre-training, distillation and the recovery of pruned models all us
 teacher signals.
 """
 
-from __future__ import annotations
-
 import json
-import logging
 import math
 import shutil
 import sys
@@ -30,14 +27,13 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
 from compress.inference.compute import Compute, resolve_precision
-from compress.models.batch import Batch, Outputs
+from compress.progress import logger
 from compress.recipes import Choice, Training, needs_of
-from compress.training.modifier import Modifier
+from compress.training.masked_lm import Masker
+from compress.training.modifiers import Modifier
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
-from compress.training.token_masking import Masker
 from compress.training.tokenized_dataset import NO_LABEL, batch_of
-
-logger = logging.getLogger("compress")
+from compress.training.training_data import Selection
 
 
 @dataclass(frozen=True)
@@ -85,30 +81,6 @@ class TrainingRun:
 
 
 @dataclass(frozen=True)
-class ValidationSet:
-    """Tokenised labelled rows that select the checkpoint, the metric's name and the name of the score."""
-
-    rows: Dataset
-    metric: str | None
-    score_name: str
-    task: str
-
-
-@dataclass(frozen=True)
-class WeightedLoss:
-    """A loss of the sum: its function with options, and the module trained with the student, if it has one."""
-
-    weight: float
-    function: Callable[..., Tensor]
-    options: dict[str, Any]
-    module: nn.Module | None = None
-
-    def __call__(self, student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:
-        modules = () if self.module is None else (self.module,)
-        return self.weight * self.function(student, teacher, batch, *modules, **self.options)
-
-
-@dataclass(frozen=True)
 class Objective:
     """What training minimises in every step: losses, the source of teacher outputs, masking and modifier.
 
@@ -128,131 +100,23 @@ class Objective:
 LOSS_MODULES = "loss_modules"  # a submodule of the student while it trains, so that checkpoints hold it
 
 
-def train(
-    model: PreTrainedModel,
-    rows: Dataset,
-    objective: Objective,
-    run: TrainingRun,
-    *,
-    steps: int,
-    collate: Callable[..., dict[str, Tensor]],
-    validation: ValidationSet | None = None,
-) -> Outcome:
-    """Train ``model`` in place and leave it in eval mode with its best weights, or its last ones without validation.
-
-    A run that was stopped resumes from the last whole checkpoint in its folder.
-    """
-    if run.compute.threads:
-        torch.set_num_threads(run.compute.threads)
-    set_seed(run.compute.seed)
-    trainer = trainer_for(model, rows, objective, run, steps=steps, collate=collate, validation=validation)
-    started = time.monotonic()
-    resumed = last_whole_checkpoint(run.folder)
-    if resumed:
-        logger.info("resuming after %s", resumed.name)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*pin_memory.*")
-        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
-    trainer.release()
-    state = trainer.state
-    best = state.best_metric
-    finite = all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
-    if (validation and (best is None or not math.isfinite(best))) or not finite:
-        raise CompressError(
-            f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
-        )
-    model.eval()  # type: ignore[no-untyped-call, unused-ignore]
-    return Outcome(
-        planned_steps=steps,
-        steps=state.global_step,
-        best_score=float(best) if validation and best is not None else None,
-        best_step=int(state.best_global_step or state.global_step) if validation else None,
-        score_name=validation.score_name if validation else "",
-        precision=run.precision,
-        seconds=round(time.monotonic() - started, 1),
-    )
-
-
-def trainer_for(
-    model: PreTrainedModel,
-    rows: Dataset,
-    objective: Objective,
-    run: TrainingRun,
-    *,
-    steps: int,
-    collate: Callable[..., dict[str, Tensor]],
-    validation: ValidationSet | None = None,
-) -> DistillationTrainer:
-    """Return the trainer of :func:`train`, not started. Its ``release`` removes what it adds to the model."""
-    training, on_cpu = run.training, run.compute.device == "cpu"
-    interval = max(1, steps // training.evaluations)
-    selecting: dict[str, Any] = {
-        "eval_strategy": "steps",
-        "eval_steps": interval,
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "score",
-        "greater_is_better": True,
-    }
-    arguments = TrainingArguments(
-        output_dir=str(run.folder),
-        max_steps=steps,
-        per_device_train_batch_size=training.batch_size,
-        per_device_eval_batch_size=128,
-        learning_rate=training.learning_rate,
-        weight_decay=training.weight_decay,
-        warmup_steps=math.ceil(training.warmup_share * steps),
-        lr_scheduler_type=training.schedule,
-        max_grad_norm=training.max_gradient_norm,
-        bf16=run.precision == "bfloat16",
-        save_strategy="steps",
-        save_steps=interval,
-        save_total_limit=2,
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=run.quiet or not sys.stderr.isatty(),
-        seed=run.compute.seed,
-        use_cpu=on_cpu,
-        dataloader_pin_memory=not on_cpu,
-        remove_unused_columns=False,
-        restore_callback_states_from_checkpoint=True,
-        **(selecting if validation else {}),
-    )
-    trainer = DistillationTrainer(
-        objective,
-        model=model,
-        args=arguments,
-        train_dataset=rows,
-        eval_dataset=validation.rows if validation else None,
-        data_collator=collate,
-        compute_metrics=partial(_score, validation=validation) if validation else None,
-        callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)] if validation else [],
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def _score(prediction: Any, validation: ValidationSet) -> dict[str, float]:
-    """Logits that are not numbers still have a largest one, and so an accuracy: they score minus infinity."""
-    logits, labels = prediction.predictions, prediction.label_ids
-    if not np.isfinite(logits).all():
-        return {"score": -math.inf}
-    if validation.task == "tagging":
-        words = labels != NO_LABEL
-        logits, labels = logits[words], labels[words]
-    return {"score": evaluate(logits, labels, task=validation.task, metric=validation.metric)}
+WeightedLoss = tuple[float, Callable[..., Tensor], list[nn.Module]]
 
 
 def build_losses(objective: Objective, model: PreTrainedModel) -> list[WeightedLoss]:
-    """Return the losses with their options; modules that they train become a submodule of ``model`` until the end."""
-    losses, modules = [], nn.ModuleDict()
+    """Return each loss: its weight, its function of student, teacher and batch, and the module that it trains, if any.
+
+    These modules become a submodule of ``model`` until the end.
+    """
+    losses: list[WeightedLoss] = []
+    modules = nn.ModuleDict()
     for number, choice in enumerate(objective.losses):
         plugin = plugins.find("losses", choice.name)
-        options = dict(choice.options)
-        module = None
+        trained: list[nn.Module] = []
         if hasattr(plugin.load(), "learned"):
-            module = plugin.load().learned(model, objective.teacher, **options)
-            modules[f"{number}_{choice.name.replace('-', '_')}"] = module
-        losses.append(WeightedLoss(choice.weight, plugin.function, options, module))
+            trained = [plugin.load().learned(model, objective.teacher, **choice.options)]
+            modules[f"{number}_{choice.name.replace('-', '_')}"] = trained[0]
+        losses.append((choice.weight, partial(plugin.function, **choice.options), trained))
     if modules:
         model.add_module(LOSS_MODULES, modules.to(model.device))
     return losses
@@ -263,13 +127,100 @@ def detach_loss_modules(model: PreTrainedModel) -> nn.Module | None:
     return model._modules.pop(LOSS_MODULES, None)
 
 
-class DistillationTrainer(Trainer):
-    """A ``Trainer`` that sums loss plug-ins and batches rows of like length together."""
+class EpochSampler(LengthGroupedSampler):
+    """Batches of similar length in an order that depends on seed and epoch only.
 
-    def __init__(self, objective: Objective, *, model: PreTrainedModel, **arguments: Any) -> None:
+    A run resumed in its third epoch then reads the same batches as an uninterrupted one; a generator without a seed per
+    epoch would start again with the first epoch's order.
+    """
+
+    def __init__(self, batch_size: int, lengths: list[int], *, seed: int) -> None:
+        super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the training loop, through accelerate's data loader."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.generator.manual_seed(self.seed + self.epoch)
+        yield from super().__iter__()  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float]:
+    """Logits that are not numbers still have a largest one, and so an accuracy: they score minus infinity."""
+    logits, labels = prediction.predictions, prediction.label_ids
+    if not np.isfinite(logits).all():
+        return {"score": -math.inf}
+    if task == "tagging":
+        words = labels != NO_LABEL
+        logits, labels = logits[words], labels[words]
+    return {"score": evaluate(logits, labels, task=task, metric=metric)}
+
+
+class DistillationTrainer(Trainer):
+    """A ``Trainer`` that sums loss plug-ins and batches rows of similar length together.
+
+    :meth:`release` removes what it adds to the model.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        rows: Dataset,
+        objective: Objective,
+        run: TrainingRun,
+        *,
+        steps: int,
+        collate: Callable[..., dict[str, Tensor]],
+        selection: Selection | None = None,
+    ) -> None:
+        training, on_cpu = run.training, run.compute.device == "cpu"
+        interval = max(1, steps // training.evaluations)
+        selecting: dict[str, Any] = {
+            "eval_strategy": "steps",
+            "eval_steps": interval,
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "score",
+            "greater_is_better": True,
+        }
+        arguments = TrainingArguments(
+            output_dir=str(run.folder),
+            max_steps=steps,
+            per_device_train_batch_size=training.batch_size,
+            per_device_eval_batch_size=128,
+            learning_rate=training.learning_rate,
+            weight_decay=training.weight_decay,
+            warmup_steps=math.ceil(training.warmup_share * steps),
+            lr_scheduler_type=training.schedule,
+            max_grad_norm=training.max_gradient_norm,
+            bf16=run.precision == "bfloat16",
+            save_strategy="steps",
+            save_steps=interval,
+            save_total_limit=2,
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=run.quiet or not sys.stderr.isatty(),
+            seed=run.compute.seed,
+            use_cpu=on_cpu,
+            dataloader_pin_memory=not on_cpu,
+            remove_unused_columns=False,
+            restore_callback_states_from_checkpoint=True,
+            **(selecting if selection else {}),
+        )
         self.objective: Objective = objective
         self.losses = build_losses(objective, model)  # before the optimiser: it trains their modules too
-        super().__init__(model=model, **arguments)
+        super().__init__(
+            model=model,
+            args=arguments,
+            train_dataset=rows,
+            eval_dataset=selection.rows if selection else None,
+            data_collator=collate,
+            compute_metrics=partial(_score, task=run.task, metric=selection.metric) if selection else None,
+            callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)] if selection else [],
+        )
+        self.remove_callback(PrinterCallback)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
         self.student = ActivationRecorder(model, needs_of_student(objective.losses))
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -294,7 +245,8 @@ class DistillationTrainer(Trainer):
         teacher = self.objective.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
         with torch.autocast(student.logits.device.type, enabled=False):  # relations and divergences need the digits
             # The anchor gives a gradient path where no layer is trained now, or all are replaced by the teacher's.
-            total = 0.0 * self.anchor.sum() + sum(loss(student, teacher, batch) for loss in self.losses)
+            weighted = (weight * loss(student, teacher, batch, *trained) for weight, loss, trained in self.losses)
+            total = 0.0 * self.anchor.sum() + sum(weighted)
         return (total, raw) if return_outputs else total
 
     def prediction_step(
@@ -327,26 +279,52 @@ class DistillationTrainer(Trainer):
         return EpochSampler(self.args.train_batch_size, lengths, seed=self.args.seed)
 
 
-class EpochSampler(LengthGroupedSampler):
-    """Batches of like length in an order that depends on seed and epoch only.
+def train(
+    model: PreTrainedModel,
+    rows: Dataset,
+    objective: Objective,
+    run: TrainingRun,
+    *,
+    steps: int,
+    collate: Callable[..., dict[str, Tensor]],
+    selection: Selection | None = None,
+) -> Outcome:
+    """Train ``model`` in place and leave it in eval mode with its best weights, or its last ones without a selection.
 
-    A run resumed in its third epoch then reads the same batches as an uninterrupted one; a generator without a seed per
-    epoch would start again with the first epoch's order.
+    A run that was stopped resumes from the last whole checkpoint in its folder.
+
+    Args:
+        rows: tokenised, as are those of ``selection``.
     """
-
-    def __init__(self, batch_size: int, lengths: list[int], *, seed: int) -> None:
-        super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by the training loop, through accelerate's data loader."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        self.generator.manual_seed(self.seed + self.epoch)
-        order: Iterator[int] = super().__iter__()  # type: ignore[no-untyped-call, unused-ignore]
-        return order
+    if run.compute.threads:
+        torch.set_num_threads(run.compute.threads)
+    set_seed(run.compute.seed)
+    trainer = DistillationTrainer(model, rows, objective, run, steps=steps, collate=collate, selection=selection)
+    started = time.monotonic()
+    resumed = last_whole_checkpoint(run.folder)
+    if resumed:
+        logger.info("resuming after %s", resumed.name)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*pin_memory.*")
+        trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+    trainer.release()
+    state = trainer.state
+    best = state.best_metric
+    finite = all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+    if (selection and (best is None or not math.isfinite(best))) or not finite:
+        raise CompressError(
+            f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
+        )
+    model.eval()  # type: ignore[no-untyped-call, unused-ignore]
+    return Outcome(
+        planned_steps=steps,
+        steps=state.global_step,
+        best_score=float(best) if selection and best is not None else None,
+        best_step=int(state.best_global_step or state.global_step) if selection else None,
+        score_name=selection.split if selection else "",
+        precision=run.precision,
+        seconds=round(time.monotonic() - started, 1),
+    )
 
 
 def last_whole_checkpoint(directory: Path) -> Path | None:
@@ -354,12 +332,10 @@ def last_whole_checkpoint(directory: Path) -> Path | None:
 
     ``trainer_state.json`` is the last file the Trainer writes, so a checkpoint without a readable one is not whole.
     """
-    found = sorted(directory.glob("checkpoint-*"), key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True)
-    for checkpoint in found:
+    for checkpoint in sorted(directory.glob("checkpoint-*"), key=lambda path: -int(path.name.rsplit("-", 1)[1])):
         try:
             json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+            return checkpoint
         except (OSError, json.JSONDecodeError):
             shutil.rmtree(checkpoint)
-            continue
-        return checkpoint
     return None

@@ -1,13 +1,12 @@
 """Training data of a student: unlabelled text with teacher logits, gold rows, and a held-out part for selection."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, Self
 
 import numpy as np
+from datasets import Dataset
 
 from compress.data import Example, TextSource, row_key
 from compress.data.tokenization import NO_ANSWER
@@ -41,17 +40,14 @@ class LabelledPool(TextSource):
         return (example for example, _ in self.labelled())
 
     def labelled(self) -> Iterator[tuple[Example, np.ndarray]]:
-        labelled = chain.from_iterable(self.labels)
-        if not self.excluded:
-            return labelled
-        return ((example, logits) for example, logits in labelled if row_key(example) not in self.excluded)
+        return (
+            (example, logits)
+            for example, logits in chain.from_iterable(self.labels)
+            if not self.excluded or row_key(example) not in self.excluded
+        )
 
-    def without(self, keys: frozenset[bytes]) -> LabelledPool:
+    def without(self, keys: frozenset[bytes]) -> Self:
         return replace(self, excluded=self.excluded | keys)
-
-    def held_out(self, example: Example) -> bool:
-        """Tell whether a row is held out for selection; by its text, so that equal rows stay together."""
-        return held_out(example, self.rows)
 
 
 @dataclass(frozen=True)
@@ -64,13 +60,9 @@ class UnlabelledText:
     def labelled(self) -> Iterator[tuple[Example, None]]:
         return ((example, None) for example in self.source)
 
-    def held_out(self, example: Example) -> bool:
-        """Tell whether a row is held out for evaluation; by its text, so that equal rows stay together."""
-        return held_out(example, self.rows)
-
 
 def held_out(example: Example, rows: int) -> bool:
-    """Tell whether a row of so many is held out from training; it depends on its text alone."""
+    """Tell whether a row of so many is held out from training; by its text alone, so that equal rows stay together."""
     share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(rows, 1))
     return int.from_bytes(row_key(example), "big") < share * 2**64
 
@@ -87,15 +79,14 @@ class Gold:
     logits: np.ndarray | list[np.ndarray] | None = None
 
     def rows(self) -> Iterator[TrainingRow]:
-        for index, example in enumerate(self.examples):
-            yield TrainingRow(example, None if self.logits is None else self.logits[index], self.labels[index])
+        return map(TrainingRow, self.examples, repeat(None) if self.logits is None else self.logits, self.labels)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows that select the best checkpoint, and the name of their split in the manifest."""
+    """Rows that select the best checkpoint, tokenised or not, and the name of their split in the manifest."""
 
-    rows: Sequence[TrainingRow]
+    rows: Sequence[TrainingRow] | Dataset
     split: str
     metric: str | None
 
@@ -118,7 +109,7 @@ class TrainingData:
         from_pool = (
             TrainingRow(example, logits)
             for example, logits in (self.pool.labelled() if self.pool and text != "gold" else ())
-            if self.pool and not (self.hold_out and self.pool.held_out(example))
+            if self.pool and not (self.hold_out and held_out(example, self.pool.rows))
         )
         return chain(from_pool, self.gold.rows() if text != "pool" else ())
 
@@ -134,13 +125,13 @@ class TrainingPlan:
 
 def agreement_rows(pool: LabelledPool, task: str) -> Selection:
     """Return held-out pool rows labelled with the teacher's predictions, to select without gold labels."""
-    held = [(example, logits) for example, logits in pool.labelled() if pool.held_out(example)]
+    held = [(example, logits) for example, logits in pool.labelled() if held_out(example, pool.rows)]
     if not held:
         raise CompressError(f"{pool.name} has only {pool.rows} rows, too few to hold some out; give --validation FILE")
     predicted: list[Any]
     if task == "tagging":
-        of_words = [predictions(logits, task) for _, logits in held]
-        predicted = [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in of_words]
+        by_sentence = (predictions(logits, task) for _, logits in held)
+        predicted = [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in by_sentence]
     else:
         predicted = predictions(np.stack([logits for _, logits in held]), task).tolist()
     rows = [TrainingRow(example, None, label) for (example, _), label in zip(held, predicted, strict=True)]

@@ -22,11 +22,11 @@ from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir, load
 from compress.recipes import Choice, Phase, StudentRecipe, needs_of, resolved
-from compress.training import phases as phases_module
-from compress.training.schedule import steps_for
+from compress.training import distill as distill_module
+from compress.training.phases import steps_for
 from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_for
 from compress.training.trainer import last_whole_checkpoint
-from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows
+from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows, held_out
 from tests.support.tagging import tagger
 from tests.support.tiny import classifier, pruned, write
 from tests.support.training_data import (
@@ -78,7 +78,7 @@ def test_from_labels_and_selected_by_agreement(teacher: Path, labels: LabelDir, 
     assert manifest.labels == ("negative", "positive") and manifest.architecture["model_type"] == "compress-bilstm"
     (metric,) = manifest.metrics
     assert metric["split"] == "held-out pool (agreement with the teacher)" and 0 <= metric["value"] <= 1
-    held = [row for row in pool_rows() if LabelledPool((labels,)).held_out(row)]
+    held = [row for row in pool_rows() if held_out(row, LabelledPool((labels,)).rows)]
     assert metric["rows"] == len(held) > 0
     assert manifest.notes["steps"] == manifest.notes["planned_steps"] == 12  # 2 epochs of 90 rows by 16
     assert made.parameters == sum(p.numel() for p in load(made.path)[0].parameters())
@@ -156,7 +156,7 @@ def test_a_control_trains_as_many_steps_on_gold_labels_alone(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, Any]] = []
-    original = phases_module.fit
+    original = distill_module.fit
 
     def spied(model: Any, tokenizer: Any, plan: Any, run: Any, **named: Any) -> Any:
         start = {key: value.clone() for key, value in model.state_dict().items()}
@@ -165,7 +165,7 @@ def test_a_control_trains_as_many_steps_on_gold_labels_alone(
         )
         return original(model, tokenizer, plan, run, **named)
 
-    monkeypatch.setattr(phases_module, "fit", spied)
+    monkeypatch.setattr(distill_module, "fit", spied)
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
     student = taught(teacher, tmp_path / "student", **options)
     control = taught(teacher, tmp_path / "control", control=True, **options)
@@ -406,13 +406,13 @@ def test_training_that_diverges_says_so(teacher: Path, labels: LabelDir, tmp_pat
 
 
 def test_weights_that_give_no_numbers_are_not_selected() -> None:
-    from compress.training.trainer import ValidationSet, _score
+    from compress.training.trainer import _score
 
-    target = ValidationSet(None, "accuracy", "validation", "classification")  # type: ignore[arg-type]
     logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
-    assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": 1.0}
+    prediction = SimpleNamespace(predictions=logits, label_ids=labels)
+    assert _score(prediction, task="classification", metric="accuracy") == {"score": 1.0}
     logits[1, 0] = np.nan
-    assert _score(SimpleNamespace(predictions=logits, label_ids=labels), target) == {"score": -math.inf}
+    assert _score(prediction, task="classification", metric="accuracy") == {"score": -math.inf}
 
 
 def test_a_training_resumed_in_epoch_four_reads_the_same_batches(

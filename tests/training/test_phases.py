@@ -27,11 +27,10 @@ from compress.training import teacher_signal
 from compress.training import trainer as training_module
 from compress.training.distill import possible_phases, summary
 from compress.training.layer_mapping import layer_map
+from compress.training.masked_lm import Masker
 from compress.training.modifiers.module_replacing import attach
-from compress.training.phases import frozen, parameters_by_part
-from compress.training.schedule import divide, step_ranges
+from compress.training.phases import divide, frozen, parameters_by_part, step_ranges
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher
-from compress.training.token_masking import Masker
 from compress.training.trainer import Outcome
 from compress.training.training_data import held_out
 from tests.support.tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
@@ -485,8 +484,7 @@ def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
 
 
 def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
-    from compress.training.phases import phase_signal
-    from compress.training.schedule import StepRange
+    from compress.training.phases import StepRange, phase_signal
     from compress.training.teacher_signal import CachedFirstStates
     from compress.training.trainer import TrainingRun
 

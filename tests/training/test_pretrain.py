@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForMaskedLM
 
-import compress.training.phases
+import compress.training.distill
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
@@ -268,13 +268,13 @@ def taught(teacher: Path, tmp_path: Path, on_torch: None) -> Iterator[Any]:
 
 def test_a_student_starts_from_it(made: ModelDir, taught: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[dict[str, Any]] = []
-    fit = compress.training.phases.fit
+    fit = compress.training.distill.fit
 
     def watched(model: Any, *inputs: Any, **named: Any) -> Any:
         begun.append({name: value.clone() for name, value in model.state_dict().items()})
         return fit(model, *inputs, **named)
 
-    monkeypatch.setattr(compress.training.phases, "fit", watched)
+    monkeypatch.setattr(compress.training.distill, "fit", watched)
     student = taught(replace(STUDENT, training=replace(TRAINING, epochs=4.0)), start=made.path)
     assert student.manifest.stage
     assert {p["role"]: p["name"] for p in student.manifest.parents} == {"teacher": "tiny-bert", "start": "compact"}

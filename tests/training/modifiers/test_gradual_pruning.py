@@ -22,10 +22,11 @@ from compress.pruning.criteria.gradient import importance
 from compress.recipes import Choice, Phase
 from compress.surgery import unit_masks
 from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.unit_masks import masked_positions
 from compress.training import phases
 from compress.training.modifiers import gradual_pruning
 from compress.training.modifiers.gradual_pruning import STATE, GradualPruning, attach, masked_share
-from compress.training.phases import Teachers, fit
+from compress.training.phases import fit
 from compress.training.tokenized_dataset import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
@@ -151,7 +152,7 @@ def test_importance_is_that_of_the_gradient_criterion(family: str, part: Part) -
 
 
 def test_the_lowest_units_are_removed_raw_or_normalised() -> None:
-    from compress.surgery.unit_selection import mask_lowest, normalised
+    from compress.surgery.unit_masks import mask_lowest, normalised
 
     for normalise in (True, False):
         model = without_dropout(classifier("bert", seed=1))
@@ -235,9 +236,9 @@ def test_removing_masked_units_keeps_the_logits() -> None:
     with torch.no_grad():
         expected = model.eval()(**batch.inputs()).logits
         attached.detach()
-        removed = phases.masked_units(attached)
-        remove_heads(model, dict(enumerate(removed["heads"])))
-        remove_neurons(model, dict(enumerate(removed["neurons"])))
+        removed = {part: masked_positions(masks) for part, masks in attached.masks.items()}
+        remove_heads(model, removed["heads"])
+        remove_neurons(model, removed["neurons"])
         torch.testing.assert_close(model(**batch.inputs()).logits, expected, atol=1e-5, rtol=1e-5)
     for part, kept in (("heads", 2 * HEADS - 4), ("neurons", 2 * NEURONS - 64)):
         assert sum(units.count for units in units_of(model, part)) == kept  # type: ignore[arg-type]
@@ -312,7 +313,7 @@ def trained(
         TrainingPlan(TrainingData(None, gold), Selection(rows, "validation", None) if selected else None, steps),
         TrainingRun(folder, replace(TRAINING, evaluations=6), "classification", Compute("cpu", 1)),
         phases=planned,
-        teachers=Teachers(),
+        teachers={},
     )
     return model, outcomes
 
@@ -370,7 +371,7 @@ def test_a_stopped_phase_goes_on_as_if_it_had_not(step: int, tmp_path: Path, mon
 def test_a_phase_stopped_after_its_last_step_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, (expected,) = trained(tmp_path / "whole")
     with monkeypatch.context() as patched:
-        stop_at(0, patched, phases, "masked_units")
+        stop_at(0, patched, phases, "masked_positions")
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "stopped")
     model, (found,) = trained(tmp_path / "stopped")
