@@ -12,9 +12,9 @@ import click
 
 from compress.cli.options import keep_inputs
 from compress.errors import CompressError
-from compress.gating.budgets import LIMITS, GateBudget, Tolerance, read_budgets
 
 if TYPE_CHECKING:
+    from compress.gating.budgets import GateBudget, Tolerance
     from compress.gating.gate_verdict import GateVerdict
 
 
@@ -54,7 +54,7 @@ def command(
     **options: Any,
 ) -> None:
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
-    from compress.gating.check import HOLDS, GateVerdict, check, store_reference
+    from compress.gating.check import HOLDS, GateVerdict, check, read_budgets, store_reference
 
     keep_inputs({"--junit": junit, "--json": json_file}, [*results, budgets, baseline])
     file = read_budgets(budgets) if budgets else None
@@ -78,6 +78,8 @@ def _from_options(
     options: dict[str, Any], default: Tolerance | None, older: str | None
 ) -> tuple[list[GateBudget], list[Tolerance]]:
     """Return budgets and tolerances of options: one for each pair of a chosen model and runtime."""
+    from compress.gating.budgets import LIMITS, GateBudget, Tolerance
+
     selectors: list[dict[str, Any]] = [
         {"model": model, "runtime": runtime, "batch_size": options["batch_size"]}
         for model in options["models"] or ("*",)
