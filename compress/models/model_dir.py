@@ -226,7 +226,7 @@ def _local_directory(path: str | Path) -> Path:
         ) from None
 
 
-# What compress prune takes, and what there is less of then.
+# What compress prune removes -> what the model has fewer of then.
 REMOVALS: Mapping[str, str] = {
     "vocabulary": "word pieces",
     "layers": "layers",

@@ -75,8 +75,8 @@ def writing(
         for stray in working.glob(".*.tmp"):  # of a start that was killed while it wrote
             stray.unlink()
         previous = target.with_name(f".{target.name}.previous")
-        shutil.rmtree(previous, ignore_errors=True)
         if target.exists():
+            shutil.rmtree(previous, ignore_errors=True)
             target.rename(previous)
         working.rename(target)
         shutil.rmtree(previous, ignore_errors=True)
