@@ -1,26 +1,33 @@
 """Export stage: write the fused fp32 ONNX graph of a torch model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
+import torch
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+)
 
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
 from compress.errors import CompressError
+from compress.exporting.onnx_graph import drop_segments, operator_counts
 from compress.inference.open_runtime import open_runtime
+from compress.models.dummy_inputs import example_inputs
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import TAGGER, is_tagger
+from compress.models.modeling.bilstm import BiLSTMConfig
+from compress.models.modeling.families import PRUNABLE, PRUNED_FIELDS, stock_type
+from compress.models.saving import describe_architecture
 from compress.models.stage import Stage
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
-
 
 PARITY = 1e-4
 # Batch and length of what both models read; the last length is cut to what the model can read.
@@ -30,11 +37,8 @@ PARITY_SHAPES = ((1, 5), (3, 17), (8, 32), (2, 128))
 def exporter_for(model: ModelDir) -> plugins.Plugin | None:
     """Return the exporter that knows this kind of model, or None. Reads only ``config.json``."""
     model_type = str(model.config.get("model_type", ""))
-    for name in plugins.names("exporters"):
-        plugin = plugins.find("exporters", name)
-        if plugin.load().supports(model_type):
-            return plugin
-    return None
+    exporters = (plugins.find("exporters", name) for name in plugins.names("exporters"))
+    return next((plugin for plugin in exporters if plugin.load().supports(model_type)), None)
 
 
 def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = False) -> ModelDir:
@@ -59,14 +63,12 @@ def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = Fa
 
 def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
     """Write graph, stock config and tokenizer into a directory, compare logits, and return what a manifest says."""
-    from compress.exporting.onnx_graph import drop_segments, operator_counts
-    from compress.models.saving import describe_architecture
-
     plugin = exporter_for(source)
     if plugin is None:
         raise CompressError(
             f"{source.path} is a {source.config.get('model_type')!r} model, which compress cannot turn into ONNX; "
-            f"it can be run with --runtime torch. {_kinds()}"
+            "it can be run with --runtime torch. "
+            f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the bilstm student"
         )
     model, tokenizer = source.load(), source.load_tokenizer()
     try:
@@ -89,8 +91,6 @@ def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
 
 def write_client_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, working: Path) -> None:
     """Write a config and a tokenizer that clients of transformers 4 open as well."""
-    import onnx
-
     graph = onnx.load(str(working / ONNX_NAME), load_external_data=False).graph
     inputs = [argument.name for argument in graph.input]
     stock_config(model.config).save_pretrained(working)
@@ -108,19 +108,9 @@ def write_client_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFas
 def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     """Return a config that every client of transformers knows: in an ONNX directory the graph holds the shapes.
 
-    A pruned model gets the one of its family without what is said of pruning; a BiLSTM, which has no stock relative,
-    gets the one of its teacher's family, with its own labels and vocabulary.
+    A pruned model gets that of its family without the fields of pruning; a BiLSTM, which has no stock counterpart,
+    gets that of its teacher's family, with its own labels and vocabulary.
     """
-    from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-    )
-
-    from compress.models.modeling.bilstm import BiLSTMConfig
-    from compress.models.modeling.families import PRUNED_FIELDS, stock_type
-
     if isinstance(config, BiLSTMConfig):
         family = config.base_model_type.removeprefix("compress-pruned-")
         family = family if family in CONFIG_MAPPING_NAMES else "bert"
@@ -148,14 +138,12 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
 def check_parity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, working: Path) -> float:
     """Return the largest difference of logits between a torch model and its graph, over several padded batches.
 
-    What a tagger says of padding does not count: nobody reads it, and what attention gives where nothing is in reach
-    (ModernBERT's local layers, far behind the end of a text) is the implementation's choice.
+    A tagger's logits of padding do not count: nobody reads them, and attention without any key in its window
+    (ModernBERT's local layers, far behind the end of a text) is undefined.
 
     Raises:
         CompressError: it is more than 1e-4 (relative to the largest logit, where that is above 1).
     """
-    import torch
-
     run = open_runtime(working, threads=1)
     limit = maximum_length(tokenizer, model.config.to_dict())
     worst = 0.0
@@ -180,16 +168,7 @@ def check_parity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, wor
 
 def padded_example(model: PreTrainedModel, rows: int, length: int) -> Mapping[str, Any]:
     """Return token ids and mask ``[rows, length]`` where every second row is half padding."""
-    from compress.models.dummy_inputs import example_inputs
-
     inputs = example_inputs(model, rows, length)
-    padding = getattr(model.config, "pad_token_id", None)
     inputs["attention_mask"][1::2, (length + 1) // 2 :] = 0
-    inputs["input_ids"][inputs["attention_mask"] == 0] = 0 if padding is None else padding
+    inputs["input_ids"][inputs["attention_mask"] == 0] = getattr(model.config, "pad_token_id", None) or 0
     return inputs
-
-
-def _kinds() -> str:
-    from compress.models.modeling.families import PRUNABLE
-
-    return f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the bilstm student"

@@ -15,7 +15,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
+from transformers.masking_utils import AttentionMaskInterface
 
 from compress.models.dummy_inputs import example_inputs
 from compress.models.modeling import input_names
 
 ATTENTION = "compress-onnx"
-Method = tuple[Any, str, Callable[..., Any]]  # an object, the name of a method, and what it does instead
+Method = tuple[Any, str, Callable[..., Any]]  # an object, the name of a method, and its replacement
 DEFAULT_OPSET = 20
 # A protobuf message cannot be larger than 2 GiB; above this, the weights go to a file beside the graph.
 _LARGEST_FILE_BYTES = 1_800_000_000
@@ -57,14 +58,7 @@ def fused_attention(
     scale: float | None = None,
     position_bias: Tensor | None = None,
 ) -> Tensor:
-    """Emit one ``MultiHeadAttention`` node while a model is traced; return ``[B, T, H, d]``.
-
-    Args:
-        query, key, value: ``[B, H, T, d]``; the layer's own H becomes the node's ``num_heads``.
-        padding: int32 ``[B, T]``, 0 where a key is padding.
-        scale: factor on the scores, by default ``d ** -0.5``.
-        position_bias: added to the scores, ``[B, H, T, T]``; the first two dimensions may be 1.
-    """
+    """Do what :func:`flat_attention` does with queries, keys and values ``[B, H, T, d]``; return ``[B, T, H, d]``."""
     heads, size = query.shape[1], query.shape[3]
     query, key, value = (states.transpose(1, 2).flatten(2) for states in (query, key, value))
     context: Tensor = flat_attention(query, key, value, padding, position_bias, heads=heads, scale=scale)
@@ -81,7 +75,15 @@ def flat_attention(
     heads: int,
     scale: float | None = None,
 ) -> Tensor:
-    """Do what :func:`fused_attention` does with queries, keys and values ``[B, T, H d]``; return the same shape."""
+    """Emit one ``MultiHeadAttention`` node while a model is traced; return ``[B, T, H d]``.
+
+    Args:
+        query, key, value: ``[B, T, H d]``.
+        padding: int32 ``[B, T]``, 0 where a key is padding.
+        position_bias: added to the scores, ``[B, H, T, T]``; the first two dimensions may be 1.
+        heads: the layer's own H, which becomes the node's ``num_heads``.
+        scale: factor on the scores, by default ``d ** -0.5``.
+    """
     inputs = [query, key, value, None, padding, position_bias]
     while inputs[-1] is None:
         inputs.pop()
@@ -101,78 +103,63 @@ def padding_only(*_: Any, attention_mask: Tensor | None = None, **__: Any) -> Te
     return None if attention_mask is None else attention_mask.int()
 
 
-@contextmanager
-def attention_implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Let a model call the attention function registered under a name until the block ends."""
-    previous = model.config._attn_implementation
-    model.config._attn_implementation = name
-    try:
-        yield
-    finally:
-        model.config._attn_implementation = previous
+def write_fused_graph(
+    model: PreTrainedModel,
+    path: Path,
+    *,
+    opset: int,
+    mask: Callable[..., Any] | None = None,
+    methods: Iterable[Method] = (),
+) -> None:
+    """Trace a model with dynamic batch and length and write its fused graph; the model is left as it was found.
 
-
-@contextmanager
-def methods_for_now(methods: Iterable[Method]) -> Iterator[None]:
-    """Give objects methods of their own, in place of their class's, until the block ends."""
-    given = list(methods)
-    for owner, name, method in given:
-        setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        for owner, name, _ in given:
-            delattr(owner, name)
-
-
-def trace(model: PreTrainedModel, *, opset: int) -> onnx.ModelProto:
-    """Return the fused graph of a model with dynamic batch and length; the model is left as it was found."""
+    Args:
+        mask: a mask function of transformers. With one, the model calls the attention function registered as
+            ``ATTENTION`` with the masks of this one.
+        methods: methods to replace while the model is traced.
+    """
     names = input_names(model)
     example = example_inputs(model)
     if "token_type_ids" in names:
         example["token_type_ids"] = torch.zeros_like(example["input_ids"])
-    axes = {0: "batch", 1: "length"}
-    was_training = model.training
-    try:
-        with _quiet(), _gelu_as_one_node(model):
-            program = torch.onnx.export(
-                _Logits(model).eval(),
-                (),
-                kwargs=example,
-                dynamic_shapes={name: axes for name in names},
-                input_names=list(names),
-                output_names=["logits"],
-                opset_version=opset,
-                dynamo=True,
-                verbose=False,
-            )
-            assert program is not None  # it is, of the dynamo exporter
-            return join_attention(name_by_module(program.model_proto))
-    finally:
-        model.train(was_training)
+    # transformers computes ALBERT's GELU with tanh and powers; this is the operator of the same formula.
+    gelu = partial(nn.functional.gelu, approximate="tanh")
+    gelus = [(module, "forward", gelu) for module in model.modules() if isinstance(module, NewGELUActivation)]
+    with quiet(), ExitStack() as stack:
+        stack.callback(model.train, model.training)
+        if mask is not None:
+            AttentionMaskInterface.register(ATTENTION, mask)
+            stack.callback(setattr, model.config, "_attn_implementation", model.config._attn_implementation)
+            model.config._attn_implementation = ATTENTION
+        for owner, name, method in (*methods, *gelus):
+            setattr(owner, name, method)
+            stack.callback(delattr, owner, name)
+        program = torch.onnx.export(
+            _Logits(model).eval(),
+            (),
+            kwargs=example,
+            dynamic_shapes={name: {0: "batch", 1: "length"} for name in names},
+            input_names=list(names),
+            output_names=["logits"],
+            opset_version=opset,
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None  # the dynamo exporter always returns one
+        graph = program.model_proto
+    name_by_module(graph)
+    join_attention(graph)
+    share_weights(graph)
+    write_graph(clean(graph), path)
 
 
-@contextmanager
-def _gelu_as_one_node(model: PreTrainedModel) -> Iterator[None]:
-    """Let ALBERT's GELU, which transformers writes out with tanh and powers, be the operator of the same formula."""
-    written_out: list[Any] = [module for module in model.modules() if isinstance(module, NewGELUActivation)]
-    for module in written_out:
-        module.forward = partial(nn.functional.gelu, approximate="tanh")
-    try:
-        yield
-    finally:
-        for module in written_out:
-            del module.forward
-
-
-def name_by_module(model: onnx.ModelProto) -> onnx.ModelProto:
+def name_by_module(model: onnx.ModelProto) -> None:
     """Name nodes after the torch module that they come from, such as ``bert.pooler.dense/node_Gemm_186``, in place."""
     for node in model.graph.node:
         scopes = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes")
         if scopes:
             *_, module, _ = ast.literal_eval(scopes)
             node.name = f"{module.removeprefix('model.')}/{node.name}"
-    return model
 
 
 def module_of(node: onnx.NodeProto) -> str:
@@ -187,30 +174,42 @@ def layer_of(node: onnx.NodeProto) -> int | None:
     return int(found[1]) if found else None
 
 
-def join_attention(model: onnx.ModelProto) -> onnx.ModelProto:
+def join_attention(model: onnx.ModelProto) -> None:
     """Feed every ``MultiHeadAttention`` straight from its projections and give it their biases, in place."""
     graph = model.graph
     producers = {output: node for node in graph.node for output in node.output}
     weights = {tensor.name: tensor for tensor in graph.initializer}
 
+    def comes_from(name: str, operator: str) -> bool:
+        return name in producers and producers[name].op_type == operator
+
     def before_reshapes(name: str) -> str:
-        while name in producers and producers[name].op_type == "Reshape":
+        while comes_from(name, "Reshape"):
             name = producers[name].input[0]
         return name
+
+    def adds_bias(name: str) -> bool:
+        product, bias = producers[name].input if comes_from(name, "Add") else ("", "")
+        return comes_from(product, "MatMul") and bias in weights
 
     for node in graph.node:
         if node.op_type == "MultiHeadAttention":
             for position in range(3):
                 node.input[position] = before_reshapes(node.input[position])
-            _take_biases(node, producers, weights, graph)
+            if all(map(adds_bias, node.input[:3])):
+                sums = [producers[name] for name in node.input[:3]]
+                bias = np.concatenate([numpy_helper.to_array(weights[add.input[1]]) for add in sums])
+                graph.initializer.append(numpy_helper.from_array(bias, f"{node.output[0]}.bias"))
+                inputs = [*(add.input[0] for add in sums), f"{node.output[0]}.bias", *node.input[4:]]
+                del node.input[:]
+                node.input.extend(inputs)
         elif node.op_type == "MatMul":
             source = before_reshapes(node.input[0])
-            if source in producers and producers[source].op_type == "MultiHeadAttention":
+            if comes_from(source, "MultiHeadAttention"):
                 node.input[0] = source
-    return clean(share_weights(model))
 
 
-def share_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+def share_weights(model: onnx.ModelProto) -> None:
     """Store equal weights once, in place: the exporter writes a shared layer's (ALBERT's) once for each of its uses."""
     first: dict[tuple[int, tuple[int, ...], bytes], str] = {}
     renamed: dict[str, str] = {}
@@ -220,34 +219,10 @@ def share_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         for position, name in enumerate(node.input):
             node.input[position] = renamed.get(name, name)
-    return model
-
-
-def _take_biases(
-    node: onnx.NodeProto,
-    producers: dict[str, onnx.NodeProto],
-    weights: dict[str, onnx.TensorProto],
-    graph: onnx.GraphProto,
-) -> None:
-    products, biases = [], []
-    for name in node.input[:3]:
-        add = producers.get(name)
-        if add is None or add.op_type != "Add":
-            return
-        product, bias = add.input
-        if bias not in weights or product not in producers or producers[product].op_type != "MatMul":
-            return
-        products.append(product)
-        biases.append(numpy_helper.to_array(weights[bias]))
-    joined = numpy_helper.from_array(np.concatenate(biases), f"{node.output[0]}.bias")
-    graph.initializer.append(joined)
-    rest = list(node.input[4:])
-    del node.input[:]
-    node.input.extend([*products, joined.name, *rest])
 
 
 def drop_segments(path: str | Path) -> None:
-    """Take ``token_type_ids`` out of a graph's inputs, where it has them: every token is then of segment 0."""
+    """Remove ``token_type_ids`` from a graph's inputs, where it has them: every token is then of segment 0."""
     model = onnx.load(str(path))
     graph = model.graph
     found = [argument for argument in graph.input if argument.name == "token_type_ids"]
@@ -261,7 +236,7 @@ def drop_segments(path: str | Path) -> None:
 
 
 def clean(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Drop what nothing reads (nodes, weights, optional outputs) and the exporter's notes, in place."""
+    """Remove nodes, weights and optional outputs that nothing reads, and the exporter's metadata, in place."""
     graph = model.graph
     wanted = {output.name for output in graph.output}
     alive: list[onnx.NodeProto] = []
@@ -291,30 +266,24 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def write_graph(model: onnx.ModelProto, path: str | Path) -> None:
-    """Write ``model.onnx``; weights of more than 1.8 GB lie in ``model.onnx.data`` beside it."""
-    if model.ByteSize() > _LARGEST_FILE_BYTES:
-        onnx.save(model, str(path), save_as_external_data=True, location=f"{Path(path).name}.data")
-    else:
-        onnx.save(model, str(path))
+    """Write ``model.onnx``; weights of more than 1.8 GB are in ``model.onnx.data`` beside it."""
+    large = model.ByteSize() > _LARGEST_FILE_BYTES
+    onnx.save(model, str(path), save_as_external_data=large, location=f"{Path(path).name}.data")
 
 
 def operator_counts(path: str | Path) -> dict[str, int]:
     """Return how many nodes of each kind a graph has, most frequent first."""
-    model = onnx.load(str(path), load_external_data=False)
-    return dict(Counter(node.op_type for node in model.graph.node).most_common())
+    nodes = onnx.load(str(path), load_external_data=False).graph.node
+    return dict(Counter(node.op_type for node in nodes).most_common())
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter's chatter about its own internals from the user."""
-    noisy = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in noisy]
-    for logger in noisy:
-        logger.setLevel(logging.ERROR)
+def quiet() -> Iterator[None]:
+    """Silence warnings, and log messages up to warnings: ONNX libraries report their own internals."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        for logger, level in zip(noisy, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(previous)

@@ -1,6 +1,6 @@
 """Acceptance test of a quantized model: predictions and speed against fp32 on the same rows, in one process.
 
-The rules by which int8 is refused stand in :mod:`compress.quantization.quantize`.
+The rules by which int8 is refused are in :mod:`compress.quantization.quantize`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from compress.data.examples import Example
 from compress.data.tokenization import encode, maximum_length
 from compress.errors import CompressError
-from compress.evaluation.metrics import agreement, find_metric, predictions, score
+from compress.evaluation.metrics import Metric, agreement, predictions, score
 from compress.inference.batching import logits_of
 from compress.inference.open_runtime import open_runtime, runtime_for
 from compress.inference.side_by_side import ROWS, time_in_turns
@@ -53,34 +53,33 @@ class Judge:
         self.tokenizer = source.load_tokenizer()
         self.max_length = maximum_length(self.tokenizer, source.config)
 
-    def check(self, rows: Sequence[Example], gold: np.ndarray, metric: str, limits: Quantization) -> Check:
+    def check(self, rows: Sequence[Example], gold: np.ndarray, metric: Metric, limits: Quantization) -> Check:
+        """Compare both on rows with gold labels ``[N]``; a model refused for its predictions is not timed."""
         reference = self.logits("fp32", rows)
         classes = reference.shape[1]
-        chosen = find_metric(metric, task=self.task, classes=classes)
         fp32 = predictions(reference, self.task)
-        expected = score(fp32, gold, metric=chosen, classes=classes)
+        expected = score(fp32, gold, metric=metric, classes=classes)
         try:
             logits = self.logits("int8", rows)
         except CompressError:  # fp32 read the same rows, so that only the numbers can be at fault
-            return Check(metric, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",))
+            return Check(metric.name, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",))
         int8 = predictions(logits, self.task)
-        found = score(int8, gold, metric=chosen, classes=classes)
+        found = score(int8, gold, metric=metric, classes=classes)
         same = agreement(int8, fp32)
         reasons = []
         if len(np.unique(int8)) == 1 and len(np.unique(fp32)) > 1:
             reasons.append(f"it predicts {int8[0]} for all {len(rows):,} rows")
         drop, allowed = 100 * (expected - found), limits.max_accuracy_drop
         if drop > allowed:
-            reasons.append(f"{metric} drops by {drop:.2f} points, more than the {allowed:g} allowed")
+            reasons.append(f"{metric.name} drops by {drop:.2f} points, more than the {allowed:g} allowed")
         if same < limits.min_agreement:
             reasons.append(f"it agrees with fp32 on {same:.1%} of the rows, fewer than {limits.min_agreement:.1%}")
-        # A model that is refused for its predictions is not timed.
         speedups = {} if reasons or not self.timed else {size: self.time(rows, size) for size in BATCH_SIZES}
         if speedups and np.mean([np.log(ratio.value) for ratio in speedups.values()]) <= 0:
             shown = ", ".join(f"x{ratio.value:.2f} at batch size {size}" for size, ratio in speedups.items())
             reasons.append(f"it is not faster on this host ({shown})")
         difference = float(np.nanmax(np.abs(logits - reference)))  # a word that was cut off has no logits
-        return Check(metric, expected, found, len(rows), same, difference, speedups, tuple(reasons))
+        return Check(metric.name, expected, found, len(rows), same, difference, speedups, tuple(reasons))
 
     def logits(self, name: str, rows: Sequence[Example]) -> np.ndarray:
         run = self.runs[name]

@@ -1,10 +1,7 @@
 """Calibration on training rows: ranges of activations, and the sensitivity of each layer."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +9,8 @@ from torch import Tensor, nn
 from compress.data.examples import Example
 from compress.data.label_encoding import encode_gold
 from compress.data.tokenization import encode, maximum_length, pad
-from compress.quantization.fake_quantization import FakeLayers
+from compress.models.model_dir import ModelDir
+from compress.quantization.fake_layers import FakeLayers
 from compress.quantization.hessian_sensitivity import (
     PART_ROWS,
     PARTS,
@@ -21,10 +19,6 @@ from compress.quantization.hessian_sensitivity import (
     answers_of,
     layer_sensitivities,
 )
-
-if TYPE_CHECKING:
-    from compress.models.model_dir import ModelDir
-
 
 CALIBRATION_ROWS, CALIBRATION_BATCH_ROWS = 512, 32
 # Of the moving average over 16 batches: an outlier of the first one has lost 80% of its weight at the end.

@@ -5,26 +5,21 @@ Dong et al. 2019, HAWQ (arXiv:1905.03696) for the matrix-free power iteration; S
 misleads for BERT.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.batch import NO_TARGET
+from compress.models.frozen import fixed_weights
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import has_units
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 # The paper has 10 parts of a tenth of the training rows each; a part here is one batch.
 PARTS, PART_ROWS = 4, 16
@@ -33,7 +28,7 @@ ITERATIONS, TOLERANCE = 12, 0.02
 
 @dataclass(frozen=True)
 class SensitivityBatch:
-    """One batch: what the model's ``forward`` takes, and what it should answer, ``[B]`` or ``[B, T]``."""
+    """One batch: the arguments of the model's ``forward``, and the target labels, ``[B]`` or ``[B, T]``."""
 
     inputs: Mapping[str, Tensor]
     answers: Tensor
@@ -70,11 +65,11 @@ def layer_sensitivities(
         raise CompressError("sensitivity is measured on training rows, and there are none; give --train FILE")
     matrices = [[weight for weight in layer.parameters() if weight.dim() == 2] for layer in layers_of(model)]
     found: list[list[float]] = [[] for _ in matrices]
-    with _twice_differentiable(model, matrices):
+    # torch's fused attention cannot be differentiated twice on any device; its plain one can.
+    with fixed_weights(model, learning=True), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         for number, part in enumerate(parts):
-            loss = _loss(model, part)
             flat = [weight for layer in matrices for weight in layer]
-            gradients = iter(torch.autograd.grad(loss, flat, create_graph=True))
+            gradients = iter(torch.autograd.grad(_loss(model, part), flat, create_graph=True))
             for values, layer in zip(found, matrices, strict=True):
                 own = [next(gradients) for _ in layer]
                 values.append(top_eigenvalue(own, layer, iterations=iterations, seed=seed + number))
@@ -136,30 +131,10 @@ def _normalised(vector: Sequence[Tensor]) -> list[Tensor]:
     return [part / length for part in vector]
 
 
-@contextmanager
-def _twice_differentiable(model: PreTrainedModel, matrices: Sequence[Sequence[Tensor]]) -> Iterator[None]:
-    """Without dropout, with gradients for all matrices, and with attention whose gradient has a gradient.
-
-    torch's fused attention has none on any device; its plain one has.
-    """
-    was_training = model.training
-    frozen = [weight for layer in matrices for weight in layer if not weight.requires_grad]
-    model.eval()
-    for weight in frozen:
-        weight.requires_grad_(True)
-    try:
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        model.train(was_training)
-        for weight in frozen:
-            weight.requires_grad_(False)
-
-
 def answers_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
     """Return a model's predictions as targets of a :class:`SensitivityBatch`: classes, or scores for regression.
 
-    Of tokens that are padding there is no answer.
+    Tokens that are padding have no target.
     """
     with torch.no_grad():
         logits: Tensor = model(**inputs).logits

@@ -17,7 +17,7 @@ whatever the result of the check, which the manifest states.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,9 +25,8 @@ from typing import Any, cast
 import numpy as np
 
 from compress import plugins
-from compress.data import LabelledData, check_roles
-from compress.data.examples import Example, content_sha256, describe_rows, without_label
-from compress.data.label_encoding import encode_gold
+from compress.data import Example, LabelledData, check_roles, content_sha256, describe_rows, encode_gold
+from compress.data.examples import without_label
 from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
@@ -43,6 +42,8 @@ from compress.models.saving import describe_architecture
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.quantization.acceptance import Check, Judge
+from compress.quantization.calibration import measured_sensitivities, observed_ranges
+from compress.quantization.hessian_sensitivity import most_sensitive
 from compress.quantization.settings import Quantization
 
 _FITTING_ROLES = ("train", "unlabeled")
@@ -92,7 +93,7 @@ def quantize(
     checked = check_roles(dict(roles), drop_overlap=data.drop_overlap)
     train = cast(Sequence[Example], checked.sets.get("train", ()))
     entries = describe_rows({"train": train, "validation": rows})
-    _check_held_out(source, {*(e["sha256"] for e in entries if e["role"] == "validation"), _text_sha256(rows)})
+    _check_held_out(source, rows)
     recipe = asdict(replace(quantization, method=plugin.name))
     past = source.manifest
     with Stage.begin(
@@ -122,7 +123,7 @@ def quantize(
         check = None
         if rows:
             with progress("check int8", None):
-                check = Judge(source, fp32, working, compute.threads).check(rows, gold, chosen.name, quantization)
+                check = Judge(source, fp32, working, compute.threads).check(rows, gold, chosen, quantization)
             if check.reasons and not packs:
                 for file in working.glob(f"{ONNX_NAME}*"):
                     file.unlink()
@@ -164,19 +165,14 @@ def _prepare(
     source: ModelDir, plugin: plugins.Plugin, quantization: Quantization, train: Sequence[Example]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the plug-in's arguments, with learned or measured ranges and sensitivities, and notes on these."""
-    from compress.quantization.calibration import measured_sensitivities, observed_ranges
-    from compress.quantization.hessian_sensitivity import most_sensitive
-
     prepared, notes = dict(quantization.options), dict[str, Any]()
     keep_fp32 = quantization.keep_fp32
-    learned = source.config.get(ACTIVATION_RANGES)
     if "ranges" in plugin.parameters and "ranges" not in prepared:
-        if learned:
-            prepared["ranges"] = learned
-        else:
-            prepared["ranges"] = observed_ranges(source, train)
-            prepared.setdefault("per_channel", True)  # the model was not trained for one scale a matrix
+        learned = source.config.get(ACTIVATION_RANGES)
+        prepared["ranges"] = learned or observed_ranges(source, train)
         notes["ranges"] = "learned in training" if learned else "observed on training rows"
+        if not learned:
+            prepared.setdefault("per_channel", True)  # the model was not trained for one scale a matrix
     if keep_fp32:
         found = measured_sensitivities(source, train)
         if keep_fp32 >= len(found):
@@ -226,11 +222,9 @@ def _check_training_rows(
         raise CompressError(f"--train would not be read: {plugin.name} measures nothing on rows here; leave it out")
 
 
-def _text_sha256(rows: Sequence[Example]) -> str:
-    return content_sha256(map(without_label, rows))
-
-
-def _check_held_out(source: ModelDir, fingerprints: Set[str]) -> None:
+def _check_held_out(source: ModelDir, rows: Sequence[Example]) -> None:
+    """Refuse validation rows that the model was fitted on, with labels or without."""
+    fingerprints = {content_sha256(rows), content_sha256(map(without_label, rows))}
     for entry in source.manifest.data:
         if entry.get("role") in _FITTING_ROLES and entry.get("sha256") in fingerprints:
             raise CompressError(
@@ -265,24 +259,23 @@ def _check_opens(working: Path, source: ModelDir) -> None:
 
 def _findings(check: Check | None, packed: bool, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return notes and metrics for the manifest: which precision was kept, and why."""
-    refused = check is not None and bool(check.reasons) and not packed
-    kept = "packed" if packed else "fp32" if refused else "int8"
-    notes: dict[str, Any] = {"precision": kept, "checked": check is not None, **found}
-    metrics: tuple[dict[str, Any], ...] = ()
+    made = "packed" if packed else "int8"
+    notes: dict[str, Any] = {"precision": made, "checked": check is not None, **found}
     if check is None:
-        notes["warning"] = f"{kept} was not checked; repeat with --validation to compare it with fp32"
-    else:
-        value = check.fp32 if refused else check.int8
-        metrics = ({"name": check.metric, "value": value, "split": "validation", "rows": check.rows},)
-        notes["check"] = {
-            "fp32": check.fp32,
-            kept if packed else "int8": check.int8,
-            "agreement": check.agreement,
-            "largest_logit_difference": check.largest_logit_difference,
-            "speedup": {str(size): ratio._asdict() for size, ratio in check.speedups.items()},
-        }
-        if refused:
-            notes["reason"] = f"kept fp32, because of int8: {'; '.join(check.reasons)}"
-        elif check.reasons:
-            notes["warning"] = f"packed, it is not as good as what it was made from: {'; '.join(check.reasons)}"
-    return {"notes": notes, "metrics": metrics}
+        notes["warning"] = f"{made} was not checked; repeat with --validation to compare it with fp32"
+        return {"notes": notes, "metrics": ()}
+    notes["check"] = {
+        "fp32": check.fp32,
+        made: check.int8,
+        "agreement": check.agreement,
+        "largest_logit_difference": check.largest_logit_difference,
+        "speedup": {str(size): ratio._asdict() for size, ratio in check.speedups.items()},
+    }
+    value = check.int8
+    if check.reasons and packed:
+        notes["warning"] = f"packed, it is not as good as what it was made from: {'; '.join(check.reasons)}"
+    elif check.reasons:
+        value = check.fp32
+        notes |= {"precision": "fp32", "reason": f"kept fp32, because of int8: {'; '.join(check.reasons)}"}
+    metric = {"name": check.metric, "value": value, "split": "validation", "rows": check.rows}
+    return {"notes": notes, "metrics": (metric,)}

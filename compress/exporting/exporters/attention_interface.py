@@ -11,17 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import AttentionMaskInterface
 
-from compress.exporting.onnx_graph import (
-    ATTENTION,
-    DEFAULT_OPSET,
-    attention_implementation,
-    fused_attention,
-    padding_only,
-    trace,
-    write_graph,
-)
+from compress.exporting.onnx_graph import ATTENTION, DEFAULT_OPSET, fused_attention, padding_only, write_fused_graph
 from compress.models.modeling.families import PREFIX
 
 FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "roberta", "xlm-roberta")
@@ -35,9 +26,7 @@ def supports(model_type: str) -> bool:
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
     AttentionInterface.register(ATTENTION, _attention)
-    AttentionMaskInterface.register(ATTENTION, padding_only)
-    with attention_implementation(model, ATTENTION):
-        write_graph(trace(model, opset=opset), path)
+    write_fused_graph(model, path, opset=opset, mask=padding_only)
 
 
 def _attention(

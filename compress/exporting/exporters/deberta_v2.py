@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, flat_attention, methods_for_now, trace, write_graph
+from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, flat_attention, write_fused_graph
 from compress.models.modeling.families import PREFIX, layers_of
 
 
@@ -32,8 +32,7 @@ def supports(model_type: str) -> bool:
 
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
-    with methods_for_now(_fused_layers(model)):
-        write_graph(trace(model, opset=opset), path)
+    write_fused_graph(model, path, opset=opset, methods=_fused_layers(model))
 
 
 @torch.no_grad()

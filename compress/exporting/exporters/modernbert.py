@@ -13,19 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.masking_utils import AttentionMaskInterface
 
 from compress.errors import CompressError
-from compress.exporting.onnx_graph import (
-    ATTENTION,
-    DEFAULT_OPSET,
-    Method,
-    attention_implementation,
-    flat_attention,
-    methods_for_now,
-    trace,
-    write_graph,
-)
+from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, flat_attention, write_fused_graph
 from compress.models.modeling.families import PREFIX, layers_of
 
 _LENGTH_DEPENDENT = frozenset({"dynamic", "longrope"})
@@ -48,9 +38,7 @@ def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) ->
             f"its rope_type {found[0]!r} turns queries and keys by other angles in longer batches, "
             "which a graph of one formula cannot; use --runtime torch"
         )
-    AttentionMaskInterface.register(ATTENTION, _padding_and_window)
-    with attention_implementation(model, ATTENTION), methods_for_now(_fused_layers(model)):
-        write_graph(trace(model, opset=opset), path)
+    write_fused_graph(model, path, opset=opset, mask=_padding_and_window, methods=_fused_layers(model))
 
 
 def _padding_and_window(

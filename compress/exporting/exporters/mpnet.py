@@ -10,21 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.masking_utils import AttentionMaskInterface
 
-from compress.exporting.onnx_graph import (
-    ATTENTION,
-    DEFAULT_OPSET,
-    Method,
-    attention_implementation,
-    fused_attention,
-    methods_for_now,
-    padding_only,
-    trace,
-    write_graph,
-)
+from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, fused_attention, padding_only, write_fused_graph
 from compress.models.modeling.families import PREFIX, layers_of
 
 
@@ -35,9 +24,7 @@ def supports(model_type: str) -> bool:
 
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
-    AttentionMaskInterface.register(ATTENTION, padding_only)
-    with attention_implementation(model, ATTENTION), methods_for_now(_fused_layers(model)):
-        write_graph(trace(model, opset=opset), path)
+    write_fused_graph(model, path, opset=opset, mask=padding_only, methods=_fused_layers(model))
 
 
 def _fused_layers(model: PreTrainedModel) -> Iterator[Method]:
@@ -64,17 +51,11 @@ def _forward(attention: Any) -> Any:
         hidden_states: Tensor, attention_mask: Tensor, position_bias: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor]:
         kept = getattr(attention, "kept_heads", None)
-        if kept is not None:
-            position_bias = position_bias[:, kept]
+        bias = position_bias if kept is None else position_bias[:, kept]
         shape = (*hidden_states.shape[:2], attention.num_attention_heads, attention.attention_head_size)
-
-        def by_head(projection: nn.Linear) -> Tensor:
-            states: Tensor = projection(hidden_states)
-            return states.view(shape).transpose(1, 2)
-
-        context = fused_attention(
-            by_head(attention.q), by_head(attention.k), by_head(attention.v), attention_mask, None, position_bias
-        )
+        projections = (attention.q, attention.k, attention.v)
+        query, key, value = (linear(hidden_states).view(shape).transpose(1, 2) for linear in projections)
+        context = fused_attention(query, key, value, attention_mask, None, bias)
         return (attention.o(context.flatten(2)),)
 
     return forward

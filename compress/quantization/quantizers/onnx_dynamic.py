@@ -6,16 +6,13 @@ row and become float32 where they are read: that makes the file smaller, not the
 and the last layer stay in float32. No calibration data is needed.
 """
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from compress.exporting.onnx_graph import clean, layer_of, write_graph
+from compress.exporting.onnx_graph import clean, layer_of, quiet, write_graph
 
 WRITES = "onnx"
 # Smaller tables (segments, for example) are not worth the two extra nodes.
@@ -45,12 +42,13 @@ def quantize(
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(str(source))
-    _name_nodes(model)
+    for index, node in enumerate(model.graph.node):
+        node.name = node.name or f"{node.op_type}_{index}"  # quantize_dynamic finds nodes by name
     if embeddings:
         _quantize_tables(model)
     excluded = [] if last_layer else _last_layer(model)
     excluded += [node.name for node in model.graph.node if layer_of(node) in set(keep_fp32 or ())]
-    with _quiet():
+    with quiet():  # it advises to preprocess the graph, which has been fused already
         quantize_dynamic(
             model,
             str(target),
@@ -62,8 +60,7 @@ def quantize(
             # Shapes of fused nodes cannot be inferred; everything that is quantized here is float32.
             extra_options={"DefaultTensorType": TensorProto.FLOAT},
         )
-    quantized = onnx.load(str(target))
-    write_graph(clean(quantized), target)
+    write_graph(clean(onnx.load(str(target))), target)
 
 
 def _quantize_tables(model: onnx.ModelProto) -> None:
@@ -104,20 +101,3 @@ def _last_layer(model: onnx.ModelProto) -> list[str]:
     while node.op_type not in {"MatMul", "Gemm"}:
         node = producers[node.input[0]]
     return [node.name, f"{node.name}_MatMul"]  # quantize_dynamic renames a Gemm that it splits
-
-
-def _name_nodes(model: onnx.ModelProto) -> None:
-    # quantize_dynamic finds nodes by name, and a graph need not give any.
-    for index, node in enumerate(model.graph.node):
-        node.name = node.name or f"{node.op_type}_{index}"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the advice to preprocess the graph, which has been fused already."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(previous)

@@ -89,9 +89,8 @@ class _Writer:
         if node.op_type == "Gemm":
             # The runtime would join product and bias again before it looks for pairs, and then compute in float32.
             inputs = [rounded, f"{constants}.int8", step, f"{constants}.scale", _ZERO_NAME, f"{constants}.zero"]
-            fused = helper.make_node(
-                "MatMulIntegerToFloat", [*inputs, *node.input[2:]], node.output, name=name, domain="com.microsoft"
-            )
+            inputs += node.input[2:]
+            fused = helper.make_node("MatMulIntegerToFloat", inputs, node.output, name=name, domain="com.microsoft")
             self.nodes.append(fused)
             return
         self.nodes += [

@@ -5,18 +5,14 @@ that the model was trained for with the modifier ``groupwise-quantization``. Act
 The directory opens with ``compress.load``, which unpacks; transformers alone does not open it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.packed_weights import WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization, save_packed
-from compress.quantization.fake_quantization import quantized_modules
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
+from compress.models.packed_weights import save_packed
+from compress.models.packed_weights import WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization
+from compress.quantization.fake_layers import quantized_modules
 
 WRITES = "torch"
 
@@ -44,7 +40,7 @@ def quantize(model: PreTrainedModel, target: Path, *, bits: int | None = None, g
             )
         if not 2 <= bits <= 8 or groups < 1:
             raise CompressError(f"bits = {bits} must be 2 to 8 and groups = {groups} at least 1")
-        *names, _ = [name for name, _ in quantized_modules(model)]
+        *names, _ = quantized_modules(model)
         chosen = dict.fromkeys(names, bits)
     save_packed(model, chosen, groups, target)
     forget_quantization(model.config)

@@ -14,7 +14,7 @@ from compress.errors import CompressError
 from compress.models.packed_weights import ACTIVATION_RANGES, forget_quantization
 from compress.models.prunable_units import has_heads
 from compress.models.rounding import fake_symmetric
-from compress.quantization.fake_quantization import FakeLayers, Rounding, check_shares
+from compress.quantization.fake_layers import FakeLayers, Rounding, check_shares
 
 
 class FakeQuantization:

@@ -18,7 +18,7 @@ from compress.models.modeling.families import layers_of
 from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization
 from compress.models.prunable_units import has_heads
 from compress.models.rounding import grid_of
-from compress.quantization.fake_quantization import FakeLayers, Rounding, check_shares, quantized_modules
+from compress.quantization.fake_layers import FakeLayers, Rounding, check_shares, quantized_modules
 from compress.quantization.hessian_sensitivity import (
     PART_ROWS,
     PARTS,
@@ -48,7 +48,7 @@ class GroupwiseQuantization:
     ) -> None:
         self._student, self._teacher = student, teacher
         self._bits, self._groups = bits, groups
-        modules = dict(quantized_modules(student))
+        modules = quantized_modules(student)
         last = [name for name, module in modules.items() if isinstance(module, torch.nn.Linear)][-1]
         layer_of = {inner: index for index, layer in enumerate(layers_of(student)) for inner in layer.modules()}
         self._layer = {name: layer_of.get(module) for name, module in modules.items() if name != last}

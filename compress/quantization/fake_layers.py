@@ -1,20 +1,16 @@
 """Quantization-aware training: linear layers and embeddings that compute as their quantized versions would."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.rounding import fake_symmetric
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 RANGE_BUFFER = "input_range"
 # Rounds rows of a weight ``[..., I]``; the second argument says which rows, and is None for all of them.
@@ -24,15 +20,15 @@ Rounding = Callable[[Tensor, Tensor | None], Tensor]
 class FakeLayers:
     """The linear layers and embeddings of a model, with rounded weights and inputs until :meth:`detach`.
 
-    The weights of the model stay what they are, and the optimiser moves these. Each linear layer gets a buffer
+    The stored weights are not rounded, and the optimiser updates them. Each linear layer gets a buffer
     ``input_range``: the exponential moving average of the largest magnitude of its inputs, observed in training mode
     from the first batch on, whether or not rounding is ``active`` yet. Being buffers, the ranges are part of the state
     dict and survive a restart. Outputs of an embedding are rows of its table: they are rounded instead of the table.
     With ``evaluates_rounded`` the evaluation mode rounds even before training does, so that a checkpoint is selected by
-    what it will compute in the end.
+    the predictions of the quantized model.
 
     Args:
-        rounding: gives for a module's name and weight how its rows are rounded.
+        rounding: returns how the rows of a module are rounded, given its name and weight.
         activation_bits: 0 leaves the inputs of linear layers as they are.
         decay: of the moving average, from 0 to below 1. The first batch starts it, so that a decay of .9999 hardly
             leaves that batch within a few hundred steps.
@@ -55,22 +51,24 @@ class FakeLayers:
         self._decay = decay
         chosen = {name: module for name, module in model.named_modules() if name not in without}
         self._linears = {name: module for name, module in chosen.items() if isinstance(module, nn.Linear)}
-        tables = {name: module for name, module in chosen.items() if isinstance(module, nn.Embedding)}
         for name, linear in self._linears.items():
             if activation_bits:
                 linear.register_buffer(RANGE_BUFFER, torch.zeros((), device=linear.weight.device))
-            linear.forward = self._forward(name, linear)  # type: ignore[assignment,method-assign]
-        self._hooks = [table.register_forward_hook(self._table_hook(name)) for name, table in tables.items()]
+            linear.forward = partial(self._forward, name, linear)  # type: ignore[assignment,method-assign]
+        self._hooks = [
+            module.register_forward_hook(partial(self._round_rows, name))
+            for name, module in chosen.items()
+            if isinstance(module, nn.Embedding)
+        ]
 
     def ranges(self) -> dict[str, float]:
         """Return the largest magnitude of the inputs of each linear layer that has seen a batch."""
-        if not self._bits:
-            return {}
-        found = {name: float(linear.get_buffer(RANGE_BUFFER)) for name, linear in self._linears.items()}
+        linears = self._linears if self._bits else {}
+        found = {name: float(linear.get_buffer(RANGE_BUFFER)) for name, linear in linears.items()}
         return {name: value for name, value in found.items() if value > 0}
 
     def detach(self) -> None:
-        """Give the modules their own forward pass back and remove the buffers."""
+        """Restore the forward passes of the modules and remove the buffers."""
         for linear in self._linears.values():
             del linear.forward
             if self._bits:
@@ -78,16 +76,16 @@ class FakeLayers:
         for hook in self._hooks:
             hook.remove()
 
-    def _forward(self, name: str, linear: nn.Linear) -> Callable[[Tensor], Tensor]:
-        def forward(inputs: Tensor) -> Tensor:
-            if self._bits and linear.training:
-                self._observe(linear.get_buffer(RANGE_BUFFER), inputs)
-            if not self._rounds(linear):
-                return functional.linear(inputs, linear.weight, linear.bias)
-            weight = self._rounding(name, linear.weight)(linear.weight, None)
-            return functional.linear(self._rounded(linear, inputs), weight, linear.bias)
-
-        return forward
+    def _forward(self, name: str, linear: nn.Linear, inputs: Tensor) -> Tensor:
+        if self._bits and linear.training:
+            self._observe(linear.get_buffer(RANGE_BUFFER), inputs)
+        if not self._rounds(linear):
+            return functional.linear(inputs, linear.weight, linear.bias)
+        if self._bits:
+            largest = linear.get_buffer(RANGE_BUFFER)
+            inputs = torch.where(largest > 0, fake_symmetric(inputs, largest, self._bits), inputs)
+        weight = self._rounding(name, linear.weight)(linear.weight, None)
+        return functional.linear(inputs, weight, linear.bias)
 
     def _rounds(self, module: nn.Module) -> bool:
         return self.active or (self.evaluates_rounded and not module.training)
@@ -98,21 +96,8 @@ class FakeLayers:
         moved = self._decay * average + (1 - self._decay) * largest
         average.copy_(torch.where(average > 0, moved, largest))
 
-    def _rounded(self, linear: nn.Linear, inputs: Tensor) -> Tensor:
-        if not self._bits:
-            return inputs
-        largest = linear.get_buffer(RANGE_BUFFER)
-        return torch.where(largest > 0, fake_symmetric(inputs, largest, self._bits), inputs)
-
-    def _table_hook(self, name: str) -> Callable[..., Tensor | None]:
-        def hook(table: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            if not self._rounds(table):
-                return None
-            weight = table.weight
-            assert isinstance(weight, Tensor)
-            return self._rounding(name, weight)(output, inputs[0])
-
-        return hook
+    def _round_rows(self, name: str, table: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        return self._rounding(name, table.get_parameter("weight"))(output, inputs[0]) if self._rounds(table) else None
 
 
 def check_shares(*, bits: Mapping[str, int], decay: float, start: float) -> None:
@@ -129,8 +114,6 @@ def check_shares(*, bits: Mapping[str, int], decay: float, start: float) -> None
             raise CompressError(f"{name} = {share} must be at least 0 and below 1")
 
 
-def quantized_modules(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the linear layers and embeddings of a model by name."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            yield name, module
+def quantized_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
+    """Return the linear layers and embeddings of a model by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}
