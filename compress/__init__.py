@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compress.pruning.importance import head_importance
     from compress.pruning.prune import PruningData, prune
     from compress.quantization.quantize import quantize
-    from compress.quantization.settings import Quantization
+    from compress.quantization.quantize import Quantization
     from compress.recipes import BenchmarkSettings, Pruning
     from compress.reporting.report import report
     from compress.studies.run import run
@@ -44,7 +44,7 @@ _LAZY = {
     "ModelDir": "compress.models.model_dir",
     "Pruning": "compress.recipes",
     "PruningData": "compress.pruning.prune",
-    "Quantization": "compress.quantization.settings",
+    "Quantization": "compress.quantization.quantize",
     "benchmark": "compress.benchmarking.benchmark",
     "check": "compress.gating.check",
     "distill": "compress.training.distill",

@@ -54,8 +54,7 @@ def command(
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
     """
     data = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
-    from compress.quantization.quantize import quantize
-    from compress.quantization.settings import Quantization
+    from compress.quantization.quantize import Quantization, quantize
 
     made = quantize(
         model,

@@ -61,7 +61,7 @@ def fused_attention(
     """Do what :func:`flat_attention` does with queries, keys and values ``[B, H, T, d]``; return ``[B, T, H, d]``."""
     heads, size = query.shape[1], query.shape[3]
     query, key, value = (states.transpose(1, 2).flatten(2) for states in (query, key, value))
-    context: Tensor = flat_attention(query, key, value, padding, position_bias, heads=heads, scale=scale)
+    context = flat_attention(query, key, value, padding, position_bias, heads=heads, scale=scale)
     return torch.unflatten(context, 2, (heads, size))
 
 
@@ -164,8 +164,7 @@ def name_by_module(model: onnx.ModelProto) -> None:
 
 def module_of(node: onnx.NodeProto) -> str:
     """Return the torch module that a node of our graphs comes from, or an empty string."""
-    module, found, _ = node.name.partition("/")
-    return module if found else ""
+    return node.name.partition("/")[0] if "/" in node.name else ""
 
 
 def layer_of(node: onnx.NodeProto) -> int | None:

@@ -18,7 +18,6 @@ from compress.inference.open_runtime import open_runtime, runtime_for
 from compress.inference.side_by_side import ROWS, time_in_turns
 from compress.inference.speed_statistics import Interval, speedup
 from compress.models.model_dir import ModelDir
-from compress.quantization.settings import Quantization
 
 BATCH_SIZES = (1, 32)
 
@@ -53,7 +52,15 @@ class Judge:
         self.tokenizer = source.load_tokenizer()
         self.max_length = maximum_length(self.tokenizer, source.config)
 
-    def check(self, rows: Sequence[Example], gold: np.ndarray, metric: Metric, limits: Quantization) -> Check:
+    def check(
+        self,
+        rows: Sequence[Example],
+        gold: np.ndarray,
+        metric: Metric,
+        *,
+        max_accuracy_drop: float,
+        min_agreement: float,
+    ) -> Check:
         """Compare both on rows with gold labels ``[N]``; a model refused for its predictions is not timed."""
         reference = self.logits("fp32", rows)
         classes = reference.shape[1]
@@ -69,11 +76,11 @@ class Judge:
         reasons = []
         if len(np.unique(int8)) == 1 and len(np.unique(fp32)) > 1:
             reasons.append(f"it predicts {int8[0]} for all {len(rows):,} rows")
-        drop, allowed = 100 * (expected - found), limits.max_accuracy_drop
-        if drop > allowed:
-            reasons.append(f"{metric.name} drops by {drop:.2f} points, more than the {allowed:g} allowed")
-        if same < limits.min_agreement:
-            reasons.append(f"it agrees with fp32 on {same:.1%} of the rows, fewer than {limits.min_agreement:.1%}")
+        drop = 100 * (expected - found)
+        if drop > max_accuracy_drop:
+            reasons.append(f"{metric.name} drops by {drop:.2f} points, more than the {max_accuracy_drop:g} allowed")
+        if same < min_agreement:
+            reasons.append(f"it agrees with fp32 on {same:.1%} of the rows, fewer than {min_agreement:.1%}")
         speedups = {} if reasons or not self.timed else {size: self.time(rows, size) for size in BATCH_SIZES}
         if speedups and np.mean([np.log(ratio.value) for ratio in speedups.values()]) <= 0:
             shown = ", ".join(f"x{ratio.value:.2f} at batch size {size}" for size, ratio in speedups.items())

@@ -54,7 +54,7 @@ class FakeLayers:
         for name, linear in self._linears.items():
             if activation_bits:
                 linear.register_buffer(RANGE_BUFFER, torch.zeros((), device=linear.weight.device))
-            linear.forward = partial(self._forward, name, linear)  # type: ignore[assignment,method-assign]
+            linear.forward = partial(self._forward, name, linear)  # type: ignore[method-assign]
         self._hooks = [
             module.register_forward_hook(partial(self._round_rows, name))
             for name, module in chosen.items()

@@ -64,16 +64,15 @@ def layer_sensitivities(
     if not parts:
         raise CompressError("sensitivity is measured on training rows, and there are none; give --train FILE")
     matrices = [[weight for weight in layer.parameters() if weight.dim() == 2] for layer in layers_of(model)]
-    found: list[list[float]] = [[] for _ in matrices]
+    flat = [weight for layer in matrices for weight in layer]
+    found = []  # by part, then by layer
     # torch's fused attention cannot be differentiated twice on any device; its plain one can.
     with fixed_weights(model, learning=True), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         for number, part in enumerate(parts):
-            flat = [weight for layer in matrices for weight in layer]
             gradients = iter(torch.autograd.grad(_loss(model, part), flat, create_graph=True))
-            for values, layer in zip(found, matrices, strict=True):
-                own = [next(gradients) for _ in layer]
-                values.append(top_eigenvalue(own, layer, iterations=iterations, seed=seed + number))
-    return [LayerSensitivity(layer, tuple(values)) for layer, values in enumerate(found)]
+            by_layer = [([next(gradients) for _ in layer], layer) for layer in matrices]
+            found.append([top_eigenvalue(*pair, iterations=iterations, seed=seed + number) for pair in by_layer])
+    return [LayerSensitivity(layer, values) for layer, values in enumerate(zip(*found, strict=True))]
 
 
 def top_eigenvalue(

@@ -18,7 +18,7 @@ whatever the result of the check, which the manifest states.
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,7 +44,6 @@ from compress.progress import Progress, silent
 from compress.quantization.acceptance import Check, Judge
 from compress.quantization.calibration import measured_sensitivities, observed_ranges
 from compress.quantization.hessian_sensitivity import most_sensitive
-from compress.quantization.settings import Quantization
 
 _FITTING_ROLES = ("train", "unlabeled")
 _INTEGER_NODES = {
@@ -55,6 +54,36 @@ _INTEGER_NODES = {
     "QAttention",
     "DequantizeLinear",
 }
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """Method and acceptance limits.
+
+    Args:
+        method: a name from ``compress list quantizers``; by default what the model was trained for.
+        options: keyword arguments of the method.
+        keep_fp32: number of encoder layers, the most sensitive ones, that stay in float32.
+        max_accuracy_drop: in points of the metric (0.90 to 0.89 is one point).
+        min_agreement: share of rows with the prediction of the fp32 model, between 0 and 1.
+    """
+
+    method: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    keep_fp32: int = 0
+    max_accuracy_drop: float = 1.0
+    min_agreement: float = 0.95
+
+    def check(self) -> None:
+        """Refuse values out of range."""
+        if self.max_accuracy_drop < 0:
+            raise CompressError(f"--max-accuracy-drop {self.max_accuracy_drop} is below 0; give points such as 1.0")
+        if not 0 <= self.min_agreement <= 1:
+            raise CompressError(
+                f"--min-agreement {self.min_agreement} is not a share; give one between 0 and 1, such as 0.95"
+            )
+        if self.keep_fp32 < 0:
+            raise CompressError(f"--keep-fp32 {self.keep_fp32} is below 0; give a number of layers")
 
 
 def quantize(
@@ -95,7 +124,6 @@ def quantize(
     entries = describe_rows({"train": train, "validation": rows})
     _check_held_out(source, rows)
     recipe = asdict(replace(quantization, method=plugin.name))
-    past = source.manifest
     with Stage.begin(
         "quantize",
         output,
@@ -123,7 +151,13 @@ def quantize(
         check = None
         if rows:
             with progress("check int8", None):
-                check = Judge(source, fp32, working, compute.threads).check(rows, gold, chosen, quantization)
+                check = Judge(source, fp32, working, compute.threads).check(
+                    rows,
+                    gold,
+                    chosen,
+                    max_accuracy_drop=quantization.max_accuracy_drop,
+                    min_agreement=quantization.min_agreement,
+                )
             if check.reasons and not packs:
                 for file in working.glob(f"{ONNX_NAME}*"):
                     file.unlink()
@@ -134,8 +168,8 @@ def quantize(
         stage.finish(
             architecture=architecture,
             recipe=recipe,
-            data=(*(past.data if past else ()), *entries),
-            seeds=past.seeds if past else {},
+            data=(*source.manifest.data, *entries),
+            seeds=source.manifest.seeds,
             **_findings(check, packs, notes),
         )
     return ModelDir.open(output)

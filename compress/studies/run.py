@@ -20,8 +20,7 @@ from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import Progress, silent
 from compress.pruning.prune import CURVE_NAME, PruningData, prune
 from compress.pruning.recovery import RECOVERY
-from compress.quantization.quantize import default_method, needs_training_rows, quantize
-from compress.quantization.settings import Quantization
+from compress.quantization.quantize import Quantization, default_method, needs_training_rows, quantize
 from compress.recipes import (
     StudentRecipe,
     StudyPrune,

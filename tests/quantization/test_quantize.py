@@ -27,8 +27,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
-from compress.quantization.quantize import quantize
-from compress.quantization.settings import Quantization
+from compress.quantization.quantize import Quantization, quantize
 from tests.support.tiny import (
     LABELS,
     PRUNABLE,

@@ -27,8 +27,7 @@ from compress.models.model_dir import ModelDir, load
 from compress.models.rounding import grid_of
 from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
-from compress.quantization.quantize import default_method, needs_training_rows, quantize
-from compress.quantization.settings import Quantization
+from compress.quantization.quantize import Quantization, default_method, needs_training_rows, quantize
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.tagging import sentences, tagger
 from tests.support.tiny import LABELS, classifier, examples, onnx_directory, pruned, tokenizer, torch_directory, write

@@ -142,8 +142,7 @@ def _comparison_nodes() -> list[NodeProto]:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().numpy()
-    return array
+    return np.asarray(tensor.detach().cpu())
 
 
 def _both_directions(model: BiLSTMForSequenceClassification, name: str, hidden: int) -> np.ndarray:

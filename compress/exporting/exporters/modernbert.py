@@ -6,7 +6,7 @@ to neighbours only. For the time of the trace, each attention layer gets a ``for
 of a local layer is the bias of its attention. (Through ``AttentionInterface`` the turning would be written out.)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,11 @@ def _padding_and_window(
     return attention_mask.int(), bias[None, None]
 
 
-def _fused_layers(model: PreTrainedModel) -> Iterator[Method]:
+def _fused_layers(model: PreTrainedModel) -> list[Method]:
     layers: Any = layers_of(model)
     rotary: Any = model.base_model.rotary_emb
-    yield rotary, "forward", _angles(rotary.forward)
-    for layer in layers:
-        yield layer.attn, "forward", _forward(layer.attn)
+    angles = (rotary, "forward", _angles(rotary.forward))
+    return [angles, *((layer.attn, "forward", _forward(layer.attn)) for layer in layers)]
 
 
 def _angles(compute: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:

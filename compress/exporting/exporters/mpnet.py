@@ -5,7 +5,6 @@ trace, each attention layer gets a ``forward`` of its own that emits ``com.micro
 layer's head count and its rows of the bias.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, fused_attention, padding_only, write_fused_graph
-from compress.models.modeling.families import PREFIX, layers_of
+from compress.models.modeling.families import PREFIX
 
 
 def supports(model_type: str) -> bool:
@@ -27,21 +26,19 @@ def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) ->
     write_fused_graph(model, path, opset=opset, mask=padding_only, methods=_fused_layers(model))
 
 
-def _fused_layers(model: PreTrainedModel) -> Iterator[Method]:
-    layers: Any = layers_of(model)
+def _fused_layers(model: PreTrainedModel) -> list[Method]:
     encoder: Any = model.base_model.encoder
-    yield encoder, "compute_position_bias", _position_bias(encoder)
-    for layer in layers:
-        yield layer.attention.attn, "forward", _forward(layer.attention.attn)
+    attentions = [layer.attention.attn for layer in encoder.layer]
+    bias = (encoder, "compute_position_bias", _position_bias(encoder))
+    return [bias, *((attention, "forward", _forward(attention)) for attention in attentions)]
 
 
 def _position_bias(encoder: Any) -> Any:
-    def compute(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
+    def compute(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
         """Return ``[1, H, T, T]``, once for the batch instead of once for each of its rows."""
         positions = torch.arange(hidden_states.size(1), device=hidden_states.device)
         buckets = encoder.relative_position_bucket(positions[None, :] - positions[:, None])
-        bias: Tensor = encoder.relative_attention_bias(buckets).permute(2, 0, 1).unsqueeze(0)
-        return bias
+        return encoder.relative_attention_bias(buckets).permute(2, 0, 1).unsqueeze(0)
 
     return compute
 

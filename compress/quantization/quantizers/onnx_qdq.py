@@ -7,6 +7,7 @@ GELU stay in float32, as they were in training. (ONNX Runtime's own ``quantize_s
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +43,13 @@ def quantize(
         CompressError: the graph has a product whose module has no range.
     """
     model = onnx.load(str(source))
-    weights = {tensor.name: tensor for tensor in model.graph.initializer if _is_matrix(tensor)}
+    weights = {
+        tensor.name: tensor
+        for tensor in model.graph.initializer
+        if len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT
+    }
     kept = set(keep_fp32 or ())
-    writer = _Writer(model.graph, ranges, per_channel)
+    writer = _Writer(ranges, per_channel)
     for node in list(model.graph.node):
         if node.op_type == "Gather" and node.input[0] in weights:
             writer.table(node, weights[node.input[0]])
@@ -54,22 +59,25 @@ def quantize(
             writer.nodes.append(node)
     del model.graph.node[:]
     model.graph.node.extend(writer.nodes)
+    constants = writer.constants.items()
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in constants)
     write_graph(clean(model), target)
 
 
+@dataclass
 class _Writer:
-    """Collects the nodes of the new graph; what several nodes share is written once."""
+    """Collects the nodes and new constants of the graph; what several nodes share is written once."""
 
-    def __init__(self, graph: onnx.GraphProto, ranges: Mapping[str, float], per_channel: bool) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self._graph, self._ranges, self._per_channel = graph, ranges, per_channel
-        self._written: set[str] = set()
+    ranges: Mapping[str, float]
+    per_channel: bool
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: dict[str, np.ndarray | np.generic] = field(default_factory=dict)
 
     def table(self, node: onnx.NodeProto, table: onnx.TensorProto) -> None:
         """Write ``DequantizeLinear(Gather(int8 table, ids))``."""
         integers, scale = _symmetric(numpy_helper.to_array(table), axis=None)
         name, output = table.name, node.output[0]
-        self._constants(name, integers, scale, np.int8(0))
+        self._add_constants(name, integers, scale, np.int8(0))
         self.nodes += [
             helper.make_node("Gather", [f"{name}.int8", node.input[1]], [f"{output}.int8"], name=f"{node.name}.int8"),
             helper.make_node(
@@ -83,8 +91,8 @@ class _Writer:
         if node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
             matrix = np.ascontiguousarray(matrix.T)
         constants, name = weight.name, node.name  # several nodes share the weights of a shared layer
-        integers, scale = _symmetric(matrix, axis=0 if self._per_channel else None)
-        self._constants(constants, integers, scale, np.zeros(scale.shape, dtype=np.int8))
+        integers, scale = _symmetric(matrix, axis=0 if self.per_channel else None)
+        self._add_constants(constants, integers, scale, np.zeros(scale.shape, dtype=np.int8))
         rounded, step = self._rounded(node)
         if node.op_type == "Gemm":
             # The runtime would join product and bias again before it looks for pairs, and then compute in float32.
@@ -113,14 +121,15 @@ class _Writer:
                 "onnx-qdq needs a graph whose nodes are named after torch modules, and this one is of a BiLSTM, or was "
                 "exported elsewhere or by an older version; use --method onnx-dynamic, or export the transformer again"
             )
-        if module not in self._ranges:
+        if module not in self.ranges:
             raise CompressError(
                 f"the ranges do not fit this graph: there is none for {module!r}; measure them anew with --train FILE"
             )
-        scale = np.float32(self._ranges[module] / 127)
+        scale = np.float32(self.ranges[module] / 127)
         name = f"{node.input[0]}.by.{scale:.9g}"  # query, key and value read the same input by the same range
-        self._constant(_ZERO_NAME, np.uint8(_ZERO))
-        if self._constant(f"{name}.scale", scale):
+        self.constants.setdefault(_ZERO_NAME, np.uint8(_ZERO))
+        if f"{name}.scale" not in self.constants:
+            self.constants[f"{name}.scale"] = scale
             self.nodes.append(
                 helper.make_node(
                     "QuantizeLinear",
@@ -131,25 +140,12 @@ class _Writer:
             )
         return f"{name}.uint8", f"{name}.scale"
 
-    def _constants(self, name: str, integers: np.ndarray, scale: np.ndarray, zero: np.ndarray | np.int8) -> None:
-        self._constant(f"{name}.int8", integers)
-        self._constant(f"{name}.scale", scale)
-        self._constant(f"{name}.zero", zero)
-
-    def _constant(self, name: str, value: np.ndarray | np.generic) -> bool:
-        """Add a constant and tell whether it is new."""
-        if name in self._written:
-            return False
-        self._written.add(name)
-        self._graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
-        return True
+    def _add_constants(self, name: str, integers: np.ndarray, scale: np.ndarray, zero: np.ndarray | np.int8) -> None:
+        for suffix, value in (("int8", integers), ("scale", scale), ("zero", zero)):
+            self.constants.setdefault(f"{name}.{suffix}", value)
 
 
 def _symmetric(matrix: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Return int8 numbers and the float32 scale, or scales over the other axis, that multiply them."""
     scale = np.maximum(np.abs(matrix).max(axis=axis) / np.float32(127), np.finfo(np.float32).tiny)
     return np.rint(matrix / scale).clip(-127, 127).astype(np.int8), np.asarray(scale, dtype=np.float32)
-
-
-def _is_matrix(tensor: onnx.TensorProto) -> bool:
-    return len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT
