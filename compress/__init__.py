@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from compress.models.model_dir import ModelDir, load
     from compress.models.modeling.registration import register_models
     from compress.pruning.head_study import HeadStudy, head_study
-    from compress.pruning.importance import head_importance
     from compress.pruning.prune import PruningData, prune
-    from compress.quantization.quantize import quantize
-    from compress.quantization.quantize import Quantization
+    from compress.pruning.scoring import head_importance
+    from compress.quantization.quantize import Quantization, quantize
     from compress.recipes import BenchmarkSettings, Pruning
     from compress.reporting.report import report
     from compress.studies.run import run
@@ -50,7 +49,7 @@ _LAZY = {
     "distill": "compress.training.distill",
     "export": "compress.exporting.export",
     "finetune": "compress.training.finetune",
-    "head_importance": "compress.pruning.importance",
+    "head_importance": "compress.pruning.scoring",
     "head_study": "compress.pruning.head_study",
     "label": "compress.labelling.label",
     "load": "compress.models.model_dir",

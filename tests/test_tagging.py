@@ -36,8 +36,8 @@ from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir, load
 from compress.pruning.head_study import HeadStudy, head_study
-from compress.pruning.importance import scoring_batches
 from compress.pruning.prune import PruningData, prune
+from compress.pruning.scoring import scoring_batches
 from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings, Choice, Phase, Pruning, StudentRecipe, resolved
 from compress.reporting.tables.flips import flips_of

@@ -43,7 +43,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
-from compress.pruning.importance import head_importance
+from compress.pruning.scoring import head_importance
 from compress.recipes.pruning import units_to_remove
 from compress.studies.data import find_set
 from compress.surgery.remove_units import remove_heads

@@ -47,7 +47,7 @@ from compress.models.output_dir import write_atomically
 from compress.models.prunable_units import Part, units_of
 from compress.progress import quiet_libraries
 from compress.pruning.criteria.gradient import importance
-from compress.pruning.importance import scoring_batches
+from compress.pruning.scoring import scoring_batches
 from compress.recipes import Choice, Training
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised

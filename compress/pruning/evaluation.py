@@ -1,7 +1,8 @@
-"""Evaluate a model with some heads or neurons masked; predictions are cached so that runs resume."""
+"""The rows of a pruning stage by role, and evaluations of a model with some heads or neurons masked."""
 
+import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,25 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.data.tokenization import one_column
-from compress.evaluation.metrics import Difference, Metric, interval, paired_difference, predictions, score
+from compress.data import Example, LabelledData, check_roles, describe_rows, encode_gold, row_key
+from compress.data.tokenization import maximum_length, one_column
+from compress.evaluation.metrics import (
+    Difference,
+    Metric,
+    find_metric,
+    interval,
+    paired_difference,
+    predictions,
+    score,
+)
 from compress.inference.batching import TorchRun, logits_of
+from compress.labelling.label_dir import LabelDir
+from compress.models.model_dir import ModelDir
+from compress.pruning.scoring import check_rows
 from compress.surgery.unit_masks import Masks, mask_key, masked
-from compress.training.training_data import Gold
+from compress.training.training_data import Gold, LabelledPool, Selection, agreement_rows
+
+ON_TRAIN = "train (the scoring rows)"
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,72 @@ class EvaluationRows:
     max_length: int
     task: str
     split: str = "validation"
+
+
+@dataclass(frozen=True)
+class PruningRows:
+    """``sample`` scores heads and layers, ``train`` and ``pool`` train the recovery, ``validation`` selects.
+
+    ``evaluation`` are the rows that pruned models are evaluated on: without validation rows the scoring rows.
+    """
+
+    sample: Gold
+    train: Gold
+    validation: Gold
+    pool: LabelledPool | None
+    evaluation: EvaluationRows
+
+    @property
+    def described(self) -> list[dict[str, Any]]:
+        """Entries of a manifest."""
+        return describe_rows({"train": self.train.examples, "validation": self.validation.examples})
+
+    def selection(self, task: str) -> Selection | None:
+        """Return the rows that select the checkpoint: validation rows, or a part of the pool by agreement."""
+        if self.validation.examples:
+            return Selection(list(self.validation.rows()), "validation", self.evaluation.metric.name)
+        return None if self.pool is None else agreement_rows(self.pool, task)
+
+
+def split_rows(
+    model: ModelDir, data: LabelledData, *, examples: int, seed: int, labels: Sequence[LabelDir] = ()
+) -> PruningRows:
+    """Check labelled rows against a model and each other, and draw the rows that score.
+
+    Args:
+        examples: how many rows of train to draw.
+        labels: text for the recovery.
+
+    Raises:
+        CompressError: no rows of train, labels that the model does not know, or rows in two roles.
+    """
+
+    def encoded(rows: Sequence[Example], role: str) -> Gold:
+        return Gold(rows, encode_gold(rows, model.labels, task=model.task, name=role))
+
+    check_rows(data.train)
+    encoded(data.train, "train")  # before rows are left out: errors count the rows as they were given
+    validation = encoded(data.validation, "validation")
+    pool = LabelledPool(tuple(labels)) if labels else None
+    given: dict[str, Any] = {"train": data.train, "unlabeled": pool, "validation": data.validation}
+    present = {role: rows for role, rows in given.items() if rows}
+    sets: dict[str, Any] = dict(check_roles(present, drop_overlap=data.drop_overlap).sets)
+    train: Sequence[Example] = sets["train"]
+    sample = encoded(random.Random(seed).sample(list(train), min(examples, len(train))), "sample")
+    return PruningRows(
+        sample,
+        encoded(train, "train"),
+        validation,
+        sets["unlabeled"].without(frozenset(map(row_key, train))) if labels else None,
+        EvaluationRows(
+            validation if data.validation else sample,
+            find_metric(data.metric, task=model.task, classes=len(model.labels)),
+            len(model.labels),
+            maximum_length(model.load_tokenizer(), model.config),
+            model.task,
+            "validation" if data.validation else ON_TRAIN,
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -82,9 +163,9 @@ class MaskedEvaluation:
 
     def effect(self, masks: Masks | None = None) -> dict[str, Any]:
         """Return the metric as ``value`` and the fields of the difference, except McNemar's p."""
-        found = {"value": self.value(masks), **asdict(self.difference(masks))}
-        del found["mcnemar_p"]
-        return found
+        difference = self.difference(masks)
+        value = self.value(masks)
+        return {"value": value, "points": difference.points, "low": difference.low, "high": difference.high}
 
     @cached_property
     def _labels(self) -> np.ndarray:

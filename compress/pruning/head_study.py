@@ -27,11 +27,9 @@ from compress.models.output_dir import write_atomically
 from compress.models.prunable_units import Part, heads_per_layer
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
-from compress.pruning.evaluation import MaskedEvaluation
-from compress.pruning.importance import scoring_batches
+from compress.pruning.evaluation import MaskedEvaluation, split_rows
 from compress.pruning.removal_path import MEASURE, removal_path, score_units
-from compress.pruning.scoring import Values
-from compress.pruning.scoring_rows import split_rows
+from compress.pruning.scoring import Values, cached_json, scoring_batches
 from compress.recipes import Pruning
 from compress.reporting.heads_page import write_report
 from compress.surgery.unit_masks import Masks, masks_reach_logits, unmasked
@@ -58,15 +56,12 @@ class HeadStudy:
     normalise: bool = True
 
 
-DEFAULT_STUDY = HeadStudy()
-
-
 def head_study(
     model: ModelDir | str | Path,
     output: str | Path,
     *,
     data: LabelledData,
-    study: HeadStudy = DEFAULT_STUDY,
+    study: HeadStudy = HeadStudy(),
     compute: Compute = Compute(),
     force: bool = False,
     progress: Progress = silent,
@@ -74,7 +69,7 @@ def head_study(
     """Write ``heads.json``, tables and pictures about the heads of a model, and return the directory.
 
     Raises:
-        CompressError: for anything about the request that the user can put right.
+        CompressError: for anything about the request that the user can correct.
     """
     source = ModelDir.open(model)
     for name in study.criteria:
@@ -95,20 +90,26 @@ def head_study(
             f"masks on the heads of a {whole.config.model_type!r} model do not reach its logits; it cannot be studied"
         )
     recipe = {"criteria": list(study.criteria), "examples": study.examples, "step": study.step}
-    shown = {"metric": rows.metric.name, "normalise": study.normalise, "measure": MEASURE}
-    request: dict[str, Any] = {"parents": {"model": source}, "settings": recipe | shown, "data": rows.described}
-    evaluated = rows.evaluation(source)
+    shown = {"metric": rows.evaluation.metric.name, "normalise": study.normalise, "measure": MEASURE}
     batches = scoring_batches(
         rows.sample.examples,
         rows.sample.labels,
         tokenizer,
-        max_length=evaluated.max_length,
+        max_length=rows.evaluation.max_length,
         task=source.task,
         device=device,
     )
-    with Stage.begin("heads", output, **request, seed=compute.seed, force=force) as stage:
+    with Stage.begin(
+        "heads",
+        output,
+        parents={"model": source},
+        settings=recipe | shown,
+        data=rows.described,
+        seed=compute.seed,
+        force=force,
+    ) as stage:
         folder = stage.scratch
-        evaluation = MaskedEvaluation(whole, tokenizer, evaluated, folder / "judging")
+        evaluation = MaskedEvaluation(whole, tokenizer, rows.evaluation, folder / "judging")
         heads = HeadEvaluations(evaluation, list(batches), compute.seed, Values(folder / "values.jsonl"), folder)
         counts = heads.counts
         with progress("Scoring heads", len(study.criteria)) as advance:
@@ -170,14 +171,15 @@ class HeadEvaluations:
 
     def scores(self, criterion: str, advance: Advance = lambda steps: None) -> Tensor:
         """Return the scores ``[L, H]`` of a criterion, cached in a file."""
-        path, model = self.folder / f"scores-{criterion}.json", self.evaluation.model
-        if not path.is_file():
-            found = score_units(
+        model = self.evaluation.model
+        found = cached_json(
+            self.folder / f"scores-{criterion}.json",
+            lambda: score_units(
                 model, self.batches, unmasked(model), "heads", criterion, seed=self.seed, values=self.values
-            )
-            write_atomically(path, json.dumps(found.tolist()))
+            ).tolist(),
+        )
         advance(1)
-        return torch.tensor(json.loads(path.read_text(encoding="utf-8")))
+        return torch.tensor(found)
 
     def without_each(self, advance: Advance) -> Iterator[dict[str, Any]]:
         """Yield the metric without each head (Michel et al. 2019, section 3.2)."""
@@ -225,11 +227,11 @@ class HeadEvaluations:
                 continue  # equal scores have no order
             low, high = bootstrap(columns, lambda a, b: spearman(a, b, 1), seed=self.seed)
             value = float(spearman(*columns, 1))
-            yield {"first": first, "second": second, "spearman": value, "low": float(low), "high": float(high)}
+            yield {"first": first, "second": second, "spearman": value, "low": low, "high": high}
 
     def _ablation(self, layer: int, head: int, masks: Masks) -> dict[str, Any]:
-        found = {"value": self.evaluation.value(masks), **asdict(self.evaluation.difference(masks))}
-        return {"layer": layer, "head": head, **found}
+        difference = asdict(self.evaluation.difference(masks))
+        return {"layer": layer, "head": head, "value": self.evaluation.value(masks), **difference}
 
     def _only(self, layer: int, head: int) -> Masks:
         masks = unmasked(self.evaluation.model)

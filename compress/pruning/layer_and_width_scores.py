@@ -1,6 +1,5 @@
 """Score whole layers and positions of the hidden size, and choose which to remove."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -8,19 +7,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import kept_layers
-from compress.pruning.scoring import Labels, losses_of, target_labels, value_of
+from compress.pruning.scoring import Batches, Labels, losses_of, target_labels, value_of
 from compress.surgery.remove_hidden import members
 from compress.surgery.remove_layers import removable_layers, skipped
 
 
 @dataclass(frozen=True)
 class LayerStep:
-    """A layer that goes, by its position in the model it was chosen in, and the mean loss without it and those before.
+    """A layer to remove, by its position in the model it was chosen in.
 
-    ``number`` is what the layer was called before any pruning.
+    ``number`` is its position before any pruning, ``loss`` the mean loss without it and those removed before it.
     """
 
     layer: int
@@ -28,19 +26,19 @@ class LayerStep:
     loss: float
 
 
-def choose_removed_layers(model: PreTrainedModel, batches: Iterable[Batch], count: int) -> list[LayerStep]:
+def choose_removed_layers(model: PreTrainedModel, batches: Batches, count: int) -> list[LayerStep]:
     """Return the layers to remove, in order: each is the one without which the mean loss on the batches is lowest.
 
     Greedy removal after Sajjad et al. 2023, "On the Effect of Dropping Layers of Pre-trained Transformer Models"
     (arXiv:2004.03844), who compare positions; here every layer is tried, as Peer et al. 2022, "Greedy-layer pruning:
     Speeding up transformer models for natural language processing" (arXiv:2105.14839), do, but without training in
-    between. The first of several equally good layers goes.
+    between. Of several equally good layers the first is removed.
 
     Args:
         batches: with gold labels; they are read about ``count`` times the number of layers.
 
     Raises:
-        CompressError: more layers than can go.
+        CompressError: more layers than can be removed.
     """
     candidates, numbers, rows = removable_layers(model), kept_layers(model), list(batches)
     most = min(len(candidates), len(numbers) - 1)
@@ -55,12 +53,12 @@ def choose_removed_layers(model: PreTrainedModel, batches: Iterable[Batch], coun
                 if layer not in gone:
                     with skipped(model, [*gone, layer]):
                         losses[layer] = -value_of(model, rows, "loss")
-            best = min(losses, key=lambda layer: losses[layer])
+            best = min(losses, key=losses.__getitem__)
             steps.append(LayerStep(best, numbers[best], losses[best]))
     return steps
 
 
-def hidden_importance(model: PreTrainedModel, batches: Iterable[Batch], *, labels: Labels = "gold") -> Tensor:
+def hidden_importance(model: PreTrainedModel, batches: Batches, *, labels: Labels = "gold") -> Tensor:
     """Return ``[D]``: by how much the loss changes, to first order, if all that belongs to a position went to zero.
 
     That is ``|sum w dL/dw|`` over all weights of the position in all layers, of every batch by itself, and the mean of

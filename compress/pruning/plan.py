@@ -1,6 +1,5 @@
 """Plan a pruning: turn the amounts of a configuration into numbers for one model, and check them before any work."""
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -10,17 +9,16 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from compress import plugins
 from compress.errors import CompressError
 from compress.models.modeling.families import head_size_of, layers_of
 from compress.models.prunable_units import Part, has_heads, has_units, units_of
-from compress.pruning.removal_path import check_criterion, first_that, mask_least_important
+from compress.pruning.removal_path import first_that, mask_least_important
 from compress.recipes import Pruning
 from compress.recipes.pruning import MOST, units_to_remove
 from compress.surgery.remove_hidden import members, remove_hidden
 from compress.surgery.remove_layers import removable_layers, remove_layers
 from compress.surgery.unit_masks import masks_reach_logits
-
-logger = logging.getLogger("compress")
 
 OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
 
@@ -110,19 +108,16 @@ def plan_units(model: PreTrainedModel, config: Pruning) -> dict[Part, int]:
         part: units_to_remove(OPTIONS[part], asked[part], counts, part, keep=config.kept(part))
         for part, counts in present.items()
     }
-    check_criterion(config, list(amounts))
+    if "neurons" in amounts and "part" not in plugins.find("criteria", config.criterion).parameters:
+        able = [name for name in plugins.names("criteria") if "part" in plugins.find("criteria", name).parameters]
+        raise CompressError(
+            f"--criterion {config.criterion} scores heads only, and neurons of feed-forward networks are to be removed "
+            f"too; use {', '.join(able)}, or remove heads only with --heads"
+        )
     if not config.has_target:
         for part, count in amounts.items():
             _check_rounding(part, present[part], count, config)
     return amounts
-
-
-def log_amounts(model: PreTrainedModel, units: Mapping[Part, int], config: Pruning) -> None:
-    """Log how many heads and neurons of a model are about to be removed."""
-    for part, count in units.items():
-        there = sum(layer.count for layer in units_of(model, part))
-        most = "up to " if config.has_target else ""
-        logger.info("removing %s%d of %d %s, %d stay", most, count, there, part, there - count)
 
 
 def _check_rounding(part: Part, present: Sequence[int], count: int, config: Pruning) -> None:

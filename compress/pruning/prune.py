@@ -22,11 +22,11 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import empty, write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
+from compress.pruning.evaluation import split_rows
 from compress.pruning.plan import PruningPlan, plan_pruning
 from compress.pruning.pruned_state import PrunedState, reloadable
 from compress.pruning.recovery import RECOVERY, Recovery, check_labels
-from compress.pruning.removal_steps import PlanExecution
-from compress.pruning.scoring_rows import split_rows
+from compress.pruning.removal_steps import execute_plan
 from compress.pruning.step_timing import StepTimer, TooNoisy
 from compress.recipes import Pruning, Training
 from compress.reporting.charts.pruning_curve import curve_csv
@@ -68,15 +68,15 @@ def prune(
 ) -> ModelDir:
     """Remove structure from a model and return the smaller one.
 
-    ``report.html`` in its directory, and ``pruning.json`` with the same figures, tell after each removal the number of
-    weights and FLOPs, the speed in each runtime, and the metric; ``pruning_curve.csv`` is the metric step by step.
+    ``report.html`` in its directory, and ``pruning.json`` with the same figures, state after each removal the number
+    of weights and FLOPs, the speed in each runtime, and the metric; ``pruning_curve.csv`` is the metric step by step.
 
     Args:
         pruning: what to remove, and how it is chosen.
         measure: time the model after each removal, on one thread or as many as ``compute`` says.
 
     Raises:
-        CompressError: for anything about the request that the user can put right.
+        CompressError: for anything about the request that the user can correct.
     """
     source = ModelDir.open(model)
     pruning.check()
@@ -100,37 +100,48 @@ def prune(
         **recipe,
         **({"vocabulary": content_sha256(data.vocabulary)} if data.vocabulary is not None else {}),
         "labels": [directory.manifest.files for directory in labels],
-        "metric": rows.metric.name,
+        "metric": rows.evaluation.metric.name,
         **({"threads": compute.threads} if pruning.speedup else {}),
     }
-    request: dict[str, Any] = {"parents": {"unpruned": source}, "settings": settings, "data": rows.described}
-    with Stage.begin("prune", output, **request, seed=compute.seed, force=force) as stage:
+    with Stage.begin(
+        "prune",
+        output,
+        parents={"unpruned": source},
+        settings=settings,
+        data=rows.described,
+        seed=compute.seed,
+        force=force,
+    ) as stage:
         runtimes = ("torch", "onnxruntime") if exporter_for(source) else ("torch",)
-        evaluated = rows.evaluation(source)
+        evaluated = rows.evaluation
         timer = StepTimer(evaluated.gold.examples, runtimes, compute.threads or 1)
-        recovery = Recovery.of(source, rows, pruning, data.training, compute, quiet=progress is silent)
+        selection = rows.selection(source.task)
+        recovery = Recovery(source, rows, selection, pruning, data.training, compute, quiet=progress is silent)
         try:
             state = PrunedState(whole.to(compute.device), tokenizer, evaluated, stage.scratch / "cuts")  # type: ignore[arg-type]
-            execution = PlanExecution(plan, state, rows.sample, timer, recovery, compute, stage.scratch, progress)
-            decisions = execution.run(data.vocabulary)
-        except TooNoisy:
-            raise
-        except CompressError:
-            empty(stage.working)  # the next request under this name will be another one
+            decisions = execute_plan(plan, state, recovery, timer, data.vocabulary, stage.scratch, progress)
+        except CompressError as error:
+            if not isinstance(error, TooNoisy):
+                empty(stage.working)  # the next request under this name will be another one
             raise
         state.model = reloadable(state.model)
         notes = {"recovery": recovery.recover(state, stage.working).noted} if pruning.recover else {}
         with progress("Timing", None):
-            speeds = timer.speeds(state.timed, TIMED_BATCH_SIZES) if measure else []
+            shapes = {name: path for name, path in state.checkpoints.items() if name != "recovery"}
+            speeds = timer.speeds(shapes, TIMED_BATCH_SIZES) if measure else []
         notes |= write_pruning_report(source, plan, state, decisions, speeds, stage)
         read = (
             *source.manifest.data,
             *rows.described,
             *(entry for directory in labels for entry in directory.manifest.data),
         )
-        stage.write_model(
-            state.model, state.tokenizer, recipe=recipe, data=read, metrics=(state.metric_entry,), notes=notes
-        )
+        metric = {
+            "name": evaluated.metric.name,
+            "value": state.steps[-1].value,
+            "split": evaluated.split,
+            "rows": len(evaluated.gold.examples),
+        }
+        stage.write_model(state.model, state.tokenizer, recipe=recipe, data=read, metrics=(metric,), notes=notes)
     return ModelDir.open(output)
 
 

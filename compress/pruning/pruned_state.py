@@ -65,8 +65,8 @@ class RemovalStep:
 class PrunedState:
     """A model, its tokenizer, and its removals so far, of which the first is ``nothing``.
 
-    ``folder`` holds a checkpoint and the predictions of each step. ``layer_map`` maps the layers that are kept to those
-    of the unpruned model, for hidden-state losses.
+    ``folder`` holds the predictions of each step and its checkpoint, which ``checkpoints`` names by removal.
+    ``layer_map`` maps the layers that are kept to those of the unpruned model, for hidden-state losses.
     """
 
     model: PreTrainedModel
@@ -74,6 +74,7 @@ class PrunedState:
     rows: EvaluationRows
     folder: Path
     steps: list[RemovalStep] = field(default_factory=list)
+    checkpoints: dict[str, Path] = field(default_factory=dict)
     trained: bool = False
     layer_map: str = "uniform"
     reference: np.ndarray | None = None
@@ -86,27 +87,9 @@ class PrunedState:
         self.record("nothing", 0, 0)
 
     @property
-    def directories(self) -> list[Path]:
-        """The checkpoints of the steps, in order."""
-        return [self.folder / f"{number}-{step.removal}" for number, step in enumerate(self.steps)]
-
-    @property
-    def timed(self) -> dict[str, Path]:
-        """The checkpoints by removal; recovery changes no shape."""
-        places = zip(self.steps, self.directories, strict=True)
-        return {step.removal: place for step, place in places if step.removal != "recovery"}
-
-    @property
     def teacher(self) -> Path:
         """The checkpoint of the unpruned model that reads the remaining subword tokens."""
-        return self.timed.get("vocabulary", self.directories[0])
-
-    @property
-    def metric_entry(self) -> dict[str, Any]:
-        """The metric of the last step as an entry of a manifest."""
-        rows = self.rows
-        number = len(rows.gold.examples)
-        return {"name": rows.metric.name, "value": self.steps[-1].value, "split": rows.split, "rows": number}
+        return self.checkpoints.get("vocabulary", self.checkpoints["nothing"])
 
     def evaluation(self, name: str) -> MaskedEvaluation:
         """Return an evaluation of the present model; ``name`` names the cache of its predictions."""
@@ -115,7 +98,7 @@ class PrunedState:
 
     def record(self, removal: str, removed: int, of: int, masks: Masks | None = None) -> None:
         """Evaluate and save the model after a removal; ``masks`` are applied in the evaluation."""
-        kept = reloadable(self.model).cpu().eval()
+        kept = reloadable(self.model).cpu()
         effect = self.evaluation(removal).effect(masks)
         tokens = np.ones((1, self.median_length), dtype=np.int64)
         architecture = describe_architecture(kept)
@@ -133,7 +116,8 @@ class PrunedState:
                 **effect,
             )
         )
-        save_model(kept, self.tokenizer, self.directories[-1])
+        self.checkpoints[removal] = self.folder / f"{len(self.steps) - 1}-{removal}"
+        save_model(kept, self.tokenizer, self.checkpoints[removal])
 
     def save_without(self, masks: Masks, directory: Path) -> Path:
         """Save a copy of the model without masked heads and neurons, and return the directory."""
@@ -148,8 +132,8 @@ class PrunedState:
         self.tokenizer, cut = cut_vocabulary(self.model, before, corpus)
         self.record("vocabulary", cut.pieces_before - cut.pieces_after, cut.pieces_before)
         anew = fallbacks(before, self.tokenizer, self.rows.gold.examples)
-        shares = {"text_share": anew.text_share, "word_share": anew.word_share}
-        return {**asdict(cut), "fallbacks": {**asdict(anew), **shares}}
+        described = {**asdict(anew), "text_share": anew.text_share, "word_share": anew.word_share}
+        return {**asdict(cut), "fallbacks": described}
 
     def remove_layers(self, layers: Sequence[int]) -> None:
         """Remove whole layers by their positions."""
@@ -173,8 +157,8 @@ class PrunedState:
         for part, rows in masks.items():
             remove_masked(self.model, {part: rows})
             later: Masks = {other: left for other, left in masks.items() if part == "heads" and other != part}
-            removed = sum(int((row == 0).sum()) for row in rows)
-            self.record(part, removed, sum(map(len, rows)), later if self.trained else None)
+            masked = sum(int((row == 0).sum()) for row in rows)
+            self.record(part, masked, sum(map(len, rows)), later if self.trained else None)
         check_equal(expected, self.evaluation("sliced").logits(first=COMPARED_ROWS))
 
 

@@ -1,12 +1,9 @@
 """Recovery: distil the unpruned model into the pruned one, while or after heads and neurons are removed."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from transformers import PretrainedConfig
 
@@ -18,13 +15,13 @@ from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import head_size_of
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.prunable_units import Part
+from compress.pruning.evaluation import PruningRows
 from compress.pruning.pruned_state import PrunedState
-from compress.pruning.scoring_rows import PruningRows
 from compress.recipes import Choice, Phase, Pruning, Training
 from compress.surgery.unit_masks import Masks, masks_at
 from compress.training import phases
 from compress.training.trainer import Outcome, TrainingRun
-from compress.training.training_data import Selection, TrainingData, TrainingPlan, agreement_rows
+from compress.training.training_data import Selection, TrainingData, TrainingPlan
 
 RECOVERY = Training(epochs=1.0, learning_rate=5e-5, evaluations=8, patience=4)
 # The cubic schedule masks heads and neurons in this share of the recovery's epochs, at a constant learning rate. The
@@ -59,41 +56,26 @@ def recovery_losses(recovery: str, config: PretrainedConfig, layers: str) -> tup
 
 @dataclass(frozen=True)
 class Recovery:
-    """Distillation of the unpruned model into the pruned one.
+    """Distillation of the unpruned model ``source`` into the pruned one, on the rows of a pruning stage.
 
-    ``training_data`` returns the rows to train on, for which the unpruned model may have to run; ``fitting`` are other
-    arguments of :func:`compress.training.phases.fit`.
+    ``selection`` are the rows that select the checkpoint.
     """
 
+    source: ModelDir
+    rows: PruningRows
+    selection: Selection | None
     config: Pruning
     training: Training
-    training_data: Callable[[], TrainingData]
-    selection: Selection | None
-    fitting: Mapping[str, Any]
+    compute: Compute
+    quiet: bool
 
-    @classmethod
-    def of(
-        cls, source: ModelDir, rows: PruningRows, config: Pruning, training: Training, compute: Compute, quiet: bool
-    ) -> Recovery:
-        """Return the recovery of a model on the rows of a pruning stage.
-
-        It trains on the text of the pool and on train, with the logits of the unpruned model. Without validation rows
-        the checkpoint is selected by agreement with it on a part of the pool.
-        """
-
-        @cache
-        def training_data() -> TrainingData:
-            own = [labels for labels in rows.pool.labels if labels.teacher_sha256 == source.sha256] if rows.pool else []
-            logits = teacher_logits(source, rows.train.examples, compute=compute, labels=own)
-            return TrainingData(rows.pool, replace(rows.train, logits=logits), hold_out=not rows.validation.examples)
-
-        selection = None
-        if rows.validation.examples:
-            selection = Selection(list(rows.validation.rows()), "validation", rows.metric.name)
-        elif rows.pool is not None:
-            selection = agreement_rows(rows.pool, source.task)
-        fitting = {"seed": compute.seed, "device": compute.device, "threads": compute.threads}
-        return cls(config, training, training_data, selection, {**fitting, "task": source.task, "quiet": quiet})
+    @cached_property
+    def training_data(self) -> TrainingData:
+        """The text of the pool and of train with the logits of the unpruned model, which may have to be computed."""
+        pool, train = self.rows.pool, self.rows.train
+        own = [labels for labels in pool.labels if labels.teacher_sha256 == self.source.sha256] if pool else []
+        logits = teacher_logits(self.source, train.examples, compute=self.compute, labels=own)
+        return TrainingData(pool, replace(train, logits=logits), hold_out=not self.rows.validation.examples)
 
     def mask_gradually(self, state: PrunedState, units: Mapping[Part, int], folder: Path) -> Masks:
         """Train a model while the cubic schedule masks heads and neurons, and return the masks.
@@ -103,12 +85,17 @@ class Recovery:
         outcome = phases.load_finished(folder, state.model)
         if outcome is None:
             (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
-            names = ("keep_heads", "multiple", "normalise")
-            options: dict[str, Any] = {name: getattr(self.config, name) for name in names}
-            options |= {"until": MASKED_BY, "heads": units.get("heads", 0), "neurons": units.get("neurons", 0)}
+            options = {
+                "keep_heads": self.config.keep_heads,
+                "multiple": self.config.multiple,
+                "normalise": self.config.normalise,
+                "until": MASKED_BY,
+                "heads": units.get("heads", 0),
+                "neurons": units.get("neurons", 0),
+            }
             training = replace(self._part_of_training(MASKING_SHARE), schedule="constant")
             modifier = Choice("gradual-pruning", options=options)
-            outcome = self._distil(state, folder, training, modifier=modifier)
+            outcome = self._distil(state, folder, training, self.compute, modifier=modifier)
             phases.save_finished(folder, state.model, outcome)
         state.trained = True
         assert outcome.masked is not None
@@ -116,10 +103,11 @@ class Recovery:
 
     def recover(self, state: PrunedState, working: Path) -> Outcome:
         """Train the pruned model for the rest of the epochs, select its best checkpoint, and record it."""
-        share, seed = 1.0, self.fitting["seed"]
+        share, compute = 1.0, self.compute
         if self.config.schedule == "cubic":
-            share, seed = 1 - MASKING_SHARE, seed + phases.SEEDS_APART  # another order of rows than while masking
-        outcome = self._distil(state, working, self._part_of_training(share), selection=self.selection, seed=seed)
+            share = 1 - MASKING_SHARE
+            compute = replace(compute, seed=compute.seed + phases.SEEDS_APART)  # another order of rows than while masking
+        outcome = self._distil(state, working, self._part_of_training(share), compute, selection=self.selection)
         state.trained = True
         state.record("recovery", 0, 0)
         return outcome
@@ -136,22 +124,19 @@ class Recovery:
         state: PrunedState,
         working: Path,
         training: Training,
+        compute: Compute,
         *,
         selection: Selection | None = None,
         modifier: Choice | None = None,
-        **fitting: Any,
     ) -> Outcome:
-        losses = recovery_losses(self.config.recovery, state.model.config, state.layer_map)
-        phase = Phase(losses, modifier=modifier)
+        phase = Phase(recovery_losses(self.config.recovery, state.model.config, state.layer_map), modifier=modifier)
         live = phase.needs & {"hidden", "attention"}
         teacher = ModelDir.open(state.teacher, verify=False).load() if live else None
-        fitting = {**self.fitting, **fitting}
-        compute = Compute(fitting["device"], fitting["threads"], fitting["seed"])
         (outcome,) = phases.fit(
             state.model,
             state.tokenizer,
-            TrainingPlan(self.training_data(), selection),
-            TrainingRun(working, training, fitting["task"], compute, fitting["quiet"]),
+            TrainingPlan(self.training_data, selection),
+            TrainingRun(working, training, self.source.task, compute, self.quiet),
             phases=(phase,),
             teachers={"task": teacher},
         )

@@ -1,119 +1,101 @@
 """Execute a pruning plan: choose and remove the vocabulary, layers, heads, neurons and hidden size, in this order."""
 
-import itertools
-import json
+import logging
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from compress.data import Example
-from compress.inference.compute import Compute
 from compress.inference.speed_statistics import Interval
-from compress.models.output_dir import write_atomically
+from compress.models.prunable_units import units_of
 from compress.progress import Progress
-from compress.pruning.choose_units import choose_units
-from compress.pruning.importance import scoring_batches
 from compress.pruning.layer_and_width_scores import choose_removed_layers, hidden_importance
-from compress.pruning.plan import PruningPlan, log_amounts, plan_units
+from compress.pruning.plan import PruningPlan, plan_units
 from compress.pruning.pruned_state import PrunedState
 from compress.pruning.recovery import Recovery
-from compress.pruning.scoring import Values
+from compress.pruning.removal_path import choose_units
+from compress.pruning.scoring import Values, cached_json, scoring_batches
 from compress.pruning.step_timing import StepTimer
-from compress.surgery.unit_masks import Masks, masks_from_json
-from compress.training.training_data import Gold
+from compress.surgery.unit_masks import Masks, mask_key, masks_from_json
+
+logger = logging.getLogger("compress")
 
 
-@dataclass(frozen=True)
-class PlanExecution:
-    """A plan, the model to prune, and what decides what the plan leaves open.
+def execute_plan(
+    plan: PruningPlan,
+    state: PrunedState,
+    recovery: Recovery,
+    timer: StepTimer,
+    corpus: Iterable[Example] | None,
+    folder: Path,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Remove everything from a model in place, evaluate each step, and return the decisions.
 
     Args:
-        sample: the scoring rows.
-        recovery: trains the model while the cubic schedule masks heads and neurons.
+        recovery: holds the scoring rows, and trains the model while the cubic schedule masks heads and neurons.
+        corpus: text whose subword tokens are kept; None keeps all.
         folder: keeps each decision, so that a resumed run does not score again.
     """
-
-    plan: PruningPlan
-    state: PrunedState
-    sample: Gold
-    timer: StepTimer
-    recovery: Recovery
-    compute: Compute
-    folder: Path
-    progress: Progress
-
-    def run(self, corpus: Iterable[Example] | None) -> dict[str, Any]:
-        """Remove everything in place, evaluate each step, and return the decisions.
-
-        Args:
-            corpus: text whose subword tokens are kept; None keeps all.
-        """
-        plan, state, rows = self.plan, self.state, self.state.rows
-        found: dict[str, Any] = {}
-        if corpus is not None:
-            found["vocabulary"] = state.remove_vocabulary(corpus)
-        batches = list(
-            scoring_batches(
-                self.sample.examples,
-                self.sample.labels,
-                state.tokenizer,
-                max_length=rows.max_length,
-                task=rows.task,
-                device=self.compute.device,
-            )
+    config, found = plan.config, dict[str, Any]()
+    if corpus is not None:
+        found["vocabulary"] = state.remove_vocabulary(corpus)
+    sample, rows, compute = recovery.rows.sample, state.rows, recovery.compute
+    batches = list(
+        scoring_batches(
+            sample.examples,
+            sample.labels,
+            state.tokenizer,
+            max_length=rows.max_length,
+            task=rows.task,
+            device=compute.device,
         )
-        if plan.layers:
-            with self.progress("Removing layers", None):
-                found["layers"] = self._decided(
-                    "layers", lambda: list(map(asdict, choose_removed_layers(state.model, batches, plan.layers)))
-                )
-            state.remove_layers([step["layer"] for step in found["layers"]])
-        units = plan_units(state.model, plan.config) if plan.layers and plan.units else plan.units
-        log_amounts(state.model, units, plan.config)
-        if plan.config.schedule == "cubic":
-            state.remove_units(self.recovery.mask_gradually(state, units, self.folder / "masking"))
-        elif units:
-            decision = self._decided(
-                "units",
-                lambda: choose_units(
-                    state.evaluation("path"),
-                    batches,
-                    units,
-                    plan.config,
-                    self._speedup(),
-                    seed=self.compute.seed,
-                    values=Values(self.folder / "values.jsonl"),
-                    progress=self.progress,
-                ),
+    )
+    if plan.layers:
+        with progress("Removing layers", None):
+            found["layers"] = cached_json(
+                folder / "layers.json",
+                lambda: list(map(asdict, choose_removed_layers(state.model, batches, plan.layers))),
             )
-            masks = masks_from_json(decision.pop("masks"))
-            found |= decision
-            state.remove_units(masks)
-        if plan.hidden:
-            with self.progress("Scoring hidden width", None):
-                scored = self._decided(
-                    "hidden",
-                    lambda: hidden_importance(state.model, batches).argsort(stable=True)[: plan.hidden].tolist(),
-                )
-            state.remove_hidden(sorted(scored))
-        return found
+        state.remove_layers([step["layer"] for step in found["layers"]])
+    units = plan_units(state.model, config) if plan.layers and plan.units else plan.units
+    for part, count in units.items():
+        there = sum(layer.count for layer in units_of(state.model, part))
+        most = "up to " if config.has_target else ""
+        logger.info("removing %s%d of %d %s, %d stay", most, count, there, part, there - count)
 
-    def _decided(self, name: str, decide: Callable[[], Any]) -> Any:
-        """Return a decision as JSON values; a resumed run reads the one of the first run."""
-        path = self.folder / f"{name}.json"
-        if not path.is_file():
-            write_atomically(path, json.dumps(decide()) + "\n")
-        return json.loads(path.read_text(encoding="utf-8"))
+    def speedup_of(masks: Masks) -> Interval:
+        candidate = folder / "candidates" / mask_key(masks)
+        shutil.rmtree(candidate, ignore_errors=True)  # of a run that was stopped
+        state.save_without(masks, candidate)
+        return timer.speedup(state.checkpoints["nothing"], candidate, config.speedup_batch_size)
 
-    def _speedup(self) -> Callable[[Masks], Interval]:
-        """Return a function that measures the speed-up of the model without masked heads and neurons."""
-        candidates = self.folder / "candidates"
-        shutil.rmtree(candidates, ignore_errors=True)  # of a run that was stopped
-        numbers = itertools.count()
-        return lambda masks: self.timer.speedup(
-            self.state.directories[0],
-            self.state.save_without(masks, candidates / str(next(numbers))),
-            self.plan.config.speedup_batch_size,
+    if config.schedule == "cubic":
+        state.remove_units(recovery.mask_gradually(state, units, folder / "masking"))
+    elif units:
+        decision = cached_json(
+            folder / "units.json",
+            lambda: choose_units(
+                state.evaluation("path"),
+                batches,
+                units,
+                config,
+                speedup_of,
+                seed=compute.seed,
+                values=Values(folder / "values.jsonl"),
+                progress=progress,
+            ),
         )
+        masks = masks_from_json(decision.pop("masks"))
+        found |= decision
+        state.remove_units(masks)
+    if plan.hidden:
+        with progress("Scoring hidden width", None):
+            scored = cached_json(
+                folder / "hidden.json",
+                lambda: hidden_importance(state.model, batches).argsort(stable=True)[: plan.hidden].tolist(),
+            )
+        state.remove_hidden(sorted(scored))
+    return found

@@ -1,29 +1,113 @@
-"""Shared code of the criteria: the task loss of a batch, cached evaluations, and scores as one tensor.
+"""Score the heads of a model by a criterion, and what all criteria share: batches, losses and cached evaluations.
 
 Shapes: B batch, L layers, U units (heads or neurons) of a layer, N examples.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from compress import plugins
+from compress.data import Example, encode_gold
+from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
 from compress.models.batch import Batch
+from compress.models.modeling import is_tagger
+from compress.models.output_dir import write_atomically
 from compress.surgery.unit_masks import Masks, mask_key, masked
+from compress.surgery.unit_masks import normalised
 
+Batches = Iterable[Batch]
+LayerMasks = Sequence[Tensor]  # [U] a layer: 1 for a kept unit, 0 for a masked one
 Labels = Literal["gold", "own"]
 Measure = Literal["loss", "metric"]
+SCORING_BATCH_ROWS = 32
+
+
+def head_importance(
+    model: PreTrainedModel,
+    examples: Sequence[tuple[str, int | str | None]],
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    criterion: str = "gradient",
+    normalise: bool = False,
+    max_length: int | None = None,
+    **options: Any,
+) -> Tensor:
+    """Return importance scores ``[L, H]`` of every head of a model.
+
+    Args:
+        examples: ``(text, label)`` pairs; a label is a class index or name, or None in all of them for a criterion that
+            reads none: gradient and taylor with ``labels="own"``, magnitude, confidence, random.
+        criterion: a plug-in of ``compress list criteria``; ``options`` are its own.
+        normalise: divide each layer's scores by their L2 norm.
+        max_length: tokens of a text that are read; None for as many as the model can.
+
+    Raises:
+        CompressError: a model, criterion, option or label that does not fit, or no examples.
+    """
+    check_rows(examples)
+    if is_tagger(model):
+        raise CompressError(
+            "head_importance scores classifiers of whole texts, and this model tags words; use 'compress heads'"
+        )
+    id2label: Any = model.config.id2label
+    names = [str(id2label[index]) for index in sorted(id2label)]
+    task = "regression" if len(names) == 1 else "classification"
+    rows = [Example(text, None, None if label is None else str(label)) for text, label in examples]
+    labelled = any(row.label is not None for row in rows)
+    gold = encode_gold(rows, names, task=task, name="examples") if labelled else None
+    most = maximum_length(tokenizer, model.config.to_dict())
+    limit = min(max_length or most, most)
+    batches = scoring_batches(rows, gold, tokenizer, max_length=limit, task=task, device=str(model.device))
+    plugin = plugins.find("criteria", criterion)
+    if faults := plugin.check(options):
+        raise CompressError("; ".join(faults))
+    scores: Tensor = plugin.function(model, batches, **options)
+    return normalised(scores) if normalise else scores
+
+
+def check_rows(train: Sequence[object]) -> None:
+    """Raise an error without rows to score on."""
+    if not train:
+        raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
+
+
+def scoring_batches(
+    examples: Sequence[Example],
+    gold: Sequence[int] | Sequence[float] | Sequence[list[int]] | None,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_length: int,
+    task: str,
+    device: str,
+) -> Iterator[Batch]:
+    """Yield batches of rows of similar length, labelled where ``gold`` is given; for a tagger by word."""
+    tokens = encode(tokenizer, examples, max_length, task=task)
+    order = sorted(range(len(examples)), key=lambda row: len(tokens["input_ids"][row]))
+    for start in range(0, len(order), SCORING_BATCH_ROWS):
+        chosen = order[start : start + SCORING_BATCH_ROWS]
+        arrays = pad([{k: v[row] for k, v in tokens.items()} for row in chosen], tokenizer.pad_token_id or 0)
+        labels: list[Any] = [gold[row] for row in chosen] if gold is not None else []
+        if task == "tagging":
+            arrays["words"], starts = arrays["words"] > 0, arrays["words"]
+            labels = [labels[row][starts[row, token] - 1] for row, token in zip(*np.nonzero(starts), strict=True)]
+        tensors = {key: torch.from_numpy(values).to(device) for key, values in arrays.items()}
+        kind = torch.float32 if task == "regression" else torch.long
+        yield Batch(**tensors, labels=torch.tensor(labels, dtype=kind, device=device) if labels else None)
 
 
 def target_labels(batch: Batch, logits: Tensor, labels: Labels) -> Tensor:
-    """Return the gold labels of a batch, or (``own``) what the model predicts itself, which needs none.
+    """Return the gold labels of a batch, or (``own``) the classes that the model predicts itself.
 
-    The divergence to the model's own *probabilities* would have a gradient of zero, so that its largest class is taken.
+    The divergence to the model's own *probabilities* would have a gradient of zero.
 
     Raises:
         CompressError: no gold labels, or own predictions of a regression, whose loss has a gradient of zero too.
@@ -40,27 +124,32 @@ def target_labels(batch: Batch, logits: Tensor, labels: Labels) -> Tensor:
 
 
 def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the task loss of every answer: cross-entropy, or the squared error of a regression."""
+    """Return the task loss of every prediction: cross-entropy, or the squared error of a regression."""
     if logits.shape[-1] == 1:
         return (logits.float().squeeze(-1) - labels) ** 2
     return torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none")
 
 
-def as_scores(by_layer: Sequence[Tensor], masks: Sequence[Tensor] | None) -> Tensor:
+def as_scores(by_layer: Sequence[Tensor], masks: LayerMasks | None) -> Tensor:
     """Return ``[L, U]`` float32, U being the largest number of units of a layer; missing and masked ones score zero."""
-    scores = torch.zeros(len(by_layer), max(map(len, by_layer)))
-    for layer, values in enumerate(by_layer):
-        scores[layer, : len(values)] = values.float().cpu()
-        if masks is not None:
-            scores[layer, : len(values)] *= torch.as_tensor(masks[layer]).float()
+    scores = pad_sequence([values.float().cpu() for values in by_layer], batch_first=True)
+    if masks is not None:
+        scores *= pad_sequence([torch.as_tensor(mask).float() for mask in masks], batch_first=True)
     return scores
 
 
-class Values:
-    """How good a model is with some units masked, by what is masked; kept in a file, where one is given.
+def cached_json(path: Path, compute: Callable[[], Any]) -> Any:
+    """Return JSON values that are computed once: a resumed run reads those of the first run from the file."""
+    if not path.is_file():
+        write_atomically(path, json.dumps(compute()) + "\n")
+    return json.loads(path.read_text(encoding="utf-8"))
 
-    A criterion of many evaluations that was stopped goes on behind the last of them. The file is of one model, one set
-    of rows and one measure: whoever gives it sees to that.
+
+class Values:
+    """Values of a model by the units that are masked, kept in a file where one is given.
+
+    A criterion of many evaluations that was stopped resumes after the last of them. A file is for one model, one set
+    of rows and one measure.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -70,7 +159,7 @@ class Values:
             self.known = dict(json.loads(line) for line in whole.splitlines())
             path.write_text(whole and whole + "\n", encoding="utf-8")
 
-    def of(self, model: PreTrainedModel, masks: Masks, batches: Iterable[Batch], measure: Measure) -> float:
+    def of(self, model: PreTrainedModel, masks: Masks, batches: Batches, measure: Measure) -> float:
         """Return the value of a model with heads and neurons masked, evaluated if it is not known."""
         key = mask_key(masks)
         if key not in self.known:
@@ -84,8 +173,8 @@ class Values:
 
 
 @torch.no_grad()
-def value_of(model: PreTrainedModel, batches: Iterable[Batch], measure: Measure) -> float:
-    """Return how good a model is on batches: minus its mean loss, or (``metric``) the share it gets right.
+def value_of(model: PreTrainedModel, batches: Batches, measure: Measure) -> float:
+    """Return the value of a model on batches: minus its mean loss, or (``metric``) the share of right predictions.
 
     A regression has minus its mean squared error as its metric too.
     """

@@ -13,7 +13,7 @@ import torch
 
 from compress.benchmarking.competitors import environments_folder
 from compress.errors import CompressError
-from compress.pruning.importance import head_importance
+from compress.pruning.scoring import head_importance
 from compress.training.training_data import Gold
 from tests.support import REPOSITORY
 from tests.support.tiny import HEADS, LABELS, LAYERS, PRUNABLE, classifier, examples, physical_layers, tokenizer, write

@@ -51,7 +51,7 @@ def test_uneven_heads_are_sliced_where_the_mask_was(teacher: Path, tmp_path: Pat
 
 def test_the_least_important_heads_go(teacher: Path, tmp_path: Path) -> None:
     """In one step without normalisation: the lowest scores of all, by a reference outside of this stage."""
-    from compress.pruning.importance import head_importance
+    from compress.pruning.scoring import head_importance
 
     made = pruned(teacher, tmp_path / "small", "3", step=1.0, normalise=False)
     model, tokenizer = load(teacher)

@@ -30,7 +30,7 @@ def test_neurons_are_removed_in_multiples_uneven_over_the_layers(teacher: Path, 
 
 def test_the_least_important_neurons_go(teacher: Path, tmp_path: Path) -> None:
     """By a reference outside of this stage, in one step."""
-    from compress.pruning.importance import head_importance
+    from compress.pruning.scoring import head_importance
 
     made = pruned(teacher, tmp_path / "small", "", ffn="25%", multiple=1, step=1.0, normalise=False)
     model, tokenizer = load(teacher)

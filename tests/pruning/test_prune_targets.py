@@ -97,5 +97,5 @@ def test_a_new_target_is_accepted_after_an_unreachable_one(teacher: Path, tmp_pa
 
 
 def test_layers_that_already_cost_too_much_are_blamed_themselves(teacher: Path, tmp_path: Path) -> None:
-    with pytest.raises(CompressError, match="is broken before any head or neuron goes: the layers"):
+    with pytest.raises(CompressError, match="is broken before any head or neuron is removed: the layers"):
         pruned(teacher, tmp_path / "small", "max", layers="1", max_accuracy_drop=0.1)

@@ -5,23 +5,20 @@ every example makes one backward of the *summed* loss give each example's gradie
 before the mean, as the equation says, and nothing piles up over batches.
 """
 
-from collections.abc import Iterable, Sequence
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import Part
-from compress.pruning.scoring import Labels, as_scores, losses_of, target_labels
+from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, losses_of, target_labels
 from compress.surgery.unit_masks import mask_hooks
 
 
 def importance(
     model: PreTrainedModel,
-    batches: Iterable[Batch],
-    masks: Sequence[Tensor] | None = None,
+    batches: Batches,
+    masks: LayerMasks | None = None,
     *,
     part: Part = "heads",
     labels: Labels = "gold",
@@ -35,8 +32,7 @@ def importance(
     """
     # Only the masks need a gradient; this spares two thirds of the backward.
     with fixed_weights(model), mask_hooks(model, part) as hooks, torch.enable_grad():
-        if masks is not None:
-            hooks.mask(masks)
+        hooks.mask(masks)
         totals = [torch.zeros(units, dtype=torch.float64) for units in hooks.counts]
         rows = 0
         for batch in batches:

@@ -4,20 +4,17 @@ Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Net
 weights; here the norm of all that would go with the head, as structured pruning commonly has it.
 """
 
-from collections.abc import Iterable, Sequence
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.models.batch import Batch
 from compress.models.prunable_units import Part, units_of
-from compress.pruning.scoring import as_scores
+from compress.pruning.scoring import Batches, LayerMasks, as_scores
 
 
 @torch.no_grad()
 def importance(
-    model: PreTrainedModel, batches: Iterable[Batch], masks: Sequence[Tensor] | None = None, *, part: Part = "heads"
+    model: PreTrainedModel, batches: Batches, masks: LayerMasks | None = None, *, part: Part = "heads"
 ) -> Tensor:
     """Return raw scores ``[L, U]``."""
     norms = [

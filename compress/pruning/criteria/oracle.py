@@ -4,22 +4,19 @@ Michel et al. 2019 (arXiv:1905.10650), section 3.2. L x H evaluations of all exa
 negative. Heads that replace each other all look useless alone, which is what ``shapley`` mends at a price.
 """
 
-from collections.abc import Iterable, Sequence
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
-from compress.pruning.scoring import Measure, Values, as_scores
+from compress.pruning.scoring import Batches, LayerMasks, Measure, Values, as_scores
 from compress.surgery.unit_masks import unmasked
 
 
 def importance(
     model: PreTrainedModel,
-    batches: Iterable[Batch],
-    masks: Sequence[Tensor] | None = None,
+    batches: Batches,
+    masks: LayerMasks | None = None,
     *,
     measure: Measure = "metric",
     values: Values | None = None,

@@ -1,20 +1,17 @@
 """Random scores: the baseline that every other criterion must beat."""
 
-from collections.abc import Iterable, Sequence
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.models.batch import Batch
 from compress.models.prunable_units import Part, units_of
-from compress.pruning.scoring import as_scores
+from compress.pruning.scoring import Batches, LayerMasks, as_scores
 
 
 def importance(
     model: PreTrainedModel,
-    batches: Iterable[Batch],
-    masks: Sequence[Tensor] | None = None,
+    batches: Batches,
+    masks: LayerMasks | None = None,
     *,
     part: Part = "heads",
     seed: int = 0,

@@ -6,23 +6,20 @@ to the value of the whole model minus that of one without any head. ``permutatio
 standard that cheap criteria are held against.
 """
 
-from collections.abc import Iterable, Sequence
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
-from compress.pruning.scoring import Measure, Values, as_scores
+from compress.pruning.scoring import Batches, LayerMasks, Measure, Values, as_scores
 from compress.surgery.unit_masks import unmasked
 
 
 def importance(
     model: PreTrainedModel,
-    batches: Iterable[Batch],
-    masks: Sequence[Tensor] | None = None,
+    batches: Batches,
+    masks: LayerMasks | None = None,
     *,
     permutations: int = 8,
     measure: Measure = "loss",

@@ -5,23 +5,20 @@ weights, and Fan et al. 2021 for transformers. The gradient is that of the mean 
 ``gradient``, what helps one example and harms another cancels out.
 """
 
-from collections.abc import Iterable, Sequence
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.models.batch import Batch
 from compress.models.frozen import fixed_weights
 from compress.models.prunable_units import Part, units_of
-from compress.pruning.scoring import Labels, as_scores, losses_of, target_labels
+from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, losses_of, target_labels
 from compress.surgery.unit_masks import mask_hooks
 
 
 def importance(
     model: PreTrainedModel,
-    batches: Iterable[Batch],
-    masks: Sequence[Tensor] | None = None,
+    batches: Batches,
+    masks: LayerMasks | None = None,
     *,
     part: Part = "heads",
     labels: Labels = "gold",
@@ -33,8 +30,7 @@ def importance(
     ]
     sums = [torch.zeros_like(weight) for weight in weights]
     with fixed_weights(model, learning=True), mask_hooks(model, part) as hooks, torch.enable_grad():
-        if masks is not None:
-            hooks.mask(masks)
+        hooks.mask(masks)
         rows = 0
         for batch in batches:
             logits = batch.answers(model(**batch.inputs()).logits)
@@ -47,5 +43,5 @@ def importance(
     def product(weight: Tensor) -> Tensor:
         return weight.detach() * gradients[id(weight)]
 
-    both = [units.sum_over_rows(product).abs() + units.sum_over_columns(product).abs() for units in layers]
-    return as_scores(both, masks)
+    scores = [units.sum_over_rows(product).abs() + units.sum_over_columns(product).abs() for units in layers]
+    return as_scores(scores, masks)
