@@ -92,12 +92,11 @@ def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
 def write_client_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, working: Path) -> None:
     """Write a config and a tokenizer that clients of transformers 4 open as well."""
     graph = onnx.load(str(working / ONNX_NAME), load_external_data=False).graph
-    inputs = [argument.name for argument in graph.input]
     stock_config(model.config).save_pretrained(working)
     tokenizer.save_pretrained(working)
     path = working / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
-    settings["model_input_names"] = inputs
+    settings["model_input_names"] = [argument.name for argument in graph.input]
     if settings.get("tokenizer_class") in {None, "TokenizersBackend"}:
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # transformers 4 has no TokenizersBackend
     if isinstance(settings.get("extra_special_tokens"), list):
@@ -126,12 +125,11 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
         for name in ("model_type", "auto_map", *PRUNED_FIELDS, "architectures", "transformers_version"):
             settings.pop(name, None)
     stock = AutoConfig.for_model(family, **settings)
-    if any(name.endswith(TAGGER) for name in config.architectures or ()):
-        stock.architectures = [MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES[family]]
-        return stock
-    if stock.problem_type is None:
+    tags = any(name.endswith(TAGGER) for name in config.architectures or ())
+    if not tags and stock.problem_type is None:
         stock.problem_type = "regression" if stock.num_labels == 1 else "single_label_classification"
-    stock.architectures = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[family]]
+    heads = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES if tags else MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    stock.architectures = [heads[family]]
     return stock
 
 

@@ -1,11 +1,11 @@
-"""From a torch model to an ONNX graph with fused attention, and what can be read from a graph.
+"""Convert a torch model to an ONNX graph with fused attention, and read properties of a graph.
 
-While torch traces the model, each layer emits one ``com.microsoft::MultiHeadAttention`` with its own head count; what
-is left here joins the pieces around it. GELU and layer norm are single nodes of opset 20.
+While torch traces the model, each layer emits one ``com.microsoft::MultiHeadAttention`` with its own head count; the
+nodes around it are joined afterwards. GELU and layer norm are single nodes of opset 20.
 
 Residual and layer norm stay two nodes on purpose: ONNX Runtime 1.31's ``SkipLayerNormalization`` is the slower kernel
-on a processor (MiniLM, 32 x 20 tokens, one thread: it costs the fp32 model 12%, the int8 model 45%). The runtime would
-fuse them by itself where the graph tells the shapes between nodes, so that :func:`clean` drops these too.
+on a CPU (MiniLM, 32 x 20 tokens, one thread: it costs the fp32 model 12%, the int8 model 45%). The runtime would fuse
+them where the graph holds the shapes between nodes, so that :func:`clean` removes these too.
 """
 
 import ast

@@ -212,9 +212,8 @@ class HeadEvaluations:
         fixed: dict[Part, Tensor] | None = {"heads": self.scores(order)} if order == "oracle" else None
         path = removal_path(model, self.batches, {"heads": total - len(self.counts)}, pruning, seed=seed, fixed=fixed)
         for removed, masks in ((0, unmasked(model)), *((step.removed["heads"], step.masks) for step in path)):
-            share = round(removed / total, 4)
-            effect = self.evaluation.effect(masks)
-            yield {"order": order, "seed": seed, "heads_removed": removed, "share_removed": share, **effect}
+            removal = {"heads_removed": removed, "share_removed": round(removed / total, 4)}
+            yield {"order": order, "seed": seed, **removal, **self.evaluation.effect(masks)}
         advance(1)
 
     def correlations(self, scores: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
@@ -226,8 +225,8 @@ class HeadEvaluations:
             if min(np.ptp(column) for column in columns) == 0:
                 continue  # equal scores have no order
             low, high = bootstrap(columns, lambda a, b: spearman(a, b, 1), seed=self.seed)
-            value = float(spearman(*columns, 1))
-            yield {"first": first, "second": second, "spearman": value, "low": low, "high": high}
+            interval = {"spearman": float(spearman(*columns, 1)), "low": low, "high": high}
+            yield {"first": first, "second": second, **interval}
 
     def _ablation(self, layer: int, head: int, masks: Masks) -> dict[str, Any]:
         difference = asdict(self.evaluation.difference(masks))

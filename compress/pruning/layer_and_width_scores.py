@@ -59,12 +59,12 @@ def choose_removed_layers(model: PreTrainedModel, batches: Batches, count: int) 
 
 
 def hidden_importance(model: PreTrainedModel, batches: Batches, *, labels: Labels = "gold") -> Tensor:
-    """Return ``[D]``: by how much the loss changes, to first order, if all that belongs to a position went to zero.
+    """Return ``[D]``: the first-order change of the loss if all weights of a position are set to zero.
 
     That is ``|sum w dL/dw|`` over all weights of the position in all layers, of every batch by itself, and the mean of
     that over the rows (Molchanov et al. 2019, "Importance Estimation for Neural Network Pruning", arXiv:1906.10771,
     equation 7, for groups of weights; Ma et al. 2023, "LLM-Pruner", arXiv:2305.11627, section 3.2, for coupled ones).
-    On the rows that a model learned from, the gradient of the mean over all of them is next to nothing.
+    On the rows that a model was trained on, the gradient of the mean over all of them is nearly zero.
 
     Args:
         labels: ``gold``, or ``own``: the classes that the model predicts itself, which needs no labels.

@@ -42,7 +42,7 @@ PRUNING_REPORT_NAME = "pruning.json"
 class PruningData(LabelledData):
     """Rows that a pruning reads: ``train`` scores and trains, ``validation`` evaluates and selects.
 
-    Without validation rows the scoring rows evaluate, which flatters; the report says so.
+    Without validation rows the scoring rows evaluate, which is optimistic; the report says so.
 
     Args:
         vocabulary: text whose subword tokens are kept; it is read twice. None keeps all.

@@ -100,7 +100,7 @@ def score_units(
     """Return the scores ``[L, U]`` of one part with the masks of all parts applied.
 
     A criterion that compares evaluations compares losses: one head changes hardly any prediction on rows that the model
-    was fitted on, so that accuracies would tie. ``values`` are known evaluations with no other part masked.
+    was fitted on, so that many accuracies would be equal. ``values`` are known evaluations with no other part masked.
     """
     plugin = plugins.find("criteria", criterion)
     known = {"seed": seed, "measure": MEASURE, "part": part, "values": values}
@@ -141,7 +141,7 @@ def choose_units(
     Args:
         evaluation: evaluates the model to prune against the predictions of the unpruned one.
         speedup_of: measures the speed-up of the model without masked heads and neurons.
-        values: what a criterion of many evaluations knows already.
+        values: known evaluations, for a criterion that compares many.
 
     Raises:
         CompressError: no step of the path meets the target.

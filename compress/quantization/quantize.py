@@ -119,8 +119,8 @@ def quantize(
     rows = list(data.validation)
     gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation"))
     roles = {role: found for role, found in (("train", data.train), ("validation", rows)) if found}
-    checked = check_roles(dict(roles), drop_overlap=data.drop_overlap)
-    train = cast(Sequence[Example], checked.sets.get("train", ()))
+    sets = check_roles(dict(roles), drop_overlap=data.drop_overlap).sets
+    train = cast(Sequence[Example], sets.get("train", ()))
     entries = describe_rows({"train": train, "validation": rows})
     _check_held_out(source, rows)
     recipe = asdict(replace(quantization, method=plugin.name))
@@ -176,7 +176,7 @@ def quantize(
 
 
 def default_method(source: ModelDir) -> str:
-    """Return the quantizer that a model was trained for, or ``onnx-dynamic``, for which none is."""
+    """Return the quantizer that a model was trained for, or ``onnx-dynamic``, which needs no training."""
     if source.config.get(WEIGHT_BITS):
         return "packed"
     return "onnx-qdq" if source.config.get(ACTIVATION_RANGES) else "onnx-dynamic"
@@ -190,7 +190,7 @@ _TRAINED_FOR = {
 
 
 def needs_training_rows(source: ModelDir, method: str | None, keep_fp32: int = 0) -> bool:
-    """Tell whether that needs training rows: for sensitivities, or for ranges that the model has not learned."""
+    """Tell whether a quantization needs training rows: for sensitivities, or for ranges that were not learned."""
     plugin = plugins.find("quantizers", method or default_method(source))
     return keep_fp32 > 0 or ("ranges" in plugin.parameters and not source.config.get(ACTIVATION_RANGES))
 
@@ -235,7 +235,7 @@ def _check_method(source: ModelDir, plugin: plugins.Plugin, options: Mapping[str
 def _check_training_rows(
     source: ModelDir, plugin: plugins.Plugin, quantization: Quantization, train: Sequence[Example]
 ) -> None:
-    """Check that training rows are there where they are needed, and only there."""
+    """Refuse missing training rows where they are needed, and given ones where they are not."""
     keep_fp32 = quantization.keep_fp32
     if keep_fp32 and "keep_fp32" not in plugin.parameters:
         raise CompressError(f"--keep-fp32 does not fit: {plugin.name} leaves no layer out; use --method onnx-dynamic")
@@ -283,7 +283,7 @@ def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _check_opens(working: Path, source: ModelDir) -> None:
-    """Open what was written and run it, so that a graph that does not work is never handed on."""
+    """Open the written model and run it, so that a broken graph is never returned."""
     run = open_runtime(working, threads=1)
     ids = np.full((2, 8), 1, dtype=np.int64)
     logits = run({"input_ids": ids, "attention_mask": np.ones_like(ids)})

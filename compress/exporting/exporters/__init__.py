@@ -1,1 +1,1 @@
-"""How models become ONNX: each module knows a kind of model (``supports``) and writes its graph (``export``)."""
+"""ONNX exporters: each module states which model types it supports (``supports``) and writes a graph (``export``)."""

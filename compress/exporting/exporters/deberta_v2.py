@@ -1,14 +1,13 @@
 """Fused fp32 graphs of DeBERTa-v2 and DeBERTa-v3, stock or pruned.
 
-DeBERTa does not go through ``AttentionInterface``: it adds to the scores what the content says of relative positions,
-and relative positions of the content. For the time of the trace, each attention layer gets a ``forward`` of its own
-that emits ``com.microsoft::MultiHeadAttention`` with the layer's head count and these two terms as its bias.
+DeBERTa does not use ``AttentionInterface``: it adds content-to-position and position-to-content terms to the scores.
+While the model is traced, the ``forward`` of each attention layer is replaced by one that emits
+``com.microsoft::MultiHeadAttention`` with the layer's head count and these two terms as its bias.
 
-What the layers make of the relative positions themselves does not depend on the text: the graph holds one table for
-each layer and term, ``[2 S, H d]``. A batch of length T takes the 2 T rows of its distances, multiplies them by all
-queries (keys) at once, and shifts row by row what belongs together. Torch multiplies by all 2 S positions and gathers
-afterwards, which costs 13 to 18% more time at up to 128 tokens and 8% less at 512 (S = 256, 768 wide, ONNX Runtime on
-one thread).
+The projections of the relative positions do not depend on the text: the graph holds one table for each layer and term,
+``[2 S, H d]``. A batch of length T takes the 2 T rows of its distances, multiplies them by all queries (keys) at once,
+and shifts each row so that equal pairs align. Torch multiplies by all 2 S positions and gathers afterwards, which costs
+13 to 18% more time at up to 128 tokens and 8% less at 512 (S = 256, 768 wide, ONNX Runtime on one thread).
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, flat_attention, write_fused_graph
-from compress.models.modeling.families import PREFIX, layers_of
+from compress.models.modeling.families import PREFIX
 
 
 def supports(model_type: str) -> bool:
@@ -37,23 +36,22 @@ def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) ->
 
 @torch.no_grad()
 def _fused_layers(model: PreTrainedModel) -> list[Method]:
-    layers: Any = layers_of(model)
     encoder: Any = model.base_model.encoder
-    attentions = [layer.attention.self for layer in layers]
+    attentions = [layer.attention.self for layer in encoder.layer]
     embeddings = encoder.get_rel_embedding()
     return [
-        (encoder, "get_attention_mask", Tensor.int),  # [B, T]: torch masks queries of padding too, which nobody reads
+        (encoder, "get_attention_mask", Tensor.int),  # [B, T]: torch also masks queries of padding, which are not read
         (encoder, "get_rel_pos", _positions(encoder)),
         *((attention, "forward", _forward(attention, embeddings)) for attention in attentions),
     ]
 
 
 def _positions(encoder: Any) -> Callable[..., tuple[Tensor, Tensor] | None]:
-    """Return the function that gives the rows of the tables that a batch needs, for queries and for keys, ``[2 T]``.
+    """Return a function that returns the rows of the tables that a batch needs, for queries and for keys, ``[2 T]``.
 
-    Column m of a query is of the distance ``T - m``, that of a key of ``m - T``. The logarithms are taken here, by
-    torch: rounded otherwise, a distance could fall into the bucket beside its own. From M on, the largest distance that
-    the model tells apart, all are in the last bucket, whatever the length.
+    Column m of a query has the distance ``T - m``, that of a key ``m - T``. The logarithms are computed here, by torch:
+    with other rounding, a distance could fall into a neighbouring bucket. All distances from ``largest`` on are in the
+    last bucket, whatever the length.
     """
     if not encoder.relative_attention:
         return lambda *_: None

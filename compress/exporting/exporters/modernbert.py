@@ -1,9 +1,10 @@
 """Fused fp32 graphs of ModernBERT, stock or pruned.
 
-One linear layer gives queries, keys and values, queries and keys are turned by their positions, and most layers attend
-to neighbours only. For the time of the trace, each attention layer gets a ``forward`` of its own that emits two
-``com.microsoft::RotaryEmbedding`` and one ``com.microsoft::MultiHeadAttention`` with the layer's head count; the window
-of a local layer is the bias of its attention. (Through ``AttentionInterface`` the turning would be written out.)
+One linear layer computes queries, keys and values, queries and keys are rotated by their positions, and most layers
+attend to neighbours only. While the model is traced, the ``forward`` of each attention layer is replaced by one that
+emits two ``com.microsoft::RotaryEmbedding`` and one ``com.microsoft::MultiHeadAttention`` with the layer's head count;
+the window of a local layer is the bias of its attention. (Through ``AttentionInterface`` the rotation would become
+several nodes.)
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Fused fp32 graphs of MPNet, stock or pruned.
 
-MPNet does not go through ``AttentionInterface`` and adds a relative position bias to the scores. For the time of the
-trace, each attention layer gets a ``forward`` of its own that emits ``com.microsoft::MultiHeadAttention`` with the
+MPNet does not use ``AttentionInterface`` and adds a relative position bias to the scores. While the model is traced,
+the ``forward`` of each attention layer is replaced by one that emits ``com.microsoft::MultiHeadAttention`` with the
 layer's head count and its rows of the bias.
 """
 

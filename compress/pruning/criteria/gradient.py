@@ -2,7 +2,7 @@
 
 Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv:1905.10650), equation 3. A mask of its own for
 every example makes one backward of the *summed* loss give each example's gradient, so that absolute values are taken
-before the mean, as the equation says, and nothing piles up over batches.
+before the mean, as the equation says, and gradients do not accumulate over batches.
 """
 
 import torch
@@ -30,7 +30,7 @@ def importance(
     Args:
         labels: ``gold``, or ``own``: the classes that the model predicts itself, which needs no labels.
     """
-    # Only the masks need a gradient; this spares two thirds of the backward.
+    # Only the masks need a gradient, which saves two thirds of the backward pass.
     with fixed_weights(model), mask_hooks(model, part) as hooks, torch.enable_grad():
         hooks.mask(masks)
         totals = [torch.zeros(units, dtype=torch.float64) for units in hooks.counts]

@@ -1,7 +1,7 @@
 """The size of a head's weights: the L2 norm of its rows and columns. No data is read.
 
 Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Networks" (arXiv:1506.02626), for single
-weights; here the norm of all that would go with the head, as structured pruning commonly has it.
+weights; here the norm of all weights that are removed with the head, as is usual in structured pruning.
 """
 
 import torch

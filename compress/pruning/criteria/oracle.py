@@ -1,7 +1,7 @@
 """What the model loses without one head: its value with all heads minus its value without this one.
 
-Michel et al. 2019 (arXiv:1905.10650), section 3.2. L x H evaluations of all examples; the score of a head that harms is
-negative. Heads that replace each other all look useless alone, which is what ``shapley`` mends at a price.
+Michel et al. 2019 (arXiv:1905.10650), section 3.2. L x H evaluations of all examples; a harmful head has a negative
+score. Heads that can replace each other all score low, which ``shapley`` corrects at a higher cost.
 """
 
 import torch
@@ -24,9 +24,9 @@ def importance(
     """Return raw scores ``[L, H]``.
 
     Args:
-        measure: the value of a model: ``metric`` (share of right answers) or ``loss`` (minus the mean loss, which
-            tells heads apart that change no answer, so that ``compress heads`` and ``compress prune`` use it).
-        values: what is known already; what is not is added.
+        measure: the value of a model: ``metric`` (share of right predictions) or ``loss`` (minus the mean loss, which
+            also ranks heads that change no prediction, so that ``compress heads`` and ``compress prune`` use it).
+        values: known evaluations; new ones are added.
     """
     kept, known = list(batches), values or Values()
     present = unmasked(model)["heads"] if masks is None else [m.clone() for m in masks]

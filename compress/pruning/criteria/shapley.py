@@ -2,8 +2,8 @@
 
 Shapley 1953; Castro et al. 2009, "Polynomial calculation of the Shapley value based on sampling", whose estimate this
 is; Held and Yannakoudakis 2022, "Shapley Head Pruning" (arXiv:2210.05709), for attention heads. Scores of all heads sum
-to the value of the whole model minus that of one without any head. ``permutations`` x L x H evaluations: the costly
-standard that cheap criteria are held against.
+to the value of the whole model minus that of one without any head. ``permutations`` x L x H evaluations: an expensive
+reference for cheap criteria.
 """
 
 import torch

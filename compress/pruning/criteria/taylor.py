@@ -1,8 +1,8 @@
-"""First-order change of the loss if a head's weights went: ``|sum w dL/dw|`` of its rows, and the same of its columns.
+"""First-order change of the loss without a head's weights: ``|sum w dL/dw|`` of its rows, and the same of its columns.
 
 Molchanov et al. 2019, "Importance Estimation for Neural Network Pruning" (arXiv:1906.10771), equation 7, for groups of
 weights, and Fan et al. 2021 for transformers. The gradient is that of the mean loss over all examples: unlike in
-``gradient``, what helps one example and harms another cancels out.
+``gradient``, effects of opposite sign on different examples cancel out.
 """
 
 import torch

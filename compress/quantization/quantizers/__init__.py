@@ -1,4 +1,4 @@
-"""How weights lose bits: each module reads a model and writes another, as its constant ``WRITES`` says.
+"""Quantizers: each module reads a model and writes a quantized one, in the format that its constant ``WRITES`` names.
 
 ``onnx``: ``quantize(source, target, ...)`` reads an fp32 ``model.onnx`` and writes an int8 one. ``torch``:
 ``quantize(model, target, ...)`` writes a loaded model into a directory.

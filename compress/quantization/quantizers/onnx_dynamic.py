@@ -66,15 +66,18 @@ def quantize(
 def _quantize_tables(model: onnx.ModelProto) -> None:
     """Replace ``Gather(table, ids)`` by ``Cast(Gather(int8 table, ids)) * Gather(scales, ids)``, in place."""
     graph = model.graph
-    tables = {tensor.name: tensor for tensor in graph.initializer if len(tensor.dims) == 2}
+    tables = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT and tensor.dims[0] >= _SMALLEST_TABLE_ROWS
+    }
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        table = tables.get(node.input[0]) if node.op_type == "Gather" else None
-        if table is None or table.data_type != TensorProto.FLOAT or table.dims[0] < _SMALLEST_TABLE_ROWS:
+        if node.op_type != "Gather" or node.input[0] not in tables:
             nodes.append(node)
             continue
-        name, ids, output = table.name, node.input[1], node.output[0]
-        integers, scales = _quantize_rows(numpy_helper.to_array(table))
+        name, ids, output = node.input[0], node.input[1], node.output[0]
+        integers, scales = _quantize_rows(numpy_helper.to_array(tables[name]))
         graph.initializer.append(numpy_helper.from_array(integers, f"{name}.int8"))
         graph.initializer.append(numpy_helper.from_array(scales, f"{name}.scales"))
         nodes += [
