@@ -25,7 +25,7 @@ from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import TAGGER, is_tagger
 from compress.models.modeling.bilstm import BiLSTMConfig
-from compress.models.modeling.families import PRUNABLE, PRUNED_FIELDS, stock_type
+from compress.models.modeling.families import PREFIX, PRUNABLE, PRUNED_FIELDS, stock_type
 from compress.models.saving import describe_architecture
 from compress.models.stage import Stage
 
@@ -36,9 +36,9 @@ PARITY_SHAPES = ((1, 5), (3, 17), (8, 32), (2, 128))
 
 def exporter_for(model: ModelDir) -> plugins.Plugin | None:
     """Return the exporter that knows this kind of model, or None. Reads only ``config.json``."""
-    model_type = str(model.config.get("model_type", ""))
+    model_type = str(model.config.get("model_type", "")).removeprefix(PREFIX)
     exporters = (plugins.find("exporters", name) for name in plugins.names("exporters"))
-    return next((plugin for plugin in exporters if plugin.load().supports(model_type)), None)
+    return next((plugin for plugin in exporters if model_type in plugin.load().MODEL_TYPES), None)
 
 
 def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = False) -> ModelDir:

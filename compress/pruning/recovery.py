@@ -106,7 +106,9 @@ class Recovery:
         share, compute = 1.0, self.compute
         if self.config.schedule == "cubic":
             share = 1 - MASKING_SHARE
-            compute = replace(compute, seed=compute.seed + phases.SEEDS_APART)  # another order of rows than while masking
+            compute = replace(
+                compute, seed=compute.seed + phases.SEEDS_APART
+            )  # another order of rows than while masking
         outcome = self._distil(state, working, self._part_of_training(share), compute, selection=self.selection)
         state.trained = True
         state.record("recovery", 0, 0)

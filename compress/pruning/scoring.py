@@ -21,8 +21,7 @@ from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.models.modeling import is_tagger
 from compress.models.output_dir import write_atomically
-from compress.surgery.unit_masks import Masks, mask_key, masked
-from compress.surgery.unit_masks import normalised
+from compress.surgery.unit_masks import Masks, mask_key, masked, normalised
 
 Batches = Iterable[Batch]
 LayerMasks = Sequence[Tensor]  # [U] a layer: 1 for a kept unit, 0 for a masked one

@@ -1,1 +1,1 @@
-"""ONNX exporters: each module states which model types it supports (``supports``) and writes a graph (``export``)."""
+"""ONNX exporters: ``export`` writes the graph of a model of one of its ``MODEL_TYPES``, stock or pruned."""

@@ -13,14 +13,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from compress.exporting.onnx_graph import ATTENTION, DEFAULT_OPSET, fused_attention, padding_only, write_fused_graph
-from compress.models.modeling.families import PREFIX
 
-FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "roberta", "xlm-roberta")
-
-
-def supports(model_type: str) -> bool:
-    """Tell whether models of this ``config.model_type`` can be exported."""
-    return model_type.removeprefix(PREFIX) in FAMILIES
+MODEL_TYPES = ("albert", "bert", "distilbert", "electra", "mobilebert", "roberta", "xlm-roberta")
 
 
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:

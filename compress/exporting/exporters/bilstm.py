@@ -14,11 +14,7 @@ from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClass
 
 # The newest file format that the ONNX Runtime of three years ago reads.
 _IR_VERSION = 9
-
-
-def supports(model_type: str) -> bool:
-    """Tell whether models of this ``config.model_type`` can be exported."""
-    return model_type == BiLSTMConfig.model_type
+MODEL_TYPES = (BiLSTMConfig.model_type,)
 
 
 def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = DEFAULT_OPSET) -> None:

@@ -21,12 +21,8 @@ from transformers import PreTrainedModel
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, flat_attention, write_fused_graph
-from compress.models.modeling.families import PREFIX
 
-
-def supports(model_type: str) -> bool:
-    """Tell whether models of this ``config.model_type`` can be exported."""
-    return model_type.removeprefix(PREFIX) == "deberta-v2"
+MODEL_TYPES = ("deberta-v2",)
 
 
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:

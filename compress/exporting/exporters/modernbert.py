@@ -16,15 +16,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, flat_attention, write_fused_graph
-from compress.models.modeling.families import PREFIX, layers_of
+from compress.exporting.onnx_graph import DEFAULT_OPSET, flat_attention, write_fused_graph
+from compress.models.modeling.families import layers_of
 
 _LENGTH_DEPENDENT = frozenset({"dynamic", "longrope"})
-
-
-def supports(model_type: str) -> bool:
-    """Tell whether models of this ``config.model_type`` can be exported."""
-    return model_type.removeprefix(PREFIX) == "modernbert"
+MODEL_TYPES = ("modernbert",)
 
 
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
@@ -39,7 +35,10 @@ def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) ->
             f"its rope_type {found[0]!r} turns queries and keys by other angles in longer batches, "
             "which a graph of one formula cannot; use --runtime torch"
         )
-    write_fused_graph(model, path, opset=opset, mask=_padding_and_window, methods=_fused_layers(model))
+    layers: Any = layers_of(model)
+    angles = (rotary, "forward", _angles(rotary.forward))
+    attentions = ((layer.attn, "forward", _forward(layer.attn)) for layer in layers)
+    write_fused_graph(model, path, opset=opset, mask=_padding_and_window, methods=(angles, *attentions))
 
 
 def _padding_and_window(
@@ -55,13 +54,6 @@ def _padding_and_window(
     outside = (places[:, None] - places).abs() > local_size
     bias = torch.where(outside, torch.finfo(dtype).min, torch.zeros((), dtype=dtype))
     return attention_mask.int(), bias[None, None]
-
-
-def _fused_layers(model: PreTrainedModel) -> list[Method]:
-    layers: Any = layers_of(model)
-    rotary: Any = model.base_model.rotary_emb
-    angles = (rotary, "forward", _angles(rotary.forward))
-    return [angles, *((layer.attn, "forward", _forward(layer.attn)) for layer in layers)]
 
 
 def _angles(compute: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:

@@ -12,25 +12,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, fused_attention, padding_only, write_fused_graph
-from compress.models.modeling.families import PREFIX
+from compress.exporting.onnx_graph import DEFAULT_OPSET, fused_attention, padding_only, write_fused_graph
 
-
-def supports(model_type: str) -> bool:
-    """Tell whether models of this ``config.model_type`` can be exported."""
-    return model_type.removeprefix(PREFIX) == "mpnet"
+MODEL_TYPES = ("mpnet",)
 
 
 def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
-    write_fused_graph(model, path, opset=opset, mask=padding_only, methods=_fused_layers(model))
-
-
-def _fused_layers(model: PreTrainedModel) -> list[Method]:
     encoder: Any = model.base_model.encoder
-    attentions = [layer.attention.attn for layer in encoder.layer]
     bias = (encoder, "compute_position_bias", _position_bias(encoder))
-    return [bias, *((attention, "forward", _forward(attention)) for attention in attentions)]
+    attentions = [layer.attention.attn for layer in encoder.layer]
+    forwards = ((attention, "forward", _forward(attention)) for attention in attentions)
+    write_fused_graph(model, path, opset=opset, mask=padding_only, methods=(bias, *forwards))
 
 
 def _position_bias(encoder: Any) -> Any:
