@@ -150,9 +150,7 @@ def benchmark(
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
         entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)
-        references = build_reference_models(settings.reference_models, candidates, scratch)
-        entries += [Entry(one, REFERENCE_RUNTIME, one.model, REFERENCE_RUNTIME, device) for one in references]
-        entries += _baselines(settings.baselines, fitted, candidates, scratch)
+        baselines = _baselines(settings.baselines, fitted, candidates, scratch)
         added, left_out = comparison_entries.plan_competitors(
             settings.competitors,
             comparison_entries.competitor_models(candidates, settings.competitor_models),
@@ -160,6 +158,10 @@ def benchmark(
             device=device,
             has_train=fitted is not None,
         )
+        # Last, because the largest take a while to build: a mistake in the settings is found before.
+        references = build_reference_models(settings.reference_models, candidates, scratch)
+        entries += [Entry(one, REFERENCE_RUNTIME, one.model, REFERENCE_RUNTIME, device) for one in references]
+        entries += baselines
         files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
         measured_fields: list[Fields] = []
         logits: dict[str, np.ndarray | None] = {}
@@ -220,7 +222,9 @@ def _measure(
     arithmetic = count_arithmetic(runs, compute.device, progress)
     reference = next(run for run in runs if run.entry.is_reference)
     teacher = reference.entry.candidate.model
-    sentences = np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples))  # of every word
+    sentences = None  # of every word
+    if teacher.task == "tagging":
+        sentences = np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples))
     quality = quality_fields(
         logits,
         rows.gold,
@@ -228,7 +232,7 @@ def _measure(
         metric=metric,
         task=teacher.task,
         labels=teacher.labels,
-        sentences=sentences if teacher.task == "tagging" else None,
+        sentences=sentences,
     )
     for run, own in zip(runs, workloads, strict=True):
         for workload in own:

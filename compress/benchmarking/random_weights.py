@@ -8,6 +8,7 @@ notes the config after each removal in the manifest; each shape but the last, wh
 here. It reads rows as the pruned model does, whose tokenizer it has (the vocabulary is cut before all else).
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from compress.models.model_dir import REMOVALS, ModelDir, _shapes, parent_entry
 from compress.models.modeling import PROBLEM_TYPES, auto_class
 from compress.recipes.benchmark_settings import REFERENCE_MODELS, check_reference_model
 
+logger = logging.getLogger("compress")
+
 POSITIONS = 512
 
 
@@ -33,6 +36,7 @@ def build_reference_models(names: Sequence[str], candidates: Sequence[Candidate]
     """
     found = []
     for name in dict.fromkeys(map(check_reference_model, names)):
+        logger.info("%s: building", name)
         found.append(new_candidate(name, "reference-model", candidates, scratch))
         build_reference_model(name, found[-1].model.path, candidates[0].model)
     return found

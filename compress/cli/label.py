@@ -35,9 +35,9 @@ def command(
     **settings: Any,
 ) -> None:
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
+    pool = options.open_pool(unlabeled, columns, rows=rows)
     from compress.labelling.label import label
 
-    pool = options.open_pool(unlabeled, columns, rows=rows)
     made = label(teacher, pool, output, max_length=max_length or 0, **settings)
     if not quiet:
         plan = made.manifest.notes

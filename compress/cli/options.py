@@ -127,10 +127,12 @@ def labelled_data(
     train: str | None, validation: str | None, columns: Names, metric: str | None, drop_overlap: bool
 ) -> LabelledData:
     """Read the labelled files of a stage."""
-    train_rows, validation_rows = (
-        read_labelled(path, role, columns) for path, role in ((train, "train"), (validation, "validation"))
+    return LabelledData(
+        read_labelled(train, "train", columns),
+        read_labelled(validation, "validation", columns),
+        metric,
+        drop_overlap,
     )
-    return LabelledData(train_rows, validation_rows, metric, drop_overlap)
 
 
 def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None) -> TextSource:

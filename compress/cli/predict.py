@@ -1,12 +1,12 @@
 """compress predict"""
 
-import itertools
 import json
 
 import click
 
 from compress.cli import options
 from compress.data import Example
+from compress.data.examples import batched
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.progress import Progress
@@ -39,9 +39,9 @@ def command(
         raise CompressError("predict needs either TEXT arguments or --data FILE")
     from compress.inference.predict import predictor
 
-    rows = iter(options.open_pool([data], columns) if data else map(Example, texts))
+    rows = options.open_pool([data], columns) if data else map(Example, texts)
     predict = predictor(model, compute=compute)
-    for chunk in iter(lambda: list(itertools.islice(rows, CHUNK_ROWS)), []):
+    for chunk in batched(rows, CHUNK_ROWS):
         for example, prediction in zip(chunk, predict(chunk), strict=True):
             pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
             click.echo(json.dumps({**prediction, "text": example.text, **pair}, ensure_ascii=False))

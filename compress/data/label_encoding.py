@@ -21,32 +21,31 @@ def encode_gold(
     return encode_scores(examples, name=name) if task == "regression" else encode_labels(examples, labels, name=name)
 
 
-def infer_task(examples: Iterable[Example]) -> str:
+def infer_task(examples: Sequence[Example]) -> str:
     """Return ``tagging`` when words are labelled, else ``regression`` or ``classification`` by the labels.
 
     Raises:
         CompressError: some rows have tags and some have labels.
     """
-    rows = list(examples)
-    tagged = sum(example.tags is not None for example in rows)
-    if 0 < tagged < len(rows):
+    tagged = sum(example.tags is not None for example in examples)
+    if 0 < tagged < len(examples):
         raise CompressError(
-            f"{tagged:,} of {len(rows):,} rows have a tag for each word and the others do not: give data of one kind."
+            f"{tagged:,} of {len(examples):,} rows have a tag for each word and the others do not: give data of one "
+            "kind."
         )
-    return "tagging" if tagged else "regression" if infer_labels(rows) is None else "classification"
+    return "tagging" if tagged else "regression" if infer_labels(examples) is None else "classification"
 
 
-def infer_labels(examples: Iterable[Example]) -> tuple[str, ...] | None:
+def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     """Return the class names in order, or None when the labels are scores to regress on.
 
     Of rows to tag they are the tags, sorted as text. Labels are scores when all are numbers and one has a fraction, or
     when they are integers with more than 50 different values of fewer than five rows each. Integer classes are sorted
     as numbers, others as text.
     """
-    rows = list(examples)
-    if tags := {tag for example in rows for tag in example.tags or ()}:
+    if tags := {tag for example in examples for tag in example.tags or ()}:
         return tuple(sorted(tags))
-    counts = Counter(example.label for example in rows if example.label is not None)
+    counts = Counter(example.label for example in examples if example.label is not None)
     numbers = [_number(label) for label in counts]
     if numbers and all(number is not None for number in numbers):
         has_fraction = any(number is not None and not number.is_integer() for number in numbers)

@@ -38,7 +38,7 @@ def exporter_for(model: ModelDir) -> plugins.Plugin | None:
     """Return the exporter that knows this kind of model, or None. Reads only ``config.json``."""
     model_type = str(model.config.get("model_type", "")).removeprefix(PREFIX)
     exporters = (plugins.find("exporters", name) for name in plugins.names("exporters"))
-    return next((plugin for plugin in exporters if model_type in plugin.load().MODEL_TYPES), None)
+    return next((plugin for plugin in exporters if model_type in getattr(plugin.load(), "MODEL_TYPES", ())), None)
 
 
 def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = False) -> ModelDir:

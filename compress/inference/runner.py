@@ -56,7 +56,7 @@ def run_by_length(
         raise CompressError("there are no rows to predict; give one or more")
     order = sorted(range(len(lengths)), key=lambda row: lengths[row])
     batches = [order[start : start + batch_rows] for start in range(0, len(order), batch_rows)]
-    logits = np.concatenate([run(batch) for batch in batches]).astype(np.float32)
+    logits = np.concatenate([run(batch) for batch in batches]).astype(np.float32, copy=False)
     places = np.argsort(order)
     if words is not None:
         of_rows = by_sentence(logits, [words[row] for row in order])

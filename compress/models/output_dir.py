@@ -80,6 +80,8 @@ def writing(
             target.rename(previous)
         working.rename(target)
         shutil.rmtree(previous, ignore_errors=True)
+        if previous.exists():
+            logger.warning("could not delete what %s replaced: delete %s yourself", target, previous)
         # Only now: what is needed to resume must be there until the result is.
         shutil.rmtree(target / WORK_FOLDER)
         (target / ".lock").unlink(missing_ok=True)

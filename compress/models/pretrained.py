@@ -12,7 +12,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.modeling import PROBLEM_TYPES, auto_class
 from compress.models.modeling.registration import register_models
 
-HEAD_PARTS = {"classifier", "pre_classifier", "pooler"}
+HEAD_PARTS = {"classifier", "head", "pre_classifier", "pooler"}
 
 
 def load_classifier(encoder: ModelDir, labels: Sequence[str], task: str) -> PreTrainedModel:

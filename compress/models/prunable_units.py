@@ -173,8 +173,14 @@ def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
         )
     units_of(model)  # says why it has none
     head_size = head_size_of(model.config)
-    names = {part: getattr(FAMILIES[family], part) for part in ("query", "key", "value", "output")}
+    names = FAMILIES[family]
     return [
-        AttentionLayer(**{part: linear_of(layer, name) for part, name in names.items()}, head_size=head_size)
+        AttentionLayer(
+            query=linear_of(layer, names.query),
+            key=linear_of(layer, names.key),
+            value=linear_of(layer, names.value),
+            output=linear_of(layer, names.output),
+            head_size=head_size,
+        )
         for layer in layers_of(model)
     ]

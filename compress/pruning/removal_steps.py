@@ -66,9 +66,10 @@ def execute_plan(
         most = "up to " if config.has_target else ""
         logger.info("removing %s%d of %d %s, %d stay", most, count, there, part, there - count)
 
+    shutil.rmtree(folder / "candidates", ignore_errors=True)  # of a run that was stopped
+
     def speedup_of(masks: Masks) -> Interval:
         candidate = folder / "candidates" / mask_key(masks)
-        shutil.rmtree(candidate, ignore_errors=True)  # of a run that was stopped
         state.save_without(masks, candidate)
         return timer.speedup(state.checkpoints["nothing"], candidate, config.speedup_batch_size)
 

@@ -81,7 +81,7 @@ def check_rows(train: Sequence[object]) -> None:
 
 def scoring_batches(
     examples: Sequence[Example],
-    gold: Sequence[int] | Sequence[float] | Sequence[list[int]] | None,
+    gold: Sequence[int | float | list[int]] | None,
     tokenizer: PreTrainedTokenizerFast,
     *,
     max_length: int,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -75,11 +75,13 @@ class Gold:
     """
 
     examples: Sequence[Example] = ()
-    labels: Sequence[int] | Sequence[float] | Sequence[list[int]] = ()
+    labels: Sequence[int | float | list[int]] = ()
     logits: np.ndarray | list[np.ndarray] | None = None
 
     def rows(self) -> Iterator[TrainingRow]:
-        return map(TrainingRow, self.examples, repeat(None) if self.logits is None else self.logits, self.labels)
+        logits = [None] * len(self.examples) if self.logits is None else self.logits
+        for example, row_logits, label in zip(self.examples, logits, self.labels, strict=True):
+            yield TrainingRow(example, row_logits, label)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ if name == "torchao-int8":
 
     torch.compiler.set_stance("force_eager")  # compiling takes minutes
 try:
-    competitor.build(Path(folder) / "built", ModelDir(Path(model), None), [])
+    competitor.build(Path(folder) / "built", ModelDir(Path(model)), [], None)
 except Unavailable as error:
     print("UNAVAILABLE", error)
     raise SystemExit
@@ -75,6 +75,13 @@ def same_threads() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+def test_loading_model2vec_leaves_torch_out() -> None:
+    """Its worker would count torch's memory as the model's."""
+    load = "plugins.find('competitors', 'model2vec').load()"
+    code = f"import sys; from compress import plugins; {load}; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def skip_if_missing(name: str) -> None:

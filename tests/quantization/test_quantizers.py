@@ -29,6 +29,7 @@ from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
 from compress.quantization.quantize import Quantization, default_method, needs_training_rows, quantize
 from compress.training.modifiers import fake_quantization, groupwise_quantization
+from tests.support.cpu import saturates
 from tests.support.tagging import sentences, tagger
 from tests.support.tiny import LABELS, classifier, examples, onnx_directory, pruned, tokenizer, torch_directory, write
 from tests.support.training_data import train_rows, validation_rows
@@ -82,6 +83,23 @@ def text_logits(directory: Path, family: str = "bert") -> np.ndarray:
     return logits_of(examples(), open_runtime(directory, threads=1), tokenizer(family), max_length=64, batch_rows=40)
 
 
+def precise_logits(directory: Path, family: str = "bert") -> np.ndarray:
+    """Return the logits of an int8 graph with products that do not saturate on x86 CPUs without VNNI either."""
+    if not saturates():
+        return text_logits(directory, family)
+    if family == "albert":
+        pytest.skip("ONNX Runtime cannot prepare shared int8 weights for exact products on a CPU without VNNI")
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(str(directory / "model.onnx"), options, providers=["CPUExecutionProvider"])
+
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        feed = {node.name: inputs.get(node.name, np.zeros_like(inputs["input_ids"])) for node in session.get_inputs()}
+        return np.asarray(session.run(["logits"], feed)[0])
+
+    return logits_of(examples(), run, tokenizer(family), max_length=64, batch_rows=40)
+
+
 # Static int8
 
 
@@ -106,12 +124,12 @@ def test_learned_ranges_run_as_int8_and_give_what_training_saw(kind: str, tmp_pa
     plain = operator_counts(exported.path / "model.onnx")
     assert counts["MatMulIntegerToFloat"] == plain["MatMul"] + plain["Gemm"]
     assert counts["MatMul"] == counts["Gemm"] == 0 and counts["MultiHeadAttention"] == 2
-    found = text_logits(made.path, family)
-    # Numbers that lie between two steps may be rounded otherwise; what is left is far below what int8 costs.
-    assert np.sqrt(((found - expected) ** 2).mean()) < 0.25 * np.sqrt(((exact - expected) ** 2).mean())
     tables = {t.name: t for t in onnx.load(str(made.path / "model.onnx")).graph.initializer}
     (words,) = [name for name in tables if name.endswith("word_embeddings.weight.int8")]
     assert tables[words].data_type == onnx.TensorProto.INT8 and words.removesuffix(".int8") not in tables
+    # Numbers that lie between two steps may be rounded otherwise; what is left is far below what int8 costs.
+    found = precise_logits(made.path, family)
+    assert np.sqrt(((found - expected) ** 2).mean()) < 0.25 * np.sqrt(((exact - expected) ** 2).mean())
 
 
 def test_weights_are_symmetric_by_matrix_or_channel(tmp_path: Path) -> None:
@@ -147,8 +165,8 @@ def test_a_model_without_ranges_is_calibrated_on_training_rows(tmp_path: Path, f
     assert made.manifest.stage
     assert made.manifest.notes["ranges"] == "observed on training rows"
     assert [entry["role"] for entry in made.manifest.data] == ["train"]
-    found, exact = text_logits(made.path), text_logits(source_onnx := onnx_directory("bert").path)
-    assert source_onnx and np.sqrt(((found - exact) ** 2).mean()) < 0.2 * exact.std()
+    exact = text_logits(onnx_directory("bert").path)
+    assert np.sqrt(((precise_logits(made.path) - exact) ** 2).mean()) < 0.2 * exact.std()
 
 
 def test_observed_ranges_are_those_of_evaluation() -> None:
@@ -188,9 +206,7 @@ def test_nodes_are_named_after_modules() -> None:
 def test_the_most_sensitive_layer_stays_in_fp32(
     method: str, product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compress.quantization import hessian_sensitivity
-
-    monkeypatch.setattr(hessian_sensitivity, "most_sensitive", lambda found: [1, 0])
+    monkeypatch.setattr("compress.quantization.quantize.most_sensitive", lambda found: [1, 0])
     source = torch_directory("bert")
     made = quantize(
         source,

@@ -19,7 +19,6 @@ from compress.benchmarking.competitors import require_torch
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
 from compress.models.model_dir import ModelDir
-from compress.models.prunable_units import has_heads
 
 # 0.8.0 is the last whose requirements allow the transformers of this package.
 REQUIRES: Mapping[str, str] = {"model2vec": "model2vec[distill]==0.8.0"}
@@ -68,6 +67,8 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     require_torch(model)
     if gold is None or not train:
         raise CompressError("the competitor model2vec fits a classifier; give it labelled rows with --train")
+    from compress.models.prunable_units import has_heads
+
     loaded: Any = model.load()
     if not has_heads(loaded):
         raise Unavailable(f"model2vec distils a transformer's encoder, which {model.name} does not have")

@@ -19,7 +19,6 @@ from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
-from compress.models.prunable_units import has_heads
 
 REQUIRES: Mapping[str, str] = {"openvino": "openvino>=2026.4", "nncf": "nncf>=3.4", **TOKENIZERS}
 DEVICES = ("cpu",)
@@ -34,6 +33,8 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     import openvino
 
     link_model(directory, model, weights=False)
+    from compress.models.prunable_units import has_heads
+
     loaded: Any = model.load()
     if not has_heads(loaded):
         raise Unavailable(f"OpenVINO reads the padding of an LSTM as text, so that it cannot run {model.name}")

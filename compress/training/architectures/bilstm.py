@@ -57,8 +57,9 @@ def build(
         raise CompressError(f"dropout = {dropout} is not possible; give at least 0 and less than 1")
     if pairs not in PAIRS:
         raise CompressError(f"pairs = {pairs!r} is not known; use {' or '.join(map(repr, PAIRS))}")
+    layout = {}
     if pairs == "siamese":
-        examples = pairs_only(examples)
+        examples, layout = pairs_only(examples), pair_layout(tokenizer)
     vectors = teacher.get_input_embeddings().weight.detach().float()  # type: ignore[operator]
     kept = kept_pieces(tokenizer, examples, minimum_count)
     unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
@@ -78,7 +79,7 @@ def build(
         problem_type=teacher.config.problem_type,
         pad_token_id=tokenizer.pad_token_id,
         pairs=pairs,
-        **(pair_layout(tokenizer) if pairs == "siamese" else {}),
+        **layout,
     )
     student = (BiLSTMForTokenClassification if is_tagger(teacher) else BiLSTMForSequenceClassification)(config)
     with torch.no_grad():
