@@ -43,7 +43,7 @@ from compress.host import describe_host, library_versions, typed_command, withou
 from compress.inference.batching import TorchRun, open_torch
 from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
-from compress.inference.speed_statistics import batches_per_round
+from compress.inference.speedup_intervals import batches_per_round
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 from compress.recipes import BenchmarkSettings

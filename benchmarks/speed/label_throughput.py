@@ -23,7 +23,7 @@ from compress.data import Example, open_source
 from compress.host import describe_host, library_versions
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
-from compress.inference.speed_statistics import speedup, throughput
+from compress.inference.speedup_intervals import speedup, throughput
 from compress.labelling.label import plan_for, start_runtime
 from compress.labelling.label_dir import read_shard, write_shard
 from compress.models.model_dir import ModelDir

@@ -37,7 +37,7 @@ from compress.benchmarking.worker_main import write_texts
 from compress.data import Example, open_source, read_examples
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores, quietest_first
-from compress.inference.speed_statistics import Interval, is_noisy, noise, speedup
+from compress.inference.speedup_intervals import Interval, is_noisy, noise, speedup
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.progress import silent

@@ -29,7 +29,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from compress.benchmarking.results.files import host_id
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores
-from compress.inference.speed_statistics import speedup
+from compress.inference.speedup_intervals import speedup
 from compress.models.output_dir import write_atomically
 
 POLICIES: dict[str, dict[str, str]] = {

@@ -9,7 +9,7 @@ from typing import Any
 from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedFigure
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
-from compress.inference.speed_statistics import Interval
+from compress.inference.speedup_intervals import Interval
 
 SAME_WITHIN = 1e-6  # of a metric: sums of floating-point numbers differ with the order of their terms
 SIZE_WITHIN = 0.01  # a graph that another version exported names its nodes otherwise

@@ -14,7 +14,7 @@ from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError
 from compress.host import library_versions
-from compress.inference.speed_statistics import (
+from compress.inference.speedup_intervals import (
     Interval,
     Rounds,
     is_noisy,

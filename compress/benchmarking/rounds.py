@@ -19,7 +19,7 @@ from compress.benchmarking.worker import Worker
 from compress.benchmarking.worker_main import LoadRequest, write_texts
 from compress.errors import CompressError, Unavailable
 from compress.inference.cores import available_cores, quietest_first
-from compress.inference.speed_statistics import batches_per_round, draw_batches
+from compress.inference.speedup_intervals import batches_per_round, draw_batches
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress
 from compress.recipes import BenchmarkSettings

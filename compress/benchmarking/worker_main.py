@@ -27,7 +27,7 @@ from compress.errors import CompressError, Unavailable
 from compress.host import library_versions
 from compress.inference.cores import pin
 from compress.inference.runner import Runner, run_by_length
-from compress.inference.speed_statistics import is_stable
+from compress.inference.speedup_intervals import is_stable
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
 

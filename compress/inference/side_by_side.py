@@ -13,7 +13,7 @@ from compress.data.examples import Example
 from compress.data.tokenization import TokenLists, encode, maximum_length, pad
 from compress.inference.batching import Run
 from compress.inference.open_runtime import open_runtime
-from compress.inference.speed_statistics import draw_batches, latency_percentiles, speedup
+from compress.inference.speedup_intervals import draw_batches, latency_percentiles, speedup
 from compress.models.model_dir import ModelDir
 
 ROUNDS = 10

@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from compress.errors import CompressError
+from compress.models.integer_rounding import Grid, grid_of
 from compress.models.manifest import PACKED_NAME
 from compress.models.modeling import auto_class
-from compress.models.rounding import Grid, grid_of
 
 _LAYOUT = "layout"
 

@@ -27,8 +27,8 @@ from compress.models.output_dir import write_atomically
 from compress.models.prunable_units import Part, heads_per_layer
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
+from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows
-from compress.pruning.removal_path import MEASURE, removal_path, score_units
 from compress.pruning.scoring import Values, cached_json, scoring_batches
 from compress.recipes import Pruning
 from compress.reporting.heads_page import write_report

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.frozen import fixed_weights
+from compress.models.frozen_parameters import fixed_weights
 from compress.models.prunable_units import kept_layers
 from compress.pruning.scoring import Batches, Labels, losses_of, target_labels, value_of
 from compress.surgery.remove_hidden import members

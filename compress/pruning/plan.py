@@ -13,7 +13,7 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.models.modeling.families import head_size_of, layers_of
 from compress.models.prunable_units import Part, has_heads, has_units, units_of
-from compress.pruning.removal_path import first_that, mask_least_important
+from compress.pruning.choose_units import first_that, mask_least_important
 from compress.recipes import Pruning
 from compress.recipes.pruning import MOST, units_to_remove
 from compress.surgery.remove_hidden import members, remove_hidden

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from compress.data import Example
-from compress.inference.speed_statistics import Interval
+from compress.inference.speedup_intervals import Interval
 from compress.models.prunable_units import units_of
 from compress.progress import Progress
+from compress.pruning.choose_units import choose_units
 from compress.pruning.layer_and_width_scores import choose_removed_layers, hidden_importance
 from compress.pruning.plan import PruningPlan, plan_units
 from compress.pruning.pruned_state import PrunedState
 from compress.pruning.recovery import Recovery
-from compress.pruning.removal_path import choose_units
 from compress.pruning.scoring import Values, cached_json, scoring_batches
 from compress.pruning.step_timing import StepTimer
 from compress.surgery.unit_masks import Masks, mask_key, masks_from_json

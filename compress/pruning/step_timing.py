@@ -9,7 +9,7 @@ from compress.data.examples import Example
 from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.side_by_side import Speed, time_side_by_side
-from compress.inference.speed_statistics import Interval, is_noisy
+from compress.inference.speedup_intervals import Interval, is_noisy
 from compress.models.model_dir import ModelDir
 
 logger = logging.getLogger("compress")

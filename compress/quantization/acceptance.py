@@ -16,7 +16,7 @@ from compress.evaluation.metrics import Metric, agreement, predictions, score
 from compress.inference.batching import logits_of
 from compress.inference.open_runtime import open_runtime, runtime_for
 from compress.inference.side_by_side import ROWS, time_in_turns
-from compress.inference.speed_statistics import Interval, speedup
+from compress.inference.speedup_intervals import Interval, speedup
 from compress.models.model_dir import ModelDir
 
 BATCH_SIZES = (1, 32)

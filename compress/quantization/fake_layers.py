@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.rounding import fake_symmetric
+from compress.models.integer_rounding import fake_symmetric
 
 RANGE_BUFFER = "input_range"
 # Rounds rows of a weight ``[..., I]``; the second argument says which rows, and is None for all of them.

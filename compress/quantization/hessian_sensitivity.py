@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.batch import NO_TARGET
-from compress.models.frozen import fixed_weights
+from compress.models.frozen_parameters import fixed_weights
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import has_units
 

@@ -15,7 +15,7 @@ from compress.benchmarking.results.formatting import (
     span,
     times,
 )
-from compress.inference.speed_statistics import Interval, is_noisy
+from compress.inference.speedup_intervals import Interval, is_noisy
 from compress.reporting.charts import heat_map
 from compress.reporting.charts.pruning_curve import draw_curve
 from compress.reporting.charts.svg import Picture

@@ -14,7 +14,7 @@ from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import plural, precision, span, times
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.speed_statistics import speedup
+from compress.inference.speedup_intervals import speedup
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.waterfall import Bar, waterfall_chart
 

@@ -27,7 +27,7 @@ from compress.benchmarking.results.formatting import (
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, DropVerdict
 from compress.evaluation.metrics import METRICS, paired_difference
-from compress.inference.speed_statistics import Interval
+from compress.inference.speedup_intervals import Interval
 from compress.reporting.leaders import Leaders, control_pair, judge, judged_baselines, outcome_of, teacher_row
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.dummy_inputs import example_inputs
-from compress.models.frozen import fixed_weights
+from compress.models.frozen_parameters import fixed_weights
 from compress.models.modeling.families import PRUNABLE, head_size_of, layers_of, stock_type
 from compress.models.prunable_units import kept_heads, units_of
 

@@ -11,7 +11,7 @@ import torch
 
 from compress.models.model_dir import load
 from compress.models.prunable_units import kept_heads
-from compress.pruning import removal_path as removal_path_module
+from compress.pruning import choose_units as choose_units_module
 from compress.pruning import scoring as scoring_module
 from compress.training import phases as phases_module
 from tests.support.pruning import pruned
@@ -31,7 +31,7 @@ def test_a_stopped_recovery_keeps_the_decision(teacher: Path, tmp_path: Path, mo
         with pytest.raises(KeyboardInterrupt):
             pruned(teacher, tmp_path / "small", **options)
     assert not (tmp_path / "small").exists()
-    monkeypatch.setattr(removal_path_module, "removal_path", stop)  # would be scored again
+    monkeypatch.setattr(choose_units_module, "removal_path", stop)  # would be scored again
     assert pruned(teacher, tmp_path / "small", **options).manifest.stage
 
 

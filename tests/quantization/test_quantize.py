@@ -21,7 +21,7 @@ from compress.exporting.export import padded_example
 from compress.exporting.onnx_graph import operator_counts
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
-from compress.inference.speed_statistics import Interval
+from compress.inference.speedup_intervals import Interval
 from compress.models.manifest import Manifest, file_sha256
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish

@@ -22,9 +22,9 @@ from compress.exporting.export import export, padded_example
 from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
 from compress.inference.batching import logits_of
 from compress.inference.open_runtime import open_runtime
-from compress.inference.speed_statistics import Interval
+from compress.inference.speedup_intervals import Interval
+from compress.models.integer_rounding import grid_of
 from compress.models.model_dir import ModelDir, load
-from compress.models.rounding import grid_of
 from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
 from compress.quantization.quantize import Quantization, default_method, needs_training_rows, quantize

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.speed_statistics import latency_percentiles, speedup, throughput
+from compress.inference.speedup_intervals import latency_percentiles, speedup, throughput
 from tests.support.results import line
 
 ROUNDS = 5

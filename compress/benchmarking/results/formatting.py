@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.speed_statistics import NOISE_LIMIT
+from compress.inference.speedup_intervals import NOISE_LIMIT
 
 NONE = "–"
 

@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
-from compress.inference.speed_statistics import Interval
+from compress.inference.speedup_intervals import Interval
 
 SCHEMA = 2
 

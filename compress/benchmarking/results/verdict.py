@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from compress.benchmarking.results.formatting import in_points, milliseconds, times
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
-from compress.inference.speed_statistics import NOISE_LIMIT
+from compress.inference.speedup_intervals import NOISE_LIMIT
 
 WITHIN, WORSE, UNDECIDED = "within", "worse", "undecided"
 POWER = 0.80  # how often the examples asked for decide, if the true difference is the observed one

@@ -14,9 +14,9 @@ from transformers import AutoConfig, PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.dummy_inputs import example_inputs
+from compress.models.integer_rounding import fake_symmetric, grid_of
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import layers_of
-from compress.models.rounding import fake_symmetric, grid_of
 from compress.quantization.hessian_sensitivity import PARTS
 from compress.recipes import Choice, Phase, StudentRecipe, load_recipe
 from compress.training.modifiers import fake_quantization, groupwise_quantization

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.inference.speed_statistics import Interval
+from compress.inference.speedup_intervals import Interval
 from compress.models.batch import Batch
 from compress.models.prunable_units import Part, Units, units_of
 from compress.progress import Progress

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from compress.inference import speed_statistics
+from compress.inference import speedup_intervals
 
 Weather = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -39,7 +39,7 @@ def bursts(generator: np.random.Generator, count: int) -> np.ndarray:
     return np.where(busy, generator.uniform(2, 4, count), 1.0) * quiet(generator, count)
 
 
-def compared(seed: int, factor: float, weather: Weather, own: float, count: int = 20) -> speed_statistics.Interval:
+def compared(seed: int, factor: float, weather: Weather, own: float, count: int = 20) -> speedup_intervals.Interval:
     """One benchmark of a model that takes ``factor`` of the time.
 
     Turns of a round share its weather; ``own`` is what each has for itself.
@@ -50,7 +50,7 @@ def compared(seed: int, factor: float, weather: Weather, own: float, count: int 
     for slower in (1.0, factor):
         rows = np.random.default_rng(seed + 10**6)  # the same rows for both
         sides.append(rounds(rows, shared * generator.lognormal(0, own, count), slower))
-    return speed_statistics.speedup(*sides)
+    return speedup_intervals.speedup(*sides)
 
 
 # What two turns of the same round have for themselves is most where bursts begin and end between them.
@@ -84,100 +84,100 @@ def test_rounds_are_right_where_sequential_medians_are_wrong() -> None:
     generator = np.random.default_rng(0)
     samples = rounds(generator, drifting(generator, 40))
     first, second = samples[:20], samples[20:]
-    assert speed_statistics.speedup(first, second).high < 1.0  # told apart from itself
+    assert speedup_intervals.speedup(first, second).high < 1.0  # told apart from itself
     assert (
-        speed_statistics.speedup(samples[::2], samples[1::2]).low
+        speedup_intervals.speedup(samples[::2], samples[1::2]).low
         < 1.0
-        < speed_statistics.speedup(samples[::2], samples[1::2]).high
+        < speedup_intervals.speedup(samples[::2], samples[1::2]).high
     )
 
 
 def test_speedup_of_exact_samples() -> None:
-    ratio = speed_statistics.speedup([[10.0, 12.0]] * 5, [[2.5, 3.0]] * 5)
+    ratio = speedup_intervals.speedup([[10.0, 12.0]] * 5, [[2.5, 3.0]] * 5)
     assert ratio.value == 4.0
     # Rounds that all agree leave what processes differ by.
     assert (ratio.low, ratio.high) == (pytest.approx(4 / np.exp(0.01)), pytest.approx(4 * np.exp(0.01)))
 
 
 def test_a_ratio_uses_the_batches_that_both_models_timed() -> None:
-    ratio = speed_statistics.speedup([[10.0, 90.0, 90.0]] * 4, [[5.0]] * 4)
+    ratio = speedup_intervals.speedup([[10.0, 90.0, 90.0]] * 4, [[5.0]] * 4)
     assert ratio.value == 2.0
 
 
 def test_a_disturbed_round_does_not_move_the_speedup() -> None:
     reference = [[10.0] * 5] * 9 + [[400.0] * 5]
-    assert speed_statistics.speedup(reference, [[5.0] * 5] * 10).value == 2.0
+    assert speedup_intervals.speedup(reference, [[5.0] * 5] * 10).value == 2.0
 
 
 def test_a_ratio_needs_the_same_rounds() -> None:
     with pytest.raises(ValueError, match="same rounds"):
-        speed_statistics.speedup([[1.0]] * 3, [[1.0]] * 4)
+        speedup_intervals.speedup([[1.0]] * 3, [[1.0]] * 4)
     with pytest.raises(ValueError, match="same rounds"):
-        speed_statistics.speedup([[1.0]], [[1.0]])
+        speedup_intervals.speedup([[1.0]], [[1.0]])
 
 
 def test_percentiles_and_throughput() -> None:
     samples = [[float(value) for value in range(1, 51)], [float(value) for value in range(51, 102)]]
-    found = speed_statistics.latency_percentiles(samples)
+    found = speedup_intervals.latency_percentiles(samples)
     assert found[50] == 51 and found[99] == pytest.approx(100)
     # 4 batches of 32 rows in 4 x 16 ms
-    assert speed_statistics.throughput([[16.0] * 4, [16.0] * 4, [1000.0] * 4], 32) == pytest.approx(2000)
+    assert speedup_intervals.throughput([[16.0] * 4, [16.0] * 4, [1000.0] * 4], 32) == pytest.approx(2000)
 
 
 def test_a_rate_is_the_median_over_rounds() -> None:
-    assert speed_statistics.units_per_second(
+    assert speedup_intervals.units_per_second(
         [[10.0, 10.0], [20.0, 20.0], [500.0, 500.0]], [40, 40, 40]
     ) == pytest.approx(1000)
     with pytest.raises(ValueError):
-        speed_statistics.units_per_second([[1.0]], [1, 2])
+        speedup_intervals.units_per_second([[1.0]], [1, 2])
 
 
 def test_a_percentile_has_the_interval_of_its_rounds() -> None:
-    assert speed_statistics.percentile_interval([[3.0] * 4] * 5, 95) == (3.0, 3.0)
+    assert speedup_intervals.percentile_interval([[3.0] * 4] * 5, 95) == (3.0, 3.0)
     # A round that is slow as a whole is one draw of five, not a fifth of all samples.
-    low, high = speed_statistics.percentile_interval([[1.0] * 20] * 4 + [[2.0] * 20], 50)
+    low, high = speedup_intervals.percentile_interval([[1.0] * 20] * 4 + [[2.0] * 20], 50)
     assert (low, high) == (1.0, 2.0)
     generator = np.random.default_rng(0)
     found = [
-        speed_statistics.percentile_interval(generator.exponential(1, (30, 20)), 95, seed=seed) for seed in range(60)
+        speedup_intervals.percentile_interval(generator.exponential(1, (30, 20)), 95, seed=seed) for seed in range(60)
     ]
     true = -np.log(0.05)
     assert 52 <= sum(low <= true <= high for low, high in found)
     with pytest.raises(ValueError):
-        speed_statistics.percentile_interval([[1.0], [1.0, 2.0]], 95)
+        speedup_intervals.percentile_interval([[1.0], [1.0, 2.0]], 95)
 
 
 def test_a_host_is_too_noisy_by_probe_spread_or_wide_interval() -> None:
-    tight, wide = speed_statistics.Interval(2.0, 1.9, 2.1), speed_statistics.Interval(2.0, 1.7, 2.2)
-    assert not speed_statistics.is_noisy(tight, 0.10, 0.02)
-    assert speed_statistics.is_noisy(tight, 0.02, 0.11) and speed_statistics.is_noisy(tight, 0.11, 0.02)
-    assert speed_statistics.is_noisy(wide, 0.0, 0.0)
-    assert not speed_statistics.is_noisy(speed_statistics.Interval(1.0, 1.0, 1.0), 0.0, 0.0)
+    tight, wide = speedup_intervals.Interval(2.0, 1.9, 2.1), speedup_intervals.Interval(2.0, 1.7, 2.2)
+    assert not speedup_intervals.is_noisy(tight, 0.10, 0.02)
+    assert speedup_intervals.is_noisy(tight, 0.02, 0.11) and speedup_intervals.is_noisy(tight, 0.11, 0.02)
+    assert speedup_intervals.is_noisy(wide, 0.0, 0.0)
+    assert not speedup_intervals.is_noisy(speedup_intervals.Interval(1.0, 1.0, 1.0), 0.0, 0.0)
 
 
 def test_noise() -> None:
-    assert speed_statistics.noise([5.0] * 10) == 0.0
+    assert speedup_intervals.noise([5.0] * 10) == 0.0
     generator = np.random.default_rng(0)
-    assert speed_statistics.noise(100 + generator.normal(0, 3, 5000)) == pytest.approx(0.03, rel=0.1)
-    assert speed_statistics.noise([5.0] * 9 + [500.0]) == 0.0
+    assert speedup_intervals.noise(100 + generator.normal(0, 3, 5000)) == pytest.approx(0.03, rel=0.1)
+    assert speedup_intervals.noise([5.0] * 9 + [500.0]) == 0.0
 
 
 def test_stability_is_a_stop_of_getting_faster() -> None:
-    assert not speed_statistics.is_stable([5.0] * 9)
-    assert speed_statistics.is_stable([5.0] * 10)
-    assert not speed_statistics.is_stable([10.0] * 5 + [5.0] * 5)
-    assert speed_statistics.is_stable([5.0] * 5 + [6.0] * 5)
+    assert not speedup_intervals.is_stable([5.0] * 9)
+    assert speedup_intervals.is_stable([5.0] * 10)
+    assert not speedup_intervals.is_stable([10.0] * 5 + [5.0] * 5)
+    assert speedup_intervals.is_stable([5.0] * 5 + [6.0] * 5)
 
 
 def test_batches_are_drawn_without_repetition_where_possible() -> None:
-    for batch in speed_statistics.draw_batches(random.Random(0), 100, 32, 6):
+    for batch in speedup_intervals.draw_batches(random.Random(0), 100, 32, 6):
         assert len(set(batch)) == 32 and max(batch) < 100
-    (batch,) = speed_statistics.draw_batches(random.Random(0), 5, 12, 1)
+    (batch,) = speedup_intervals.draw_batches(random.Random(0), 5, 12, 1)
     assert len(batch) == 12 and set(batch) == set(range(5))
-    assert speed_statistics.draw_batches(random.Random(7), 50, 4, 3) == speed_statistics.draw_batches(
+    assert speedup_intervals.draw_batches(random.Random(7), 50, 4, 3) == speedup_intervals.draw_batches(
         random.Random(7), 50, 4, 3
     )
 
 
 def test_a_turn_has_many_single_rows_and_few_large_batches() -> None:
-    assert [speed_statistics.batches_per_round(size) for size in (1, 4, 32)] == [20, 5, 4]
+    assert [speedup_intervals.batches_per_round(size) for size in (1, 4, 32)] == [20, 5, 4]
