@@ -25,7 +25,6 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -219,7 +218,7 @@ def results(everyone: Sequence[Candidate], step_ms: Mapping[str, list[float]], s
 
     def faster(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
         ratio: Interval = speedup([[one] for one in slow], [[one] for one in fast], seed=seed)
-        return asdict(ratio)
+        return ratio._asdict()
 
     labelling = np.array(step_ms[LABELLING])
     lines = []

@@ -16,7 +16,6 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from compress.data import Example, open_source
@@ -76,10 +75,10 @@ def main() -> None:
             "rows_per_round": arguments.rows,
             "rounds": arguments.rounds,
             "examples_per_second": throughput(rounds, arguments.rows),
-            "compress_label_is_faster_by": asdict(ratio),
-            "compress_label_bfloat16_is_faster_by": asdict(
-                speedup(rounds, samples["compress label, bfloat16"], seed=arguments.seed)
-            ),
+            "compress_label_is_faster_by": ratio._asdict(),
+            "compress_label_bfloat16_is_faster_by": speedup(
+                rounds, samples["compress label, bfloat16"], seed=arguments.seed
+            )._asdict(),
             "bfloat16_largest_logit_difference": differs,
             "bfloat16_agreement": agrees,
             "startup_s": startup_s.get(name),

@@ -28,7 +28,7 @@ from compress.models.output_dir import finish
 from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
 from compress.quantization.quantize import Quantization, quantize
-from tests.support.cpu import saturates
+from tests.support.cpu import exact_runtime, saturates
 from tests.support.tiny import (
     LABELS,
     PRUNABLE,
@@ -87,24 +87,26 @@ def test_every_method_is_smaller_and_close(method: str, kind: str, tmp_path: Pat
     options = {}
     if method == "onnx-qdq":
         options = {"ranges": observed_ranges(torch_directory(kind), examples()), "per_channel": True}
-    elif saturates():
-        options = {"reduce_range": True}
     plugins.find("quantizers", method).function(fp32.path / "model.onnx", target, **options)
     # Of models as tiny as these, what is no weight is a good part of the file.
     assert weight_bytes(target) < 0.4 * weight_bytes(fp32.path / "model.onnx")
     assert target.stat().st_size < 0.75 * (fp32.path / "model.onnx").stat().st_size
-    before, after = logits(fp32.path, family), logits(tmp_path / "int8", family)
+    # What was fused stays fused, and the same number of heads stays with each layer.
+    counts, fused = operator_counts(target), operator_counts(fp32.path / "model.onnx")
+    assert counts.get("MultiHeadAttention", 0) == fused.get("MultiHeadAttention", 0)
+    assert counts.get("DynamicQuantizeLSTM", 0) == fused.get("LSTM", 0)
+    if family == "albert" and saturates():
+        pytest.skip("ONNX Runtime cannot prepare shared int8 weights for exact products on a CPU without VNNI")
+    exact, rounded = (exact_runtime(directory) for directory in (fp32.path, tmp_path / "int8"))
+    before, after = (
+        logits_of(examples(), run, tokenizer(family), max_length=64, batch_rows=8) for run in (exact, rounded)
+    )
     assert np.sqrt(((after - before) ** 2).mean()) < 0.2 * before.std()
-    exact, rounded = (opened(directory) for directory in (fp32.path, tmp_path / "int8"))
     model = torch_directory(kind).load()
     for rows, length in SHAPES:
         inputs = {name: value.numpy() for name, value in padded_example(model, rows, length).items()}
         assert np.sqrt(((rounded(inputs) - exact(inputs)) ** 2).mean()) < 0.3 * before.std()
     assert len(np.unique(after.argmax(axis=1))) >= len(np.unique(before.argmax(axis=1)))
-    # What was fused stays fused, and the same number of heads stays with each layer.
-    counts, fused = operator_counts(target), operator_counts(fp32.path / "model.onnx")
-    assert counts.get("MultiHeadAttention", 0) == fused.get("MultiHeadAttention", 0)
-    assert counts.get("DynamicQuantizeLSTM", 0) == fused.get("LSTM", 0)
 
 
 def test_embeddings_are_int8_by_row_and_the_last_layer_is_fp32(tmp_path: Path) -> None:

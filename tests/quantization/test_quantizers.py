@@ -29,7 +29,7 @@ from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
 from compress.quantization.quantize import Quantization, default_method, needs_training_rows, quantize
 from compress.training.modifiers import fake_quantization, groupwise_quantization
-from tests.support.cpu import saturates
+from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import sentences, tagger
 from tests.support.tiny import LABELS, classifier, examples, onnx_directory, pruned, tokenizer, torch_directory, write
 from tests.support.training_data import train_rows, validation_rows
@@ -84,20 +84,10 @@ def text_logits(directory: Path, family: str = "bert") -> np.ndarray:
 
 
 def precise_logits(directory: Path, family: str = "bert") -> np.ndarray:
-    """Return the logits of an int8 graph with products that do not saturate on x86 CPUs without VNNI either."""
-    if not saturates():
-        return text_logits(directory, family)
-    if family == "albert":
+    """Return the logits of an int8 graph with exact products."""
+    if family == "albert" and saturates():
         pytest.skip("ONNX Runtime cannot prepare shared int8 weights for exact products on a CPU without VNNI")
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    session = onnxruntime.InferenceSession(str(directory / "model.onnx"), options, providers=["CPUExecutionProvider"])
-
-    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        feed = {node.name: inputs.get(node.name, np.zeros_like(inputs["input_ids"])) for node in session.get_inputs()}
-        return np.asarray(session.run(["logits"], feed)[0])
-
-    return logits_of(examples(), run, tokenizer(family), max_length=64, batch_rows=40)
+    return logits_of(examples(), exact_runtime(directory), tokenizer(family), max_length=64, batch_rows=40)
 
 
 # Static int8
