@@ -56,7 +56,7 @@ def library_versions() -> dict[str, str]:
 
 @cache
 def describe_host() -> dict[str, Any]:
-    """Return processor model, family and instruction sets, cores, memory in bytes, system and GPU names."""
+    """Return CPU model, family and instruction sets, cores, memory in bytes, system and GPU names."""
     info = _cpuinfo()
     flags = set(info.get("flags", info.get("Features", "")).split())
     return {
@@ -83,7 +83,7 @@ def typed_command(program: str) -> str:
 
 
 def has_fast_bfloat16() -> bool:
-    """Tell whether this processor multiplies bfloat16 matrices in hardware."""
+    """Tell whether this CPU multiplies bfloat16 matrices in hardware."""
     return bool({"amx_bf16", "avx512_bf16"} & set(describe_host()["cpu_flags"]))
 
 

@@ -117,7 +117,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     show_default=True,
     callback=_thread_counts,
     metavar="N",
-    help="Processor threads of each model; several as above; 0 is one a core.",
+    help="CPU threads of each model; several as above; 0 is one a core.",
 )
 @options.metric
 @options.columns

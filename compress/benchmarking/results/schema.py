@@ -78,7 +78,7 @@ class Measurement(WithIntervals):
     # Setting
     runtime: Annotated[str, "what ran it: a runtime, a competitor, or the library of a baseline"]
     device: Annotated[str, "cpu or cuda"]
-    threads: Annotated[int, "processor threads and cores of its process"]
+    threads: Annotated[int, "CPU threads and cores of its process"]
     batch_size: Annotated[int, "rows in a batch; the smallest measured one stands for latency"]
     length: Annotated[int | None, "tokens of every row; null: as long as the data's own rows"]
     padding: Annotated[str, "longest (of the batch), or max_length (all to max_length)"]
@@ -179,7 +179,7 @@ class Measurement(WithIntervals):
     tokens_median: Annotated[float, "tokens of a row"]
     tokens_p95: Annotated[float, "tokens of a row, 95th percentile"]
     tokens_max: Annotated[int, "tokens of the longest row"]
-    host: Annotated[dict[str, Any], "processor, instruction sets, cores, memory, system, GPU"]
+    host: Annotated[dict[str, Any], "CPU, instruction sets, cores, memory, system, GPU"]
     host_id: Annotated[str, "short fingerprint of what decides speed"]
     versions: Annotated[dict[str, str], "installed versions of what can change a number"]
     left_out: Annotated[
