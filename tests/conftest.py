@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 from compress.benchmarking import worker
 from compress.labelling import label as label_module
+from tests.support import MODELS_FOLDER
 from tests.support import forked_workers as forked_workers_module
 
 # Tiny models lose more by threads that wait for each other than they win. Read when torch is imported.
@@ -19,6 +23,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+
+CHOOSE_RUNTIME = label_module.choose_runtime
 
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None, max_examples=50)
 hypothesis.settings.load_profile("tests")
@@ -56,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fast: in none of the modules of SLOW; 'make test-fast' runs these")
     config.addinivalue_line("markers", "slow: trains, exports, starts processes or reads real data")
     config.addinivalue_line("markers", "shared: reads the real data sets of ../shared/data (or COMPRESS_DATA)")
+    if MODELS_FOLDER not in os.environ:  # the processes of pytest-xdist have it from the first one
+        os.environ[MODELS_FOLDER] = tempfile.mkdtemp(prefix="compress-test-models-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(MODELS_FOLDER), ignore_errors=True))
 
 
 def pytest_collection_finish() -> None:
@@ -73,12 +82,10 @@ def forked_workers() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def real_workers() -> Iterator[None]:
+@pytest.fixture
+def real_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start the workers of benchmarks as users do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "subprocess", subprocess)
-        yield
+    monkeypatch.setattr(worker, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +116,27 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("teachers") / "tiny-bert", classifier("bert"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def label_in_torch() -> Iterator[None]:
+    """Label with torch models as they are: exporting a tiny one takes longer than everything else tested of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            label_module, "choose_runtime", lambda model, _: ("onnxruntime" if model.is_onnx else "torch", "cpu")
+        )
+        yield
+
+
 @pytest.fixture
-def on_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Label with torch: exporting a tiny model takes longer than everything else that is tested of it."""
-    monkeypatch.setattr(label_module, "choose_runtime", lambda model, device: ("torch", "cpu"))
+def label_as_users_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Label with the fastest runtime, for which a torch model is exported."""
+    monkeypatch.setattr(label_module, "choose_runtime", CHOOSE_RUNTIME)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_operator_table() -> Iterator[None]:
+    """Read torch's table of ONNX operators once: it is the same in every export, and a sixth of the time of one."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        yield

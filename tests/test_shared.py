@@ -62,7 +62,6 @@ def encoder(tmp_path: Path) -> Path:
     return tmp_path / "encoder"
 
 
-@pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize("name", SETS)
 def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: Path, tmp_path: Path) -> None:
     train_split, test_split, task, classes, pairs = SETS[name]

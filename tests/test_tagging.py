@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from compress.inference.batching import TorchRun, logits_of
 from compress.inference.compute import Compute
 from compress.inference.predict import predictor
 from compress.inference.token_runner import TokenRunner
-from compress.labelling import label as label_module
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir, load
@@ -339,11 +338,8 @@ def test_quality_of_words_by_hand() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Teachers run in torch here: that they also export is shown once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(label_module, "choose_runtime", lambda model, device: ("torch", "cpu"))
-        yield tmp_path_factory.mktemp("tagging")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tagging")
 
 
 @pytest.fixture(scope="module")

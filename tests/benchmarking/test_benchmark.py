@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from compress.benchmarking import benchmark as benchmark_module
+from compress.benchmarking import worker as worker_module
 from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
 from compress.benchmarking.candidates import open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, read_lock
@@ -35,9 +37,6 @@ QUICK = BenchmarkSettings(rounds=3, batch_sizes=(1, 8))
 ROWS = [*examples(38), Example("good", None, "positive"), Example("bad " * 90, None, "negative")]
 
 
-pytestmark = pytest.mark.usefixtures("real_workers")
-
-
 def with_manifest(directory: Path, **fields: Any) -> Path:
     """Give a directory a manifest of ours."""
     files = {k: v for k, v in describe_files(directory).items() if k != MANIFEST_NAME}
@@ -54,13 +53,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Measu
         write(folder / "control", bilstm()), recipe={"name": "bilstm"}, notes={"control": True}, seeds={"seed": 7}
     )
     output = folder / "results.jsonl"
-    lines = benchmark(
-        torch_directory("bert"),
-        [onnx_directory("bert"), control],
-        ROWS,
-        QUICK,
-        output=BenchmarkOutput(output, study="tiny", command="compress benchmark ..."),
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_module, "subprocess", subprocess)  # as users start workers
+        lines = benchmark(
+            torch_directory("bert"),
+            [onnx_directory("bert"), control],
+            ROWS,
+            QUICK,
+            output=BenchmarkOutput(output, study="tiny", command="compress benchmark ..."),
+        )
     return output, lines
 
 
@@ -428,7 +429,7 @@ def test_a_killed_worker_is_reported_and_does_not_hang(tmp_path: Path) -> None:
     worker.close()
 
 
-def test_a_damaged_graph_is_one_sentence(tmp_path: Path) -> None:
+def test_a_damaged_graph_is_one_sentence(tmp_path: Path, real_workers: None) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(onnx_directory("bert").path, broken)
     (broken / "model.onnx").write_bytes(b"no graph")
@@ -451,7 +452,7 @@ def test_a_damaged_graph_is_one_sentence(tmp_path: Path) -> None:
         worker.close()
 
 
-def test_no_process_outlives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_outlives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_workers: None) -> None:
     started = []
     original = Worker.ask
 

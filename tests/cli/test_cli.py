@@ -24,8 +24,6 @@ from compress.recipes import catalogue
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TINY_STUDENT, labelled_file, pool_file, pool_rows, train_rows, validation_rows
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 
 class Desk:
     """A folder with everything a command needs, and the words to say it."""

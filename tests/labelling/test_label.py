@@ -49,7 +49,7 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def small_shards(on_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_for
     monkeypatch.setattr(
         label_module, "plan_for", lambda *given, **named: replace(plan(*given, **named), shard_rows=SHARD)
@@ -92,7 +92,7 @@ def test_the_fastest_runtime_agrees_with_torch(kind: str, tmp_path: Path) -> Non
     np.testing.assert_allclose(np.stack([logits for _, logits in rows]), expected, atol=1e-4)
 
 
-def test_the_export_of_a_torch_teacher_is_temporary(teacher: Path, tmp_path: Path) -> None:
+def test_the_export_of_a_torch_teacher_is_temporary(teacher: Path, tmp_path: Path, label_as_users_do: None) -> None:
     made = label(
         teacher, pool(text_file(tmp_path / "pool.txt")), tmp_path / "labels", compute=Compute(device="cpu", threads=1)
     )
@@ -176,7 +176,7 @@ def test_a_text_longer_than_the_teacher_can_read_is_cut(teacher: Path, tmp_path:
     np.testing.assert_allclose(rows[0][1], expected[0], atol=1e-5)
 
 
-def test_logits_of_rows_in_memory(teacher: Path, on_torch: None) -> None:
+def test_logits_of_rows_in_memory(teacher: Path) -> None:
     rows = examples(10)
     np.testing.assert_allclose(
         teacher_logits(ModelDir.open(teacher), rows), reference(teacher, [(r.text,) for r in rows]), atol=1e-5

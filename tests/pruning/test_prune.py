@@ -23,8 +23,6 @@ from tests.support.pruning import content, curve, pruned
 from tests.support.tiny import LABELS, bilstm, classifier, write
 from tests.support.training_data import TRAINING, pool_file, train_rows, validation_rows
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 
 def test_all_removals_in_one_command_and_one_recovery(teacher: Path, tmp_path: Path) -> None:
     corpus = [Example(row.text) for row in validation_rows()[:6]]

@@ -16,8 +16,6 @@ from tests.support.pruning import pruned
 from tests.support.tiny import bilstm, classifier, onnx_directory, write
 from tests.support.training_data import pool_file, train_rows, validation_rows
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 
 @pytest.mark.parametrize(
     ("heads", "options", "message"),

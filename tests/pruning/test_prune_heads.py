@@ -16,7 +16,6 @@ from tests.support.pruning import pruned
 from tests.support.tiny import PRUNABLE, classifier, physical_layers, write
 from tests.support.training_data import state, train_rows
 
-pytestmark = pytest.mark.usefixtures("on_torch")
 # A head of a model of width 32 with 4 heads: 8 rows of q, k and v with their biases, 8 columns of the output.
 PER_HEAD = 3 * (8 * 32 + 8) + 32 * 8
 # Queries and keys read the bottleneck of 16, values the whole width.

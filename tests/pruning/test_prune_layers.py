@@ -18,8 +18,6 @@ from tests.support.pruning import content, pruned
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TRAINING, train_rows
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 
 def test_the_layer_that_is_missed_least_goes(teacher: Path, tmp_path: Path) -> None:
     made = pruned(teacher, tmp_path / "small", "", layers="1")

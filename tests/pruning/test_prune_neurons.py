@@ -14,8 +14,6 @@ from tests.support.pruning import content, curve, pruned
 from tests.support.tiny import PRUNABLE, classifier, physical_layers, write
 from tests.support.training_data import train_rows
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 
 def test_neurons_are_removed_in_multiples_uneven_over_the_layers(teacher: Path, tmp_path: Path) -> None:
     made = pruned(teacher, tmp_path / "small", "", ffn="45%", multiple=8, step=0.5, normalise=False)

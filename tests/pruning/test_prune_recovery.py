@@ -21,8 +21,6 @@ from compress.training.trainer import EpochSampler
 from tests.support.pruning import content, curve, pruned
 from tests.support.training_data import TRAINING, pool_file, state, train_rows
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 
 def test_recovery_changes_the_weights_but_not_the_heads(teacher: Path, tmp_path: Path) -> None:
     labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))

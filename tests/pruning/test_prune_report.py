@@ -6,16 +6,12 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
 from compress.inference.compute import Compute
 from compress.inference.predict import predictor
 from compress.models.model_dir import ModelDir
 from compress.reporting.pruning_page import view
 from tests.support.pruning import content, curve, pruned
 from tests.support.training_data import validation_rows
-
-pytestmark = pytest.mark.usefixtures("on_torch")
 
 
 def test_the_curve_as_csv_and_picture(teacher: Path, tmp_path: Path) -> None:

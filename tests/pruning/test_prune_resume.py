@@ -17,8 +17,6 @@ from compress.training import phases as phases_module
 from tests.support.pruning import pruned
 from tests.support.training_data import TRAINING, state
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 
 def test_a_stopped_recovery_keeps_the_decision(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"recover": 1.0, "training": TRAINING}

@@ -14,8 +14,6 @@ from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.pruning import step_timing as step_timing_module
 from tests.support.pruning import content, curve, pruned, timed
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 
 def test_an_accuracy_limit_stops_where_the_interval_falls_below(teacher: Path, tmp_path: Path) -> None:
     path = [float(row["low"]) for row in curve(pruned(teacher, tmp_path / "far", "6", step=0.125).path)]

@@ -118,7 +118,7 @@ class Case:
 
 
 @pytest.fixture
-def case(tmp_path: Path, on_torch: None, monkeypatch: pytest.MonkeyPatch) -> Case:
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return Case(tmp_path, monkeypatch)
 
 

@@ -16,7 +16,6 @@ from compress.benchmarking.lockfile import read_lock
 from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.labelling import label as label_module
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
@@ -81,18 +80,12 @@ class Case:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Case:
     case = Case(tmp_path_factory.mktemp("case"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            label_module,
-            "choose_runtime",
-            lambda model, device: ("torch", "cpu"),
-        )
-        assert case.run() == case.out
+    assert case.run() == case.out
     return case
 
 
 @pytest.fixture
-def case(tmp_path: Path, on_torch: None) -> Case:
+def case(tmp_path: Path) -> Case:
     return Case(tmp_path)
 
 
@@ -182,13 +175,13 @@ def test_the_report_is_there(finished: Case) -> None:
         assert [row["recovered"] for row in csv.DictReader(handle)][-1] == "True"
 
 
-def test_a_second_call_does_nothing(finished: Case, on_torch: None) -> None:
+def test_a_second_call_does_nothing(finished: Case) -> None:
     before = stamps(finished.out)
     finished.run()
     assert stamps(finished.out) == before
 
 
-def test_a_changed_recipe_is_refused_and_changes_nothing(finished: Case, on_torch: None) -> None:
+def test_a_changed_recipe_is_refused_and_changes_nothing(finished: Case) -> None:
     before, recipe = stamps(finished.out), finished.recipe.read_text()
     try:
         finished.rewrite("epochs = 2.0", "epochs = 3.0")
@@ -199,7 +192,7 @@ def test_a_changed_recipe_is_refused_and_changes_nothing(finished: Case, on_torc
     assert stamps(finished.out) == before
 
 
-def test_changed_data_is_refused(finished: Case, on_torch: None) -> None:
+def test_changed_data_is_refused(finished: Case) -> None:
     file = finished.data / "tiny" / "train.csv"
     text = file.read_text()
     try:
@@ -210,7 +203,7 @@ def test_changed_data_is_refused(finished: Case, on_torch: None) -> None:
         file.write_text(text)
 
 
-def test_a_stage_that_was_removed_is_made_again(finished: Case, on_torch: None) -> None:
+def test_a_stage_that_was_removed_is_made_again(finished: Case) -> None:
     file = finished.out / "report" / "report.html"
     before = stamps(finished.out / "small")
     for path in sorted((finished.out / "report").rglob("*"), reverse=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
+import fcntl
 import functools
-import shutil
-import tempfile
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from compress.models.modeling.pruned import to_pruned
 from compress.models.prunable_units import has_units
 from compress.models.saving import save_model
 from compress.surgery.remove_units import remove_heads, remove_neurons
+from tests.support import MODELS_FOLDER
 
 FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "mpnet", "roberta", "xlm-roberta")
 # Families that are pruned, exported and measured, but which no student starts from.
@@ -231,28 +232,36 @@ def write(directory: Path, model: PreTrainedModel, family: str = "bert") -> Path
     return directory
 
 
-def onnx_directory(kind: str) -> ModelDir:
-    """Return an exported model, made once a test run: a family, ``pruned-`` and a family (uneven heads and neurons),
+@functools.cache
+def torch_directory(kind: str) -> ModelDir:
+    """Return a model, made once in a run of tests: a family, ``pruned-`` and a family (uneven heads and neurons),
     ``bilstm`` or ``bilstm-siamese``.
     """
-    return _exported(kind)[1]
+    family = "bert" if kind.startswith("bilstm") else kind.removeprefix("pruned-")
 
+    def make(directory: Path) -> None:
+        if kind.startswith("bilstm"):
+            model: PreTrainedModel = bilstm(pairs="siamese" if kind == "bilstm-siamese" else "joined")
+        else:
+            model = pruned(family, neurons=True) if kind != family else classifier(family)
+        write(directory, model, family)
 
-def torch_directory(kind: str) -> ModelDir:
-    """Return what :func:`onnx_directory` was exported from."""
-    return _exported(kind)[0]
+    return _made_once(kind, make)
 
 
 @functools.cache
-def _exported(kind: str) -> tuple[ModelDir, ModelDir]:
+def onnx_directory(kind: str) -> ModelDir:
+    """Return the export of :func:`torch_directory`, made once in a run of tests."""
     from compress.exporting.export import export
 
-    folder = Path(tempfile.mkdtemp(prefix="compress-tiny-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    family = "bert" if kind.startswith("bilstm") else kind.removeprefix("pruned-")
-    if kind.startswith("bilstm"):
-        model: PreTrainedModel = bilstm(pairs="siamese" if kind == "bilstm-siamese" else "joined")
-    else:
-        model = pruned(family, neurons=True) if kind != family else classifier(family)
-    source = ModelDir.open(write(folder / kind, model, family))
-    return source, export(source, folder / f"{kind}-onnx")
+    return _made_once(f"{kind}-onnx", lambda directory: export(torch_directory(kind), directory))
+
+
+def _made_once(name: str, make: Callable[[Path], object]) -> ModelDir:
+    """Return a directory that the first of the processes that need it makes."""
+    directory = Path(os.environ[MODELS_FOLDER]) / name
+    with directory.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.exists():
+            make(directory)
+    return ModelDir.open(directory)

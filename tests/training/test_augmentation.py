@@ -505,9 +505,7 @@ def without_mask(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["masking", "neighbours", "masked-lm"])
-def test_variants_are_labelled_and_taught(
-    name: str, teacher: Path, language_model: Path, tmp_path: Path, on_torch: None
-) -> None:
+def test_variants_are_labelled_and_taught(name: str, teacher: Path, language_model: Path, tmp_path: Path) -> None:
     options = {"model": str(language_model)} if name == "masked-lm" else {}
     recipe = replace(BILSTM, augmentation=Augmentation(Choice(name, options=options), copies=2))
     made = distilled(teacher, recipe, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), threads=1)
@@ -536,7 +534,7 @@ baselines = false
 )
 
 
-def test_a_study_labels_the_variants_once(tmp_path: Path, on_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_labels_the_variants_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "benchmark", lambda *_, output, **__: output.path.write_text(""))
     monkeypatch.setattr(run_module, "report", lambda _, path, **__: path.mkdir())
     out = tmp_path / "study"
@@ -567,7 +565,7 @@ def test_a_study_labels_the_variants_once(tmp_path: Path, on_torch: None, monkey
     assert (out / "small-variants-labels" / "shard-00000.parquet").stat().st_mtime_ns == stamp
 
 
-def test_labels_without_variants_are_refused(teacher: Path, tmp_path: Path, on_torch: None) -> None:
+def test_labels_without_variants_are_refused(teacher: Path, tmp_path: Path) -> None:
     label: Callable[..., LabelDir] = label_module.label
     labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))
     recipe = replace(BILSTM, augmentation=Augmentation(Choice("masking")))

@@ -17,7 +17,6 @@ from compress.data import Example, open_source, row_key
 from compress.errors import CompressError
 from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
-from compress.labelling import label as label_module
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir, load
@@ -41,19 +40,11 @@ from tests.support.training_data import (
     validation_rows,
 )
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 
 @pytest.fixture(scope="module")
 def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
     folder = tmp_path_factory.mktemp("labels")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            label_module,
-            "choose_runtime",
-            lambda model, device: ("torch", "cpu"),
-        )
-        return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", compute=Compute(threads=1))
+    return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", compute=Compute(threads=1))
 
 
 def taught(teacher: Path, output: Path, recipe: StudentRecipe = BILSTM, **options: Any) -> ModelDir:

@@ -258,7 +258,7 @@ def test_it_is_an_encoder_to_pretrain_from(made: ModelDir, tmp_path: Path) -> No
 
 
 @pytest.fixture
-def taught(teacher: Path, tmp_path: Path, on_torch: None) -> Iterator[Any]:
+def taught(teacher: Path, tmp_path: Path) -> Iterator[Any]:
     def teach(student: StudentRecipe, **options: Any) -> ModelDir:
         pool = pool_file(tmp_path / "pool.txt", pool_rows(64))
         return distilled(teacher, student, tmp_path / "student", unlabeled=pool, device="cpu", threads=1, **options)

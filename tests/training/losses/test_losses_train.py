@@ -15,8 +15,6 @@ from compress.training.learned_vocabulary import Mixer
 from tests.support.tiny import classifier
 from tests.support.training_data import distilled, pool_file, train_rows
 
-pytestmark = pytest.mark.usefixtures("on_torch")
-
 MASKED = [name for name in plugins.names("losses") if "targets" in plugins.find("losses", name).needs]
 NOT_ON_WHOLE_TEXT = {*MASKED, "mixed-vocabulary", "hard-label"}
 ON_WHOLE_TEXT = [name for name in plugins.names("losses") if name not in NOT_ON_WHOLE_TEXT]
