@@ -6,7 +6,6 @@ of the ratio to the teacher, with an interval; quality is compared row by row. M
 measured in groups, each with the teacher among them.
 """
 
-import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,10 +48,8 @@ from compress.host import describe_host
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
 from compress.models.model_dir import ModelDir
-from compress.progress import Progress, silent
+from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
-
-logger = logging.getLogger("compress")
 
 PREDICTIONS_KEPT = 5000
 Data = Sequence[Example] | TextSource | str | Path

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +11,8 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.models.manifest import VOCABULARIES, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
+from compress.progress import logger
 from compress.recipes.controls import control_key
-
-logger = logging.getLogger("compress")
 
 Model = ModelDir | str | Path
 

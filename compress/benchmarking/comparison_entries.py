@@ -4,7 +4,6 @@ They are measured in the same rounds as the models. Each is built later, in a pr
 benchmark's scratch.
 """
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from compress.benchmarking.competitors import interpreter
 from compress.errors import CompressError, Unavailable, did_you_mean
 from compress.host import without_home
 from compress.models.model_dir import ModelDir
-
-logger = logging.getLogger("compress")
+from compress.progress import logger
 
 
 def plan_baselines(names: Sequence[str] | None, candidates: Sequence[Candidate], scratch: Path) -> list[Entry]:

@@ -8,7 +8,6 @@ notes the config after each removal in the manifest; each shape but the last, wh
 here. It reads rows as the pruned model does, whose tokenizer it has (the vocabulary is cut before all else).
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +18,10 @@ from compress.benchmarking.candidates import Candidate, new_candidate
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.models.manifest import Manifest, describe_files
-from compress.models.model_dir import REMOVALS, ModelDir, _shapes, parent_entry
+from compress.models.model_dir import REMOVALS, ModelDir, parent_entry, removal_shapes
 from compress.models.modeling import PROBLEM_TYPES, auto_class
+from compress.progress import logger
 from compress.recipes.benchmark_settings import REFERENCE_MODELS, check_reference_model
-
-logger = logging.getLogger("compress")
 
 POSITIONS = 512
 
@@ -81,7 +79,7 @@ def plan_pruning_steps(candidates: Sequence[Candidate]) -> list[PruningStep]:
     found = []
     for candidate in candidates:
         if candidate.kind == "model" and not candidate.model.is_onnx:
-            shapes = _shapes(candidate.model)
+            shapes = removal_shapes(candidate.model)
             found += [
                 PruningStep(candidate, tuple(removal for removal, _ in shapes[: index + 1]), config)
                 for index, (_, config) in enumerate(shapes[:-1])

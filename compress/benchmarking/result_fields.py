@@ -1,6 +1,5 @@
 """Result fields of a run: identity, workload, speed, size, memory and arithmetic."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,9 +26,7 @@ from compress.inference.speedup_intervals import (
 )
 from compress.models.manifest import VOCABULARIES
 from compress.models.model_dir import ModelDir
-from compress.progress import Progress
-
-logger = logging.getLogger("compress")
+from compress.progress import Progress, logger
 
 ONE = Interval(1.0, 1.0, 1.0)
 

@@ -1,6 +1,5 @@
 """Start a worker process for each configuration, and measure them in interleaved rounds."""
 
-import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -21,10 +20,8 @@ from compress.errors import CompressError, Unavailable
 from compress.inference.cores import available_cores, quietest_first
 from compress.inference.speedup_intervals import batches_per_round, draw_batches
 from compress.models.model_dir import ModelDir
-from compress.progress import Progress
+from compress.progress import Progress, logger
 from compress.recipes import BenchmarkSettings
-
-logger = logging.getLogger("compress")
 
 PADDED_WIDTH = 128  # what people commonly pad to
 ENERGY_READINGS = 5

@@ -1,6 +1,5 @@
 """compress benchmark"""
 
-import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +10,7 @@ from compress.cli import options
 from compress.data import Example, check_roles, open_source
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.progress import Progress
-
-logger = logging.getLogger("compress")
+from compress.progress import Progress, logger
 
 WIDTH_IN_A_LOG = 180
 

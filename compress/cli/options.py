@@ -16,7 +16,7 @@ from compress.errors import CompressError
 from compress.host import without_home
 from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
-from compress.progress import for_terminal
+from compress.progress import for_terminal, logger
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -107,7 +107,6 @@ def set_up_messages(level: int) -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    logger = logging.getLogger("compress")
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
@@ -119,7 +118,7 @@ def read_labelled(path: str | None, role: str, columns: Names) -> list[Example]:
         return []
     source = open_source(path, role=role, labelled=True, **columns)
     examples = read_examples(source)
-    logging.getLogger("compress").info("%s: %s", role, source.describe())
+    logger.info("%s: %s", role, source.describe())
     return examples
 
 
@@ -142,7 +141,7 @@ def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None) 
         plain = path.removesuffix(".gz").endswith(".txt")
         named = {} if plain else {key: value for key, value in columns.items() if key != "label_column"}
         sources.append(open_source(path, role="unlabeled", labelled=False, **named))
-        logging.getLogger("compress").info("unlabeled: %s", sources[-1].describe())
+        logger.info("unlabeled: %s", sources[-1].describe())
     pool = join_sources(sources)
     return pool.sample(rows) if rows else pool
 
@@ -157,7 +156,7 @@ def keep_inputs(outputs: dict[str, str | None], inputs: Sequence[str | None]) ->
 
 def show_result(model: ModelDir) -> None:
     """Say what was made, unless messages are off."""
-    if logging.getLogger("compress").level > logging.INFO:
+    if logger.level > logging.INFO:
         return
     facts = [f"{model.parameters:,} parameters", f"{model.size_bytes / 1e6:.1f} MB"]
     facts += [f"{m['name']} {m['value']:.4f} on {m['split']} (n = {m['rows']:,})" for m in model.manifest.metrics]

@@ -243,10 +243,10 @@ def removals_of(model: ModelDir) -> tuple[str, ...]:
     Raises:
         CompressError: the manifest says what no compress prune writes.
     """
-    return tuple(removal for removal, _ in _shapes(model))
+    return tuple(removal for removal, _ in removal_shapes(model))
 
 
-def _shapes(model: ModelDir) -> list[tuple[str, Mapping[str, Any]]]:
+def removal_shapes(model: ModelDir) -> list[tuple[str, Mapping[str, Any]]]:
     """Return each removal with the config of what it left; the last one's is that of the model."""
     shapes = model.manifest.notes.get("shapes", [])
     if not isinstance(shapes, list) or not all(map(_is_shape, shapes)):

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,7 @@ from typing import Any
 
 from compress.errors import CompressError
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
-
-logger = logging.getLogger("compress")
+from compress.progress import logger
 
 WORK_FOLDER = ".work"
 REQUEST_NAME = "request.json"

@@ -1,6 +1,5 @@
-"""Removal path: rank heads and neurons by importance and mask the lowest, step by step, until a target is met."""
+"""Choose the heads and neurons to remove: mask the least important, step by step, until a target is met."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +12,11 @@ from compress.errors import CompressError
 from compress.inference.speedup_intervals import Interval
 from compress.models.batch import Batch
 from compress.models.prunable_units import Part, Units, units_of
-from compress.progress import Progress
+from compress.progress import Progress, logger
 from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.scoring import Measure, Values
 from compress.recipes import Pruning
 from compress.surgery.unit_masks import Masks, mask_lowest, masked, normalised, unmasked
-
-logger = logging.getLogger("compress")
 
 MEASURE: Measure = "loss"
 

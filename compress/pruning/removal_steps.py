@@ -1,6 +1,5 @@
 """Execute a pruning plan: choose and remove the vocabulary, layers, heads, neurons and hidden size, in this order."""
 
-import logging
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import Any
 from compress.data import Example
 from compress.inference.speedup_intervals import Interval
 from compress.models.prunable_units import units_of
-from compress.progress import Progress
+from compress.progress import Progress, logger
 from compress.pruning.choose_units import choose_units
 from compress.pruning.layer_and_width_scores import choose_removed_layers, hidden_importance
 from compress.pruning.plan import PruningPlan, plan_units
@@ -19,8 +18,6 @@ from compress.pruning.recovery import Recovery
 from compress.pruning.scoring import Values, cached_json, scoring_batches
 from compress.pruning.step_timing import StepTimer
 from compress.surgery.unit_masks import Masks, mask_key, masks_from_json
-
-logger = logging.getLogger("compress")
 
 
 def execute_plan(

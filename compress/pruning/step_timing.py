@@ -1,6 +1,5 @@
 """Time a model after each removal, side by side with the unpruned model."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ from compress.exporting.export import export
 from compress.inference.side_by_side import Speed, time_side_by_side
 from compress.inference.speedup_intervals import Interval, is_noisy
 from compress.models.model_dir import ModelDir
-
-logger = logging.getLogger("compress")
+from compress.progress import logger
 
 TRIES = 3
 

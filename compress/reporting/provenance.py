@@ -39,7 +39,7 @@ class Known:
 
 @dataclass(frozen=True)
 class ShownLock:
-    """A lock file that lies beside the results; ``text`` is empty where it is too long to show."""
+    """The lock file of a result file; ``text`` is empty where it is too long to show."""
 
     name: str
     text: str = field(metadata={"page_only": True})
@@ -103,7 +103,7 @@ def left_out(lines: Iterable[Measurement]) -> list[tuple[str, str]]:
 
 
 def locks_beside(results: Sequence[str | Path]) -> list[ShownLock]:
-    """Return the locks that lie beside result files."""
+    """Return the lock files of result files."""
     found = []
     for path in map(lock_path, map(Path, results)):
         if path.is_file():

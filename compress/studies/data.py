@@ -1,6 +1,5 @@
 """Find the data sets of a study by name and open them by role; cut the validation slice and check overlap."""
 
-import logging
 import os
 import re
 from collections.abc import Sequence
@@ -23,10 +22,9 @@ from compress.data import (
 )
 from compress.data.formats.json_parquet import SPLITS
 from compress.errors import CompressError, did_you_mean
+from compress.progress import logger
 from compress.recipes import DataSet, StudyRecipe
 from compress.studies.journal import Stages
-
-logger = logging.getLogger("compress")
 
 
 @dataclass(frozen=True)

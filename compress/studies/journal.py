@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -13,8 +12,7 @@ from typing import Any, Self
 from compress.errors import CompressError
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.output_dir import write_atomically
-
-logger = logging.getLogger("compress")
+from compress.progress import logger
 
 JOURNAL_NAME = "study.json"
 

@@ -1,7 +1,6 @@
 """Run a study from data to report; a second run resumes it."""
 
 import hashlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -17,7 +16,7 @@ from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir, removals_of
-from compress.progress import Progress, silent
+from compress.progress import Progress, logger, silent
 from compress.pruning.prune import CURVE_NAME, PruningData, prune
 from compress.pruning.recovery import RECOVERY
 from compress.quantization.quantize import Quantization, default_method, needs_training_rows, quantize
@@ -47,8 +46,6 @@ from compress.studies.plan import (
 from compress.training.augmentation import augmented
 from compress.training.distill import CONTROL_PHASES, DistillationData, DistillationOptions, distill
 from compress.training.finetune import finetune
-
-logger = logging.getLogger("compress")
 
 RESULTS_NAME = "results.jsonl"
 REPORT_NAME = "report"

@@ -32,9 +32,9 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     import nncf
     import openvino
 
-    link_model(directory, model, weights=False)
     from compress.models.prunable_units import has_heads
 
+    link_model(directory, model, weights=False)
     loaded: Any = model.load()
     if not has_heads(loaded):
         raise Unavailable(f"OpenVINO reads the padding of an LSTM as text, so that it cannot run {model.name}")

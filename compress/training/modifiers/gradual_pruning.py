@@ -1,12 +1,12 @@
 """Gradual pruning: heads and neurons of feed-forward networks are masked step by step while the student learns.
 
 Zhu and Gupta 2017, "To prune, or not to prune: exploring the efficacy of pruning for model compression"
-(arXiv:1710.01878), equation 1: after update k of n the share ``1 - (1 - k/n)**3`` of what goes in the end is masked,
-much at first and little at last. Which units go is decided by their importance of Michel et al. 2019
-(arXiv:1905.10650, equation 3), the mean over examples of ``|dL/dxi|``, for the loss of the phase and on the training
-batches themselves since the update before: each example's mask gets its gradient in the backward that trains. A masked
-unit stays masked, and takes no part in evaluations either. The loss of a tagger is a mean over the words of a batch, so
-that a batch of short sentences counts as much as one of long ones.
+(arXiv:1710.01878), equation 1: after update k of n the share ``1 - (1 - k/n)**3`` of the units to remove is masked,
+most of them early. Which units are removed is decided by their importance of Michel et al. 2019 (arXiv:1905.10650,
+equation 3), the mean over examples of ``|dL/dxi|``, for the loss of the phase and on the training batches themselves
+since the update before: each example's mask gets its gradient in the backward that trains. A masked unit stays masked,
+and takes no part in evaluations either. The loss of a tagger is a mean over the words of a batch, so that a batch of
+short sentences counts as much as one of long ones.
 
 Shapes: B batch, L layers, U units (heads or neurons) of a layer.
 """
@@ -120,7 +120,7 @@ class GradualPruning:
 
 
 def masked_share(progress: float) -> float:
-    """Return how much of what goes in the end is masked at a progress from 0 to 1: equation 1, from nothing to all."""
+    """Return the share of the units to remove that is masked at a progress from 0 to 1 (equation 1)."""
     return 1 - (1 - progress) ** 3
 
 
