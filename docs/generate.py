@@ -21,7 +21,7 @@ import click
 
 from compress import recipes
 from compress.benchmarking.results.files import Result, read_results, results_of
-from compress.benchmarking.results.formatting import megabytes, noise_note, points, shown, shown_metric, table, times
+from compress.benchmarking.results.formatting import megabytes, points, shown, shown_metric, table, times
 from compress.benchmarking.results.schema import Measurement, groups, json_schema
 from compress.cli import COMMANDS, cli
 from compress.reporting.charts.pareto import pareto_chart
@@ -229,8 +229,6 @@ def _speedup(line: Measurement | None, runtime: str) -> str:
         return "–"
     if _is_reference(line, runtime):
         return "×1"
-    if line.noisy:
-        return f"too noisy{noise_note(line)}"
     speed = "speedup_same_runtime" if runtime else "speedup"
     return "{} ({} to {})".format(*(times(getattr(line, speed + end)) for end in ("", "_low", "_high")))
 

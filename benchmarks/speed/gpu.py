@@ -34,8 +34,8 @@ from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.peak_flops import matmul_peak_tflops
 from compress.benchmarking.results.files import write_results
+from compress.benchmarking.results.formatting import is_wide
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.worker_main import PROBE_RUNS
 from compress.data import Example, open_source, read_examples
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
@@ -348,7 +348,7 @@ def plan_rounds(checks: Sequence[Check], rows: int, wanted: int, left_s: float, 
         before_s += process_s + check.start_s + math.ceil(rows / largest) * check.latency_ms[largest] / 1000
         for size, milliseconds in check.latency_ms.items():
             before_s += WARM_UP_RUNS * milliseconds / 1000
-            round_s += (batches_per_round(size) + PROBE_RUNS) * milliseconds / 1000
+            round_s += 1.25 * batches_per_round(size) * milliseconds / 1000
     possible = int((RESERVE * left_s - before_s) / max(round_s, 1e-9))
     if possible < 3:
         raise CompressError(
@@ -369,7 +369,7 @@ def show(lines: Sequence[Measurement]) -> None:
             f"{line.model:24.24} {line.runtime:18.18} {line.batch_size:5} {line.latency_p50_ms:8.3f} "
             f"{card:>8} {line.throughput_rows_per_second:9,.0f} {share:>6} "
             f"x{line.speedup:.2f} ({line.speedup_low:.2f} to {line.speedup_high:.2f})"
-            + (", noisy" if line.noisy else "")
+            + (", wide" if is_wide(line.speedups) else "")
         )
     for missing in lines[0].left_out:
         print(f"left out: {missing['name']}: {missing['reason']}")

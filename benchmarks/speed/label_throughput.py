@@ -74,7 +74,7 @@ def main() -> None:
             "recipe": name,
             "rows_per_round": arguments.rows,
             "rounds": arguments.rounds,
-            "examples_per_second": throughput(rounds, arguments.rows),
+            "examples_per_second": throughput(rounds, arguments.rows).value,
             "compress_label_is_faster_by": ratio._asdict(),
             "compress_label_bfloat16_is_faster_by": speedup(
                 rounds, samples["compress label, bfloat16"], seed=arguments.seed

@@ -1,9 +1,9 @@
 """Benchmarking stage: measure speed, quality, size and memory of models against their teacher in interleaved rounds.
 
 Every (model, runtime, threads) is a process of its own, pinned to the same cores. All are alive together and one works
-at a time: in each round every one gets the same batches, in an order drawn anew. A speed-up is the median over rounds
-of the ratio to the teacher, with an interval; quality is compared row by row. More models than memory holds are
-measured in groups, each with the teacher among them.
+at a time: in each round every one gets the same batches in short turns, in an order drawn anew, until speed-ups are as
+precise as wanted or the time is over. Quality is compared row by row. More models than memory holds are measured in
+groups, each with the teacher among them.
 """
 
 import tempfile
@@ -39,7 +39,8 @@ from compress.benchmarking.result_fields import (
 )
 from compress.benchmarking.results.files import host_id, write_results
 from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement
-from compress.benchmarking.rounds import Files, WorkerRun, groups_of, started, take_turns, workloads_of
+from compress.benchmarking.rounds import WorkerRun, take_turns, workloads_of
+from compress.benchmarking.start_workers import Files, groups_of, started
 from compress.data import Example, TextSource, check_roles, content_sha256, encode_gold, open_source, read_examples
 from compress.data.tokenization import one_column, word_counts
 from compress.errors import CompressError
@@ -162,9 +163,14 @@ def benchmark(
         files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
         measured_fields: list[Fields] = []
         logits: dict[str, np.ndarray | None] = {}
-        for number, group in enumerate(groups_of([*entries, *added], settings.together)):
+        groups = groups_of([*entries, *added], settings.together)
+        for number, group in enumerate(groups):
             # The teacher of a later group is there to be compared with; its own lines are the first group's.
-            own = replace(settings, padded_teacher=settings.padded_teacher and not number)
+            own = replace(
+                settings,
+                padded_teacher=settings.padded_teacher and not number,
+                time_limit=settings.time_limit / len(groups),
+            )
             with started(group, own, files, left_out, output.progress) as (runs, predicted):
                 measured_fields += [
                     fields
@@ -179,7 +185,6 @@ def benchmark(
         "data_sha256": rows.sha256,
         "split": "test",
         "data_rows": len(rows.examples),
-        "rounds": settings.rounds,
         "seed": compute.seed,
         "command": output.command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -213,7 +218,7 @@ def _measure(
 ) -> Iterator[tuple[WorkerRun, Fields]]:
     """Let loaded runs take turns, and yield their lines, without the fields that all lines of a benchmark share."""
     workloads = [workloads_of(run, settings) for run in runs]
-    take_turns(runs, workloads, rows=len(rows.examples), rounds=settings.rounds, seed=compute.seed, progress=progress)
+    take_turns(runs, workloads, settings, seed=compute.seed, progress=progress)
     for run in runs:
         run.memory = run.worker.ask("memory")
     arithmetic = count_arithmetic(runs, compute.device, progress)

@@ -82,8 +82,8 @@ class LockedFigure(WithIntervals):
     speedup_low: float
     speedup_high: float
     latency_p50_ms: float
-    noisy: bool
     size_bytes: int
+    clock: str = ""  # empty where an earlier version measured in another way
 
     @classmethod
     def of(cls, line: Measurement) -> Self:
@@ -222,6 +222,10 @@ def read_lock(path: str | Path) -> Lock:
         raise CompressError(f"{path} is a lock of format {version!r:.20}; this compress reads {LOCK_VERSION}")
     if isinstance(content.get("settings"), dict):  # earlier versions write null for a default
         content["settings"] = {name: value for name, value in content["settings"].items() if value is not None}
+    figures_given = content.get("figures")
+    for figure in figures_given if isinstance(figures_given, list) else []:
+        if isinstance(figure, dict):
+            figure.pop("noisy", None)  # of earlier versions, which measured in another way
     try:
         lock = parse(Lock, content, source="it")
     except CompressError as error:

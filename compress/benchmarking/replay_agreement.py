@@ -15,7 +15,8 @@ SAME_WITHIN = 1e-6  # of a metric: sums of floating-point numbers differ with th
 SIZE_WITHIN = 0.01  # a graph that another version exported names its nodes otherwise
 
 # Outcomes of a comparison. The first two are agreement, the last two decide nothing.
-SAME, WITHIN, DIFFERS, NOISY, OTHER_HOST = "the same", "within its interval", "differs", "too noisy", "other host"
+SAME, WITHIN, DIFFERS = "the same", "within its interval", "differs"
+OTHER_HOST, OTHER_METHOD = "other host", "other method"
 # What all of them together say, with the exit code of each.
 REPLAY_EXIT_CODES = {"agrees": 0, "differs": 1, "undecided": 3}
 
@@ -50,7 +51,7 @@ class Agreement:
         outcomes = {comparison.outcome for comparison in self.comparisons}
         if DIFFERS in outcomes:
             return "differs"
-        return "undecided" if self.missing or outcomes & {NOISY, OTHER_HOST} else "agrees"
+        return "undecided" if self.missing or outcomes & {OTHER_HOST, OTHER_METHOD} else "agrees"
 
     @property
     def exit_code(self) -> int:
@@ -139,8 +140,8 @@ def _repeated(old: LockedFigure, what: str, before: Interval, now: float, same_w
 def _speed(old: LockedFigure, now: LockedFigure, comparisons: int, same_host: bool) -> ReplayComparison:
     if not same_host:
         outcome = OTHER_HOST
-    elif old.noisy or now.noisy:  # wide intervals agree with anything
-        outcome = NOISY
+    elif old.clock != now.clock:
+        outcome = OTHER_METHOD
     else:
         outcome = WITHIN if ratio_agrees(old, now, comparisons) else DIFFERS
     before = Interval(old.speedup, old.speedup_low, old.speedup_high)

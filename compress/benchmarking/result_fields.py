@@ -1,26 +1,20 @@
 """Result fields of a run: identity, workload, speed, size, memory and arithmetic."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from compress.benchmarking.candidates import Candidate, precision_of, training_seed, vocabulary_sha256
-from compress.benchmarking.results.files import grouped
+from compress.benchmarking.results.files import grouped, observed_fields
 from compress.benchmarking.results.schema import Fields, Measurement, interval_fields
-from compress.benchmarking.rounds import WorkerRun, Workload
+from compress.benchmarking.rounds import WorkerRun, Workload, speedup_of
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError
 from compress.host import library_versions
 from compress.inference.speedup_intervals import (
     Interval,
-    Rounds,
-    is_noisy,
-    latency_percentiles,
-    noise,
-    percentile_interval,
-    speedup,
     throughput,
     units_per_second,
 )
@@ -155,47 +149,46 @@ def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, 
     plain = workload.plain
     teachers = [r for r in runs if r.threads == run.threads and r.entry.candidate.kind == "teacher"]
     baseline = next(r for r in teachers if r.entry.is_reference)
-    same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and plain in r.turns), None)
-    mine = run.latency_ms(workload)
-    spread = latency_percentiles(mine)
-    own_noise = _noise(run, workload)
+    same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and plain in r.rounds), None)
+    rounds = run.rounds[workload]
+    mine = run.milliseconds(workload)
+    cold = [value for one in rounds for value in one.cold_ms]
 
-    def against(teacher: WorkerRun, times: Callable[[WorkerRun, Workload], Rounds]) -> Interval:
+    def against(teacher: WorkerRun, with_tokenizer: bool | None) -> Interval:
         if run is teacher and workload == plain:
             return ONE
-        return speedup(times(teacher, plain), times(run, workload), seed=seed)
+        return speedup_of(run, workload, teacher, plain, with_tokenizer=with_tokenizer, seed=seed)
 
-    total = against(baseline, WorkerRun.total_ms)
-    # Its time with tokenisation, against the teacher's without, would compare unlike things.
-    headline = total if run.loaded["tokenizer_inside"] else against(baseline, WorkerRun.latency_ms)
     return {
+        "rounds": len(rounds),
+        "clock": "cpu" if run.uses_cpu_time and baseline.uses_cpu_time else "wall",
         "warm_up_stable": run.warm[workload],
         "latency_ms": mine,
-        **{f"latency_p{p}_ms": value for p, value in spread.items()},
-        **interval_fields("latency_p95_ms", (spread[95], *percentile_interval(mine, 95, seed=seed))),
-        "tokenize_p50_ms": latency_percentiles(run.tokenize_ms(workload))[50],
-        "throughput_rows_per_second": throughput(mine, workload.batch_size),
-        "throughput_with_tokenizer_rows_per_second": throughput(run.total_ms(workload), workload.batch_size),
-        "throughput_tokens_per_second": _tokens_per_second(run, runs, workload),
-        **interval_fields("speedup", headline),
-        **interval_fields("speedup_with_tokenizer", total),
-        **interval_fields("speedup_same_runtime", against(same, WorkerRun.latency_ms) if same else None),
-        "noise": own_noise,
-        "noisy": is_noisy(headline, own_noise, _noise(baseline, workload.plain)),
+        "latency_cpu_ms": run.milliseconds(workload, by_cpu_time=True),
+        **observed_fields(mine, workload.batch_size, seed),
+        "latency_cold_p50_ms": float(np.median(cold)) if cold else None,
+        "tokenize_p50_ms": float(np.median([value for one in rounds for value in one.tokenize_ms])),
+        **interval_fields(
+            "throughput_with_tokenizer_rows_per_second",
+            throughput(run.milliseconds(workload, with_tokenizer=True), workload.batch_size, seed=seed),
+        ),
+        **interval_fields("throughput_tokens_per_second", _tokens_per_second(run, runs, workload, seed)),
+        **interval_fields("speedup", against(baseline, None)),
+        **interval_fields("speedup_with_tokenizer", against(baseline, True)),
+        **interval_fields("speedup_same_runtime", against(same, False) if same else None),
     }
 
 
 def device_fields(run: WorkerRun, workload: Workload, arithmetic: Arithmetic) -> Fields:
     """Return what the hardware says beside time: its own clock, energy, and the share of its peak."""
-    turns = run.turns[workload]
-    device_ms = [turn["device_ms"] for turn in turns]
-    energy = [turn["joules"] / (turn["runs"] * workload.batch_size) for turn in turns if turn["joules"] is not None]
+    rounds = run.rounds[workload]
+    device_ms = [value for one in rounds for value in one.device_ms if value is not None]
     flops = arithmetic.flops.get((run.entry.title, workload))
     peak = arithmetic.peak_tflops.get(precision_of(run.entry) or "")
-    rows_per_second = throughput(run.latency_ms(workload), workload.batch_size)
+    rows_per_second = throughput(run.milliseconds(workload), workload.batch_size).value
     return {
-        "device_p50_ms": None if None in device_ms else latency_percentiles(device_ms)[50],
-        "energy_joules_per_row": float(np.median(energy)) if energy else None,
+        "device_p50_ms": float(np.median(device_ms)) if device_ms else None,
+        "energy_joules_per_row": run.joules_per_row.get(workload),
         "flops_per_row": flops,
         "matmul_peak_tflops": peak,
         "matmul_peak_share": flops * rows_per_second / (1e12 * peak) if flops and peak else None,
@@ -208,18 +201,14 @@ def token_lengths(run: WorkerRun, runs: Sequence[WorkerRun]) -> list[int]:
     return next(list(r.loaded["lengths"]) for r in [run, *mine, *runs] if r.loaded["lengths"] is not None)
 
 
-def _tokens_per_second(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload) -> float | None:
+def _tokens_per_second(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, seed: int) -> Interval | None:
     if run.entry.kind == "baseline":
         return None
-    if workload.length:
-        return throughput(run.latency_ms(workload), workload.batch_size) * workload.length
+    latency_ms = run.milliseconds(workload)
+    measured = run.rounds[workload][0].batches[: len(latency_ms[0])]
     lengths = token_lengths(run, runs)
-    amounts = [sum(lengths[row] for batch in turn["batches"] for row in batch) for turn in run.turns[workload]]
-    return units_per_second(run.latency_ms(workload), amounts)
-
-
-def _noise(run: WorkerRun, workload: Workload) -> float:
-    return noise([turn["probe_ms"] for turn in run.turns[workload]])
+    tokens = sum(workload.length or lengths[row] for batch in measured for row in batch)
+    return units_per_second(latency_ms, tokens, seed=seed)
 
 
 def _parents(candidate: Candidate, runs: Sequence[WorkerRun]) -> list[str]:
@@ -258,7 +247,7 @@ def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress)
     with progress("Counting operations", len(models)) as advance:
         for mine in models.values():
             counted = _flops(worker, mine, runs)
-            flops |= {(run.entry.title, one): counted[one] for run in mine for one in run.turns if one in counted}
+            flops |= {(run.entry.title, one): counted[one] for run in mine for one in run.rounds if one in counted}
             advance(1)
     return Arithmetic(flops, _peaks(worker, runs) if device == "cuda" else {})
 
@@ -266,7 +255,7 @@ def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress)
 def _flops(worker: Worker, mine: Sequence[WorkerRun], runs: Sequence[WorkerRun]) -> dict[Workload, float]:
     """Count one model at every workload that it was measured at anywhere."""
     lengths = token_lengths(mine[0], runs)
-    batches = {workload: run.turns[workload][0]["batches"] for run in mine for workload in run.turns}
+    batches = {workload: run.rounds[workload][0].batches for run in mine for workload in run.rounds}
     jobs = [
         {"batches": [[workload.length or lengths[row] for row in batch] for batch in drawn], "width": workload.width}
         for workload, drawn in batches.items()

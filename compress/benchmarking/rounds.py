@@ -1,32 +1,33 @@
-"""Start a worker process for each configuration, and measure them in interleaved rounds."""
+"""Measure loaded worker processes in interleaved rounds."""
 
+import math
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import numpy as np
-
 from compress.benchmarking.candidates import Entry
-from compress.benchmarking.comparison_entries import left_out_entry
 from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.worker import Worker
-from compress.benchmarking.worker_main import LoadRequest, write_texts
-from compress.errors import CompressError, Unavailable
-from compress.inference.cores import available_cores, quietest_first
-from compress.inference.speedup_intervals import batches_per_round, draw_batches
-from compress.models.model_dir import ModelDir
+from compress.inference.speedup_intervals import Interval, representative_batches, speedup
 from compress.progress import Progress, logger
 from compress.recipes import BenchmarkSettings
+
+Samples = list[list[float]]  # milliseconds, one list a round
 
 PADDED_WIDTH = 128  # what people commonly pad to
 ENERGY_READINGS = 5
 # Reference models are there for scale: one of seconds a row would take most of a benchmark's time.
 REFERENCE_BATCHES = 4
+SLICE_ROWS = 5  # of a turn, if batches are not larger
+LEAST_ROUNDS = 3
+# The rounds after which it is seen whose speed-up is precise enough: seldom, as that takes time itself.
+CHECKED_ROUNDS = frozenset({5, 7, 10, 13, 17, 22, 28, 36, 46, 58, 73, 92, *range(115, 10_000, 25)})
+# What is there for comparison is measured less precisely than the models, by so many times.
+LEAST_KINDS = frozenset({"baseline", "control", "reference-model", "pruning-step"})
+LEAST_PRECISION = 3.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,26 @@ class Workload:
 
 
 @dataclass
+class Round:
+    """What a run took for the batches of a round, in milliseconds, a value a batch.
+
+    ``cold_ms`` has the first call of every turn, ``device_ms`` the time on the GPU where there is one.
+    """
+
+    batches: Sequence[list[int]]
+    latency_ms: list[float] = field(default_factory=list)
+    latency_cpu_ms: list[float] = field(default_factory=list)
+    tokenize_ms: list[float] = field(default_factory=list)
+    tokenize_cpu_ms: list[float] = field(default_factory=list)
+    device_ms: list[float | None] = field(default_factory=list)
+    cold_ms: list[float] = field(default_factory=list)
+
+    def add(self, turn: Mapping[str, list[Any]]) -> None:
+        for name, values in turn.items():
+            getattr(self, name).extend(values)
+
+
+@dataclass
 class WorkerRun:
     """An entry with a thread count, its process, and what was measured so far."""
 
@@ -66,18 +87,25 @@ class WorkerRun:
     loaded: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     warm: dict[Workload, bool] = field(default_factory=dict)
-    turns: dict[Workload, list[dict[str, Any]]] = field(default_factory=dict)
+    rounds: dict[Workload, list[Round]] = field(default_factory=dict)
+    joules_per_row: dict[Workload, float] = field(default_factory=dict)
 
-    def latency_ms(self, workload: Workload) -> list[list[float]]:
-        return [turn["latency_ms"] for turn in self.turns[workload]]
+    @property
+    def uses_cpu_time(self) -> bool:
+        """Whether its CPU time is all that a run takes, and the system counts it by less than a microsecond."""
+        return self.threads == 1 and self.entry.device == "cpu" and hasattr(time, "CLOCK_PROCESS_CPUTIME_ID")
 
-    def tokenize_ms(self, workload: Workload) -> list[list[float]]:
-        return [turn["tokenize_ms"] for turn in self.turns[workload]]
+    def milliseconds(self, workload: Workload, by_cpu_time: bool = False, with_tokenizer: bool = False) -> Samples:
+        """Return what every batch took, a list a round, by CPU time or the wall clock."""
+        rounds = self.rounds[workload]
+        model = [one.latency_cpu_ms if by_cpu_time else one.latency_ms for one in rounds]
+        if not with_tokenizer:
+            return model
+        tokenizer = [one.tokenize_cpu_ms if by_cpu_time else one.tokenize_ms for one in rounds]
+        return [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(model, tokenizer, strict=True)]
 
-    def total_ms(self, workload: Workload) -> list[list[float]]:
-        """Tokenisation and model together, batch by batch."""
-        pairs = zip(self.latency_ms(workload), self.tokenize_ms(workload), strict=True)
-        return [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]
+
+Pair = tuple[WorkerRun, Workload]
 
 
 def workloads_of(run: WorkerRun, settings: BenchmarkSettings) -> list[Workload]:
@@ -100,178 +128,124 @@ def workloads_of(run: WorkerRun, settings: BenchmarkSettings) -> list[Workload]:
     return workloads
 
 
-@dataclass(frozen=True)
-class Files:
-    """What children read: the test rows, and the training rows with their labels, if there are any."""
-
-    scratch: Path
-    texts: Path
-    train: Path | None
-    gold: Path | None
-
-    @classmethod
-    def write(cls, scratch: Path, rows: Sequence[Any], train: Sequence[Any], gold: np.ndarray | None) -> Self:
-        labels = scratch / "train-gold.npy"
-        if gold is not None:
-            np.save(labels, gold)
-        return cls(
-            scratch,
-            write_texts(scratch / "texts.json", rows),
-            write_texts(scratch / "train.json", train) if train else None,
-            labels if gold is not None else None,
-        )
-
-
-def groups_of(entries: Sequence[Entry], together: int) -> list[list[Entry]]:
-    """Part entries into groups of so many models (0: one group of all), each with the teacher in all its runtimes.
-
-    Pruning steps are in the group of the model that they became, and not counted.
-    """
-    teacher = [entry for entry in entries if entry.kind == "teacher"]
-    others = (entry for entry in entries if entry.kind != "teacher")
-    models = list(grouped(others, lambda entry: entry.candidate.step_of or entry.candidate.name).values())
-    size = together or max(1, len(models))
-    parts = [models[start : start + size] for start in range(0, len(models), size)] or [[]]
-    return [[*teacher, *(entry for model in part for entry in model)] for part in parts]
-
-
-@contextmanager
-def started(
-    entries: Sequence[Entry],
-    settings: BenchmarkSettings,
-    files: Files,
-    left_out: list[dict[str, str]],
-    progress: Progress,
-) -> Iterator[tuple[list[WorkerRun], dict[str, np.ndarray | None]]]:
-    """Give a loaded process for each entry and thread count, and the logits ``[N, C]`` of each entry by its title.
-
-    A baseline or competitor that cannot be had here is added to ``left_out`` with the reason. All processes are ended
-    on the way out, whatever happens.
-    """
-    with ExitStack() as stack:
-        runs: list[WorkerRun] = []
-        logits: dict[str, np.ndarray | None] = {}
-        cores = quietest_first(available_cores())
-        with progress("Loading and predicting", len(entries)) as advance:
-            for entry in entries:
-                try:
-                    with ExitStack() as own:
-                        found, answers = _start(entry, settings, files, cores, own)
-                        stack.push(own.pop_all())
-                except CompressError as error:
-                    # A competitor is somebody else's tool: that it fails on this model is no reason to measure nothing.
-                    if entry.is_reference or not (entry.kind == "competitor" or isinstance(error, Unavailable)):
-                        raise
-                    left_out.append(left_out_entry(entry.title, error, entry.directory.path))
-                else:
-                    runs += found
-                    logits[entry.title] = answers
-                advance(1)
-        yield runs, logits
-
-
-def _start(
-    entry: Entry, settings: BenchmarkSettings, files: Files, cores: Sequence[int], stack: ExitStack
-) -> tuple[list[WorkerRun], np.ndarray | None]:
-    """Build what is to be built, load it with each thread count, and predict once."""
-    if entry.source:
-        _build(entry, entry.source, files)
-    runs = []
-    for count in settings.thread_counts:
-        worker = Worker(entry.title, threads=count, scratch=files.scratch, python=entry.python)
-        stack.callback(worker.close)
-        run = WorkerRun(entry, count, worker)
-        run.loaded = load_candidate(
-            run, files.texts, cores=sorted(cores[:count]), max_length=settings.max_length, lengths=settings.lengths
-        )
-        runs.append(run)
-    if entry.has_random_weights:
-        return runs, None
-    path = files.scratch / "logits.npy"
-    runs[0].worker.ask("predict", logits=str(path), task=(entry.source or entry.directory).task)
-    return runs, np.load(path)
-
-
-def load_candidate(run: WorkerRun, texts: Path, *, cores: Sequence[int], **options: Any) -> dict[str, Any]:
-    """Load a run's model in its process; ``options`` are those of a :class:`LoadRequest`."""
-    request = LoadRequest(
-        folder=run.entry.folder,
-        plugin=run.entry.plugin,
-        directory=str(run.entry.directory.path.resolve()),
-        device=run.entry.device,
-        threads=run.threads,
-        cores=list(cores),
-        texts=str(texts),
-        **options,
-    )
-    return run.worker.ask("load", **asdict(request))
-
-
-def _build(entry: Entry, source: ModelDir, files: Files) -> None:
-    """Build in a process that ends: what conversion takes must not count as memory of the model."""
-    logger.info("%s: building", entry.title)
-    threads = len(available_cores())
-    with closing(Worker(entry.title, threads=threads, scratch=files.scratch, python=entry.python)) as worker:
-        worker.ask(
-            "build",
-            folder=entry.folder,
-            plugin=entry.plugin,
-            directory=str(entry.directory.path),
-            model=str(source.path.resolve()),
-            train=str(files.train or ""),
-            gold=str(files.gold or ""),
-            task=source.task,
-            classes=len(source.labels),
-        )
-
-
 def take_turns(
     runs: Sequence[WorkerRun],
     workloads: Sequence[Sequence[Workload]],
+    settings: BenchmarkSettings,
     *,
-    rows: int,
-    rounds: int,
     seed: int,
     progress: Progress,
 ) -> None:
-    """Warm up, then take turns: within a round, all that have the same rows before them follow in a random order.
+    """Warm up, then take turns until every speed-up is as precise as it is to be, or the time is over.
+
+    Within a round, all that have the same rows before them follow in short slices of these, in a random order. What is
+    precise enough drops out, so that a run may have fewer rounds than the teacher; its rounds are then the first ones.
 
     Args:
-        runs: loaded processes; what is measured is added to them.
+        runs: loaded processes, the teacher in torch among them at every thread count; what is measured is added.
         workloads: of each run.
-        rows: how many rows they loaded.
+        settings: its ``time_limit`` is that of this call; :data:`LEAST_ROUNDS` rounds are finished in any case.
     """
     generator = random.Random(seed)
-    pairs = ((run, workload) for run, own in zip(runs, workloads, strict=True) for workload in own)
+    pairs = [(run, workload) for run, own in zip(runs, workloads, strict=True) for workload in own]
     groups = grouped(pairs, lambda pair: pair[1].plain)
-    turns = sum(map(len, groups.values()))
-    probes = {size: draw_batches(generator, rows, size, 1)[0] for size in dict.fromkeys(g.batch_size for g in groups)}
-    with progress("Warming up", turns) as advance:
-        for run, workload in (pair for group in groups.values() for pair in group):
-            probe = probes[workload.batch_size]
+    lengths = next(run for run in runs if run.entry.is_reference).loaded["lengths"]
+    batches = {plain: representative_batches(generator, lengths, plain.batch_size) for plain in groups}
+    with progress("Warming up", len(pairs)) as advance:
+        for run, workload in pairs:
+            probe = batches[workload.plain][0]
             run.warm[workload] = run.worker.ask("warm_up", probe=probe, shape=workload.shape)["stable"]
-            run.turns[workload] = []
+            run.rounds[workload] = []
             advance(1)
-    meters = {device: EnergyMeter.open(device) for device in {run.entry.device for run in runs}}
-    with progress("Measuring", rounds * turns) as advance:
-        for _ in range(rounds):
+    started, shown, seconds = time.monotonic(), 0, math.ceil(settings.time_limit)
+    with progress("Measuring, at most (seconds)", seconds) as advance:
+        for number in range(1, settings.rounds + 1):
             for plain in generator.sample(list(groups), len(groups)):
-                batches = draw_batches(generator, rows, plain.batch_size, batches_per_round(plain.batch_size))
-                for run, workload in generator.sample(groups[plain], len(groups[plain])):
-                    meter = meters[run.entry.device]
-                    mine = batches[:REFERENCE_BATCHES] if run.entry.kind == "reference-model" else batches
-                    run.turns[workload].append(_turn(run, workload, probes[plain.batch_size], mine, meter))
-                    advance(1)
+                for run, workload in groups[plain]:
+                    run.rounds[workload].append(Round(batches[plain]))
+                for part in _slices(batches[plain]):
+                    for run, workload in generator.sample(groups[plain], len(groups[plain])):
+                        _turn(run, workload, part)
+            elapsed = int(time.monotonic() - started)
+            advance(min(elapsed, seconds) - shown)
+            shown, is_over = min(elapsed, seconds), elapsed >= seconds
+            if number >= LEAST_ROUNDS and (is_over or number in CHECKED_ROUNDS):
+                groups = {plain: open_ for plain, group in groups.items() if (open_ := _unfinished(group, settings))}
+                if is_over or not groups:
+                    break
+    meters = {device: EnergyMeter.open(device) for device in {run.entry.device for run in runs}}
+    for run, workload in pairs:
+        if meter := meters[run.entry.device]:
+            few = batches[workload.plain][:REFERENCE_BATCHES]
+            run.joules_per_row[workload] = joules_per_row(run, workload, few, meter)
+    if groups:
+        logger.info(
+            "%d speed-ups are wider than ±%.0f%%; a longer time limit (now %d s) or a quieter machine narrows them",
+            sum(not run.entry.is_reference for group in groups.values() for run, _ in group),
+            100 * settings.precision,
+            seconds,
+        )
 
 
-def _turn(
-    run: WorkerRun, workload: Workload, probe: list[int], batches: list[list[int]], meter: EnergyMeter | None
-) -> dict[str, Any]:
-    """Measure the batches of one turn; the energy is that of the turn as a whole, its probe included.
+def _slices(batches: Sequence[list[int]]) -> Iterator[list[list[int]]]:
+    """Part the batches of a round into short turns: the closer models follow each other, the more alike the machine."""
+    size = max(1, SLICE_ROWS // len(batches[0]))
+    yield from (list(batches[start : start + size]) for start in range(0, len(batches), size))
 
-    A turn that is over before the counter is renewed several times has none: it would get that of its neighbours.
+
+def _unfinished(group: Sequence[Pair], settings: BenchmarkSettings) -> list[Pair]:
+    """Return the pairs of a group that need more rounds, with the teacher that they are compared with."""
+    teachers = {run.threads: (run, own) for run, own in group if run.entry.is_reference and own == own.plain}
+    wide = []
+    for run, workload in group:
+        if (run, workload) == teachers[run.threads]:
+            continue
+        wanted = settings.precision * (LEAST_PRECISION if run.entry.kind in LEAST_KINDS else 1)
+        if speedup_of(run, workload, *teachers[run.threads]).half_width > wanted:
+            wide.append((run, workload))
+    return [teachers[threads] for threads in dict.fromkeys(run.threads for run, _ in wide)] + wide
+
+
+def speedup_of(
+    run: WorkerRun,
+    workload: Workload,
+    reference: WorkerRun,
+    plain: Workload,
+    *,
+    with_tokenizer: bool | None = None,
+    seed: int = 0,
+) -> Interval:
+    """Return how many times faster a run is than a reference.
+
+    By default with tokenisation where it is inside the run: its time with tokenisation, against the reference's
+    without, would compare unlike things.
+
+    One CPU thread is compared by CPU time, which others on the same core do not lengthen. Threads that wait for each
+    other or for a GPU are compared by the wall clock.
     """
-    before, started = meter.joules() if meter else 0.0, time.perf_counter()
-    turn = run.worker.ask("measure", probe=probe, batches=batches, shape=workload.shape)
-    counted = meter is not None and time.perf_counter() - started >= ENERGY_READINGS * meter.resolution_s
-    return {**turn, "batches": batches, "joules": meter.joules() - before if meter and counted else None}
+    if with_tokenizer is None:
+        with_tokenizer = run.loaded["tokenizer_inside"]
+    by_cpu_time = run.uses_cpu_time and reference.uses_cpu_time
+    first, second = (
+        one.milliseconds(own, by_cpu_time, with_tokenizer) for one, own in ((reference, plain), (run, workload))
+    )
+    return speedup(first, second, seed=seed)
+
+
+def _turn(run: WorkerRun, workload: Workload, batches: list[list[int]]) -> None:
+    """Measure a slice of a round."""
+    round_ = run.rounds[workload][-1]
+    if run.entry.kind == "reference-model":
+        batches = batches[: max(0, REFERENCE_BATCHES - len(round_.latency_ms))]
+    if batches:
+        round_.add(run.worker.ask("measure", batches=batches, shape=workload.shape))
+
+
+def joules_per_row(run: WorkerRun, workload: Workload, batches: Sequence[list[int]], meter: EnergyMeter) -> float:
+    """Return the energy of a row, over as many repeats of the batches as the counter needs to tell them apart."""
+    started, before, rows = time.perf_counter(), meter.joules(), 0
+    while True:
+        turn = run.worker.ask("measure", batches=batches, shape=workload.shape)
+        rows += workload.batch_size * (len(turn["latency_ms"]) + len(turn["cold_ms"]))
+        if time.perf_counter() - started >= ENERGY_READINGS * meter.resolution_s:
+            return (meter.joules() - before) / rows

@@ -12,10 +12,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -31,10 +32,10 @@ from compress.inference.speedup_intervals import is_stable
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
 
-WARM_UP_SECONDS = 10.0
-PROBE_RUNS = 3
-PROBE_MS = 500.0
+WARM_UP_SECONDS, WARM_UP_RUNS = 2.0, 10
 PREDICT_ROWS = 32
+
+T = TypeVar("T")
 
 # How rows are made: {} as they are, or "length" and "width" of compress.inference.token_runner.
 Shape = Mapping[str, int]
@@ -92,28 +93,26 @@ class RequestHandler:
         else:
             module.build(target, source, examples, labels)
 
+    def prepare(self, *, folder: str, plugin: str) -> Any:
+        """Import what a candidate needs, which takes longer than loading it."""
+        import_plugin(folder, plugin)
+
     def load(self, **fields: Any) -> Any:
         """Load the rows and the candidate of a :class:`LoadRequest`. Pins this process first, so that thread pools
         obey.
         """
         request = LoadRequest(**fields)
-        pin(request.cores)
+        self.cores = request.cores
+        pin(self.cores)
         self.handicap = request.handicap
         self.examples = read_texts(request.texts)
         place = Path(request.directory)
-        module = plugins.find(request.folder, request.plugin).load()
-        required = import_required(module)
+        module, required = import_plugin(request.folder, request.plugin)
         tokens = None
         if request.folder == "runtimes":
             from compress.inference.token_runner import TokenRunner
 
             tokens = TokenRunner.open(place, request.max_length, request.lengths)
-        # A runtime says that it opens torch models; a competitor in this environment does if it required torch.
-        own_torch = "torch" in sys.modules and not getattr(module, "ENVIRONMENT", "")
-        if module.OPENS == "torch" if hasattr(module, "OPENS") else own_torch:
-            from compress.models.modeling.registration import register_models
-
-            register_models()  # imports 140 MB of code that are no part of a model
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
         self.sizes = tokens.lengths(self.examples) if tokens else characters
         self.memory_before = reset_peak_memory()
@@ -138,14 +137,20 @@ class RequestHandler:
     def inputs(self, rows: Sequence[int], shape: Shape) -> Any:
         return self.runner.prepare([self.examples[row] for row in rows], **shape)
 
-    def predict(self, *, logits: str, task: str = "classification") -> Any:
-        """Write the logits ``[N, C]`` of all rows; rows of like length share a batch. For tagging N counts words."""
+    def predict(self, *, logits: str, task: str = "classification", cores: Sequence[int] = ()) -> Any:
+        """Write the logits ``[N, C]`` of all rows; rows of like length share a batch. For tagging N counts words.
+
+        This may run on any of ``cores``; afterwards the process is pinned as before.
+        """
+        pin(cores)
         words = word_counts(self.examples) if task == "tagging" else None
 
         def run(rows: list[int]) -> np.ndarray:
             return self.runner.run(self.inputs(rows, {}))
 
         np.save(logits, run_by_length(self.sizes, run, PREDICT_ROWS, words))
+        if cores:
+            pin(self.cores)
 
     def warm_up(self, *, probe: list[int], shape: Shape) -> Any:
         """Run one batch until it no longer gets faster, after what a runtime does once for all batches of its size."""
@@ -153,33 +158,38 @@ class RequestHandler:
             self.runner.prepare_shapes(len(probe), shape.get("length") or max(*self.sizes, shape.get("width", 0)))
         inputs, samples = self.inputs(probe, shape), list[float]()
         end = time.perf_counter() + WARM_UP_SECONDS
-        while not is_stable(samples) and time.perf_counter() < end:
-            samples.append(self._time(inputs))
+        while len(samples) < 2 or time.perf_counter() < end:
+            samples.append(self._time(inputs)[0])
+            if len(samples) >= WARM_UP_RUNS and is_stable(samples):
+                break
         return {"stable": is_stable(samples), "runs": len(samples)}
 
-    def measure(self, *, probe: list[int], batches: list[list[int]], shape: Shape) -> Any:
-        """Time the batches of one turn, in milliseconds: tokenisation, then the model alone.
+    def measure(self, *, batches: list[list[int]], shape: Shape) -> Any:
+        """Time batches back to back, in milliseconds of the wall clock and of this process's CPU time.
 
-        The probe, the same batch in every turn, comes first: it brings this model back into the caches that another
-        one had in between, and its own spread over turns says how noisy the machine is.
+        Of several the first runs once before: that call finds the caches as another model left them, all others find
+        them warm. Its wall time is ``cold_ms``. A single batch is so large that caches hold little of it.
         """
-        probed = self.inputs(probe, shape)
-        probes = [self._time(probed)]
-        while len(probes) < PROBE_RUNS and sum(probes) < PROBE_MS:
-            probes.append(self._time(probed))
-        prepared, tokenize_ms = [], []
+        prepared, tokenize_ms, tokenize_cpu_ms = [], [], []
         for rows in batches:
-            started = time.perf_counter_ns()
-            prepared.append(self.inputs(rows, shape))
-            tokenize_ms.append(0.0 if self.runner.tokenizer_inside else _since(started))
-        timed = [(self._time(inputs), getattr(self.runner, "device_ms", None)) for inputs in prepared]
-        device_ms = [on_device for _, on_device in timed]
+            inputs, (wall_ms, cpu_ms) = timed(partial(self.inputs, rows, shape))
+            prepared.append(inputs)
+            tokenize_ms.append(0.0 if self.runner.tokenizer_inside else wall_ms)
+            tokenize_cpu_ms.append(0.0 if self.runner.tokenizer_inside else cpu_ms)
+        cold_ms = [self._time(prepared[0])[0]] if len(prepared) > 1 else []
+        latency_ms, latency_cpu_ms, device_ms = [], [], []
+        for inputs in prepared:
+            wall_ms, cpu_ms = self._time(inputs)
+            latency_ms.append(wall_ms)
+            latency_cpu_ms.append(cpu_ms)
+            device_ms.append(getattr(self.runner, "device_ms", None))
         return {
-            "latency_ms": [latency for latency, _ in timed],
+            "cold_ms": cold_ms,
+            "latency_ms": latency_ms,
+            "latency_cpu_ms": latency_cpu_ms,
             "tokenize_ms": tokenize_ms,
-            "device_ms": None if None in device_ms else device_ms,
-            "probe_ms": float(np.median(probes)),
-            "runs": len(probes) + len(batches),
+            "tokenize_cpu_ms": tokenize_cpu_ms,
+            "device_ms": device_ms,
         }
 
     def memory(self) -> Any:
@@ -213,14 +223,28 @@ class RequestHandler:
 
         return {"tflops": matmul_peak_tflops(device, precision, threads)}
 
-    def _time(self, inputs: Any) -> float:
-        started = time.perf_counter_ns()
-        self.runner.run(inputs)
-        if self.handicap:
-            end = started + (1 + self.handicap) * (time.perf_counter_ns() - started)
-            while time.perf_counter_ns() < end:
-                pass
-        return _since(started)
+    def _time(self, inputs: Any) -> tuple[float, float]:
+        """Run a batch and return its milliseconds by the wall clock and of CPU time."""
+
+        def run() -> None:
+            started = time.process_time_ns()
+            self.runner.run(inputs)
+            if self.handicap:
+                end = started + (1 + self.handicap) * (time.process_time_ns() - started)
+                while time.process_time_ns() < end:
+                    pass
+
+        return timed(run if self.handicap else partial(self.runner.run, inputs))[1]
+
+
+def timed(work: Callable[[], T]) -> tuple[T, tuple[float, float]]:
+    """Return what work returns, and its milliseconds by the wall clock and of CPU time of this process."""
+    cpu_ns = time.process_time_ns()
+    started_ns = time.perf_counter_ns()
+    result = work()
+    wall_ns = time.perf_counter_ns() - started_ns
+    cpu_ns = time.process_time_ns() - cpu_ns
+    return result, (round(wall_ns / 1e6, 5), round(cpu_ns / 1e6, 5))
 
 
 def blank_arrays(lengths: Sequence[int], width: int = 0) -> dict[str, np.ndarray]:
@@ -237,6 +261,21 @@ def write_texts(path: Path, examples: Sequence[Example]) -> Path:
 
 def read_texts(path: str) -> list[Example]:
     return [Example(*pair) for pair in json.loads(Path(path).read_text(encoding="utf-8"))]
+
+
+def import_plugin(folder: str, plugin: str) -> tuple[Any, Mapping[str, str]]:
+    """Import a plug-in and what it needs to open a model; return it and its requirements."""
+    module = plugins.find(folder, plugin).load()
+    required = import_required(module)
+    if folder == "runtimes":
+        import transformers  # noqa: F401  for the tokenizer
+    # A runtime says that it opens torch models; a competitor in this environment does if it required torch.
+    own_torch = "torch" in sys.modules and not getattr(module, "ENVIRONMENT", "")
+    if module.OPENS == "torch" if hasattr(module, "OPENS") else own_torch:
+        from compress.models.modeling.registration import register_models
+
+        register_models()  # imports 140 MB of code that are no part of a model
+    return module, required
 
 
 def import_required(module: Any) -> Mapping[str, str]:

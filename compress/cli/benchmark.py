@@ -98,7 +98,23 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     show_default=True,
     help="Measure the teacher in torch also with all rows padded to --max-length, or 128 tokens.",
 )
-@click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--precision",
+    type=click.FloatRange(0.001, 1),
+    default=0.05,
+    show_default=True,
+    metavar="SHARE",
+    help="Measure until every speed-up is known within this share of it.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Begin no further round after so long.",
+)
+@click.option("--rounds", type=click.IntRange(min=3), default=100, show_default=True, help="Most rounds.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")
 @click.option(
     "--device",
@@ -141,7 +157,7 @@ def command(
     """Measure models against their teacher, in one run.
 
     Speed, quality, size and memory, each with its interval. Every model and runtime is a process of its own,
-    pinned to its cores; rounds are interleaved.
+    pinned to its cores; they take turns until speed-ups are precise or the time is over.
     """
     options.keep_inputs({"-o": output}, [data, *fitted])
     from compress.benchmarking.benchmark import BenchmarkOutput, benchmark

@@ -47,7 +47,7 @@ def command(
     """Run a benchmark again from its lock and compare every figure.
 
     LOCK is the .lock.json beside a result file. Models are found by their hashes, and data must be the same rows.
-    Exit code 0: the figures agree, 1: one differs, 3: undecided, on another or a noisy host.
+    Exit code 0: the figures agree, 1: one differs, 3: undecided, on another host.
     """
     from compress.benchmarking.benchmark import BenchmarkOutput
     from compress.benchmarking.replay import replay
@@ -110,7 +110,7 @@ def _number(row: ReplayComparison, value: float) -> str:
 
 
 def _reason(made: Replay) -> str:
-    from compress.benchmarking.replay_agreement import DIFFERS, NOISY, OTHER_HOST
+    from compress.benchmarking.replay_agreement import DIFFERS, OTHER_HOST, OTHER_METHOD
 
     outcomes = [comparison.outcome for comparison in made.agreement.comparisons]
     if made.agreement.verdict == "differs":
@@ -118,9 +118,9 @@ def _reason(made: Replay) -> str:
     reasons = []
     if OTHER_HOST in outcomes:
         reasons.append(f"{outcomes.count(OTHER_HOST)} speed-ups are of another host")
-    if NOISY in outcomes:
-        reasons.append(f"{outcomes.count(NOISY)} speed-ups were measured on a host too noisy to decide")
+    if OTHER_METHOD in outcomes:
+        reasons.append(f"{outcomes.count(OTHER_METHOD)} speed-ups were measured by another method")
     if made.agreement.missing:
         reasons.append(f"{len(made.agreement.missing)} configurations were not measured again")
-    rest = f"{sum(o not in (OTHER_HOST, NOISY) for o in outcomes)} figures hold"
+    rest = f"{sum(o not in (OTHER_HOST, OTHER_METHOD) for o in outcomes)} figures hold"
     return "; ".join([*reasons, rest])

@@ -18,7 +18,6 @@ from compress.gating.limits import (
     RELATIVE,
     baselines_within,
     judge_over_seeds,
-    with_worst_noise,
 )
 from compress.gating.reference_comparison import ReferenceComparison
 from compress.gating.reference_files import read_against, read_reference, store_reference
@@ -48,8 +47,7 @@ def check(
 ) -> GateVerdict:
     """Judge the results of ``compress benchmark`` by budgets, and compare them with older results.
 
-    A limit holds or is broken only when the whole 95% interval lies on one side of it; else it is undecided. On a host
-    that was too noisy, no speed decides.
+    A limit holds or is broken only when the whole 95% interval lies on one side of it; else it is undecided.
 
     Args:
         results: ``.jsonl`` files of ``compress benchmark``.
@@ -124,7 +122,7 @@ def _judge_each(
     if name in OF_THE_MODEL:
         named = [same[0] for same in grouped(named, lambda one: ONE_MODEL(one[0])).values()]
     return [
-        JUDGES[name](Limit(name, limit, subject), with_worst_noise(line, lines))
+        JUDGES[name](Limit(name, limit, subject), line)
         for line, subject in named
         if not (name in RELATIVE and line.is_reference)
     ]

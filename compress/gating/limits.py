@@ -1,7 +1,6 @@
 """Judge one limit on one result by its 95% interval; size and memory have none and are compared directly."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 
 from compress.benchmarking.results import verdict
@@ -27,13 +26,6 @@ RELATIVE = ("max_accuracy_drop", "min_speedup", "min_speedup_with_tokenizer")
 # The same for every batch size, thread count and length of a model in a runtime.
 OF_THE_MODEL = ("max_accuracy_drop", "min_metric", "max_calibration_error", "max_size")
 ONE_MODEL = attrgetter("data_sha256", "host_id", "model", "runtime", "device", "model_sha256")
-_ONE_TURN = attrgetter("data_sha256", "host_id", "created", "device", "threads", "batch_size", "length")
-
-
-def with_worst_noise(line: Measurement, lines: Sequence[Measurement]) -> Measurement:
-    """Return a line that is as noisy as the noisier side of its speed-up: itself or the teacher in the same run."""
-    same = [other for other in lines if other.is_reference and _ONE_TURN(other) == _ONE_TURN(line)]
-    return replace(line, noise=max(one.noise for one in (line, *same)))
 
 
 def as_loss(difference: Figures) -> Figures:
@@ -73,7 +65,7 @@ def _calibration(limit: Limit, line: Measurement) -> Judgement:
 def _speedup(limit: Limit, line: Measurement) -> Judgement:
     key = limit.gate.removeprefix("min_")
     figures = getattr(line, key), getattr(line, f"{key}_low"), getattr(line, f"{key}_high")
-    found = verdict.judge_speedup(*figures, limit.value, line.noisy, line.noise)
+    found = verdict.judge_speedup(*figures, limit.value)
     tokenizer = " with the tokenizer" if key != "speedup" else ""
     what = f"the speed-up of at least {times(limit.value)}{tokenizer} at batch {line.batch_size}"
     return limit.judged(what, figures, found, times, line.rounds, "rounds")
@@ -81,7 +73,7 @@ def _speedup(limit: Limit, line: Measurement) -> Judgement:
 
 def _latency(limit: Limit, line: Measurement) -> Judgement:
     figures = line.latency_p95_ms, line.latency_p95_low_ms, line.latency_p95_high_ms
-    found = verdict.judge_latency_p95(*figures, limit.value, line.noisy, line.noise)
+    found = verdict.judge_latency_p95(*figures, limit.value)
     what = f"the p95 latency of at most {milliseconds(limit.value)} at batch {line.batch_size}"
     return limit.judged(what, figures, found, milliseconds, line.rounds, "rounds")
 

@@ -16,11 +16,13 @@ from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.gating.budgets import Tolerance
 from compress.gating.gate_verdict import UNDECIDED, Change, Figures, Judgement, Limit, lost, subjects
-from compress.gating.limits import ONE_MODEL, as_loss, with_worst_noise
+from compress.gating.limits import ONE_MODEL, as_loss
 
 _SAME_MODEL = attrgetter("metric_name", "model", "runtime", "device")
 _SAME_ROWS = attrgetter("metric_name", "model", "runtime", "device", "data_sha256", "model_sha256", "created")
 _SAME_GOLD = attrgetter("data_sha256", "labels")
+_SAME_METHOD = attrgetter("schema", "clock")
+_SAME_RUN = attrgetter("data_sha256", "created")
 _SAME_SPEED = attrgetter("host_id", "threads", "batch_size", "length", "padding", "max_length")
 
 
@@ -70,13 +72,21 @@ class ReferenceComparison:
                 self.judgements.append(_judge_metric(line, subject, tolerance.max_drop, difference))
             self.judged.add(ONE_MODEL(line))
         ratio = None
-        if like:
-            ratio = _speed_ratio(line, then)
-            sides = with_worst_noise(line, self.lines), with_worst_noise(then, self.older)
-            self.judgements.append(_judge_speed(*sides, subject, tolerance.max_slowdown, ratio))
-        else:
+        if not like:
             missing = "with these settings" if here else f"on this host ({line.host_id})"
-            self.notes.append(f"{subject}: {self.name} has no speed measured {missing}, so its speed is not compared.")
+            why = f"{self.name} has no speed measured {missing}"
+        elif _SAME_METHOD(line) != _SAME_METHOD(then):
+            why = f"{self.name} measured its speed by another method"
+        elif not (teacher := _teacher(self.older, then)):
+            why = f"{self.name} does not say over which teacher"
+        elif teacher != _teacher(self.lines, line):
+            why = f"{self.name} has speed-ups over another teacher"
+        else:
+            why = ""
+            ratio = _speed_ratio(line, then)
+            self.judgements.append(_judge_speed(line, then, subject, tolerance.max_slowdown, ratio))
+        if why:
+            self.notes.append(f"{subject}: {why}, so its speed is not compared.")
         self.changes.append(Change(subject, then, line, difference, ratio))
 
     def _difference(self, line: Measurement, then: Measurement) -> Figures:
@@ -103,6 +113,12 @@ class ReferenceComparison:
             if not any(change.now is None and change.then is old for change in self.changes):
                 self.notes.append(f"{model} in {runtime} is in {self.name} and not in these results.")
                 self.changes.append(Change(f"{model} in {runtime}", old, None))
+
+
+def _teacher(lines: Sequence[Measurement], like: Measurement) -> str:
+    """Return the hash of the model that a line's speed-up is relative to."""
+    found = (line for line in lines if line.is_reference and _SAME_RUN(line) == _SAME_RUN(like))
+    return next((line.model_sha256 for line in found), "")
 
 
 def _newest(lines: Sequence[Measurement]) -> Measurement:
@@ -132,8 +148,7 @@ def _speed_ratio(line: Measurement, then: Measurement) -> Figures:
 
 
 def _judge_speed(line: Measurement, then: Measurement, subject: str, slowdown: float, ratio: Figures) -> Judgement:
-    noisy = [x.noise for x in (line, then) if x.noisy]
-    found = verdict.judge_speedup(*ratio, 1 - slowdown, bool(noisy), max(noisy, default=0.0))
+    found = verdict.judge_speedup(*ratio, 1 - slowdown)
     what = (
         f"the speed-up of at least {1 - slowdown:.0%} of the baseline's at batch {line.batch_size} "
         f"({times(line.speedup)} now, {times(then.speedup)} then)"

@@ -13,45 +13,64 @@ from compress.data.examples import Example
 from compress.data.tokenization import TokenLists, encode, maximum_length, pad
 from compress.inference.batching import Run
 from compress.inference.open_runtime import open_runtime
-from compress.inference.speedup_intervals import draw_batches, latency_percentiles, speedup
+from compress.inference.speedup_intervals import percentile, representative_batches, speedup
 from compress.models.model_dir import ModelDir
 
-ROUNDS = 10
 ROWS = 2000
-ROWS_PER_ROUND = 10  # of single rows, so that small and large batches take a like share of the time
+LEAST_ROUNDS, MOST_ROUNDS = 5, 60
+SECONDS = 10.0  # after which no further round begins
+PRECISION = 0.05  # share of a speed-up that its interval is to be within
 
 
 def time_in_turns(
-    runs: Mapping[str, Run], tokens: Mapping[str, TokenLists], padding_ids: Mapping[str, int], batch_size: int
+    runs: Mapping[str, Run],
+    tokens: Mapping[str, TokenLists],
+    padding_ids: Mapping[str, int],
+    batch_size: int,
+    threads: int,
 ) -> dict[str, list[list[float]]]:
-    """Return the latencies of every run in milliseconds, a list a round, on the same random rows in a random order.
+    """Return the milliseconds of every run on the same batches, a list a round, until the speed-ups are precise.
+
+    They are compared with the first run. One thread is timed by its CPU time, which others on the same core do not
+    lengthen; several wait for each other and are timed by the wall clock.
 
     Args:
         tokens: the same rows as the tokens that each run reads.
     """
+    clock = time.thread_time if threads == 1 else time.perf_counter
     generator = random.Random(0)
+    lengths = [len(row) for row in next(iter(tokens.values()))["input_ids"]]
+    batches = representative_batches(generator, lengths, batch_size)
     samples: dict[str, list[list[float]]] = {name: [] for name in runs}
-    rows = len(next(iter(tokens.values()))["input_ids"])
-    for turn in range(ROUNDS + 1):
-        drawn = draw_batches(generator, rows, batch_size, max(1, ROWS_PER_ROUND // batch_size))
-        order = list(runs)
-        generator.shuffle(order)
-        for name in order:
-            latency_ms = []
-            for batch in drawn:
+    reference = next(iter(runs))
+    started = time.perf_counter()
+    for number in range(MOST_ROUNDS + 1):
+        took: dict[str, list[float]] = {name: [] for name in runs}
+        for batch in batches:
+            for name in generator.sample(list(runs), len(runs)):
                 read = [{key: values[row] for key, values in tokens[name].items()} for row in batch]
                 arrays = pad(read, padding_ids[name])
-                start = time.perf_counter()
+                before = clock()
                 runs[name](arrays)
-                latency_ms.append(1000 * (time.perf_counter() - start))
-            if turn:  # the first round warms up
-                samples[name].append(latency_ms)
+                took[name].append(1000 * (clock() - before))
+        if not number:  # the first round warms up
+            continue
+        for name, values in took.items():
+            samples[name].append(values)
+        if number >= LEAST_ROUNDS and (
+            time.perf_counter() - started > SECONDS
+            or all(speedup(samples[reference], own).half_width <= PRECISION for own in samples.values())
+        ):
+            break
     return samples
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a model is in a runtime, and how many times as fast as the first of those it took turns with."""
+    """How fast a model is in a runtime, and how many times as fast as the first of those it took turns with.
+
+    ``latency_ms`` is the median, by the clock of :func:`time_in_turns`.
+    """
 
     name: str
     runtime: str
@@ -88,11 +107,11 @@ def time_side_by_side(
             padding_ids[name] = tokenizer.pad_token_id or 0
             tokens[name] = encode(tokenizer, examples[:ROWS], maximum_length(tokenizer, model.config))
             runs[name] = open_runtime(directory, runtime, threads=threads)
-        samples = {size: time_in_turns(runs, tokens, padding_ids, size) for size in batch_sizes}
+        samples = {size: time_in_turns(runs, tokens, padding_ids, size, threads) for size in batch_sizes}
     finally:
         torch.set_num_threads(before)
     return [
-        Speed(name, runtime, threads, size, latency_percentiles(own)[50], *speedup(next(iter(by_name.values())), own))
+        Speed(name, runtime, threads, size, percentile(own, 50).value, *speedup(next(iter(by_name.values())), own))
         for size, by_name in samples.items()
         for name, own in by_name.items()
     ]

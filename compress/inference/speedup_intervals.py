@@ -1,30 +1,35 @@
-"""Statistics of latency samples: percentiles, throughput, speed-ups with intervals, noise.
+"""Statistics of latency samples: speed-ups, percentiles and throughput, each with its 95% interval.
 
-Samples are milliseconds, one list a round and one value a batch: R rounds x S batches. A round gives every model the
-same batches within the same short time, so that what disturbs the machine disturbs all of them alike and cancels in
-their ratio; the ratios of the rounds then say how sure the speed-up is.
+Samples are milliseconds, one list a round and one value a batch: R rounds x S batches. Every round gives every model
+the same batches, so that column s holds one batch, repeated. A speed-up is the median over rounds of the ratio for each
+batch, which were measured within the same second, and of these the geometric mean over batches. Percentiles are those
+of all samples, disturbances included: what a request felt on this host, then.
+
+Every interval is the estimate times or divided by one factor: the bootstrap's standard error of its logarithm over
+rounds, which are what repeats independently (the batches of a round share its disturbance), times Student's quantile
+for so many rounds, because a bootstrap of few rounds alone is too narrow. ``benchmarks/speed/estimators.py`` compares
+this estimator with others on busy machines.
 """
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from compress.evaluation.metrics import bootstrap
+from compress.evaluation.metrics import CONFIDENCE
 
 Rounds = Sequence[Sequence[float]]
 
 PERCENTILES = (50, 90, 95, 99)
-# Above these a host is too noisy for a speed to decide anything; see is_noisy.
-NOISE_LIMIT = 0.10
-INTERVAL_LIMIT = 1.25
 STABLE_WITHIN = 0.05
 STABLE_WINDOW = 5
-# Two processes of the same model differ by about 0.5% for as long as they live (standard deviation over ten pairs of
-# MiniLM), by where their memory came to lie. Rounds cannot see this; 1.96 times as much is added to every interval.
-PROCESS_SPREAD = 0.01
+# Two processes of the same model differ by about 1% for as long as they live, by where their memory came to lie:
+# standard deviation over the pairs of benchmarks/speed/estimators.py, MiniLM, its int8 and a BiLSTM, of what 72 rounds
+# leave. Rounds cannot see this; 1.96 times as much is added to every interval.
+PROCESS_SPREAD = 0.02
+DRAWS = 400
 
 
 class Interval(NamedTuple):
@@ -34,44 +39,36 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def half_width(self) -> float:
+        """By what share the upper bound is above the value: 0.05 is 5%."""
+        return self.high / self.value - 1
+
 
 def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Interval:
-    """Return how many times faster the model is: the median over rounds of reference / model.
+    """Return how many times faster the model is than the reference.
 
-    The interval is that of the bootstrap over rounds, which are what repeats independently (the batches of a round
-    share its disturbance), widened by what two processes of the same model differ. Where one of the two was given only
-    the first batches of a round, these alone count of the other.
+    Where one of the two was given only the first batches of a round, or only the first rounds, these alone count of the
+    other. The interval is widened by what two processes of the same model differ.
 
     Raises:
-        ValueError: the two were not measured in the same two or more rounds.
+        ValueError: the two share no two rounds.
     """
-    if len(reference_ms) != len(model_ms) or len(reference_ms) < 2:
-        raise ValueError(f"a ratio needs the same rounds, got {len(reference_ms)} and {len(model_ms)}")
-    shared = [min(map(len, pair)) for pair in zip(reference_ms, model_ms, strict=True)]
-    reference, model = (
-        np.array([np.median(samples[:count]) for samples, count in zip(rounds, shared, strict=True)])
-        for rounds in (reference_ms, model_ms)
-    )
-    ratios = reference / model
-    low, high = bootstrap((ratios,), lambda drawn: np.median(drawn, axis=-1), seed=seed)
-    value = float(np.median(ratios))
-    return Interval(
-        value,
-        value * math.exp(-math.hypot(math.log(value / low), PROCESS_SPREAD)),
-        value * math.exp(math.hypot(math.log(high / value), PROCESS_SPREAD)),
-    )
+    rounds = min(len(reference_ms), len(model_ms))
+    if rounds < 2:
+        raise ValueError(f"a ratio needs two rounds, got {len(reference_ms)} and {len(model_ms)}")
+    shared = min(map(len, (*reference_ms[:rounds], *model_ms[:rounds])))
+    reference, model = (np.array([samples[:shared] for samples in side[:rounds]]) for side in (reference_ms, model_ms))
+    logs = np.log(reference / model)
+
+    def ratio(drawn: np.ndarray) -> np.ndarray:
+        return np.asarray(np.exp(np.median(logs[drawn], axis=-2).mean(axis=-1)))
+
+    return _interval(ratio, rounds, seed, widened_by=PROCESS_SPREAD)
 
 
-def latency_percentiles(rounds: Rounds) -> dict[int, float]:
-    """Return the percentiles 50, 90, 95 and 99 of all samples, in milliseconds."""
-    samples = np.concatenate([np.asarray(samples, dtype=float) for samples in rounds])
-    return {p: float(np.percentile(samples, p)) for p in PERCENTILES}
-
-
-def percentile_interval(rounds: Rounds, percentile: int, *, seed: int = 0) -> tuple[float, float]:
-    """Return the 95% interval of a percentile of all samples, in milliseconds: bootstrap over whole rounds.
-
-    A slow minute makes many samples of one round slow, so that single samples are no independent draws.
+def percentile(rounds: Rounds, rank: int, *, seed: int = 0) -> Interval:
+    """Return a percentile of all samples, in milliseconds.
 
     Raises:
         ValueError: rounds of different lengths, or fewer than two.
@@ -79,55 +76,67 @@ def percentile_interval(rounds: Rounds, percentile: int, *, seed: int = 0) -> tu
     samples = np.array(rounds, dtype=float)
 
     def statistic(drawn: np.ndarray) -> np.ndarray:
-        chosen = samples[drawn.astype(int)].reshape(*drawn.shape[:-1], -1)
-        return np.asarray(np.percentile(chosen, percentile, axis=-1))
+        return np.asarray(np.percentile(samples[drawn].reshape(*drawn.shape[:-1], -1), rank, axis=-1))
 
-    return bootstrap((np.arange(len(samples)),), statistic, seed=seed)
+    return _interval(statistic, len(samples), seed)
 
 
-def units_per_second(rounds: Rounds, amounts: Sequence[float]) -> float:
+def units_per_second(rounds: Rounds, amount: float, *, seed: int = 0) -> Interval:
     """Return how much is done in a second: the median over rounds of a round's amount by all its time."""
-    return float(np.median([1000 * amount / sum(ms) for amount, ms in zip(amounts, rounds, strict=True)]))
+    rates = 1000 * amount / np.array([sum(samples) for samples in rounds])
+    return _interval(lambda drawn: np.median(rates[drawn], axis=-1), len(rates), seed)
 
 
-def throughput(rounds: Rounds, batch_size: int) -> float:
+def throughput(rounds: Rounds, batch_size: int, *, seed: int = 0) -> Interval:
     """Return rows per second; see :func:`units_per_second`."""
-    return units_per_second(rounds, [batch_size * len(samples) for samples in rounds])
+    return units_per_second(rounds, batch_size * len(rounds[0]), seed=seed)
 
 
-def noise(probe_ms: Sequence[float]) -> float:
-    """Return the relative spread of one batch timed again in every round: 0.02 is 2%.
+def noise(rounds: Rounds) -> float:
+    """Return the relative spread of the same batches over rounds: 0.02 is 2%.
 
-    It is the median absolute deviation, scaled to a standard deviation, over the median.
+    It is the median absolute deviation from each batch's median, scaled to a standard deviation.
     """
-    samples = np.asarray(probe_ms, dtype=float)
-    middle = np.median(samples)
-    return float(1.4826 * np.median(np.abs(samples - middle)) / middle)
-
-
-def is_noisy(ratio: Interval, *noises: float) -> bool:
-    """Tell whether a host was too noisy for a speed-up to decide anything.
-
-    It was if the probe of either side spread by more than 10%, so that the latencies themselves say little; or if the
-    interval of the speed-up spans more than a factor of 1.25, so that its first digits are not known.
-    """
-    return max(noises, default=0.0) > NOISE_LIMIT or ratio.high > INTERVAL_LIMIT * ratio.low
+    samples = np.array(rounds, dtype=float)
+    return float(1.4826 * np.median(np.abs(samples / np.median(samples, axis=0) - 1)))
 
 
 def is_stable(samples_ms: Sequence[float]) -> bool:
-    """Tell whether warm-up is over: the last five samples are no more than 5% faster than the five before."""
-    if len(samples_ms) < 2 * STABLE_WINDOW:
+    """Tell whether warm-up is over: the last samples, five at most, are hardly faster than as many before them."""
+    window = min(STABLE_WINDOW, len(samples_ms) // 2)
+    if not window:
         return False
-    before = np.median(samples_ms[-2 * STABLE_WINDOW : -STABLE_WINDOW])
-    return bool(np.median(samples_ms[-STABLE_WINDOW:]) > (1 - STABLE_WITHIN) * before)
+    before = np.median(samples_ms[-2 * window : -window])
+    return bool(np.median(samples_ms[-window:]) > (1 - STABLE_WITHIN) * before)
 
 
-def draw_batches(generator: random.Random, rows: int, batch_size: int, batches: int) -> list[list[int]]:
-    """Draw rows for ``batches`` batches; a set smaller than a batch is repeated to fill it."""
-    whole, rest = divmod(batch_size, rows)
-    return [list(range(rows)) * whole + generator.sample(range(rows), rest) for _ in range(batches)]
+def representative_batches(generator: random.Random, lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Return the batches of a round: rows at even quantiles of the lengths of all rows, mixed over the batches.
+
+    A set smaller than what is wanted is repeated.
+    """
+    by_length = sorted(range(len(lengths)), key=lambda row: (lengths[row], generator.random()))
+    wanted = batch_size * batches_per_round(batch_size)
+    rows = [by_length[int((number + 0.5) / wanted * len(by_length))] for number in range(wanted)]
+    generator.shuffle(rows)
+    return [rows[start : start + batch_size] for start in range(0, wanted, batch_size)]
 
 
 def batches_per_round(batch_size: int) -> int:
-    """Return how many batches of a size make one turn: many single rows, few large batches."""
-    return max(4, 20 // batch_size)
+    """Return how many batches of a size make one round: many single rows, few large batches."""
+    return max(2, 20 // batch_size)
+
+
+def _interval(
+    statistic: Callable[[np.ndarray], np.ndarray], rounds: int, seed: int, widened_by: float = 0.0
+) -> Interval:
+    """Return a positive statistic of rounds ``[..., R]``, given by their numbers, with its interval."""
+    from scipy import stats
+
+    if rounds < 2:
+        raise ValueError(f"an interval needs two rounds, got {rounds}")
+    value = float(statistic(np.arange(rounds)))
+    drawn = statistic(np.random.default_rng(seed).integers(0, rounds, (DRAWS, rounds)))
+    error = float(np.std(np.log(drawn))) * float(stats.t.ppf((1 + CONFIDENCE) / 2, rounds - 1))
+    factor = math.exp(math.hypot(error, widened_by))
+    return Interval(value, value / factor, value * factor)

@@ -27,7 +27,7 @@ from compress.pruning.plan import PruningPlan, plan_pruning
 from compress.pruning.pruned_state import PrunedState, reloadable
 from compress.pruning.recovery import RECOVERY, Recovery, check_labels
 from compress.pruning.removal_steps import execute_plan
-from compress.pruning.step_timing import StepTimer, TooNoisy
+from compress.pruning.step_timing import StepTimer
 from compress.recipes import Pruning, Training
 from compress.reporting.charts.pruning_curve import curve_csv
 from compress.reporting.pruning_page import removed, write_report
@@ -120,9 +120,8 @@ def prune(
         try:
             state = PrunedState(whole.to(compute.device), tokenizer, evaluated, stage.scratch / "cuts")  # type: ignore[arg-type]
             decisions = execute_plan(plan, state, recovery, timer, data.vocabulary, stage.scratch, progress)
-        except CompressError as error:
-            if not isinstance(error, TooNoisy):
-                empty(stage.working)  # the next request under this name will be another one
+        except CompressError:
+            empty(stage.working)  # the next request under this name will be another one
             raise
         state.model = reloadable(state.model)
         notes = {"recovery": recovery.recover(state, stage.working).noted} if pruning.recover else {}

@@ -47,6 +47,7 @@ class Judge:
         self.runs = {
             name: open_runtime(path, runtime, threads=threads) for name, path in (("fp32", fp32), ("int8", int8))
         }
+        self.threads = threads
         self.timed = runtime == "onnxruntime"
         self.task = source.task
         self.tokenizer = source.load_tokenizer()
@@ -96,5 +97,5 @@ class Judge:
         """Return the speed-up of int8 over fp32, on batches of the rows' own lengths."""
         tokens = encode(self.tokenizer, rows[:ROWS], self.max_length)
         padding_ids = dict.fromkeys(self.runs, self.tokenizer.pad_token_id or 0)
-        samples = time_in_turns(self.runs, dict.fromkeys(self.runs, tokens), padding_ids, batch_size)
+        samples = time_in_turns(self.runs, dict.fromkeys(self.runs, tokens), padding_ids, batch_size, self.threads)
         return speedup(samples["fp32"], samples["int8"])

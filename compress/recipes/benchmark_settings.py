@@ -79,7 +79,10 @@ class BenchmarkSettings:
         batch_sizes: 1 measures latency, larger ones throughput; reference models are measured at the smallest only.
         lengths: numbers of tokens to measure runtimes at, beside the data's own lengths.
         padded_teacher: measure the teacher in torch also with every row padded to ``max_length``, or 128 tokens.
-        rounds: how often every configuration is timed; at least 3.
+        rounds: how often every configuration is timed at most; at least 3.
+        precision: a speed-up is measured until its interval is within this share of it, 0.05 for 5%; baselines,
+            controls and random weights to three times as much.
+        time_limit: seconds of measuring after which no further round begins, loading and predicting apart.
         metric: see ``compress.evaluation.metrics.METRICS``; default accuracy, or Pearson for regression.
         max_length: tokens a text is cut to; 0 for as many as each model can read.
         together: how many models to hold in memory at a time, beside the teacher; 0 for all.
@@ -95,7 +98,9 @@ class BenchmarkSettings:
     batch_sizes: tuple[int, ...] = (1, 32)
     lengths: tuple[int, ...] = ()
     padded_teacher: bool = True
-    rounds: int = 20
+    rounds: int = 100
+    precision: float = 0.05
+    time_limit: float = 120.0
     metric: str | None = None
     max_length: int = 0
     together: int = 0
@@ -111,6 +116,8 @@ class BenchmarkSettings:
         """
         bounds = (
             ("rounds", (self.rounds,), 3, 10_000),
+            ("precision", (self.precision,), 0.001, 1),
+            ("time_limit", (self.time_limit,), 1, 86_400),
             ("threads", self.thread_counts, 1, 4096),
             ("batch_sizes", self.batch_sizes, 1, 65_536),
             ("lengths", self.lengths, 1, 65_536),

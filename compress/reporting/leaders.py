@@ -14,16 +14,13 @@ def best_row(rows: Sequence[Result], budget_points: float = 1.0) -> Result | Non
     """Return the fastest model that is within the budget.
 
     Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
-    loses least, of those that may be within the budget if there are any. Among models judged alike, one whose speed
-    was too noisy to say comes last: noise in speed says nothing about quality.
+    loses least, of those that may be within the budget if there are any.
     """
     models = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.metric is not None]
     for outcome in (WITHIN, UNDECIDED):
         good = [row for row in models if _holds(row.small_batch, outcome, budget_points)]
-        if quiet := [row for row in good if not row.small_batch.noisy]:
-            return max(quiet, key=lambda row: float(row.small_batch.speedup))
         if good:
-            return max(good, key=lambda row: row.small_batch.metric or 0.0)
+            return max(good, key=lambda row: float(row.small_batch.speedup))
     return max(
         models,
         key=lambda row: (outcome_of(row.small_batch, budget_points) != WORSE, row.small_batch.metric),
@@ -33,13 +30,12 @@ def best_row(rows: Sequence[Result], budget_points: float = 1.0) -> Result | Non
 
 def faster_row(best: Result | None, rows: Sequence[Result], budget_points: float = 1.0) -> Result | None:
     """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
-    if best is None or best.small_batch.noisy or outcome_of(best.small_batch, budget_points) != WITHIN:
+    if best is None or outcome_of(best.small_batch, budget_points) != WITHIN:
         return None
     open_ones = [
         row
         for row in rows
         if row.small_batch.kind == "model"
-        and not row.small_batch.noisy
         and row.small_batch.speedup_low > best.small_batch.speedup_high
         and _holds(row.small_batch, UNDECIDED, budget_points)
     ]

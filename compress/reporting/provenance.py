@@ -62,7 +62,7 @@ def _facts(line: Measurement) -> list[tuple[str, str]]:
         ("System", str(host.get("system", "unknown"))),
         ("GPU", ", ".join(map(str, host.get("gpu") or [])) or "none"),
         ("Versions", libraries),
-        ("Rounds and seed", f"{plural(line.rounds, 'round')}, seed {line.seed}"),
+        ("Rounds of the teacher and seed", f"{plural(line.rounds, 'round')}, seed {line.seed}"),
         ("Rows cut to", plural(line.max_length, "token")),
     ]
 

@@ -1,5 +1,6 @@
 """Report of ``compress prune``: size, speed and accuracy after each removal."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from compress.benchmarking.results.formatting import (
     plural,
     points,
     shown,
-    span,
+    speed_span,
     times,
+    with_span,
 )
-from compress.inference.speedup_intervals import Interval, is_noisy
+from compress.inference.speedup_intervals import Interval
 from compress.reporting.charts import heat_map
 from compress.reporting.charts.pruning_curve import draw_curve
 from compress.reporting.charts.svg import Picture
@@ -88,7 +90,7 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
     if target := found.get("target"):
         told.append(
             f"Asked for {times(target['asked'])} at batch size {target['batch_size']}; when it was decided, "
-            f"{times(target['value'])} ({span(times(target['low']), times(target['high']))}) was measured."
+            f"{with_span(Interval(target['value'], target['low'], target['high']), times)} was measured."
         )
     return told
 
@@ -127,7 +129,7 @@ def _removals(found: Mapping[str, Any], runtime: str) -> Figure:
             ]
         )
     told = (
-        " Speeds are against the unpruned model in the same runtime, round by round of one interleaved run; recovery "
+        " Speeds are against the unpruned model in the same runtime, in turns on the same batches; recovery "
         "changes none."
         if sizes
         else " No speed was measured."
@@ -166,14 +168,11 @@ def _weights(found: Mapping[str, Any]) -> Picture:
 
 
 def _waterfall(found: Mapping[str, Any], speeds: Mapping[Any, Any], size: int, runtime: str) -> Picture:
-    bars, reached = [], 1.0
     timed = [speed for (_, batch_size), speed in speeds.items() if batch_size == size]
-    together: list[str] = []
-    for speed in timed[1:]:
-        together.append(WORDS.get(speed["name"], speed["name"]))
-        if not _noisy(speed):  # of a noisy one the part of the time is shown with the next one's
-            bars.append(Bar(" and ".join(together), speed["speedup"], times(speed["speedup"] / reached)))
-            reached, together = speed["speedup"], []
+    bars = [
+        Bar(WORDS.get(now["name"], now["name"]), now["speedup"], times(now["speedup"] / before["speedup"]))
+        for before, now in itertools.pairwise(timed)
+    ]
     bars.append(Bar("all together", timed[-1]["speedup"], "{} ({})".format(*_times(timed[-1])), is_total=True))
     title = f"{found['name']} in {runtime}, batch {size}"
     return Picture.both(lambda canvas: waterfall_chart(bars, title=title, canvas=canvas))
@@ -232,14 +231,9 @@ def _of(cut: Mapping[str, Any]) -> str:
     return f"{told}, weights trained" if told and cut["trained"] else told
 
 
-def _noisy(speed: Mapping[str, Any]) -> bool:
-    return is_noisy(Interval(speed["speedup"], speed["low"], speed["high"]))
-
-
 def _times(speed: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a speed-up and its interval, which is all that is known on a busy host."""
-    value = "too noisy" if _noisy(speed) else times(speed["speedup"])
-    return value, span(times(speed["low"]), times(speed["high"]))
+    """Return a speed-up and its interval."""
+    return times(speed["speedup"]), speed_span(Interval(speed["speedup"], speed["low"], speed["high"]), times)
 
 
 def _speed(speed: Mapping[str, Any]) -> Cell:

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from compress.benchmarking.results.files import Result, grouped, results_of
-from compress.benchmarking.results.formatting import in_percent, megabytes, metric_title, plural, points, span, times
+from compress.benchmarking.results.formatting import (
+    in_percent,
+    metric_title,
+    plural,
+)
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.charts.pareto import ORDER, pareto_chart
@@ -14,7 +18,7 @@ from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.sweeps import Sweep, length_sweep, thread_sweep
 from compress.reporting.leaders import Leaders, outcome_of, taken_apart
 from compress.reporting.speedup_breakdown import Waterfall, waterfalls
-from compress.reporting.summary import gain_interval, verdict
+from compress.reporting.summary import verdict
 from compress.reporting.tables import results_table
 from compress.reporting.tables.cost import DEVICES
 from compress.reporting.tables.flips import Flips, flips_of
@@ -30,6 +34,7 @@ _KIND_NOTES = {
     "reference-model": "A reference model has random weights: it is there to compare speeds with published ones; it "
     "has no metric.",
 }
+CLOCKS = {"cpu": "CPU time", "wall": "wall-clock time"}
 LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows well
 
 
@@ -54,7 +59,6 @@ class Section:
     length: int | None
     verdict: list[str]
     outcome: str
-    tiles: list[tuple[str, str]]
     picture: Picture | None
     kinds: list[str]
     logarithmic: bool
@@ -118,7 +122,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     rows, leaders = measured.rows, measured.leaders
     first, best, budget_points = rows[0].small_batch, leaders.best, leaders.budget_points
     published = published_figures(rows)
-    speeds = [row.small_batch.speedup for row in rows if not row.small_batch.noisy]
+    speeds = [row.small_batch.speedup for row in rows]
     kinds = [kind for kind in ORDER if any(row.small_batch.kind == kind for row in rows)]
     lengths = sorted({row.small_batch.length for row in measured.fixed if row.small_batch.length} - {first.length or 0})
     return Section(
@@ -131,7 +135,6 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         length=first.length,
         verdict=verdict(rows, leaders),
         outcome=outcome_of(best.small_batch, budget_points) if best else "",
-        tiles=_tiles(best, leaders) if best else [],
         picture=_picture(rows, published),
         kinds=kinds + (["published"] if published else []),
         logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
@@ -194,33 +197,14 @@ def _picture(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> Pic
     )
 
 
-def _tiles(best: Result, leaders: Leaders) -> list[tuple[str, str]]:
-    """Return the figures of the best model that are read from afar."""
-    line = best.small_batch
-    found = []
-    if not line.noisy:
-        interval = span(times(line.speedup_low), times(line.speedup_high))
-        found.append((times(line.speedup), f"speed, {interval}"))
-    if line.metric_kept_percent is not None:
-        found.append((f"{line.metric_kept_percent:.1f}%", f"of the teacher’s {line.metric_name} kept"))
-    if line.size_ratio and line.size_ratio > 1.05:
-        found.append((times(line.size_ratio), f"smaller on disk, {megabytes(line.size_bytes)}"))
-    if leaders.control is not None:
-        student, control = (row.small_batch for row in leaders.control)
-        gain = points(student.points_above(control))
-        bounds = gain_interval(student, control, leaders.teacher.small_batch) if leaders.teacher else None
-        interval = f", {span(*map(points, bounds))}" if bounds else ", without an interval"
-        found.append((gain, f"points over the same student undistilled{interval}"))
-    return found
-
-
 def _notes(rows: Sequence[Result]) -> list[str]:
     line = rows[0].small_batch
     kinds = {row.small_batch.kind for row in rows}
     found = [
-        f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32 on the same rows in the same "
-        f"rounds ({line.rounds} interleaved rounds, median of per-round ratios, 95% bootstrap interval); "
+        f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32, by {CLOCKS[line.clock]}: the "
+        f"median ratio over {plural(line.rounds, 'round')} of turns on the same batches, with a 95% interval; "
         "tokenisation is not in them unless a column says so.",
+        "Latency and throughput are wall-clock times as observed on this host then, disturbances included.",
         f"Texts have {line.tokens_median:.0f} tokens in the median, {line.tokens_p95:.0f} at the "
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",

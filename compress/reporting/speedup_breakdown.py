@@ -12,9 +12,9 @@ from operator import attrgetter, mul
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import Result
-from compress.benchmarking.results.formatting import plural, precision, span, times
+from compress.benchmarking.results.formatting import plural, precision, times, with_span
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.speedup_intervals import speedup
+from compress.inference.speedup_intervals import Interval, speedup
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.waterfall import Bar, waterfall_chart
 
@@ -46,7 +46,7 @@ class Step:
 
     @property
     def factor(self) -> str:
-        return f"{times(self.value)} ({span(times(self.low), times(self.high))})"
+        return with_span(Interval(self.value, self.low, self.high), times)
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,13 @@ def _waterfall(run: _Run) -> Waterfall | None:
     stock, base = (run.find(run.teacher, REFERENCE_RUNTIME, padding) for padding in ("max_length", "longest"))
     pairs = [("dynamic padding", stock, base), *_made(run), *_threads(run)]
     known = [(name, before, after) for name, before, after in pairs if before and after]
-    steps = [_step(name, before, after) for name, before, after in known if not (before.noisy or after.noisy)]
+    steps = [_step(name, before, after) for name, before, after in known]
     first, last = stock or base, run.find(run.best.model_sha256, run.best.runtime)
     if known and known[-1][0].startswith("threads"):
         last = known[-1][2]
-    if not steps or first is None or last is None or first.noisy or last.noisy:
+    if not steps or first is None or last is None:
         return None
     missing = [name for name, before, after in pairs if not (before and after)]
-    missing += [f"{name} (the host was too noisy)" for name, before, after in known if before.noisy or after.noisy]
     total = _step("all together", first, last)
     start = "stock use" if first is stock else "the teacher in torch"
     title = f"From {start} to {run.best.model}, batch {run.batch_size}"
@@ -233,7 +232,8 @@ def _threads(run: _Run) -> list[Pair]:
 
 
 def _step(name: str, before: Measurement, after: Measurement) -> Step:
-    ratio = speedup(before.latency_ms, after.latency_ms)
+    same_clock = before.clock == after.clock
+    ratio = speedup(*(line.cost_ms if same_clock else line.latency_ms for line in (before, after)))
     return Step(name, _told(before), _told(after), ratio.value, ratio.low, ratio.high)
 
 

@@ -11,18 +11,21 @@ from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import Result, results_of
 from compress.benchmarking.results.formatting import (
     NONE,
+    WIDE_NOTE,
     count,
     in_points,
+    is_wide,
     megabytes,
     metric_title,
     milliseconds,
-    noise_note,
     plural,
     points,
     shown_metric,
+    shown_rate,
     span,
-    speed_or_noise,
+    speed_span,
     times,
+    with_span,
 )
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, DropVerdict
@@ -51,14 +54,14 @@ def verdict(rows: Sequence[Result], leaders: Leaders) -> list[str]:
     assert judged is not None  # the best row has a metric
     sentences = [
         *baselines,
-        _best_sentence(best, judged, budget_points),
+        _best_sentence(best, teacher, judged, budget_points),
         _accuracy_sentence(best, teacher, judged),
         *_control_sentence(leaders.control, teacher),
         *([_faster_sentence(faster, budget_points)] if faster else []),
         *(_control_sentence(control_pair(faster, rows), teacher) if faster else []),
         *([] if baselines else _other_baselines(rows, budget_points)),
         *_faster_competitor(best, rows, budget_points),
-        *_noise_sentence(rows),
+        *_wide_sentence(rows),
     ]
     return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
 
@@ -71,36 +74,33 @@ def _baseline_sentence(baseline: Result, teacher: Result, budget_points: float) 
     )
 
 
-def _best_sentence(best: Result, judged: DropVerdict, budget_points: float) -> str:
+def _best_sentence(best: Result, teacher: Result, judged: DropVerdict, budget_points: float) -> str:
     line, budget = best.small_batch, in_points(budget_points)
-    speed = f"was measured on too noisy a host to say how fast it is{noise_note(line)}"
-    if not line.noisy:
-        speed = f"runs at {times(line.speedup)} the speed of the teacher in torch{_in_same_runtime(line)}"
-    smaller = f", is {times(line.size_ratio)} smaller on disk" if line.size_ratio and line.size_ratio > 1.05 else ""
-    kept = line.metric_kept_percent
-    keeps = f" and keeps {kept:.1f}% of the {line.metric_name}" if kept is not None else ""
+    kept, size, full = line.metric_kept_percent, megabytes(line.size_bytes), megabytes(teacher.small_batch.size_bytes)
+    said = (
+        (f"has {shown_metric(line)}" if kept is None else f"keeps {kept:.1f}% of the teacher’s {line.metric_name}")
+        + f" at {times(line.speedup)} its speed ({speed_span(line.speedups, times)})"
+        + (f", in {size} instead of {full}" if size != full else "")
+    )
     if judged.outcome == WITHIN:
-        return f"{best.title} is within {budget} of the teacher: it {speed}{smaller}{keeps}."
+        return f"{best.title} {said}: within {budget} of the teacher."
     if judged.outcome == UNDECIDED:
-        return f"{best.title} {speed}{smaller}{keeps}; whether that is within {budget} is undecided."
-    return f"No model is within {budget} of the teacher; the closest, {best.title}, {speed}{smaller}{keeps}."
-
-
-def _in_same_runtime(line: Measurement) -> str:
-    """Say how much of a speed is left over the teacher in the model's own runtime, where that is another one."""
-    if line.runtime == REFERENCE_RUNTIME or line.speedup_same_runtime is None:
-        return ""
-    return f" ({times(line.speedup_same_runtime)} that of the teacher in {line.runtime})"
+        return f"{best.title} {said}: whether that is within {budget} is undecided."
+    return f"No model is within {budget} of the teacher. The closest, {best.title}, {said}."
 
 
 def _accuracy_sentence(best: Result, teacher: Result, judged: DropVerdict) -> str:
     line = best.small_batch
     assert line.difference is not None  # it was judged by it
     value, low, high = line.difference
+    # How much of the speed is left over the teacher in the model's own runtime, where that is another one.
+    same = line.interval("speedup_same_runtime") if line.runtime != REFERENCE_RUNTIME else None
+    beside = f" Its speed is {with_span(same, times)} that of the teacher in {line.runtime}." if same else ""
     return (
         f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher.small_batch)} on "
         f"{line.metric_rows:,} examples: {points(value)} points, and the data allow "
-        f"{span(points(low), points(high))} (95% paired interval)" + (f"; {judged.more}." if judged.more else ".")
+        f"{span(points(low), points(high))} (95% paired interval)"
+        f"{f'; {judged.more}' if judged.more else ''}.{beside}"
     )
 
 
@@ -108,7 +108,7 @@ def _faster_sentence(row: Result, budget_points: float) -> str:
     line, judged = row.small_batch, judge(row.small_batch, budget_points)
     assert judged is not None  # it was chosen by its verdict
     return (
-        f"{row.title} is faster still, {times(line.speedup)}, at {_interval(line)}: whether that is within "
+        f"{row.title} is faster still, {with_span(line.speedups, times)}, at {_interval(line)}: whether that is within "
         f"{in_points(budget_points)} is undecided; {judged.more}."
     )
 
@@ -158,25 +158,19 @@ def _faster_competitor(best: Result, rows: Sequence[Result], budget_points: floa
     if outcome_of(line, budget_points) == UNDECIDED:
         found = f"whether that is {found} is undecided"
     inside = ", tokenisation included" if line.tokenizer_inside else ""
-    return [f"A competitor is faster: {line.title} at {times(line.speedup)}{inside}, at {_interval(line)}: {found}."]
+    speed = f"{line.title} at {with_span(line.speedups, times)}{inside}"
+    return [f"A competitor is faster: {speed}, at {_interval(line)}: {found}."]
 
 
 def _is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
     key = "speedup_with_tokenizer" if competitor.tokenizer_inside else "speedup"
-    quiet = not (competitor.noisy or best.noisy)
-    return quiet and bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
+    return bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
 
 
-def _noise_sentence(rows: Sequence[Result]) -> list[str]:
-    """Say which speeds the host was too noisy for, if any."""
-    noisy = [row for row in rows if any(line.noisy for line in row.lines)]
-    if not noisy:
-        return []
-    worst = max((line for row in noisy for line in row.lines), key=lambda line: float(line.noise))
-    return [
-        f"The host was too noisy to tell {plural(len(noisy), 'speed')} of {len(rows)}: the same work varied by up to "
-        f"{worst.noise:.0%} ({worst.title}). Those speeds are not shown; measure them again on a quieter host."
-    ]
+def _wide_sentence(rows: Sequence[Result]) -> list[str]:
+    """Say which speed-ups are known roughly only, and what would narrow them."""
+    wide = [row for row in rows if any(is_wide(line.speedups) for line in row.lines)]
+    return [f"Known roughly only: {plural(len(wide), 'speed-up')} of {len(rows)}. {WIDE_NOTE}"] if wide else []
 
 
 def _interval(line: Measurement) -> str:
@@ -213,7 +207,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
         metric_title(small_batch.metric_name),
         "points to teacher",
         f"speed-up, batch {small_batch.batch_size}",
-        f"p50, batch {small_batch.batch_size}",
+        f"p50 ms, batch {small_batch.batch_size}",
         f"rows/s, batch {large_batch.batch_size}",
         "parameters",
         "disk",
@@ -223,16 +217,15 @@ def results_table(lines: Sequence[Measurement]) -> Table:
         table.add_column(name, justify="right")
     for row in rows:
         line, base = row.small_batch, row.small_batch.is_reference
-        speedup = Interval(line.speedup, line.speedup_low, line.speedup_high)
         cells = [
             escape(line.model) + (f" ({line.kind})" if line.kind != "model" else ""),
             line.runtime,
             *(str(getattr(line, key) if getattr(line, key) is not None else "own") for key in settings),
             shown_metric(line).removesuffix("%"),
             "" if base else _bracketed(points, line.difference),
-            "×1" if base else speed_or_noise(line, _bracketed(times, speedup)),
-            speed_or_noise(line, milliseconds(line.latency_p50_ms)),
-            speed_or_noise(row.large_batch, f"{row.large_batch.throughput_rows_per_second:,.0f}"),
+            "×1" if base else _speed(times, line.speedups),
+            _speed(lambda ms: milliseconds(ms).removesuffix(" ms"), line.interval("latency_p50_ms")),
+            _speed(shown_rate, row.large_batch.interval("throughput_rows_per_second")),
             count(line.parameters),
             megabytes(line.size_bytes),
             megabytes(line.model_memory_bytes),
@@ -244,3 +237,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
 
 def _bracketed(form: Callable[[float], str], figure: Interval | None) -> str:
     return NONE if figure is None else "{} \\[{}, {}]".format(*map(form, figure))
+
+
+def _speed(form: Callable[[float], str], figure: Interval | None) -> str:
+    return _bracketed(form, figure) + (" wide" if figure and is_wide(figure) else "")

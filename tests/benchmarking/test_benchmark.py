@@ -21,7 +21,7 @@ from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.result_fields import training_fields
 from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.rounds import groups_of
+from compress.benchmarking.start_workers import groups_of
 from compress.benchmarking.worker import Worker
 from compress.cli import execute
 from compress.data import Example, content_sha256

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compress.benchmarking import comparison_entries, random_weights, rounds
+from compress.benchmarking import comparison_entries, random_weights, start_workers
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import Entry, open_candidates
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.rounds import REFERENCE_BATCHES, Files, WorkerRun, Workload, workloads_of
+from compress.benchmarking.rounds import REFERENCE_BATCHES, WorkerRun, Workload, workloads_of
+from compress.benchmarking.start_workers import Files
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
@@ -275,7 +276,7 @@ def test_a_failing_competitor_is_skipped_a_model_is_an_error(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.clear()
-    monkeypatch.setattr(rounds, "Worker", Broken)
+    monkeypatch.setattr(start_workers, "Worker", Broken)
     (teacher,) = open_candidates(torch_directory("bert"), [], [])
     folder = "competitors" if kind == "competitor" else "runtimes"
     entry = Entry(teacher, "mine", teacher.model, "mine", "cpu", folder)
@@ -283,10 +284,10 @@ def test_a_failing_competitor_is_skipped_a_model_is_an_error(
     left_out: list[dict[str, str]] = []
     if kind == "teacher":
         with pytest.raises(CompressError, match="out of luck"):
-            with rounds.started([entry], SETTINGS, files, left_out, silent):
+            with start_workers.started([entry], SETTINGS, files, left_out, silent):
                 pass
     else:
-        with rounds.started([entry], SETTINGS, files, left_out, silent) as (runs, logits):
+        with start_workers.started([entry], SETTINGS, files, left_out, silent) as (runs, logits):
             assert runs == [] and logits == {}
         assert left_out == [{"name": "bert in mine", "reason": "out of luck"}]
     assert made and all(worker.closed for worker in made)

@@ -135,14 +135,12 @@ def test_of_several_cards_none_is_guessed(monkeypatch: pytest.MonkeyPatch) -> No
     assert EnergyMeter.open("cuda") is None
 
 
-@pytest.mark.parametrize(("resolution_s", "expected"), [(0.0, 2.5), (60.0, None)])
-def test_a_turn_that_the_counter_is_too_slow_for_has_no_energy(resolution_s: float, expected: float | None) -> None:
-    readings = iter((10.0, 12.5))
-    meter = SimpleNamespace(resolution_s=resolution_s, joules=lambda: next(readings))
-    run = SimpleNamespace(worker=SimpleNamespace(ask=lambda request, **_: {"runs": 4}))
-    assert rounds._turn(run, rounds.Workload(1), [0], [[1]], meter)["joules"] == expected  # type: ignore[arg-type]
-
-
-def test_a_turn_without_a_meter_has_no_energy() -> None:
-    run = SimpleNamespace(worker=SimpleNamespace(ask=lambda request, **_: {"runs": 4}))
-    assert rounds._turn(run, rounds.Workload(1), [0], [[1]], None)["joules"] is None  # type: ignore[arg-type]
+def test_energy_is_counted_over_as_many_repeats_as_the_counter_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A counter of 0.1 s and turns of 0.2 s of four rows: three turns, the first row of each run once more."""
+    clock = iter(number * 0.2 for number in range(10))
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    readings = iter((10.0, 25.0))
+    meter = SimpleNamespace(resolution_s=0.1, joules=lambda: next(readings))
+    run = SimpleNamespace(worker=SimpleNamespace(ask=lambda request, **_: {"latency_ms": [1.0] * 4, "cold_ms": [2.0]}))
+    found = rounds.joules_per_row(run, rounds.Workload(1), [[row] for row in range(4)], meter)  # type: ignore[arg-type]
+    assert found == 15 / 15

@@ -81,7 +81,7 @@ def test_every_argument_of_a_benchmark_is_in_the_lock(tmp_path: Path) -> None:
 
 
 def test_a_lock_of_an_earlier_version_opens(tmp_path: Path) -> None:
-    """Earlier versions had other names, no ``together``, and null for a default."""
+    """Earlier versions had other names, no ``together``, null for a default, and speeds that were withheld."""
     path = made(tmp_path)
     content = json.loads(path.read_text())
     content["settings"] = {
@@ -97,7 +97,7 @@ def test_a_lock_of_an_earlier_version_opens(tmp_path: Path) -> None:
         "device": "cpu",
         "metric": None,
     }
-    content["figures"][3]["kind"] = "floor"
+    content["figures"][3] |= {"kind": "floor", "noisy": True}
     path.write_text(json.dumps(content))
     lock = read_lock(path)
     assert lock.settings == LockedSettings(

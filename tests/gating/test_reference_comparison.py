@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating import check
 from compress.gating.reference_files import read_reference
@@ -71,12 +72,30 @@ def test_a_slower_model_breaks_its_baseline(results: Results, speedup: float, ou
     assert "now, ×10.0 then" in verdict.sentences[1] and f"{speedup / 10:.0%} over 3 rounds" in verdict.sentences[1]
 
 
-@pytest.mark.parametrize(("noisy_now", "noisy_then"), [(True, False), (False, True)])
-def test_noise_on_either_side_decides_no_speed(results: Results, noisy_now: bool, noisy_then: bool) -> None:
-    old = results(student(noisy=noisy_then, noise=0.31), name="old.jsonl")
-    now = student(noisy=noisy_now, noise=0.31, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
-    verdict = check.check([results(now)], baseline=old)
-    assert outcomes(verdict)["baseline_speed"] == "undecided" and "too noisy (31%)" in verdict.sentences[1]
+@pytest.mark.parametrize(("speedup", "outcome"), [(40.0, "holds"), (2.0, "broken"), (9.0, "undecided")])
+def test_a_wide_interval_decides_a_change_that_is_larger(results: Results, speedup: float, outcome: str) -> None:
+    old = results(student(speedup=10.0, speedup_low=6.0, speedup_high=16.0, noise=0.4), name="old.jsonl")
+    now = student(speedup=speedup, speedup_low=speedup * 0.6, speedup_high=speedup * 1.6, noise=0.4)
+    assert outcomes(check.check([results(now)], baseline=old))["baseline_speed"] == outcome
+
+
+@pytest.mark.parametrize("then", [{"schema": 2}, {"clock": "cpu"}], ids=str)
+def test_a_speed_measured_by_another_method_is_noted_and_not_judged(results: Results, then: dict[str, Any]) -> None:
+    old = results(student(**{"clock": "wall", "speedup_low": 50.0, "speedup": 55.0} | then), name="old.jsonl")
+    verdict = check.check([results(student(clock="wall"))], baseline=old)
+    assert list(outcomes(verdict)) == ["baseline_drop"] and "by another method" in verdict.notes[0]
+
+
+def test_a_speedup_over_another_teacher_is_noted_and_not_judged(tmp_path: Path) -> None:
+    early, late = "2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00"
+    one, other = (line("teacher", kind="teacher", model_sha256=sha256 * 64, created=late) for sha256 in "1e")
+    now = write_lines(tmp_path / "now.jsonl", [one, student(created=late)])
+    old = write_lines(tmp_path / "old.jsonl", [replace(one, created=early), other, student(created=late)])
+    verdict = check.check([now], baseline=old)
+    assert list(outcomes(verdict)) == ["baseline_drop"] and "over another teacher" in verdict.notes[0]
+    # The teacher that counts is that of the run, whatever else the file holds.
+    old = write_lines(tmp_path / "old.jsonl", [replace(other, created=early), one, student(created=late)])
+    assert outcomes(check.check([now], baseline=old))["baseline_speed"] == "holds"
 
 
 def test_a_speed_of_zero_decides_nothing(results: Results) -> None:
@@ -137,10 +156,14 @@ def test_a_baseline_of_other_models_is_the_users_mistake(results: Results) -> No
         check.check([results(student())], baseline=results(line("else"), name="old.jsonl"))
 
 
+def beside_their_teacher(*lines: Measurement) -> list[Measurement]:
+    return [line("teacher", kind="teacher", host_id=lines[0].host_id), *lines]
+
+
 def folder_of(path: Path, *hosts: str, **fields: Any) -> Path:
     path.mkdir(exist_ok=True)
     for host in hosts:
-        write_lines(path / f"{host}.jsonl", [student(host_id=host, **fields)])
+        write_lines(path / f"{host}.jsonl", beside_their_teacher(student(host_id=host, **fields)))
     return path
 
 
@@ -200,7 +223,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     git(folder, "init")
     folder_of(folder / "baselines", "abc123", predictions=predicted(1800))
-    write_lines(folder / "one file.jsonl", [student(predictions=predicted(1800))])
+    write_lines(folder / "one file.jsonl", beside_their_teacher(student(predictions=predicted(1800))))
     (folder / "binary").write_bytes(b"\xff\xfe")
     git(folder, "add", ".")
     git(folder, "commit", "-m", "Baseline")

@@ -74,7 +74,7 @@ def test_ten_percent_slower_is_told_apart(weather: Weather, own: float) -> None:
 
 def test_an_interval_is_no_wider_than_it_must_be() -> None:
     quietly = [compared(seed, 1.0, quiet, 0.01) for seed in range(20)]
-    assert np.median([ratio.high / ratio.low for ratio in quietly]) < 1.04
+    assert np.median([ratio.high / ratio.low for ratio in quietly]) < 1.05
     stormy = [compared(seed, 1.0, bursts, 0.3) for seed in range(20)]
     assert np.median([ratio.high / ratio.low for ratio in stormy]) > 1.2
 
@@ -96,7 +96,7 @@ def test_speedup_of_exact_samples() -> None:
     ratio = speedup_intervals.speedup([[10.0, 12.0]] * 5, [[2.5, 3.0]] * 5)
     assert ratio.value == 4.0
     # Rounds that all agree leave what processes differ by.
-    assert (ratio.low, ratio.high) == (pytest.approx(4 / np.exp(0.01)), pytest.approx(4 * np.exp(0.01)))
+    assert (ratio.low, ratio.high) == (pytest.approx(4 / np.exp(0.02)), pytest.approx(4 * np.exp(0.02)))
 
 
 def test_a_ratio_uses_the_batches_that_both_models_timed() -> None:
@@ -109,75 +109,86 @@ def test_a_disturbed_round_does_not_move_the_speedup() -> None:
     assert speedup_intervals.speedup(reference, [[5.0] * 5] * 10).value == 2.0
 
 
-def test_a_ratio_needs_the_same_rounds() -> None:
-    with pytest.raises(ValueError, match="same rounds"):
-        speedup_intervals.speedup([[1.0]] * 3, [[1.0]] * 4)
-    with pytest.raises(ValueError, match="same rounds"):
+def test_a_ratio_uses_the_rounds_that_both_models_have() -> None:
+    """A model that was precise enough stopped early: the later rounds of the teacher are of another hour."""
+    assert speedup_intervals.speedup([[10.0]] * 3 + [[70.0]] * 4, [[5.0]] * 3).value == 2.0
+    with pytest.raises(ValueError, match="two rounds"):
         speedup_intervals.speedup([[1.0]], [[1.0]])
 
 
+def test_every_batch_counts_alike() -> None:
+    """Twice as fast on a short batch and half as fast on a long one is as fast on the whole."""
+    assert speedup_intervals.speedup([[2.0, 30.0]] * 5, [[1.0, 60.0]] * 5).value == pytest.approx(1.0)
+
+
 def test_percentiles_and_throughput() -> None:
-    samples = [[float(value) for value in range(1, 51)], [float(value) for value in range(51, 102)]]
-    found = speedup_intervals.latency_percentiles(samples)
-    assert found[50] == 51 and found[99] == pytest.approx(100)
+    samples = [[float(value) for value in range(1, 51)], [float(value) for value in range(51, 101)]]
+    assert speedup_intervals.percentile(samples, 50).value == 50.5
+    assert speedup_intervals.percentile(samples, 99).value == pytest.approx(99, abs=0.1)
     # 4 batches of 32 rows in 4 x 16 ms
-    assert speedup_intervals.throughput([[16.0] * 4, [16.0] * 4, [1000.0] * 4], 32) == pytest.approx(2000)
+    found = speedup_intervals.throughput([[16.0] * 4, [16.0] * 4, [1000.0] * 4], 32)
+    assert found.value == pytest.approx(2000) and found.low < 500
 
 
 def test_a_rate_is_the_median_over_rounds() -> None:
-    assert speedup_intervals.units_per_second(
-        [[10.0, 10.0], [20.0, 20.0], [500.0, 500.0]], [40, 40, 40]
-    ) == pytest.approx(1000)
-    with pytest.raises(ValueError):
-        speedup_intervals.units_per_second([[1.0]], [1, 2])
+    found = speedup_intervals.units_per_second([[10.0, 10.0], [20.0, 20.0], [500.0, 500.0]], 40)
+    assert found.value == pytest.approx(1000)
+    assert found.low < 1000 < found.high
+    with pytest.raises(ValueError, match="two rounds"):
+        speedup_intervals.units_per_second([[1.0]], 1)
 
 
 def test_a_percentile_has_the_interval_of_its_rounds() -> None:
-    assert speedup_intervals.percentile_interval([[3.0] * 4] * 5, 95) == (3.0, 3.0)
+    assert speedup_intervals.percentile([[3.0] * 4] * 5, 95) == pytest.approx((3.0, 3.0, 3.0))
     # A round that is slow as a whole is one draw of five, not a fifth of all samples.
-    low, high = speedup_intervals.percentile_interval([[1.0] * 20] * 4 + [[2.0] * 20], 50)
-    assert (low, high) == (1.0, 2.0)
+    found = speedup_intervals.percentile([[1.0] * 20] * 4 + [[2.0] * 20], 50)
+    assert found.value == 1.0 and found.high > 1.3
     generator = np.random.default_rng(0)
-    found = [
-        speedup_intervals.percentile_interval(generator.exponential(1, (30, 20)), 95, seed=seed) for seed in range(60)
-    ]
+    intervals = [speedup_intervals.percentile(generator.exponential(1, (30, 20)), 95, seed=seed) for seed in range(60)]
     true = -np.log(0.05)
-    assert 52 <= sum(low <= true <= high for low, high in found)
+    assert 52 <= sum(one.low <= true <= one.high for one in intervals) < 60
     with pytest.raises(ValueError):
-        speedup_intervals.percentile_interval([[1.0], [1.0, 2.0]], 95)
+        speedup_intervals.percentile([[1.0], [1.0, 2.0]], 95)
 
 
-def test_a_host_is_too_noisy_by_probe_spread_or_wide_interval() -> None:
-    tight, wide = speedup_intervals.Interval(2.0, 1.9, 2.1), speedup_intervals.Interval(2.0, 1.7, 2.2)
-    assert not speedup_intervals.is_noisy(tight, 0.10, 0.02)
-    assert speedup_intervals.is_noisy(tight, 0.02, 0.11) and speedup_intervals.is_noisy(tight, 0.11, 0.02)
-    assert speedup_intervals.is_noisy(wide, 0.0, 0.0)
-    assert not speedup_intervals.is_noisy(speedup_intervals.Interval(1.0, 1.0, 1.0), 0.0, 0.0)
+def test_few_rounds_make_a_wide_interval() -> None:
+    """A bootstrap alone takes the spread of three rounds for that of all: it would hold the truth in two of three."""
+    found = [compared(seed, 1.0, bursts, 0.05, count=3) for seed in range(100)]
+    assert sum(ratio.low <= 1.0 <= ratio.high for ratio in found) >= 90
 
 
-def test_noise() -> None:
-    assert speedup_intervals.noise([5.0] * 10) == 0.0
+def test_noise_is_the_spread_of_the_same_batches() -> None:
+    assert speedup_intervals.noise([[5.0, 80.0]] * 10) == 0.0
     generator = np.random.default_rng(0)
-    assert speedup_intervals.noise(100 + generator.normal(0, 3, 5000)) == pytest.approx(0.03, rel=0.1)
-    assert speedup_intervals.noise([5.0] * 9 + [500.0]) == 0.0
+    samples = np.array([100.0, 900.0]) * (1 + generator.normal(0, 0.03, (2500, 2)))
+    assert speedup_intervals.noise(samples.tolist()) == pytest.approx(0.03, rel=0.1)
+    assert speedup_intervals.noise([[5.0]] * 9 + [[500.0]]) == 0.0
 
 
 def test_stability_is_a_stop_of_getting_faster() -> None:
-    assert not speedup_intervals.is_stable([5.0] * 9)
+    assert not speedup_intervals.is_stable([]) and not speedup_intervals.is_stable([5.0])
+    assert speedup_intervals.is_stable([5.0, 5.0]) and not speedup_intervals.is_stable([9.0, 5.0])
     assert speedup_intervals.is_stable([5.0] * 10)
     assert not speedup_intervals.is_stable([10.0] * 5 + [5.0] * 5)
     assert speedup_intervals.is_stable([5.0] * 5 + [6.0] * 5)
 
 
-def test_batches_are_drawn_without_repetition_where_possible() -> None:
-    for batch in speedup_intervals.draw_batches(random.Random(0), 100, 32, 6):
-        assert len(set(batch)) == 32 and max(batch) < 100
-    (batch,) = speedup_intervals.draw_batches(random.Random(0), 5, 12, 1)
-    assert len(batch) == 12 and set(batch) == set(range(5))
-    assert speedup_intervals.draw_batches(random.Random(7), 50, 4, 3) == speedup_intervals.draw_batches(
-        random.Random(7), 50, 4, 3
-    )
+def test_batches_are_as_long_as_the_rows_are() -> None:
+    """Rows at even quantiles of length: a tenth of the rows is long, and so is a tenth of what is timed."""
+    lengths = [10] * 900 + [100] * 100
+    batches = speedup_intervals.representative_batches(random.Random(0), lengths, 1)
+    assert sum(lengths[row] == 100 for (row,) in batches) == 2 and len({row for (row,) in batches}) == 20
+    large = speedup_intervals.representative_batches(random.Random(0), lengths, 32)
+    assert [len(set(batch)) for batch in large] == [32, 32]
+    assert all(any(lengths[row] == 100 for row in batch) for batch in large)  # mixed, as rows come
+    assert batches == speedup_intervals.representative_batches(random.Random(0), lengths, 1)
+
+
+def test_a_small_set_is_repeated() -> None:
+    batches = speedup_intervals.representative_batches(random.Random(0), [3, 1, 2], 12)
+    assert [len(batch) for batch in batches] == [12, 12]
+    assert {row: sum(batch.count(row) for batch in batches) for row in range(3)} == {0: 8, 1: 8, 2: 8}
 
 
 def test_a_turn_has_many_single_rows_and_few_large_batches() -> None:
-    assert [speedup_intervals.batches_per_round(size) for size in (1, 4, 32)] == [20, 5, 4]
+    assert [speedup_intervals.batches_per_round(size) for size in (1, 4, 32)] == [20, 5, 2]

@@ -82,20 +82,24 @@ def test_a_runtime_may_prepare_for_shapes_and_take_its_own_time() -> None:
     child.warm_up(probe=[0], shape={"length": 12})
     child.warm_up(probe=[0], shape={"width": 50})
     assert run.shapes == [(2, 42), (1, 12), (1, 50)]
-    turn = child.measure(probe=[0], batches=[[0, 1], [1, 2]], shape={})
-    assert turn["device_ms"] == [1.5, 1.5] and turn["runs"] == 3 + 2
+    turn = child.measure(batches=[[0, 1], [1, 2]], shape={})
+    assert turn["device_ms"] == [1.5, 1.5] and len(turn["latency_ms"]) == 2 and len(turn["cold_ms"]) == 1
     del Run.device_ms
-    assert child.measure(probe=[0], batches=[[0]], shape={})["device_ms"] is None
+    alone = child.measure(batches=[[0]], shape={})
+    assert alone["device_ms"] == [None] and alone["cold_ms"] == []
 
 
 class Clock:
-    """Time that passes only where it is said to, and a little with every look at it."""
+    """Time that passes only where it is said to, and a little with every look at it; half of it is CPU time."""
 
     now_ns = 0
 
     def perf_counter_ns(self) -> int:
         self.now_ns += 1000
         return self.now_ns
+
+    def process_time_ns(self) -> int:
+        return self.perf_counter_ns() // 2
 
 
 def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,10 +117,12 @@ def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> N
 
     child = worker_main.RequestHandler()
     child.runner, child.examples, child.sizes = Slow(), ROWS, [1, 2, 3]  # type: ignore[assignment]
-    plain = child.measure(probe=[0], batches=[[0]] * 5, shape={})
+    plain = child.measure(batches=[[0]] * 5, shape={})
     child.handicap = 0.5
-    slower = child.measure(probe=[0], batches=[[0]] * 5, shape={})
-    assert slower["latency_ms"] == pytest.approx([1.5 * one for one in plain["latency_ms"]], rel=0.01)
+    slower = child.measure(batches=[[0]] * 5, shape={})
+    for clock_name in ("latency_ms", "latency_cpu_ms"):
+        assert slower[clock_name] == pytest.approx([1.5 * one for one in plain[clock_name]], rel=0.01)
+    assert plain["latency_cpu_ms"] == pytest.approx([2.0] * 5, rel=0.01)  # of 4 ms
 
 
 def test_blank_rows_have_the_lengths_that_were_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""A whole made-up study: every kind of line, two thread counts, fixed lengths, a GPU, noise; nothing is measured."""
+"""A whole made-up study: all kinds of lines, two thread counts, fixed lengths, a GPU, a wide interval."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from compress.benchmarking.results.files import observed_fields
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.speedup_intervals import latency_percentiles, speedup, throughput
+from compress.inference.speedup_intervals import speedup
 from tests.support.results import line
 
 ROUNDS = 5
@@ -80,7 +81,9 @@ def study(*, rows: int = 5000) -> list[Measurement]:
     lines = [*cpu.lines(), *gpu.lines()]
     left_out = [{"name": "ctranslate2-int8", "reason": "no wheel for this Python; <pip> says so"}]
     lines[0] = replace(lines[0], left_out=left_out)
-    return [replace(one, noisy=True, noise=0.17) if one.model == "torchao-int8" else one for one in lines]
+    return [
+        replace(one, speedup_low=0.7 * one.speedup, noise=0.17) if one.model == "torchao-int8" else one for one in lines
+    ]
 
 
 class _Host:
@@ -99,7 +102,7 @@ class _Host:
         kind, runtimes, accuracy, parameters, stage, parent, recipe = MODELS[name]
         per_batch = self.factor * slower * runtimes[runtime] * (0.8 * batch_size if batch_size > 1 else 1)
         latency = _latency(f"{name}{runtime}{threads}{batch_size}{more}", per_batch / (1 + 0.7 * (threads - 1)))
-        spread = latency_percentiles(latency)
+        observed = observed_fields(latency, batch_size)
         int8 = 4 if stage == "quantize" else 1
         fields = {
             "runtime": runtime,
@@ -112,12 +115,14 @@ class _Host:
             "parents": [sha256(parent)] if parent else [],
             "training_seed": 0 if stage == "distill" else None,
             "latency_ms": latency,
-            **{f"latency_p{p}_ms": value for p, value in spread.items()},
-            "latency_p95_low_ms": 0.97 * spread[95],
-            "latency_p95_high_ms": 1.04 * spread[95],
-            "throughput_rows_per_second": throughput(latency, batch_size),
-            "throughput_with_tokenizer_rows_per_second": 0.95 * throughput(latency, batch_size),
-            "throughput_tokens_per_second": 26 * throughput(latency, batch_size),
+            "clock": "cpu" if threads == 1 and self.fields["device"] == "cpu" else "wall",
+            "latency_cpu_ms": latency,
+            **observed,
+            **{
+                f"throughput_{what}_per_second{end}": share * observed[f"throughput_rows_per_second{end}"]
+                for what, share in (("with_tokenizer_rows", 0.95), ("tokens", 26))
+                for end in ("", "_low", "_high")
+            },
             "parameters": parameters,
             "size_bytes": 4 * parameters // int8 + 1000,
             "control_of": name.removesuffix("-control") if kind == "control" else "",

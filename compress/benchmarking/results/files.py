@@ -7,18 +7,24 @@ stands on its own. Examples are known by their row number only; no line holds a 
 import hashlib
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compress.benchmarking.results.schema import SCHEMA, Measurement, faults
+import numpy as np
+
+from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, faults, interval_fields
 from compress.errors import CompressError
+from compress.inference.speedup_intervals import PERCENTILES, Rounds, noise, percentile, throughput
 from compress.models.output_dir import write_atomically
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
+EARLIER_SCHEMA = 2
+LARGEST_MS = 1e9  # eleven days
 # Kinds as earlier versions wrote them.
 EARLIER_KINDS = {"floor": "baseline", "peer": "competitor", "body": "reference-model", "structure": "pruning-step"}
 
@@ -149,18 +155,44 @@ def _parse(text: str, number: int, path: str) -> Measurement:
         line = json.loads(text)
     except json.JSONDecodeError as error:
         raise CompressError(f"{path}, line {number} is not valid JSON ({error.msg}); run the benchmark again") from None
-    if isinstance(line, dict) and line.get("schema", SCHEMA) != SCHEMA:
+    if isinstance(line, dict) and line.get("schema", SCHEMA) not in (EARLIER_SCHEMA, SCHEMA):
         raise CompressError(
             f"{path}, line {number} has schema {line['schema']}; this compress reads {SCHEMA}: run the benchmark again"
         )
-    if isinstance(line, dict) and line.get("kind") in EARLIER_KINDS:
-        line["kind"] = EARLIER_KINDS[line["kind"]]
+    if isinstance(line, dict) and line.get("schema") == EARLIER_SCHEMA:
+        line = _upgraded(line)
     if wrong := faults(line):
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CompressError(
             f"{path}, line {number} is not a result of compress benchmark: {', '.join(wrong[:3])}{more}"
         )
     return Measurement(**line)
+
+
+def observed_fields(latency_ms: Rounds, batch_size: int, seed: int = 0) -> Fields:
+    """Return what was observed of the wall clock: percentiles of latency, throughput, noise."""
+    found: Fields = {"noise": noise(latency_ms)}
+    for rank in PERCENTILES:
+        found |= interval_fields(f"latency_p{rank}_ms", percentile(latency_ms, rank, seed=seed))
+    return found | interval_fields("throughput_rows_per_second", throughput(latency_ms, batch_size, seed=seed))
+
+
+def _upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of the schema before as one of this: intervals of what was observed follow from its latencies.
+
+    Its speed-ups are medians over rounds of the ratio of the wall clock, on other batches in every round; the schema
+    number stays, so that no gate compares them with those of today.
+    """
+    found = {**line, "clock": "wall"}
+    found.pop("noisy", None)
+    # A damaged line is refused for what it then lacks.
+    with suppress(KeyError, TypeError, ValueError, ArithmeticError, IndexError), np.errstate(all="raise"):
+        found["kind"] = EARLIER_KINDS.get(line["kind"], line["kind"])
+        samples = line["latency_ms"]
+        if all(0 < value < LARGEST_MS for batches in samples for value in batches) and all(samples):
+            observed = observed_fields(samples, line["batch_size"])
+            found |= {name: value for name, value in observed.items() if name not in line}
+    return found
 
 
 def host_id(host: Mapping[str, Any]) -> str:

@@ -1,12 +1,17 @@
 """Format the numbers of reports, tables and verdicts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.speedup_intervals import NOISE_LIMIT
+from compress.inference.speedup_intervals import Interval
 
 NONE = "–"
+WIDE = 1.25
+WIDE_NOTE = (
+    f"Intervals marked wide span more than a factor of {WIDE:g}: a longer time limit of the benchmark, or a machine "
+    "with less beside it, narrows them."
+)
 
 
 def shown(value: float | None, metric: str | None, *, digits: int = 2) -> str:
@@ -105,14 +110,19 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def speed_or_noise(line: Measurement, text: str) -> str:
-    """Return a speed as written, or, where the host was too noisy for it, that it was."""
-    return f"too noisy{noise_note(line)}" if line.noisy else text
+def speed_span(interval: Interval, form: Callable[[float], str]) -> str:
+    """Return the 95% interval of a speed, and mark it where it spans more than a factor of :data:`WIDE`."""
+    return span(form(interval.low), form(interval.high)) + (", wide" if is_wide(interval) else "")
 
 
-def noise_note(line: Measurement) -> str:
-    """Return a line's noise in brackets where it is what was too much, not the teacher's noise or the interval."""
-    return f" ({line.noise:.0%})" if line.noise > NOISE_LIMIT else ""
+def with_span(figure: Interval | None, form: Callable[[float], str]) -> str:
+    """Return a speed with its interval, ``×4.06 (×3.93 to ×4.21)``; a dash for none."""
+    return NONE if figure is None else f"{form(figure.value)} ({speed_span(figure, form)})"
+
+
+def is_wide(interval: Interval) -> bool:
+    """Tell whether an interval is so wide that the first digits of its speed are not known."""
+    return interval.high > WIDE * interval.low
 
 
 def plain(text: object) -> str:

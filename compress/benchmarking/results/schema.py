@@ -9,15 +9,18 @@ from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
-from compress.inference.speedup_intervals import Interval
+from compress.inference.speedup_intervals import PERCENTILES, Interval
 
-SCHEMA = 2
+SCHEMA = 3
 
 Fields = dict[str, Any]  # some fields of a line by name, while it is put together
 
 
 # Figures whose bounds are not called ``NAME_low`` and ``NAME_high``.
-_BOUNDS = {"difference_points": "difference_{}", "latency_p95_ms": "latency_p95_{}_ms"}
+_BOUNDS = {
+    "difference_points": "difference_{}",
+    **{f"latency_p{rank}_ms": f"latency_p{rank}_{{}}_ms" for rank in PERCENTILES},
+}
 
 
 def _names(name: str) -> list[str]:
@@ -84,28 +87,46 @@ class Measurement(WithIntervals):
     padding: Annotated[str, "longest (of the batch), or max_length (all to max_length)"]
     max_length: Annotated[int, "tokens a row is cut to; 0 where it has none"]
     tokenizer_inside: Annotated[bool, "true where tokenisation cannot be told from the model's own time"]
-    rounds: Annotated[int, "interleaved rounds"]
+    rounds: Annotated[int, "interleaved rounds, as many as its precision needed or the time allowed"]
     seed: Annotated[int, "seed of the order of models and of the drawn rows"]
     command: Annotated[str, "what was typed"]
     created: Annotated[str, "when, ISO 8601 in UTC; the same for all lines of a run"]
     # Speed
-    latency_ms: Annotated[list[list[float]], "model time of every batch, one list a round, in milliseconds"]
-    latency_p50_ms: Annotated[float, "median"]
+    clock: Annotated[
+        str, "what speed-ups compare: cpu, the CPU time of one thread, or wall for several threads and GPUs"
+    ]
+    latency_ms: Annotated[
+        list[list[float]],
+        "model time of the same batches by the wall clock, one list a round, in milliseconds",
+    ]
+    latency_cpu_ms: Annotated[list[list[float]], "the same in CPU time of the process"] = field(default_factory=list)
+    latency_p50_ms: Annotated[float, "median, as observed on this host then, as all percentiles are"]
+    latency_p50_low_ms: Annotated[float, "its 95% interval"]
+    latency_p50_high_ms: Annotated[float, "its 95% interval"]
     latency_p90_ms: Annotated[float, "90th percentile"]
+    latency_p90_low_ms: Annotated[float, "its 95% interval"]
+    latency_p90_high_ms: Annotated[float, "its 95% interval"]
     latency_p95_ms: Annotated[float, "95th percentile"]
-    latency_p95_low_ms: Annotated[float, "its 95% interval, bootstrap over rounds"]
-    latency_p95_high_ms: Annotated[float, "its 95% interval, bootstrap over rounds"]
+    latency_p95_low_ms: Annotated[float, "its 95% interval"]
+    latency_p95_high_ms: Annotated[float, "its 95% interval"]
     latency_p99_ms: Annotated[float, "99th percentile"]
+    latency_p99_low_ms: Annotated[float, "its 95% interval"]
+    latency_p99_high_ms: Annotated[float, "its 95% interval"]
+    latency_cold_p50_ms: Annotated[
+        float | None, "median of first calls right after another model's, which left its own data in the caches"
+    ] = None
     tokenize_p50_ms: Annotated[float, "median time to tokenise a batch; 0 where it is inside"]
     device_p50_ms: Annotated[float | None, "median time on the GPU alone, by CUDA events"]
-    throughput_rows_per_second: Annotated[float, "median over rounds, model alone"]
-    throughput_with_tokenizer_rows_per_second: Annotated[
-        float, "median over rounds, tokenisation and model in sequence"
-    ]
-    throughput_tokens_per_second: Annotated[
-        float | None, "median over rounds, tokens without padding; null where it has none"
-    ]
-    speedup: Annotated[float, "times as fast as the teacher in torch fp32: median over rounds of the ratio"]
+    throughput_rows_per_second: Annotated[float, "as observed, model alone: median over rounds"]
+    throughput_rows_per_second_low: Annotated[float, "its 95% interval"]
+    throughput_rows_per_second_high: Annotated[float, "its 95% interval"]
+    throughput_with_tokenizer_rows_per_second: Annotated[float, "as observed, tokenisation and model in sequence"]
+    throughput_with_tokenizer_rows_per_second_low: Annotated[float | None, "its 95% interval"] = None
+    throughput_with_tokenizer_rows_per_second_high: Annotated[float | None, "its 95% interval"] = None
+    throughput_tokens_per_second: Annotated[float | None, "as observed, tokens without padding; null where it has none"]
+    throughput_tokens_per_second_low: Annotated[float | None, "its 95% interval"] = None
+    throughput_tokens_per_second_high: Annotated[float | None, "its 95% interval"] = None
+    speedup: Annotated[float, "times as fast as the teacher in torch fp32: of the same batches, by clock"]
     speedup_low: Annotated[float, "its 95% interval"]
     speedup_high: Annotated[float, "its 95% interval"]
     speedup_with_tokenizer: Annotated[float, "the same, tokenised on both sides; for tokenizer_inside both are this"]
@@ -116,8 +137,7 @@ class Measurement(WithIntervals):
     ]
     speedup_same_runtime_low: Annotated[float | None, "its 95% interval"]
     speedup_same_runtime_high: Annotated[float | None, "its 95% interval"]
-    noise: Annotated[float, "relative spread of one batch repeated in every round: 0.02 is 2%"]
-    noisy: Annotated[bool, "true where the host was too noisy for speeds of this line to decide anything"]
+    noise: Annotated[float, "relative spread of the same batches over rounds by the wall clock: 0.02 is 2%"]
     warm_up_stable: Annotated[bool, "false where warm-up ended before times settled"]
     energy_joules_per_row: Annotated[
         float | None, "measured by RAPL or NVML; null without a counter, or where it is too slow"
@@ -196,6 +216,16 @@ class Measurement(WithIntervals):
         return f"{self.model} in {self.runtime}"
 
     @property
+    def speedups(self) -> Interval:
+        """The speed-up over the teacher in torch, without tokenisation where it can be told apart."""
+        return Interval(self.speedup, self.speedup_low, self.speedup_high)
+
+    @property
+    def cost_ms(self) -> list[list[float]]:
+        """What speed-ups compare: what every batch took, a list a round, by :attr:`clock`."""
+        return self.latency_cpu_ms if self.clock == "cpu" else self.latency_ms
+
+    @property
     def difference(self) -> Interval | None:
         """The metric minus the teacher's in points; None where it has no metric."""
         return self.interval("difference_points")
@@ -238,7 +268,7 @@ _PYTHON: Mapping[str, tuple[type, ...]] = {
 _GROUP_STARTS = {
     "schema": "Who",
     "runtime": "Setting",
-    "latency_ms": "Speed",
+    "clock": "Speed",
     "metric_name": "Quality",
     "parameters": "Size",
     "data": "Data and host",

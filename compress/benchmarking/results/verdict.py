@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from compress.benchmarking.results.formatting import in_points, milliseconds, times
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
-from compress.inference.speedup_intervals import NOISE_LIMIT
 
 WITHIN, WORSE, UNDECIDED = "within", "worse", "undecided"
+NARROWER = "a benchmark with a longer --time-limit would narrow it"
 POWER = 0.80  # how often the examples asked for decide, if the true difference is the observed one
 MOST_ROWS = 1_000_000  # nobody labels more to settle a budget
 
@@ -147,39 +147,23 @@ def rows_to_decide(
     return found if found <= MOST_ROWS else None
 
 
-def judge_speedup(value: float, low: float, high: float, minimum: float, noisy: bool, noise: float) -> Verdict:
-    """Judge a speed-up (2.0 is twice as fast) with its 95% interval; on a noisy host nothing is decided.
-
-    ``noise`` is the relative spread of the same work repeated, 0.12 for 12%.
-    """
-    if noisy:
-        return _too_noisy(noise)
+def judge_speedup(value: float, low: float, high: float, minimum: float) -> Verdict:
+    """Judge a speed-up (2.0 is twice as fast) with its 95% interval."""
     if low >= minimum:
         return Verdict(WITHIN, f"at least {times(minimum)}")
     if high < minimum:
         return Verdict(WORSE, f"less than {times(minimum)}")
-    found = f"{times(value)} may be {times(low)} to {times(high)}"
-    return Verdict(UNDECIDED, f"undecided: {found}; more rounds would narrow it")
+    return Verdict(UNDECIDED, f"undecided: {times(value)} may be {times(low)} to {times(high)}; {NARROWER}")
 
 
-def judge_latency_p95(
-    p95_ms: float, low_ms: float, high_ms: float, maximum_ms: float, noisy: bool, noise: float
-) -> Verdict:
-    """Judge a 95th percentile of latency with its 95% interval, in milliseconds; on a noisy host nothing is decided."""
-    if noisy:
-        return _too_noisy(noise)
+def judge_latency_p95(p95_ms: float, low_ms: float, high_ms: float, maximum_ms: float) -> Verdict:
+    """Judge a 95th percentile of latency with its 95% interval, in milliseconds."""
     if high_ms <= maximum_ms:
         return Verdict(WITHIN, f"within {milliseconds(maximum_ms)}")
     if low_ms > maximum_ms:
         return Verdict(WORSE, f"slower than {milliseconds(maximum_ms)}")
     found = f"{milliseconds(p95_ms)} may be {milliseconds(low_ms)} to {milliseconds(high_ms)}"
-    return Verdict(UNDECIDED, f"undecided: {found}; more rounds would narrow it")
-
-
-def _too_noisy(noise: float) -> Verdict:
-    if noise > NOISE_LIMIT:
-        return Verdict(UNDECIDED, f"undecided: the host is too noisy ({noise:.0%})")
-    return Verdict(UNDECIDED, "undecided: the host was too noisy for so few rounds; more --rounds would narrow it")
+    return Verdict(UNDECIDED, f"undecided: {found}; {NARROWER}")
 
 
 def _rounded_up(value: float) -> int:

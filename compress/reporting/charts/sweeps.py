@@ -1,15 +1,15 @@
 """Speed by number of threads and by sequence length: a line chart and a table each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 from compress.benchmarking.results.files import Result, grouped
-from compress.benchmarking.results.formatting import milliseconds, shown_rate, speed_or_noise, times
+from compress.benchmarking.results.formatting import milliseconds, shown_rate, times
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.tables.cells import Cell, name, number, setting_text
+from compress.reporting.tables.cells import Cell, name, number, setting_text, speed
 
 LINES = 4  # more cannot be told apart by their dashes
 
@@ -77,15 +77,11 @@ def _cells(row: Result, key: str) -> list[Cell]:
     return [
         name(line),
         number(getattr(line, key), str),
-        _cell(line, "latency_p50_ms", milliseconds),
-        _cell(line, "latency_p95_ms", milliseconds),
-        _cell(line, "speedup", times),
-        _cell(row.large_batch, "throughput_rows_per_second", shown_rate),
+        speed(line, "latency_p50_ms", milliseconds),
+        speed(line, "latency_p95_ms", milliseconds),
+        speed(line, "speedup", times),
+        speed(row.large_batch, "throughput_rows_per_second", shown_rate),
     ]
-
-
-def _cell(line: Measurement, key: str, form: Callable[[float], str]) -> Cell:
-    return Cell(speed_or_noise(line, form(getattr(line, key))), "", None if line.noisy else getattr(line, key))
 
 
 def _line_name(line: Measurement) -> str:
@@ -95,7 +91,7 @@ def _line_name(line: Measurement) -> str:
 def _picture(
     lines: Sequence[tuple[str, list[list[Cell]]]], key: str, title: str, unit: str, column: int
 ) -> Picture | None:
-    """Return a column of the table against the setting; None where the host was too noisy for all of it."""
+    """Return a column of the table against the setting; None where none of it is known."""
     series = []
     for label, own in lines[:LINES]:
         known = [cells for cells in own if cells[column].value is not None]

@@ -3,19 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from compress.benchmarking.results.formatting import (
     NONE,
     count,
     in_percent,
     megabytes,
-    milliseconds,
     points,
     probability,
     shown,
     span,
-    speed_or_noise,
+    speed_span,
     times,
 )
 from compress.benchmarking.results.schema import Measurement
@@ -73,10 +71,14 @@ def number(
     return Cell(form(value), span(write(low), write(high)), scale * value, scale * low, scale * high)
 
 
-def speed(line: Measurement, key: str, form: Callable[[float], str], **more: Any) -> Cell:
-    """Return :func:`number` of a field that depends on speed; no number where the host was too noisy."""
+def speed(line: Measurement, key: str, form: Callable[[float], str]) -> Cell:
+    """Return a speed, latency or throughput with its interval."""
+    interval = line.interval(key)
     value = getattr(line, key)
-    return Cell("too noisy") if line.noisy and value is not None else number(value, form, **more)
+    if interval is None or value is None:
+        return number(value, form)
+    small = speed_span(interval, lambda end: form(end).removesuffix(" ms"))
+    return Cell(form(value), small, value, interval.low, interval.high)
 
 
 def name(line: Measurement) -> Cell:
@@ -136,32 +138,14 @@ def calibration(line: Measurement) -> Cell:
 def ratio(line: Measurement, key: str) -> Cell:
     """Return a speed-up with its interval."""
     value = getattr(line, key)
-    if line.noisy and value is not None:
-        return Cell(speed_or_noise(line, ""))
-    is_teacher = line.kind == "teacher" and value == 1.0
-    return number(
-        value, times, (None, None) if is_teacher else (getattr(line, f"{key}_low"), getattr(line, f"{key}_high"))
-    )
-
-
-def p50(line: Measurement) -> Cell:
-    """Return the median latency, and below it the 95th percentile."""
-    return speed(line, "latency_p50_ms", milliseconds, small=f"p95 {milliseconds(line.latency_p95_ms)}")
-
-
-def p95(line: Measurement) -> Cell:
-    """Return the 95th percentile of latency with its interval."""
-    interval = line.latency_p95_low_ms, line.latency_p95_high_ms
-    return speed(
-        line, "latency_p95_ms", milliseconds, interval=interval, ends=lambda end: milliseconds(end).removesuffix(" ms")
-    )
+    return number(value, times) if line.kind == "teacher" and value == 1.0 else speed(line, key, times)
 
 
 def peak(line: Measurement) -> Cell:
     """Return the share of the device's matmul peak that was reached."""
     known = line.matmul_peak_tflops
     small = f"of {known:,.1f} TFLOP/s" if known else ""
-    return speed(line, "matmul_peak_share", "{:.1%}".format, scale=100, small=small)
+    return number(line.matmul_peak_share, "{:.1%}".format, scale=100, small=small)
 
 
 def _smaller(ratio: float | None) -> str:

@@ -59,7 +59,6 @@ class Costs:
     currency: str
     offers: list[Offer]
     rows: list[CostRow]
-    left_out: list[str]
 
     @property
     def data_differ(self) -> bool:
@@ -128,10 +127,9 @@ def costs_of(rows: Sequence[Result], best: Sequence[Result], prices: Prices, cur
         key=lambda r: (DEVICES.index(r.small_batch.device), r.small_batch.threads, not r.small_batch.is_reference)
     )
     offered = [(row, _offer(row.small_batch, prices)) for row in chosen]
-    found = [_cost(row.large_batch, offer) for row, offer in offered if not row.large_batch.noisy]
-    noisy = [f"{row.title} on {offer.title}" for row, offer in offered if row.large_batch.noisy]
+    found = [_cost(row.large_batch, offer) for row, offer in offered]
     offers = {offer.key: offer for _, offer in offered}
-    return Costs(currency, list(offers.values()), found, noisy) if found else None
+    return Costs(currency, list(offers.values()), found) if found else None
 
 
 def _price(text: str) -> float | None:

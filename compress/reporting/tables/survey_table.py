@@ -20,6 +20,7 @@ from compress.benchmarking.results.formatting import (
     precision,
     shown,
     shown_metric,
+    speed_span,
     table,
     times,
 )
@@ -83,14 +84,9 @@ class Student:
 
     @property
     def timed(self) -> list[Measurement]:
-        """The lines of what is judged, of one seed, whose shape is that of all: the first whose speed is not noise."""
+        """The lines of what is judged, of the first seed: its shape is that of all."""
         lines = [row.small_batch for row in self.rows if row.small_batch.stage == self.judged.stage]
-        seeds = list(dict.fromkeys(line.training_seed for line in lines))
-        runtimes = [line.runtime for line in lines]
-        runtime = REFERENCE_RUNTIME if REFERENCE_RUNTIME in runtimes else runtimes[0]
-        quiet = [line.training_seed for line in lines if line.runtime == runtime and not line.noisy]
-        chosen = next((seed for seed in seeds if seed in quiet), seeds[0])
-        return [line for line in lines if line.training_seed == chosen]
+        return [line for line in lines if line.training_seed == self.line(self.judged).training_seed]
 
 
 def survey(
@@ -248,12 +244,9 @@ def _mean(judged: Aggregate) -> Cell:
 
 def _fastest(student: Student) -> Cell:
     """Return the best speed-up of the judged model in any runtime."""
-    quiet = [line for line in student.timed if not line.noisy]
-    if not quiet:
-        return Cell("too noisy")
-    line = max(quiet, key=lambda one: one.speedup)
+    line = max(student.timed, key=lambda one: one.speedup)
     made = f", {precision(line)}" if line.stage == "quantize" else ""
-    return Cell(times(line.speedup), f"{line.runtime}{made}", line.speedup)
+    return Cell(times(line.speedup), f"{speed_span(line.speedups, times)}; {line.runtime}{made}", line.speedup)
 
 
 def _control(student: Student) -> dict[str, Cell]:

@@ -158,9 +158,11 @@ def test_labels_do_not_meet(canvas: svg_module.Canvas) -> None:
                 assert abs(y - other_y) >= 12 or x + width <= other_x or other_x + other_width <= x
 
 
-def test_noisy_points_are_left_out_of_the_chart() -> None:
-    lines = [line("teacher", kind="teacher"), line("a", runtime="onnxruntime"), line("a"), line("b", noisy=True)]
-    assert [mark.name for mark in marks(results_of(lines), [])] == ["teacher", "a (onnxruntime)", "a (torch)"]
+def test_every_row_has_a_mark_also_with_a_wide_interval() -> None:
+    rough = line("b", speedup_low=1.0, speedup_high=30.0, noise=0.4)
+    found = marks(results_of([line("teacher", kind="teacher"), line("a", runtime="onnxruntime"), line("a"), rough]), [])
+    assert [mark.name for mark in found] == ["teacher", "a (onnxruntime)", "a (torch)", "b"]
+    assert (found[-1].speedup, found[-1].speedup_low, found[-1].speedup_high) == (5.5, 1.0, 30.0)
 
 
 def test_published_figures_are_those_of_the_same_data_and_metric() -> None:
