@@ -1,15 +1,22 @@
-"""Progress of long stages: a bar on a terminal, a log line at the start of each phase elsewhere."""
+"""Progress of long stages: a bar on a terminal; elsewhere a log line when a phase begins, and one every minute."""
 
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 logger = logging.getLogger("compress")
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int | None], AbstractContextManager[Advance]]
+Item = TypeVar("Item")
+
+LINE_INTERVAL_S = 60
 
 
 @contextmanager
@@ -18,11 +25,67 @@ def silent(title: str, total: int | None) -> Iterator[Advance]:
     yield lambda steps: None
 
 
+@dataclass
+class ProgressLine:
+    """How far a phase is: steps done of ``total`` (None: unknown), and since when by ``clock``, in seconds."""
+
+    title: str
+    total: int | None
+    clock: Callable[[], float] = time.monotonic
+    done: int = 0
+    begun: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begun = self.clock()
+
+    def advance(self, steps: int) -> None:
+        self.done += steps
+
+    def __str__(self) -> str:
+        """Say how much is done and how long the rest will take, if it goes on as it went on average."""
+        elapsed, done = self.clock() - self.begun, f"{self.title}: {self.done:,}"
+        if self.total is None and self.done:
+            per_second = self.done / elapsed
+            return f"{done} done, " + (
+                f"{per_second:,.0f} a second" if per_second >= 10 else f"{60 * per_second:,.0f} a minute"
+            )
+        if self.total is None or not self.done:
+            return f"{self.title}: {duration(elapsed)} so far"
+        left = elapsed / self.done * max(0, self.total - self.done)
+        return f"{done} of {self.total:,} ({min(1, self.done / self.total):.0%}), about {duration(left)} left"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration to read: 40 s, 4 min, 2 h 5 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
 @contextmanager
 def line(title: str, total: int | None) -> Iterator[Advance]:
-    """Say what begins, so that whoever reads a log can tell work from a halt."""
+    """Say what begins, and every minute how far it is, so that whoever reads a log can tell work from a halt."""
     logger.info("%s ...", title)
-    yield lambda steps: None
+    said, ended = ProgressLine(title, total), threading.Event()
+
+    def report() -> None:
+        while not ended.wait(LINE_INTERVAL_S):
+            logger.info("%s", str(said))
+
+    # A thread, because a single step may take minutes too.
+    threading.Thread(target=report, daemon=True).start()
+    try:
+        yield said.advance
+    finally:
+        ended.set()
+
+
+def each(items: Iterable[Item], advance: Advance) -> Iterator[Item]:
+    """Give items, and advance by one after each."""
+    for item in items:
+        yield item
+        advance(1)
 
 
 @contextmanager

@@ -32,6 +32,10 @@ class TextSource(Protocol):
         total = sum(1 for _ in self)
         return self if total <= rows else Subset(self, spread=(rows, total))
 
+    def count(self) -> int | None:
+        """Return the number of rows; reads them once. None where reading them would take long."""
+        return sum(1 for _ in self)
+
     def describe(self) -> str:
         """Return one line to show: the name, and how the rows were read."""
         return self.name

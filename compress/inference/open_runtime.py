@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from compress import plugins
 from compress.inference.batching import Run
 from compress.inference.cores import available_cores
 from compress.models.manifest import ONNX_NAME
+from compress.progress import Advance
 
 
 def open_runtime(directory: Path, runtime: str = "", *, threads: int = 0, device: str = "cpu", **options: Any) -> Run:
@@ -22,6 +25,17 @@ def open_runtime(directory: Path, runtime: str = "", *, threads: int = 0, device
     start = plugins.find("runtimes", runtime or runtime_for(directory)).function
     run: Run = start(directory, threads=threads or len(available_cores()), device=device, **options)
     return run
+
+
+def counted(run: Run, advance: Advance) -> Run:
+    """Return a run function that advances by the rows of each batch."""
+
+    def counting(arrays: dict[str, np.ndarray]) -> np.ndarray:
+        logits = run(arrays)
+        advance(len(logits))
+        return logits
+
+    return counting
 
 
 def runtime_for(directory: Path) -> str:

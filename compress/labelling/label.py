@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from compress.exporting.export import export, exporter_for
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
-from compress.inference.open_runtime import open_runtime
+from compress.inference.open_runtime import counted, open_runtime
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, shard_is_done, write_shard
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
@@ -90,11 +91,15 @@ def label(
         }
         run: Run | None = None
         fingerprint = ContentFingerprint()
-        with progress("Labelling", None) as advance:
+        with ExitStack() as shown:
             for number, examples in enumerate(batched(fingerprint.watch(unlabeled), plan.shard_rows)):
                 made_from = {**record, "texts_sha256": content_sha256(examples)}
                 if not shard_is_done(stage.working, number, made_from):
-                    run = run or start_runtime(plan, model, stage.scratch)
+                    if run is None:
+                        total = unlabeled.count()  # what was labelled before this start is no part of this progress
+                        left = total and total - number * plan.shard_rows
+                        advance = shown.enter_context(progress("Labelling", left))
+                        run = counted(start_runtime(plan, model, stage.scratch), advance)
                     logits = logits_of(
                         examples,
                         run,
@@ -104,7 +109,6 @@ def label(
                         task=model.task,
                     )
                     write_shard(stage.working, number, examples, logits, made_from, model.task)
-                advance(len(examples))
         for stale in stage.working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
             if int(stale.stem.removeprefix("shard-")) * plan.shard_rows >= fingerprint.rows:
                 stale.unlink()
@@ -122,6 +126,7 @@ def teacher_logits(
     labels: Sequence[LabelDir] = (),
     compute: Compute = Compute(),
     max_length: int = 0,
+    progress: Progress = silent,
 ) -> np.ndarray | list[np.ndarray]:
     """Return logits ``[N, C]`` in the order of the examples; the teacher runs for rows that ``labels`` lacks.
 
@@ -132,18 +137,18 @@ def teacher_logits(
     known = {row: logits for directory in labels for row, logits in directory if row in wanted}
     missing = [row for row in rows if row not in known]
     if missing:
-        known |= zip(missing, _run_teacher(model, missing, compute, max_length), strict=True)
+        known |= zip(missing, _run_teacher(model, missing, compute, max_length, progress), strict=True)
     ordered = [known[row] for row in rows]
     return ordered if model.task == "tagging" else np.stack(ordered)
 
 
 def _run_teacher(
-    model: ModelDir, examples: Sequence[Example], compute: Compute, max_length: int
+    model: ModelDir, examples: Sequence[Example], compute: Compute, max_length: int, progress: Progress
 ) -> np.ndarray | list[np.ndarray]:
     tokenizer = model.load_tokenizer()
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, progress("Labelling", len(examples)) as advance:
         plan = plan_for(model, tokenizer, compute, max_length=max_length)
-        run = start_runtime(plan, model, Path(scratch))
+        run = counted(start_runtime(plan, model, Path(scratch)), advance)
         parts = [
             logits_of(shard, run, tokenizer, max_length=plan.max_length, task=model.task)
             for shard in batched(examples, SHARD_ROWS)

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from compress.errors import CompressError
 from compress.models.frozen_parameters import fixed_weights
 from compress.models.prunable_units import kept_layers
+from compress.progress import Advance
 from compress.pruning.scoring import Batches, Labels, losses_of, target_labels, value_of
 from compress.surgery.remove_hidden import members
 from compress.surgery.remove_layers import removable_layers, skipped
@@ -26,7 +27,9 @@ class LayerStep:
     loss: float
 
 
-def choose_removed_layers(model: PreTrainedModel, batches: Batches, count: int) -> list[LayerStep]:
+def choose_removed_layers(
+    model: PreTrainedModel, batches: Batches, count: int, advance: Advance = lambda steps: None
+) -> list[LayerStep]:
     """Return the layers to remove, in order: each is the one without which the mean loss on the batches is lowest.
 
     Greedy removal after Sajjad et al. 2023, "On the Effect of Dropping Layers of Pre-trained Transformer Models"
@@ -55,6 +58,7 @@ def choose_removed_layers(model: PreTrainedModel, batches: Batches, count: int) 
                         losses[layer] = -value_of(model, rows, "loss")
             best = min(losses, key=losses.__getitem__)
             steps.append(LayerStep(best, numbers[best], losses[best]))
+            advance(1)
     return steps
 
 

@@ -116,7 +116,7 @@ def prune(
         evaluated = rows.evaluation
         timer = StepTimer(evaluated.gold.examples, runtimes, compute.threads or 1)
         selection = rows.selection(source.task)
-        recovery = Recovery(source, rows, selection, pruning, data.training, compute, quiet=progress is silent)
+        recovery = Recovery(source, rows, selection, pruning, data.training, compute, progress)
         try:
             state = PrunedState(whole.to(compute.device), tokenizer, evaluated, stage.scratch / "cuts")  # type: ignore[arg-type]
             decisions = execute_plan(plan, state, recovery, timer, data.vocabulary, stage.scratch, progress)
@@ -125,9 +125,11 @@ def prune(
             raise
         state.model = reloadable(state.model)
         notes = {"recovery": recovery.recover(state, stage.working).noted} if pruning.recover else {}
-        with progress("Timing", None):
+        speeds: list[Speed] = []
+        if measure:
             shapes = {name: path for name, path in state.checkpoints.items() if name != "recovery"}
-            speeds = timer.speeds(shapes, TIMED_BATCH_SIZES) if measure else []
+            with progress("Timing", len(runtimes)) as advance:
+                speeds = timer.speeds(shapes, TIMED_BATCH_SIZES, advance)
         notes |= write_pruning_report(source, plan, state, decisions, speeds, stage)
         read = (
             *source.manifest.data,

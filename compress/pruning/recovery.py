@@ -15,6 +15,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import head_size_of
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.prunable_units import Part
+from compress.progress import Progress
 from compress.pruning.evaluation import PruningRows
 from compress.pruning.pruned_state import PrunedState
 from compress.recipes import Choice, Phase, Pruning, Training
@@ -67,14 +68,14 @@ class Recovery:
     config: Pruning
     training: Training
     compute: Compute
-    quiet: bool
+    progress: Progress
 
     @cached_property
     def training_data(self) -> TrainingData:
         """The text of the pool and of train with the logits of the unpruned model, which may have to be computed."""
         pool, train = self.rows.pool, self.rows.train
         own = [labels for labels in pool.labels if labels.teacher_sha256 == self.source.sha256] if pool else []
-        logits = teacher_logits(self.source, train.examples, compute=self.compute, labels=own)
+        logits = teacher_logits(self.source, train.examples, compute=self.compute, labels=own, progress=self.progress)
         return TrainingData(pool, replace(train, logits=logits), hold_out=not self.rows.validation.examples)
 
     def mask_gradually(self, state: PrunedState, units: Mapping[Part, int], folder: Path) -> Masks:
@@ -95,7 +96,7 @@ class Recovery:
             }
             training = replace(self._part_of_training(MASKING_SHARE), schedule="constant")
             modifier = Choice("gradual-pruning", options=options)
-            outcome = self._distil(state, folder, training, self.compute, modifier=modifier)
+            outcome = self._distil(state, folder, training, self.compute, modifier=modifier, title="Masking")
             phases.save_finished(folder, state.model, outcome)
         state.trained = True
         assert outcome.masked is not None
@@ -130,6 +131,7 @@ class Recovery:
         *,
         selection: Selection | None = None,
         modifier: Choice | None = None,
+        title: str = "Recovering",
     ) -> Outcome:
         phase = Phase(recovery_losses(self.config.recovery, state.model.config, state.layer_map), modifier=modifier)
         live = phase.needs & {"hidden", "attention"}
@@ -138,7 +140,7 @@ class Recovery:
             state.model,
             state.tokenizer,
             TrainingPlan(self.training_data, selection),
-            TrainingRun(working, training, self.source.task, compute, self.quiet),
+            TrainingRun(working, training, self.source.task, compute, self.progress, title),
             phases=(phase,),
             teachers={"task": teacher},
         )

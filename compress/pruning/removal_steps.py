@@ -9,7 +9,7 @@ from typing import Any
 from compress.data import Example
 from compress.inference.speedup_intervals import Interval
 from compress.models.prunable_units import units_of
-from compress.progress import Progress, logger
+from compress.progress import Progress, each, logger
 from compress.pruning.choose_units import choose_units
 from compress.pruning.layer_and_width_scores import choose_removed_layers, hidden_importance
 from compress.pruning.plan import PruningPlan, plan_units
@@ -51,10 +51,10 @@ def execute_plan(
         )
     )
     if plan.layers:
-        with progress("Removing layers", None):
+        with progress("Removing layers", plan.layers) as advance:
             found["layers"] = cached_json(
                 folder / "layers.json",
-                lambda: list(map(asdict, choose_removed_layers(state.model, batches, plan.layers))),
+                lambda: list(map(asdict, choose_removed_layers(state.model, batches, plan.layers, advance))),
             )
         state.remove_layers([step["layer"] for step in found["layers"]])
     units = plan_units(state.model, config) if plan.layers and plan.units else plan.units
@@ -90,10 +90,10 @@ def execute_plan(
         found |= decision
         state.remove_units(masks)
     if plan.hidden:
-        with progress("Scoring hidden width", None):
+        with progress("Scoring hidden width", len(batches)) as advance:
             scored = cached_json(
                 folder / "hidden.json",
-                lambda: hidden_importance(state.model, batches).argsort(stable=True)[: plan.hidden].tolist(),
+                lambda: hidden_importance(state.model, each(batches, advance)).argsort(stable=True).tolist(),
             )
-        state.remove_hidden(sorted(scored))
+        state.remove_hidden(sorted(scored[: plan.hidden]))
     return found

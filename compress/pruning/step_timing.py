@@ -9,6 +9,7 @@ from compress.exporting.export import export
 from compress.inference.side_by_side import Speed, time_side_by_side
 from compress.inference.speedup_intervals import Interval
 from compress.models.model_dir import ModelDir
+from compress.progress import Advance
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,13 @@ class StepTimer:
     runtimes: Sequence[str]
     threads: int
 
-    def speeds(self, steps: Mapping[str, Path], batch_sizes: Sequence[int]) -> list[Speed]:
-        """Return the speeds of model directories by name in every runtime."""
-        return [speed for runtime in self.runtimes for speed in self._timed(steps, runtime, batch_sizes)]
+    def speeds(self, steps: Mapping[str, Path], batch_sizes: Sequence[int], advance: Advance) -> list[Speed]:
+        """Return the speeds of model directories by name in every runtime; advances by the runtimes."""
+        found: list[Speed] = []
+        for runtime in self.runtimes:
+            found += self._timed(steps, runtime, batch_sizes)
+            advance(1)
+        return found
 
     def speedup(self, whole: Path, candidate: Path, batch_size: int) -> Interval:
         """Return how many times as fast a candidate is in the last runtime."""

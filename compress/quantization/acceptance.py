@@ -14,10 +14,11 @@ from compress.data.tokenization import encode, maximum_length
 from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, agreement, predictions, score
 from compress.inference.batching import logits_of
-from compress.inference.open_runtime import open_runtime, runtime_for
+from compress.inference.open_runtime import counted, open_runtime, runtime_for
 from compress.inference.side_by_side import ROWS, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.models.model_dir import ModelDir
+from compress.progress import Advance
 
 BATCH_SIZES = (1, 32)
 
@@ -61,14 +62,18 @@ class Judge:
         *,
         max_accuracy_drop: float,
         min_agreement: float,
+        advance: Advance = lambda rows: None,
     ) -> Check:
-        """Compare both on rows with gold labels ``[N]``; a model refused for its predictions is not timed."""
-        reference = self.logits("fp32", rows)
+        """Compare both on rows with gold labels ``[N]``; a model refused for its predictions is not timed.
+
+        ``advance`` counts the rows that either has read.
+        """
+        reference = self.logits("fp32", rows, advance)
         classes = reference.shape[1]
         fp32 = predictions(reference, self.task)
         expected = score(fp32, gold, metric=metric, classes=classes)
         try:
-            logits = self.logits("int8", rows)
+            logits = self.logits("int8", rows, advance)
         except CompressError:  # fp32 read the same rows, so that only the numbers can be at fault
             return Check(metric.name, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",))
         int8 = predictions(logits, self.task)
@@ -89,8 +94,8 @@ class Judge:
         difference = float(np.nanmax(np.abs(logits - reference)))  # a word that was cut off has no logits
         return Check(metric.name, expected, found, len(rows), same, difference, speedups, tuple(reasons))
 
-    def logits(self, name: str, rows: Sequence[Example]) -> np.ndarray:
-        run = self.runs[name]
+    def logits(self, name: str, rows: Sequence[Example], advance: Advance) -> np.ndarray:
+        run = counted(self.runs[name], advance)
         return logits_of(rows, run, self.tokenizer, max_length=self.max_length, batch_rows=32, task=self.task)
 
     def time(self, rows: Sequence[Example], batch_size: int) -> Interval:

@@ -134,7 +134,7 @@ def quantize(
         keep=False,
     ) as stage:
         working = stage.working
-        with progress("prepare", None):
+        with progress("Preparing", None):
             prepared, notes = _prepare(source, plugin, quantization, train)
         if not quantization.method:
             notes["method"] = f"{plugin.name}, because the model was {_TRAINED_FOR[plugin.name]}"
@@ -144,19 +144,20 @@ def quantize(
             source.load_tokenizer().save_pretrained(working)
             fp32, architecture = source.path, describe_architecture(loaded)
         else:
-            with progress("export", None):
+            with progress("Exporting", None):
                 fp32, architecture = _fp32_graph(source, working)
-            with progress("quantize", None):
+            with progress("Quantizing", None):
                 plugin.function(fp32 / ONNX_NAME, working / ONNX_NAME, **prepared)
         check = None
         if rows:
-            with progress("check int8", None):
+            with progress("Checking int8", 2 * len(rows)) as advance:
                 check = Judge(source, fp32, working, compute.threads).check(
                     rows,
                     gold,
                     chosen,
                     max_accuracy_drop=quantization.max_accuracy_drop,
                     min_agreement=quantization.min_agreement,
+                    advance=advance,
                 )
             if check.reasons and not packs:
                 for file in working.glob(f"{ONNX_NAME}*"):

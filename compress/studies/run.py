@@ -322,6 +322,7 @@ class Study:
             quantization=Quantization(method, keep_fp32=keep_fp32),
             data=replace(self.labelled, train=train),
             compute=Compute(threads=threads),
+            progress=self.progress,
         )
         return self.stages.make(f"{name}-{'packed' if chosen == 'packed' else 'int8'}", inputs, make)
 

@@ -44,6 +44,9 @@ class AugmentedSource(TextSource):
         self.name = source.name
         self.identity = source.identity
 
+    def count(self) -> None:
+        """Not known before all variants are made."""
+
     def __iter__(self) -> Iterator[Example]:
         for example in self.source:
             if self.originals:

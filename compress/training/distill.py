@@ -151,7 +151,9 @@ def distill(
             made = LabelDir.open(folder) if done else label(model, pool, folder, compute=compute, progress=progress)
             pool = LabelledPool((made,))
         if train and not options.control:
-            gold = replace(gold, logits=teacher_logits(model, train, labels=label_dirs, compute=compute))
+            gold = replace(
+                gold, logits=teacher_logits(model, train, labels=label_dirs, compute=compute, progress=progress)
+            )
         steps = steps_for(sum(1 for _ in pool) + len(gold.examples), recipe.training)
         taught = None if options.control else pool
         training_data, selection = _training_rows(taught, gold, selecting, model.task, labelled.metric, compute.seed)
@@ -159,7 +161,8 @@ def distill(
         source: Any = model.load()
         mixer, started = None, source
         if recipe.vocabulary:
-            learned = learn_vocabulary(tokenizer, chain(pool, train), recipe.vocabulary.size)
+            with progress("Learning the vocabulary", None):
+                learned = learn_vocabulary(tokenizer, chain(pool, train), recipe.vocabulary.size)
             if any("mixed" in phase.needs for phase in phases):
                 mixer = Mixer(tokenizer, learned, source.get_input_embeddings().num_embeddings, compute.seed)
             started, tokenizer = re_embed(source, tokenizer, learned), learned
@@ -171,7 +174,7 @@ def distill(
             built,
             tokenizer,
             TrainingPlan(training_data, selection, steps),
-            TrainingRun(stage.working, recipe.training, model.task, compute, progress is silent),
+            TrainingRun(stage.working, recipe.training, model.task, compute, progress, "Distilling"),
             phases=phases,
             teachers={
                 "task": source,

@@ -74,7 +74,7 @@ def finetune(
             model,
             tokenizer,
             TrainingPlan(TrainingData(None, gold["train"]), selection),
-            TrainingRun(stage.working, training, task, compute, progress is silent),
+            TrainingRun(stage.working, training, task, compute, progress, "Fine-tuning"),
             phases=(Phase((Choice("hard-label"),)),),
             teachers={},
         )

@@ -147,6 +147,7 @@ def fit(
             folder=folder,
             training=replace_training(training, phase.training, source=part.name),
             compute=replace(run.compute, seed=run.compute.seed + SEEDS_APART * number),
+            title=run.title if len(planned) == 1 else f"{run.title}, {part.name}",
         )
         teacher = teachers.get(phase.teacher)
         with frozen(model, phase.frozen, part.frozen_layers), modifying(model, teacher, phase) as modifier:
@@ -203,7 +204,10 @@ def phase_signal(
         labelled = "teacher_logits" in rows.column_names
         if only_first and repeated and labelled and first_states_fit(len(rows), teacher):
             path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
-            write_first_states(path, rows, teacher, collate, device=device, precision=run.precision)
+            with run.progress("Teacher's first states", len(rows)) as advance:
+                write_first_states(
+                    path, rows, teacher, collate, device=device, precision=run.precision, advance=advance
+                )
             return CachedFirstStates(path)
     return signal_for(phase.losses, teacher, masked=bool(phase.masking), precision=run.precision)
 

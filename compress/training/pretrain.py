@@ -102,7 +102,7 @@ def pretrain(
         build = plugins.find("architectures", recipe.architecture.name).function
         built = build(teacher, tokenizer, unlabeled, **recipe.architecture.options)
         check_form(built, with_head="targets" in recipe.phases[-1].needs)
-        run = TrainingRun(stage.working, recipe.training, TASK, compute, progress is silent)
+        run = TrainingRun(stage.working, recipe.training, TASK, compute, progress, "Pre-training")
         outcomes = fit(
             built,
             tokenizer,

@@ -19,6 +19,7 @@ from compress.inference.compute import autocast
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling import input_names
 from compress.models.prunable_units import attention_layers, has_heads
+from compress.progress import Advance
 from compress.recipes import Choice, needs_of
 from compress.training.tokenized_dataset import batches_by_length
 
@@ -148,6 +149,7 @@ def write_first_states(
     device: str,
     precision: str,
     batch_size: int = 128,
+    advance: Advance = lambda rows: None,
 ) -> None:
     """Run the teacher over all rows, by length, and save its first hidden states; an existing file is reused."""
     if path.is_file():
@@ -165,5 +167,6 @@ def write_first_states(
                 "kept; if its weights are sound, use a student without the losses patience and first-cosine"
             )
         states[chosen] = first
+        advance(len(chosen))
     states.flush()
     temporary.replace(path)

@@ -7,7 +7,6 @@ teacher signals.
 import json
 import math
 import shutil
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,14 +19,22 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import EarlyStoppingCallback, PreTrainedModel, PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
 from compress.inference.compute import Compute, resolve_precision
-from compress.progress import logger
+from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.masked_lm import Masker
 from compress.training.modifiers import Modifier
@@ -66,14 +73,15 @@ class TrainingRun:
     Args:
         folder: the stage's working directory, or for :func:`train` the folder of checkpoints.
         compute: with a resolved device.
-        quiet: draw no progress bar.
+        progress: how progress is shown, with ``title``.
     """
 
     folder: Path
     training: Training
     task: str
     compute: Compute
-    quiet: bool = True
+    progress: Progress = silent
+    title: str = "Training"
 
     @property
     def precision(self) -> str:
@@ -159,6 +167,16 @@ def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float
     return {"score": evaluate(logits, labels, task=task, metric=metric)}
 
 
+class ProgressCallback(TrainerCallback):
+    """Advances by every optimiser step."""
+
+    def __init__(self, advance: Advance) -> None:
+        self.advance = advance
+
+    def on_step_end(self, *given: Any, **named: Any) -> None:
+        self.advance(1)
+
+
 class DistillationTrainer(Trainer):
     """A ``Trainer`` that sums loss plug-ins and batches rows of similar length together.
 
@@ -201,7 +219,7 @@ class DistillationTrainer(Trainer):
             save_total_limit=2,
             logging_strategy="no",
             report_to="none",
-            disable_tqdm=run.quiet or not sys.stderr.isatty(),
+            disable_tqdm=True,
             seed=run.compute.seed,
             use_cpu=on_cpu,
             dataloader_pin_memory=not on_cpu,
@@ -304,7 +322,9 @@ def train(
     resumed = last_whole_checkpoint(run.folder)
     if resumed:
         logger.info("resuming after %s", resumed.name)
-    with warnings.catch_warnings():
+    left = steps - (int(resumed.name.rsplit("-", 1)[1]) if resumed else 0)
+    with warnings.catch_warnings(), run.progress(run.title, left) as advance:
+        trainer.add_callback(ProgressCallback(advance))
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     trainer.release()
