@@ -34,16 +34,18 @@ hypothesis.settings.load_profile("tests")
 SLOW = frozenset(
     """
     benchmarking/test_benchmark benchmarking/test_competitors benchmarking/test_comparison_entries
-    benchmarking/test_random_weights benchmarking/test_replay benchmarks/test_compositions
+    benchmarking/test_random_weights benchmarking/test_replay benchmarks/test_beside_other_work
+    benchmarks/test_compositions
     benchmarks/test_distillation_speed benchmarks/test_gpu benchmarks/test_importance_parity
     cli/test_cli cli/test_startup exporting/test_export gating/test_action
-    inference/test_runtimes labelling/test_label models/modeling/test_pruned pruning/test_criteria
+    inference/test_runtimes inference/test_threads labelling/test_label models/modeling/test_pruned
+    pruning/test_criteria
     pruning/test_head_study pruning/test_prune pruning/test_prune_errors pruning/test_prune_heads
     pruning/test_prune_layers pruning/test_prune_neurons pruning/test_prune_recovery pruning/test_prune_report
     pruning/test_prune_resume pruning/test_prune_targets quantization/test_hessian_sensitivity
     quantization/test_quantize quantization/test_quantizers reporting/test_page studies/test_docstring_corpus
     studies/test_run surgery/test_remove_hidden surgery/test_remove_layers surgery/test_remove_vocabulary test_docs
-    test_packaging
+    test_packaging test_progress
     test_shared test_tagging training/architectures/test_families training/architectures/test_initialization
     training/losses/test_losses_train training/modifiers/test_gradual_pruning training/modifiers/test_quantization
     training/test_augmentation training/test_distill training/test_finetune training/test_learned_vocabulary

@@ -37,7 +37,7 @@ device = click.option(
     help="Where to compute; auto is cuda where there is one.",
 )
 threads = click.option(
-    "--threads", type=click.IntRange(min=0), default=0, show_default=True, help="CPU threads; 0 is one a core."
+    "--threads", type=click.IntRange(min=0), default=0, show_default=True, help="CPU threads; 0 is one a free core."
 )
 
 

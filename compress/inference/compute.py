@@ -14,7 +14,7 @@ class Compute:
 
     Args:
         device: ``auto`` (cuda where there is a GPU), ``cpu`` or ``cuda``.
-        threads: CPU threads; 0 leaves the choice to the library.
+        threads: CPU threads; 0 for one a free core (:func:`compress.inference.threads.default_threads`).
         seed: of every random choice.
     """
 

@@ -24,6 +24,12 @@ def quietest_first(cores: Sequence[int]) -> list[int]:
     return sorted(cores, key=lambda core: (after.get(core, 0) - before.get(core, 0), -core))
 
 
+def busy_seconds(cores: Sequence[int]) -> float:
+    """Return how long these cores have worked since the machine started, added up; 0 where the system does not tell."""
+    ticks = _busy_ticks()
+    return sum(ticks.get(core, 0) for core in cores) / os.sysconf("SC_CLK_TCK") if ticks else 0.0
+
+
 def pin(cores: Sequence[int]) -> None:
     """Keep this process on these cores, where the system can; without any it stays free."""
     if cores and hasattr(os, "sched_setaffinity"):

@@ -7,7 +7,7 @@ import numpy as np
 
 from compress import plugins
 from compress.inference.batching import Run
-from compress.inference.cores import available_cores
+from compress.inference.threads import default_threads
 from compress.models.manifest import ONNX_NAME
 from compress.progress import Advance
 
@@ -18,12 +18,12 @@ def open_runtime(directory: Path, runtime: str = "", *, threads: int = 0, device
     Args:
         directory: a model directory that the runtime opens.
         runtime: a name from ``compress list runtimes``; by default :func:`runtime_for`.
-        threads: CPU threads; 0 for one a core.
+        threads: CPU threads; 0 for :func:`default_threads`.
         device: ``cpu`` or ``cuda``.
         options: what this runtime alone takes, such as ``precision`` of ``torch``.
     """
     start = plugins.find("runtimes", runtime or runtime_for(directory)).function
-    run: Run = start(directory, threads=threads or len(available_cores()), device=device, **options)
+    run: Run = start(directory, threads=threads or default_threads(), device=device, **options)
     return run
 
 

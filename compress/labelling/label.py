@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,8 +17,8 @@ from compress.errors import CompressError
 from compress.exporting.export import export, exporter_for
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.cores import available_cores
 from compress.inference.open_runtime import counted, open_runtime
+from compress.inference.threads import default_threads, using_threads
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, shard_is_done, write_shard
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
@@ -82,7 +82,7 @@ def label(
     ) as stage:
         tokenizer = model.load_tokenizer()
         plan = _kept_plan(
-            stage.scratch, plan_for(model, tokenizer, compute, max_length=max_length, precision=precision)
+            stage.scratch, lambda: plan_for(model, tokenizer, compute, max_length=max_length, precision=precision)
         )
         record = {
             "teacher_sha256": model.sha256,
@@ -91,7 +91,7 @@ def label(
         }
         run: Run | None = None
         fingerprint = ContentFingerprint()
-        with ExitStack() as shown:
+        with using_threads(plan.threads), ExitStack() as shown:
             for number, examples in enumerate(batched(fingerprint.watch(unlabeled), plan.shard_rows)):
                 made_from = {**record, "texts_sha256": content_sha256(examples)}
                 if not shard_is_done(stage.working, number, made_from):
@@ -146,8 +146,9 @@ def _run_teacher(
     model: ModelDir, examples: Sequence[Example], compute: Compute, max_length: int, progress: Progress
 ) -> np.ndarray | list[np.ndarray]:
     tokenizer = model.load_tokenizer()
-    with tempfile.TemporaryDirectory() as scratch, progress("Labelling", len(examples)) as advance:
-        plan = plan_for(model, tokenizer, compute, max_length=max_length)
+    plan = plan_for(model, tokenizer, compute, max_length=max_length)
+    labelling = progress("Labelling", len(examples))
+    with tempfile.TemporaryDirectory() as scratch, using_threads(plan.threads), labelling as advance:
         run = counted(start_runtime(plan, model, Path(scratch)), advance)
         parts = [
             logits_of(shard, run, tokenizer, max_length=plan.max_length, task=model.task)
@@ -185,7 +186,7 @@ def plan_for(
             raise CompressError(f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32")
         runtime = "torch"
     limit = maximum_length(tokenizer, model.config)
-    return Plan(runtime, device, compute.threads or len(available_cores()), min(max_length or limit, limit), precision)
+    return Plan(runtime, device, compute.threads or default_threads(), min(max_length or limit, limit), precision)
 
 
 def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
@@ -204,10 +205,11 @@ def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
     )
 
 
-def _kept_plan(scratch: Path, plan: Plan) -> Plan:
-    """Return the plan of the run that began this directory, or write this one down."""
+def _kept_plan(scratch: Path, make: Callable[[], Plan]) -> Plan:
+    """Return the plan of the run that began this directory, or make one and write it down."""
     path = scratch / PLAN_NAME
     if path.is_file():
         return Plan(**json.loads(path.read_text(encoding="utf-8")))
+    plan = make()
     write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")
     return plan

@@ -21,6 +21,7 @@ from compress.data import LabelledData
 from compress.errors import CompressError
 from compress.evaluation.metrics import METRICS, bootstrap
 from compress.inference.compute import Compute, resolve_device
+from compress.inference.threads import using_threads
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
@@ -81,8 +82,6 @@ def head_study(
         raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
     rows = split_rows(source, data, examples=study.examples, seed=compute.seed)
     device = resolve_device(compute.device)
-    if compute.threads:
-        torch.set_num_threads(compute.threads)
     whole, tokenizer = source.load(), source.load_tokenizer()
     whole.to(device)  # type: ignore[arg-type]
     if not masks_reach_logits(whole):
@@ -99,15 +98,18 @@ def head_study(
         task=source.task,
         device=device,
     )
-    with Stage.begin(
-        "heads",
-        output,
-        parents={"model": source},
-        settings=recipe | shown,
-        data=rows.described,
-        seed=compute.seed,
-        force=force,
-    ) as stage:
+    with (
+        using_threads(compute.threads),
+        Stage.begin(
+            "heads",
+            output,
+            parents={"model": source},
+            settings=recipe | shown,
+            data=rows.described,
+            seed=compute.seed,
+            force=force,
+        ) as stage,
+    ):
         folder = stage.scratch
         evaluation = MaskedEvaluation(whole, tokenizer, rows.evaluation, folder / "judging")
         heads = HeadEvaluations(evaluation, list(batches), compute.seed, Values(folder / "values.jsonl"), folder)

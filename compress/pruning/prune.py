@@ -9,14 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from compress import plugins
 from compress.data import Example, LabelledData, content_sha256
 from compress.errors import CompressError
 from compress.exporting.export import exporter_for
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.side_by_side import Speed
+from compress.inference.threads import using_threads
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import empty, write_atomically
@@ -89,8 +88,6 @@ def prune(
     check_labels(source, labels, pruning.recover, bool(data.validation))
     rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
     compute = replace(compute, device=resolve_device(compute.device))
-    if compute.threads:
-        torch.set_num_threads(compute.threads)
     whole, tokenizer = source.load(), source.load_tokenizer()
     plan = plan_pruning(whole, pruning, vocabulary=data.vocabulary is not None)
     if plan.vocabulary:
@@ -103,15 +100,18 @@ def prune(
         "metric": rows.evaluation.metric.name,
         **({"threads": compute.threads} if pruning.speedup else {}),
     }
-    with Stage.begin(
-        "prune",
-        output,
-        parents={"unpruned": source},
-        settings=settings,
-        data=rows.described,
-        seed=compute.seed,
-        force=force,
-    ) as stage:
+    with (
+        using_threads(compute.threads),
+        Stage.begin(
+            "prune",
+            output,
+            parents={"unpruned": source},
+            settings=settings,
+            data=rows.described,
+            seed=compute.seed,
+            force=force,
+        ) as stage,
+    ):
         runtimes = ("torch", "onnxruntime") if exporter_for(source) else ("torch",)
         evaluated = rows.evaluation
         timer = StepTimer(evaluated.gold.examples, runtimes, compute.threads or 1)

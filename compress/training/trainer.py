@@ -34,6 +34,7 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
 from compress.inference.compute import Compute, resolve_precision
+from compress.inference.threads import using_threads
 from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.masked_lm import Masker
@@ -314,8 +315,6 @@ def train(
     Args:
         rows: tokenised, as are those of ``selection``.
     """
-    if run.compute.threads:
-        torch.set_num_threads(run.compute.threads)
     set_seed(run.compute.seed)
     trainer = DistillationTrainer(model, rows, objective, run, steps=steps, collate=collate, selection=selection)
     started = time.monotonic()
@@ -323,7 +322,7 @@ def train(
     if resumed:
         logger.info("resuming after %s", resumed.name)
     left = steps - (int(resumed.name.rsplit("-", 1)[1]) if resumed else 0)
-    with warnings.catch_warnings(), run.progress(run.title, left) as advance:
+    with warnings.catch_warnings(), using_threads(run.compute.threads), run.progress(run.title, left) as advance:
         trainer.add_callback(ProgressCallback(advance))
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)

@@ -1,0 +1,263 @@
+"""How long stages take beside other work: with threads that spin while they wait, as they are now, and on one thread.
+
+    python benchmarks/speed/beside_other_work.py --teacher DIR --train FILE [--repeats 3] [--lock FILE] [-o OUT.jsonl]
+
+Bounded work of four stages (rows to label, training steps, a pruning without timing) is repeated in three processes,
+each with its libraries loaded, which take turns in a random order:
+
+* ``before``: OpenMP and ONNX Runtime as they come, whose threads spin, one a core;
+* ``now``: as ``compress`` starts: threads that sleep while they wait, and as many as cores are free;
+* ``one thread``.
+
+Other work is one or two processes that compute in a loop, of normal or of the lowest priority.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from compress.host import describe_host, library_versions, typed_command
+from compress.inference.cores import available_cores, busy_seconds
+from compress.inference.threads import let_threads_sleep
+from compress.models.output_dir import write_atomically
+
+VARIANTS = {"before": len(available_cores()), "now": 0, "one thread": 1}  # how many threads the stage is asked for
+LOADS = {
+    "idle": (0, 0),
+    "one of low priority": (1, 19),
+    "two of low priority": (2, 19),
+    "one": (1, 0),
+    "two": (2, 0),
+}  # processes, and their niceness
+CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
+BUSY = "import os\nparent = os.getppid()\nos.nice({})\nwhile os.getppid() == parent: sum(range(1000))"
+QUIET = 0.2
+LABELLED_ROWS, TRAINING_STEPS, SCORING_ROWS, VALIDATION_ROWS = 1024, 6, 128, 128
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", required=True, help="a torch model directory")
+    parser.add_argument("--train", required=True, help="labelled rows")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
+    parser.add_argument("--lock", type=Path, help="a file to hold in each repeat, where experiments share a machine")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--client", choices=list(VARIANTS), help=argparse.SUPPRESS)
+    parser.add_argument("-o", "--output", type=Path, help="JSON lines to write")
+    options = parser.parse_args()
+    if options.client:
+        client(options.client, Path(options.teacher), options.train)
+        return
+    took: dict[tuple[str, str, str], list[float]] = {}
+    generator = random.Random(options.seed)
+    with ExitStack() as stack:
+        with held(options.lock):
+            workers = {name: stack.enter_context(started(name, options)) for name in VARIANTS}
+        for number in range(options.repeats):
+            for load in generator.sample(options.loads, len(options.loads)):
+                with held(options.lock), quiet(), busy(*LOADS[load]):
+                    for command in STAGES:
+                        for name in generator.sample(list(VARIANTS), len(VARIANTS)):
+                            seconds = ask(workers[name], command)
+                            took.setdefault((load, command, name), []).append(seconds)
+                            print(f"{number + 1}: {load}: {command}, {name}: {seconds:.1f} s", flush=True)
+        for worker in workers.values():
+            worker.stdin.close()
+    lines = list(results(took, options))
+    for line in lines:
+        print(f"{line['load']:20} {line['command']:9} {line['variant']:11} {said(line)}")
+    if options.output:
+        write_atomically(options.output, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def results(took: dict[tuple[str, str, str], list[float]], options: Any) -> Iterator[dict[str, Any]]:
+    """Yield a line for every load, command and variant."""
+    common = {
+        "rows_labelled": LABELLED_ROWS,
+        "training_steps": TRAINING_STEPS,
+        "scoring_rows": SCORING_ROWS,
+        "validation_rows": VALIDATION_ROWS,
+        "model": Path(options.teacher).name,
+        "data": Path(options.train).name,
+        "command_line": typed_command("python"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": describe_host(),
+        "versions": library_versions(),
+    }
+    for (load, command, variant), seconds in sorted(took.items()):
+        processes, niceness = LOADS[load]
+        of_load = {"load": load, "processes": processes, "niceness": niceness}
+        yield {
+            "study": "beside-other-work",
+            **of_load,
+            "command": command,
+            "variant": variant,
+            "seconds": round(median(seconds), 2),
+            "all_seconds": [round(value, 2) for value in seconds],
+            **common,
+        }
+
+
+def said(line: dict[str, Any]) -> str:
+    return f"{line['seconds']:6.1f} s ({min(line['all_seconds']):.1f} to {max(line['all_seconds']):.1f})"
+
+
+@contextmanager
+def held(lock: Path | None) -> Iterator[None]:
+    """Hold a file's lock within the block, if one is named."""
+    if lock is None:
+        yield
+        return
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Wait for an idle machine, at most five minutes, and say how busy it was with anything else."""
+    for _ in range(60):
+        if (load := others_load()) < QUIET:
+            break
+        time.sleep(5)
+    print(f"cores busy with anything else: {load:.2f}", flush=True)
+    yield
+
+
+def others_load() -> float:
+    """Return how many cores are busy now, while the processes of this script wait."""
+    before, begun = busy_seconds(available_cores()), time.monotonic()
+    time.sleep(1)
+    return (busy_seconds(available_cores()) - before) / (time.monotonic() - begun)
+
+
+@contextmanager
+def busy(processes: int, niceness: int) -> Iterator[None]:
+    """Let so many processes compute within the block."""
+    command = [sys.executable, "-c", BUSY.format(niceness)]
+    with ExitStack() as stack:
+        for _ in range(processes):
+            stack.callback(subprocess.Popen(command).kill)
+        time.sleep(1)
+        yield
+
+
+@contextmanager
+def started(name: str, options: Any) -> Iterator[Any]:
+    """Give a process that has done every stage once."""
+    plain = {key: value for key, value in os.environ.items() if key not in CHOICES}
+    command = [sys.executable, __file__, "--client", name, "--teacher", options.teacher, "--train", options.train]
+    with subprocess.Popen(command, env=plain, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        for stage in STAGES:
+            ask(worker, stage)
+        yield worker
+
+
+def ask(worker: Any, command: str) -> float:
+    print(command, file=worker.stdin, flush=True)
+    return float(worker.stdout.readline())
+
+
+def client(name: str, teacher: Path, train: str) -> None:
+    """Answer each line of standard input, the name of a stage, with the seconds that it took."""
+    if name == "now":
+        let_threads_sleep()
+    from compress.exporting.export import export
+    from compress.inference.compute import Compute
+
+    compute = Compute("cpu", VARIANTS[name] or 0)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Work(teacher, train, Path(folder))
+        export(teacher, work.onnx)
+        for line in sys.stdin:
+            output = Path(folder) / "output"
+            started = time.perf_counter()
+            STAGES[line.strip()](work, compute, output)
+            print(time.perf_counter() - started, flush=True)
+            shutil.rmtree(output)
+
+
+class Work:
+    """The inputs of the stages: disjoint rows of one labelled file, and the teacher, also as ONNX."""
+
+    def __init__(self, teacher: Path, train: str, folder: Path) -> None:
+        from compress.data import open_source, read_examples
+        from compress.data.examples import without_label
+
+        rows = read_examples(open_source(train, role="train", labelled=True))
+        random.Random(0).shuffle(rows)
+        rows = list({row.text: row for row in rows}.values())
+        self.teacher, self.onnx, self.labels = teacher, folder / "onnx", folder / "labels"
+        self.validation, rows = rows[:VALIDATION_ROWS], rows[VALIDATION_ROWS:]
+        self.train, rows = rows[:SCORING_ROWS], rows[SCORING_ROWS:]
+        self.pool = list(map(without_label, rows[:LABELLED_ROWS]))
+
+
+def run_label(work: Work, compute: Any, output: Path) -> None:
+    from compress.data import ExampleSource
+    from compress.labelling.label import label
+
+    label(work.onnx, ExampleSource(work.pool, "pool"), output, compute=compute)
+
+
+def run_finetune(work: Work, compute: Any, output: Path) -> None:
+    from compress.data import LabelledData
+    from compress.training.finetune import finetune
+
+    finetune(work.teacher, output, LabelledData(work.train, work.validation), training=bounded(), compute=compute)
+
+
+def run_distill(work: Work, compute: Any, output: Path) -> None:
+    from compress import recipes
+    from compress.data import ExampleSource, LabelledData
+    from compress.labelling.label import label
+    from compress.training.distill import DistillationData, distill
+
+    if not work.labels.is_dir():
+        label(work.teacher, ExampleSource(work.pool, "pool"), work.labels, compute=replace(compute, threads=1))
+    recipe = replace(recipes.load_recipe("students", "minilm-3"), training=bounded())
+    data = DistillationData(labels=(work.labels,), labelled=LabelledData((), work.validation))
+    distill(work.teacher, recipe, output, data, compute=compute)
+
+
+def run_prune(work: Work, compute: Any, output: Path) -> None:
+    from compress.pruning.prune import PruningData, prune
+    from compress.recipes import Pruning
+
+    data = PruningData(work.train, work.validation)
+    prune(work.teacher, Pruning(heads="60%"), output, data=data, measure=False, compute=compute)
+
+
+STAGES: dict[str, Callable[[Work, Any, Path], None]] = {
+    "label": run_label,
+    "finetune": run_finetune,
+    "distill": run_distill,
+    "prune": run_prune,
+}
+
+
+def bounded() -> Any:
+    from compress.recipes import Training
+
+    return Training(epochs=100.0, max_steps=TRAINING_STEPS, batch_size=32, evaluations=1)
+
+
+if __name__ == "__main__":
+    main()
