@@ -169,6 +169,7 @@ def take_turns(
             elapsed = int(time.monotonic() - started)
             advance(min(elapsed, seconds) - shown)
             shown, is_over = min(elapsed, seconds), elapsed >= seconds
+            is_over = is_over or number == settings.rounds
             if number >= LEAST_ROUNDS and (is_over or number in CHECKED_ROUNDS):
                 groups = {plain: open_ for plain, group in groups.items() if (open_ := _unfinished(group, settings))}
                 if is_over or not groups:
@@ -180,10 +181,11 @@ def take_turns(
             run.joules_per_row[workload] = joules_per_row(run, workload, few, meter)
     if groups:
         logger.info(
-            "%d speed-ups are wider than ±%.0f%%; a longer time limit (now %d s) or a quieter machine narrows them",
+            "%d speed-ups are wider than ±%.0f%% after at most %d s and %d rounds; more of both narrows them",
             sum(not run.entry.is_reference for group in groups.values() for run, _ in group),
             100 * settings.precision,
             seconds,
+            settings.rounds,
         )
 
 
@@ -200,7 +202,8 @@ def _unfinished(group: Sequence[Pair], settings: BenchmarkSettings) -> list[Pair
     for run, workload in group:
         if (run, workload) == teachers[run.threads]:
             continue
-        wanted = settings.precision * (LEAST_PRECISION if run.entry.kind in LEAST_KINDS else 1)
+        is_extra = run.entry.kind in LEAST_KINDS or bool(workload.width)
+        wanted = settings.precision * (LEAST_PRECISION if is_extra else 1)
         if speedup_of(run, workload, *teachers[run.threads]).half_width > wanted:
             wide.append((run, workload))
     return [teachers[threads] for threads in dict.fromkeys(run.threads for run, _ in wide)] + wide
