@@ -204,10 +204,11 @@ def token_lengths(run: WorkerRun, runs: Sequence[WorkerRun]) -> list[int]:
 def _tokens_per_second(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, seed: int) -> Interval | None:
     if run.entry.kind == "baseline":
         return None
-    latency_ms = run.milliseconds(workload)
-    measured = run.rounds[workload][0].batches[: len(latency_ms[0])]
-    lengths = token_lengths(run, runs)
-    tokens = sum(workload.length or lengths[row] for batch in measured for row in batch)
+    lengths, latency_ms = token_lengths(run, runs), run.milliseconds(workload)
+    tokens = [
+        sum(workload.length or lengths[row] for batch in one.batches[: len(one.latency_ms)] for row in batch)
+        for one in run.rounds[workload]
+    ]
     return units_per_second(latency_ms, tokens, seed=seed)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from compress.benchmarking.candidates import Entry
+from compress.benchmarking.candidates import REFERENCE_RUNTIME, Entry
 from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.worker import Worker
-from compress.inference.speedup_intervals import Interval, representative_batches, speedup
+from compress.inference.speedup_intervals import Interval, by_length, draw_batches, speedup
 from compress.progress import Progress, logger
 from compress.recipes import BenchmarkSettings
 
@@ -26,8 +26,8 @@ LEAST_ROUNDS = 3
 # The rounds after which it is seen whose speed-up is precise enough: seldom, as that takes time itself.
 CHECKED_ROUNDS = frozenset({5, 7, 10, 13, 17, 22, 28, 36, 46, 58, 73, 92, *range(115, 10_000, 25)})
 # What is there for comparison is measured less precisely than the models, by so many times.
-LEAST_KINDS = frozenset({"baseline", "control", "reference-model", "pruning-step"})
-LEAST_PRECISION = 3.0
+COMPARISON_KINDS = frozenset({"baseline", "control", "reference-model", "pruning-step"})
+COMPARISON_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
@@ -149,21 +149,21 @@ def take_turns(
     generator = random.Random(seed)
     pairs = [(run, workload) for run, own in zip(runs, workloads, strict=True) for workload in own]
     groups = grouped(pairs, lambda pair: pair[1].plain)
-    lengths = next(run for run in runs if run.entry.is_reference).loaded["lengths"]
-    batches = {plain: representative_batches(generator, lengths, plain.batch_size) for plain in groups}
+    ordered = by_length(next(run for run in runs if run.entry.is_reference).loaded["lengths"], generator)
     with progress("Warming up", len(pairs)) as advance:
         for run, workload in pairs:
-            probe = batches[workload.plain][0]
+            probe = draw_batches(ordered, workload.batch_size, generator)[0]
             run.warm[workload] = run.worker.ask("warm_up", probe=probe, shape=workload.shape)["stable"]
             run.rounds[workload] = []
             advance(1)
     started, shown, seconds = time.monotonic(), 0, math.ceil(settings.time_limit)
-    with progress("Measuring, at most (seconds)", seconds) as advance:
+    with progress(f"Measuring (limit {seconds} s)", seconds) as advance:
         for number in range(1, settings.rounds + 1):
             for plain in generator.sample(list(groups), len(groups)):
+                batches = draw_batches(ordered, plain.batch_size, generator)
                 for run, workload in groups[plain]:
-                    run.rounds[workload].append(Round(batches[plain]))
-                for part in _slices(batches[plain]):
+                    run.rounds[workload].append(Round(batches))
+                for part in _slices(batches):
                     for run, workload in generator.sample(groups[plain], len(groups[plain])):
                         _turn(run, workload, part)
             elapsed = int(time.monotonic() - started)
@@ -177,36 +177,36 @@ def take_turns(
     meters = {device: EnergyMeter.open(device) for device in {run.entry.device for run in runs}}
     for run, workload in pairs:
         if meter := meters[run.entry.device]:
-            few = batches[workload.plain][:REFERENCE_BATCHES]
-            run.joules_per_row[workload] = joules_per_row(run, workload, few, meter)
-    if groups:
-        logger.info(
-            "%d speed-ups are wider than ±%.0f%% after at most %d s and %d rounds; more of both narrows them",
-            sum(not run.entry.is_reference for group in groups.values() for run, _ in group),
-            100 * settings.precision,
-            seconds,
-            settings.rounds,
-        )
+            run.joules_per_row[workload] = joules_per_row(run, workload, run.rounds[workload][-1].batches, meter)
+    if open_pairs := sum(not run.entry.is_reference for group in groups.values() for run, _ in group):
+        logger.info("%d speed-ups are less precise than asked after %d rounds in %d s", open_pairs, number, elapsed)
 
 
 def _slices(batches: Sequence[list[int]]) -> Iterator[list[list[int]]]:
     """Part the batches of a round into short turns: the closer models follow each other, the more alike the machine."""
-    size = max(1, SLICE_ROWS // len(batches[0]))
+    size = max(2, SLICE_ROWS // len(batches[0]))
     yield from (list(batches[start : start + size]) for start in range(0, len(batches), size))
 
 
 def _unfinished(group: Sequence[Pair], settings: BenchmarkSettings) -> list[Pair]:
-    """Return the pairs of a group that need more rounds, with the teacher that they are compared with."""
+    """Return the pairs of a group that need more rounds, with the teachers that they are compared with."""
     teachers = {run.threads: (run, own) for run, own in group if run.entry.is_reference and own == own.plain}
     wide = []
     for run, workload in group:
         if (run, workload) == teachers[run.threads]:
             continue
-        is_extra = run.entry.kind in LEAST_KINDS or bool(workload.width)
-        wanted = settings.precision * (LEAST_PRECISION if is_extra else 1)
-        if speedup_of(run, workload, *teachers[run.threads]).half_width > wanted:
+        is_for_comparison = run.entry.kind in COMPARISON_KINDS or bool(workload.width)
+        wanted = settings.half_width * (COMPARISON_FACTOR if is_for_comparison else 1)
+        ratios = (speedup_of(run, workload, *teachers[run.threads], with_tokenizer=which) for which in (None, True))
+        if max(ratio.half_width for ratio in ratios) > wanted:
             wide.append((run, workload))
-    return [teachers[threads] for threads in dict.fromkeys(run.threads for run, _ in wide)] + wide
+    kept = {(run.threads, runtime) for run, _ in wide for runtime in (run.entry.runtime, REFERENCE_RUNTIME)}
+    others = [
+        (run, own)
+        for run, own in group
+        if run.entry.kind == "teacher" and own == own.plain and (run.threads, run.entry.runtime) in kept
+    ]
+    return others + [pair for pair in wide if pair not in others]
 
 
 def speedup_of(
@@ -223,7 +223,7 @@ def speedup_of(
     By default with tokenisation where it is inside the run: its time with tokenisation, against the reference's
     without, would compare unlike things.
 
-    One CPU thread is compared by CPU time, which others on the same core do not lengthen. Threads that wait for each
+    One CPU thread is compared by CPU time, which other programs hardly lengthen. Threads that wait for each
     other or for a GPU are compared by the wall clock.
     """
     if with_tokenizer is None:

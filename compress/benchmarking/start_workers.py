@@ -75,10 +75,11 @@ def started(
     runs: list[WorkerRun] = []
     logits: dict[str, np.ndarray | None] = {}
     loading = Lock()
+    side_by_side = max(1, len(cores) // max(settings.thread_counts))
     with ExitStack() as stack:
         # Processes are started here and not by the threads, which only wait for their answers.
         starting = [Starting.of(entry, settings, files, stack) for entry in entries]
-        with ThreadPoolExecutor(len(cores)) as pool, progress("Loading and predicting", len(entries)) as advance:
+        with ThreadPoolExecutor(side_by_side) as pool, progress("Loading and predicting", len(entries)) as advance:
             answers = [pool.submit(one.load_and_predict, settings, files, cores, loading) for one in starting]
             try:
                 for one, answer in zip(starting, answers, strict=True):

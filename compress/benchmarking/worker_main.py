@@ -167,8 +167,8 @@ class RequestHandler:
     def measure(self, *, batches: list[list[int]], shape: Shape) -> Any:
         """Time batches back to back, in milliseconds of the wall clock and of this process's CPU time.
 
-        Of several the first runs once before: that call finds the caches as another model left them, all others find
-        them warm. Its wall time is ``cold_ms``. A single batch is so large that caches hold little of it.
+        The first batch runs once before: that call finds the caches as another model left them, all others find them
+        warm. Its wall time is ``cold_ms``.
         """
         prepared, tokenize_ms, tokenize_cpu_ms = [], [], []
         for rows in batches:
@@ -176,7 +176,7 @@ class RequestHandler:
             prepared.append(inputs)
             tokenize_ms.append(0.0 if self.runner.tokenizer_inside else wall_ms)
             tokenize_cpu_ms.append(0.0 if self.runner.tokenizer_inside else cpu_ms)
-        cold_ms = [self._time(prepared[0])[0]] if len(prepared) > 1 else []
+        cold_ms = [self._time(prepared[0])[0]]
         latency_ms, latency_cpu_ms, device_ms = [], [], []
         for inputs in prepared:
             wall_ms, cpu_ms = self._time(inputs)

@@ -99,12 +99,12 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     help="Measure the teacher in torch also with all rows padded to --max-length, or 128 tokens.",
 )
 @click.option(
-    "--precision",
+    "--half-width",
     type=click.FloatRange(0.001, 1),
     default=0.05,
     show_default=True,
     metavar="SHARE",
-    help="Measure until every speed-up is known within this share of it.",
+    help="Measure until the 95% interval of every speed-up is within this share of it.",
 )
 @click.option(
     "--time-limit",

@@ -13,7 +13,7 @@ from compress.data.examples import Example
 from compress.data.tokenization import TokenLists, encode, maximum_length, pad
 from compress.inference.batching import Run
 from compress.inference.open_runtime import open_runtime
-from compress.inference.speedup_intervals import percentile, representative_batches, speedup
+from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
 from compress.models.model_dir import ModelDir
 
 ROWS = 2000
@@ -29,27 +29,28 @@ def time_in_turns(
     batch_size: int,
     threads: int,
 ) -> dict[str, list[list[float]]]:
-    """Return the milliseconds of every run on the same batches, a list a round, until the speed-ups are precise.
+    """Return the milliseconds of every run on the same rows, a list a round, until the speed-ups are precise.
 
-    They are compared with the first run. One thread is timed by its CPU time, which others on the same core do not
-    lengthen; several wait for each other and are timed by the wall clock.
+    They are compared with the first run. One thread is timed by its CPU time, which other programs hardly lengthen;
+    several wait for each other and are timed by the wall clock.
 
     Args:
         tokens: the same rows as the tokens that each run reads.
     """
-    clock = time.thread_time if threads == 1 else time.perf_counter
+    is_precise = hasattr(time, "CLOCK_THREAD_CPUTIME_ID")
+    clock = time.thread_time if threads == 1 and is_precise else time.perf_counter
     generator = random.Random(0)
-    lengths = [len(row) for row in next(iter(tokens.values()))["input_ids"]]
-    batches = representative_batches(generator, lengths, batch_size)
+    ordered = by_length([len(row) for row in next(iter(tokens.values()))["input_ids"]], generator)
     samples: dict[str, list[list[float]]] = {name: [] for name in runs}
     reference = next(iter(runs))
     started = time.perf_counter()
     for number in range(MOST_ROUNDS + 1):
         took: dict[str, list[float]] = {name: [] for name in runs}
-        for batch in batches:
+        for batch in draw_batches(ordered, batch_size, generator):
             for name in generator.sample(list(runs), len(runs)):
                 read = [{key: values[row] for key, values in tokens[name].items()} for row in batch]
                 arrays = pad(read, padding_ids[name])
+                runs[name](arrays)  # brings it back into the caches
                 before = clock()
                 runs[name](arrays)
                 took[name].append(1000 * (clock() - before))

@@ -1,9 +1,9 @@
 """Statistics of latency samples: speed-ups, percentiles and throughput, each with its 95% interval.
 
-Samples are milliseconds, one list a round and one value a batch: R rounds x S batches. Every round gives every model
-the same batches, so that column s holds one batch, repeated. A speed-up is the median over rounds of the ratio for each
-batch, which were measured within the same second, and of these the geometric mean over batches. Percentiles are those
-of all samples, disturbances included: what a request felt on this host, then.
+Samples are milliseconds, one list a round and one value a batch: R rounds x S batches. A round gives every model the
+same batches, and column s always holds rows of about the same length. A speed-up is the median over rounds of the ratio
+for each column, whose two sides were measured shortly after each other, and of these the geometric mean over columns.
+Percentiles are those of all samples, disturbances included: what was observed on this host at that time.
 
 Every interval is the estimate times or divided by one factor: the bootstrap's standard error of its logarithm over
 rounds, which are what repeats independently (the batches of a round share its disturbance), times Student's quantile
@@ -30,6 +30,7 @@ STABLE_WINDOW = 5
 # leave. Rounds cannot see this; 1.96 times as much is added to every interval.
 PROCESS_SPREAD = 0.02
 DRAWS = 400
+GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly (Weyl's sequence)
 
 
 class Interval(NamedTuple):
@@ -81,21 +82,21 @@ def percentile(rounds: Rounds, rank: int, *, seed: int = 0) -> Interval:
     return _interval(statistic, len(samples), seed)
 
 
-def units_per_second(rounds: Rounds, amount: float, *, seed: int = 0) -> Interval:
+def units_per_second(rounds: Rounds, amounts: Sequence[float], *, seed: int = 0) -> Interval:
     """Return how much is done in a second: the median over rounds of a round's amount by all its time."""
-    rates = 1000 * amount / np.array([sum(samples) for samples in rounds])
+    rates = np.array([1000 * amount / sum(samples) for amount, samples in zip(amounts, rounds, strict=True)])
     return _interval(lambda drawn: np.median(rates[drawn], axis=-1), len(rates), seed)
 
 
 def throughput(rounds: Rounds, batch_size: int, *, seed: int = 0) -> Interval:
     """Return rows per second; see :func:`units_per_second`."""
-    return units_per_second(rounds, batch_size * len(rounds[0]), seed=seed)
+    return units_per_second(rounds, [batch_size * len(samples) for samples in rounds], seed=seed)
 
 
 def noise(rounds: Rounds) -> float:
-    """Return the relative spread of the same batches over rounds: 0.02 is 2%.
+    """Return the relative spread over rounds of batches of about the same length: 0.02 is 2%.
 
-    It is the median absolute deviation from each batch's median, scaled to a standard deviation.
+    It is the median absolute deviation from each column's median, scaled to a standard deviation.
     """
     samples = np.array(rounds, dtype=float)
     return float(1.4826 * np.median(np.abs(samples / np.median(samples, axis=0) - 1)))
@@ -110,15 +111,20 @@ def is_stable(samples_ms: Sequence[float]) -> bool:
     return bool(np.median(samples_ms[-window:]) > (1 - STABLE_WITHIN) * before)
 
 
-def representative_batches(generator: random.Random, lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Return the batches of a round: rows at even quantiles of the lengths of all rows, mixed over the batches.
+def by_length(lengths: Sequence[int], generator: random.Random) -> list[int]:
+    """Return rows by rising length, in a random order where they are as long."""
+    return sorted(range(len(lengths)), key=lambda row: (lengths[row], generator.random()))
 
-    A set smaller than what is wanted is repeated.
+
+def draw_batches(ordered: Sequence[int], batch_size: int, generator: random.Random) -> list[list[int]]:
+    """Draw the batches of a round: a row of each of as many parts of all rows, which are ordered by length.
+
+    The same place always has rows of the same part, and the parts follow each other so that those of every batch, and
+    of the first few batches, are spread over all lengths. A set smaller than what is wanted is repeated.
     """
-    by_length = sorted(range(len(lengths)), key=lambda row: (lengths[row], generator.random()))
     wanted = batch_size * batches_per_round(batch_size)
-    rows = [by_length[int((number + 0.5) / wanted * len(by_length))] for number in range(wanted)]
-    generator.shuffle(rows)
+    parts = sorted(range(wanted), key=lambda part: part * GOLDEN_RATIO % 1)
+    rows = [ordered[int((part + generator.random()) / wanted * len(ordered))] for part in parts]
     return [rows[start : start + batch_size] for start in range(0, wanted, batch_size)]
 
 

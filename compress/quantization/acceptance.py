@@ -17,6 +17,7 @@ from compress.inference.batching import logits_of
 from compress.inference.open_runtime import counted, open_runtime, runtime_for
 from compress.inference.side_by_side import ROWS, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
+from compress.inference.threads import default_threads
 from compress.models.model_dir import ModelDir
 from compress.progress import Advance
 
@@ -45,10 +46,10 @@ class Judge:
 
     def __init__(self, source: ModelDir, fp32: Path, int8: Path, threads: int) -> None:
         runtime = runtime_for(int8)
+        self.threads = threads or default_threads()  # the same for both, whatever else begins to run
         self.runs = {
-            name: open_runtime(path, runtime, threads=threads) for name, path in (("fp32", fp32), ("int8", int8))
+            name: open_runtime(path, runtime, threads=self.threads) for name, path in (("fp32", fp32), ("int8", int8))
         }
-        self.threads = threads
         self.timed = runtime == "onnxruntime"
         self.task = source.task
         self.tokenizer = source.load_tokenizer()

@@ -80,8 +80,8 @@ class BenchmarkSettings:
         lengths: numbers of tokens to measure runtimes at, beside the data's own lengths.
         padded_teacher: measure the teacher in torch also with every row padded to ``max_length``, or 128 tokens.
         rounds: how often every configuration is timed at most; at least 3.
-        precision: a speed-up is measured until its interval is within this share of it, 0.05 for 5%; baselines,
-            controls and random weights to three times as much.
+        half_width: a speed-up is measured until its interval is within this share of it, 0.05 for 5%; baselines,
+            controls and random weights to twice as much.
         time_limit: seconds of measuring after which no further round begins, loading and predicting apart.
         metric: see ``compress.evaluation.metrics.METRICS``; default accuracy, or Pearson for regression.
         max_length: tokens a text is cut to; 0 for as many as each model can read.
@@ -99,7 +99,7 @@ class BenchmarkSettings:
     lengths: tuple[int, ...] = ()
     padded_teacher: bool = True
     rounds: int = 100
-    precision: float = 0.05
+    half_width: float = 0.05
     time_limit: float = 120.0
     metric: str | None = None
     max_length: int = 0
@@ -116,7 +116,7 @@ class BenchmarkSettings:
         """
         bounds = (
             ("rounds", (self.rounds,), 3, 10_000),
-            ("precision", (self.precision,), 0.001, 1),
+            ("half_width", (self.half_width,), 0.001, 1),
             ("time_limit", (self.time_limit,), 1, 86_400),
             ("threads", self.thread_counts, 1, 4096),
             ("batch_sizes", self.batch_sizes, 1, 65_536),

@@ -201,10 +201,10 @@ def _notes(rows: Sequence[Result]) -> list[str]:
     line = rows[0].small_batch
     kinds = {row.small_batch.kind for row in rows}
     found = [
-        f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32, by {CLOCKS[line.clock]}: the "
-        f"median ratio over {plural(line.rounds, 'round')} of turns on the same batches, with a 95% interval; "
+        f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32 on the same rows: the median "
+        f"over at most {plural(line.rounds, 'round')} of the ratio of {CLOCKS[line.clock]}, with a 95% interval; "
         "tokenisation is not in them unless a column says so.",
-        "Latency and throughput are wall-clock times as observed on this host then, disturbances included.",
+        "Latency and throughput are wall-clock times as observed on this host at that time, disturbances included.",
         f"Texts have {line.tokens_median:.0f} tokens in the median, {line.tokens_p95:.0f} at the "
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",

@@ -131,11 +131,11 @@ def test_percentiles_and_throughput() -> None:
 
 
 def test_a_rate_is_the_median_over_rounds() -> None:
-    found = speedup_intervals.units_per_second([[10.0, 10.0], [20.0, 20.0], [500.0, 500.0]], 40)
+    found = speedup_intervals.units_per_second([[10.0, 10.0], [20.0, 20.0], [500.0, 500.0]], [20, 40, 40])
     assert found.value == pytest.approx(1000)
     assert found.low < 1000 < found.high
     with pytest.raises(ValueError, match="two rounds"):
-        speedup_intervals.units_per_second([[1.0]], 1)
+        speedup_intervals.units_per_second([[1.0]], [1])
 
 
 def test_a_percentile_has_the_interval_of_its_rounds() -> None:
@@ -174,18 +174,27 @@ def test_stability_is_a_stop_of_getting_faster() -> None:
 
 
 def test_batches_are_as_long_as_the_rows_are() -> None:
-    """Rows at even quantiles of length: a tenth of the rows is long, and so is a tenth of what is timed."""
-    lengths = [10] * 900 + [100] * 100
-    batches = speedup_intervals.representative_batches(random.Random(0), lengths, 1)
-    assert sum(lengths[row] == 100 for (row,) in batches) == 2 and len({row for (row,) in batches}) == 20
-    large = speedup_intervals.representative_batches(random.Random(0), lengths, 32)
+    """A tenth of the rows is long, and so is a tenth of what is timed, in every round and at the same places."""
+    generator, lengths = random.Random(0), [10] * 900 + [100] * 100
+    ordered = speedup_intervals.by_length(lengths, generator)
+    rounds_drawn = [speedup_intervals.draw_batches(ordered, 1, generator) for _ in range(3)]
+    places = [[lengths[row] == 100 for (row,) in batches] for batches in rounds_drawn]
+    assert places[0] == places[1] == places[2] and sum(places[0]) == 2
+    assert len({row for batches in rounds_drawn for (row,) in batches}) > 50  # other rows in every round
+    large = speedup_intervals.draw_batches(ordered, 32, generator)
     assert [len(set(batch)) for batch in large] == [32, 32]
-    assert all(any(lengths[row] == 100 for row in batch) for batch in large)  # mixed, as rows come
-    assert batches == speedup_intervals.representative_batches(random.Random(0), lengths, 1)
+    assert all(2 <= sum(lengths[row] == 100 for row in batch) <= 4 for batch in large)
+
+
+def test_the_first_batches_are_spread_over_all_lengths() -> None:
+    """Reference models are given these only."""
+    ordered = speedup_intervals.by_length(range(1000), random.Random(0))
+    first = sorted(row for (row,) in speedup_intervals.draw_batches(ordered, 1, random.Random(0))[:4])
+    assert all(quarter * 250 <= row < quarter * 250 + 250 for quarter, row in enumerate(first))
 
 
 def test_a_small_set_is_repeated() -> None:
-    batches = speedup_intervals.representative_batches(random.Random(0), [3, 1, 2], 12)
+    batches = speedup_intervals.draw_batches([1, 2, 0], 12, random.Random(0))
     assert [len(batch) for batch in batches] == [12, 12]
     assert {row: sum(batch.count(row) for batch in batches) for row in range(3)} == {0: 8, 1: 8, 2: 8}
 

@@ -86,7 +86,7 @@ def test_a_runtime_may_prepare_for_shapes_and_take_its_own_time() -> None:
     assert turn["device_ms"] == [1.5, 1.5] and len(turn["latency_ms"]) == 2 and len(turn["cold_ms"]) == 1
     del Run.device_ms
     alone = child.measure(batches=[[0]], shape={})
-    assert alone["device_ms"] == [None] and alone["cold_ms"] == []
+    assert alone["device_ms"] == [None] and len(alone["cold_ms"]) == len(alone["latency_ms"]) == 1
 
 
 class Clock:

@@ -9,8 +9,8 @@ from compress.inference.speedup_intervals import Interval
 NONE = "–"
 WIDE = 1.25
 WIDE_NOTE = (
-    f"Intervals marked wide span more than a factor of {WIDE:g}: a longer time limit of the benchmark, or a machine "
-    "with less beside it, narrows them."
+    f"Intervals marked wide span more than a factor of {WIDE:g}: a benchmark with a longer --time-limit, or a machine "
+    "with less other work, narrows them."
 )
 
 

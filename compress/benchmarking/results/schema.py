@@ -97,7 +97,7 @@ class Measurement(WithIntervals):
     ]
     latency_ms: Annotated[
         list[list[float]],
-        "model time of the same batches by the wall clock, one list a round, in milliseconds",
+        "wall-clock time of the model for every batch, one list a round, in milliseconds",
     ]
     latency_cpu_ms: Annotated[list[list[float]], "the same in CPU time of the process"] = field(default_factory=list)
     latency_p50_ms: Annotated[float, "median, as observed on this host then, as all percentiles are"]
@@ -137,7 +137,7 @@ class Measurement(WithIntervals):
     ]
     speedup_same_runtime_low: Annotated[float | None, "its 95% interval"]
     speedup_same_runtime_high: Annotated[float | None, "its 95% interval"]
-    noise: Annotated[float, "relative spread of the same batches over rounds by the wall clock: 0.02 is 2%"]
+    noise: Annotated[float, "relative spread over rounds of the wall-clock time of batches as long: 0.02 is 2%"]
     warm_up_stable: Annotated[bool, "false where warm-up ended before times settled"]
     energy_joules_per_row: Annotated[
         float | None, "measured by RAPL or NVML; null without a counter, or where it is too slow"

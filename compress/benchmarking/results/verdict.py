@@ -13,7 +13,7 @@ from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
 
 WITHIN, WORSE, UNDECIDED = "within", "worse", "undecided"
-NARROWER = "a benchmark with a longer --time-limit would narrow it"
+NARROWER = "a benchmark with a longer --time-limit and a smaller --half-width would narrow it"
 POWER = 0.80  # how often the examples asked for decide, if the true difference is the observed one
 MOST_ROWS = 1_000_000  # nobody labels more to settle a budget
 

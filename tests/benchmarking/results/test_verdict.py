@@ -21,7 +21,7 @@ from compress.benchmarking.results.verdict import (
 from compress.evaluation.metrics import METRICS, paired_difference
 from tests.support.results import line
 
-NARROWER = "a benchmark with a longer --time-limit would narrow it"
+NARROWER = "a benchmark with a longer --time-limit and a smaller --half-width would narrow it"
 POWERED = 1.959963984540054 + 0.8416212335729143  # z of 97.5% and of 80%
 
 
