@@ -42,9 +42,9 @@ class Slice:
 class StudyData:
     """Which rows play which role.
 
-    ``corpus`` names a corpus that is built first and serves as the data root: ``docstrings`` reads the sentences of
-    installed packages. Validation is a set of its own, or a slice of train. A list of sets is read as one. A study that
-    only prunes needs no ``unlabeled`` text: what is left recovers on the texts of train, and on other text if given.
+    ``corpus`` names a corpus that is built first and serves as the data root: ``docstrings`` reads those of installed
+    packages. Validation is a set of its own, or a slice of train. A list of sets is read as one. A study that only
+    prunes needs no ``unlabeled`` text: what is left recovers on the texts of train, and on other text if given.
     """
 
     train: DataSet | tuple[DataSet, ...]
@@ -200,7 +200,8 @@ class Budget:
 class StudyRecipe:
     """A whole study: data, teacher, students, pruning, int8 and how they are measured.
 
-    It may be run at any one of its ``budgets``, by default at the first.
+    It may be run at any one of its ``budgets``, by default at the first. ``duration`` is how long it takes, and on
+    which machine; it is said at the start.
     """
 
     title: str
@@ -211,6 +212,7 @@ class StudyRecipe:
     prune: tuple[StudyPrune, ...] = ()
     benchmark: StudyBenchmark = StudyBenchmark()
     budgets: Mapping[str, Budget] = field(default_factory=dict)
+    duration: str = ""
     seed: int = 0
     name: str = ""
 

@@ -51,11 +51,11 @@ def open_rows(recipe: StudyRecipe, stages: Stages, root: Path | None) -> StudyRo
     """Open the sets of a study and check that no row plays two roles."""
     data = recipe.data
     if data.corpus:
-        from compress.studies.docstring_corpus import build_corpus
+        from compress.studies.docstring_corpus import SIZES, SUBJECTS, build_corpus
 
         stages.make(
             f"corpora/{data.corpus}",
-            {"corpus": data.corpus, "seed": recipe.seed},
+            {"corpus": data.corpus, "subjects": SUBJECTS, "sizes": SIZES, "seed": recipe.seed},
             partial(build_corpus, seed=recipe.seed),
         )
         root = stages.directory / "corpora"

@@ -75,7 +75,9 @@ class Stages:
         self._remember(name, fingerprint, None)
         started = time.monotonic()
         make(path)
-        self._remember(name, fingerprint, round(time.monotonic() - started, 1))
+        seconds = round(time.monotonic() - started, 1)
+        self._remember(name, fingerprint, seconds)
+        logger.info("%s: done in %.0f s", name, seconds)
         return path
 
     def _remember(self, name: str, fingerprint: str, seconds: float | None) -> None:

@@ -76,6 +76,32 @@ def pruned_name(plan: StudyPrune) -> str:
     return plan.name or f"pruned-{plan.heads.replace('%', '')}"
 
 
+def announcement(
+    recipe: StudyRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]], only: Sequence[str] = ()
+) -> str:
+    """Return what a study will make, in order, and how long that takes where the study says it."""
+    controls = control_names(recipe, plans)
+    models = [f"teacher ({recipe.teacher.recipe or recipe.teacher.model})"]
+    models += ["its int8"] if recipe.teacher.quantize else []
+    for plan, student in plans:
+        if only and student.name not in only:
+            continue
+        for name, seed in trainings(recipe, plan, student):
+            control = controls[control_key(resolved(student), seed)] if plan.control else ""
+            models += [made for made in (name, control) if made and made not in models]
+        models += [f"{student.name}'s int8"] if plan.quantize else []
+    for pruning in recipe.prune:
+        name = pruned_name(pruning)
+        if not only or name in only:
+            models += [name, f"{name}'s int8"] if pruning.quantize else [name]
+    corpus = f"the corpus {recipe.data.corpus}; " if recipe.data.corpus else ""
+    duration = f" It takes {recipe.duration}." if recipe.duration else ""
+    return (
+        f"{recipe.title} To be made: {corpus}{', '.join(models)}. All of them are then measured against the teacher, "
+        f"and a report is written.{duration}"
+    )
+
+
 def check_only(only: Sequence[str], recipe: StudyRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]) -> None:
     """Raise a :class:`CompressError` for a name that the study will not make."""
     there = [*(student.name for _, student in plans), *map(pruned_name, recipe.prune)]

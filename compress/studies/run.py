@@ -35,6 +35,7 @@ from compress.studies.data import StudyRows, open_rows
 from compress.studies.journal import OutOfDate, Stages
 from compress.studies.plan import (
     StudySettings,
+    announcement,
     check_only,
     choose_budget,
     control_names,
@@ -88,6 +89,7 @@ def run(
     for pruning in recipe.prune:
         replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruned_name(pruning)}")
     stages = Stages.open(Path(output), force)
+    logger.info("%s", announcement(recipe, plans, settings.only))
     rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
     compute, settings = replace(compute, seed=recipe.seed), replace(settings, budget=budget)
     work = Study(recipe, stages, rows, settings, compute, progress, control_names(recipe, plans))

@@ -12,10 +12,12 @@ from compress.data import check_roles, open_source, read_examples
 from compress.errors import CompressError
 from compress.studies import docstring_corpus
 from compress.studies.docstring_corpus import (
-    Sentence,
+    Passage,
     build_corpus,
     clean_sentence,
     deduplicate,
+    passages_of,
+    read_module,
     sentences_of,
     split_by_module,
 )
@@ -35,7 +37,7 @@ DOCSTRING = """Compute the median of the values along the given axis of an array
 
     .. note:: This directive is not a sentence of prose at all.
 
-    Too short a sentence.
+    Too short.
     See https://example.org for a longer explanation of what the median is.
     """
 
@@ -46,6 +48,49 @@ def test_sentences_of_a_docstring() -> None:
         "It is a wrapper of library that ignores missing values, e.g. those of a library, and it uses "
         "library where the input is a library.",
     ]
+
+
+def test_a_passage_ends_with_the_sentence_that_makes_it_long_enough() -> None:
+    docstring = """Return the shortest path. It has the fewest edges of all paths between both nodes.
+
+    Weights are ignored, so that each edge counts as one. An edge may be passed once.
+    """
+    assert list(passages_of(docstring)) == [
+        "Return the shortest path. It has the fewest edges of all paths between both nodes. "
+        "Weights are ignored, so that each edge counts as one."
+    ], "the last sentence alone is too short"
+
+
+SOURCE = '''# A licence.
+"""The docstring of a module, which begins its file and has more than sixteen words, so that it is a passage."""
+
+TABLE = """A string that is no docstring is not read, though it has as many words as any passage would need."""
+
+
+class Node(
+    object,
+):  # a comment
+    r"""The docstring of a class, raw because of a formula, which has more than sixteen words, too, of course."""
+
+    def name(self) -> str:
+        """Too short."""
+        return "also: \\n"
+'''
+
+
+def test_docstrings_of_a_module_and_of_what_lies_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("shop/cart/items.py", "shop/cart/tests/test_items.py", "shop/till.py", "shop/other.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(SOURCE)
+    monkeypatch.setattr(docstring_corpus, "_package_directory", lambda name: tmp_path / name)
+    below = list(read_module("shopping", "shop.cart"))
+    assert [(row.text[:24], row.label, row.module) for row in below] == [
+        ("The docstring of a modul", "shopping", "shop.cart.items"),
+        ("The docstring of a class", "shopping", "shop.cart.items"),
+    ]
+    assert {row.module for row in read_module("shopping", "shop.till")} == {"shop.till"}
+    assert not list(read_module("shopping", "shop.of_another_version"))
 
 
 @pytest.mark.parametrize(
@@ -79,56 +124,61 @@ def test_wordings_are_new_and_shared_ones_go() -> None:
     same = "Returns the {} of the tensor along axis {} if it is given."
     kept = deduplicate(
         [
-            Sentence(same.format("FirstName", 1), "torch", "torch.a"),
-            Sentence(same.format("second_name", 2), "torch", "torch.b"),
-            Sentence("Return True if it is.", "torch", "torch.a"),
-            Sentence("return true if it is.", "numpy", "numpy.a"),
+            Passage(same.format("FirstName", 1), "torch", "torch.a"),
+            Passage(same.format("second_name", 2), "torch", "torch.b"),
+            Passage("Return True if it is.", "torch", "torch.a"),
+            Passage("return true if it is.", "numpy", "numpy.a"),
         ]
     )
     assert [(row.label, row.module) for row in kept] == [("torch", "torch.a")]
 
 
 def test_modules_belong_to_one_side() -> None:
-    sentences = [
-        Sentence(f"{label} {module} {number}", label, f"{label}.{module}")
+    passages = [
+        Passage(f"{label} {module} {number}", label, f"{label}.{module}")
         for label in "abcd"
         for module in range(40)
         for number in range(10)
     ]
     sizes = {"train": 80, "validation": 40, "test": 100}
-    sets = split_by_module(sentences, sizes=sizes, pool_size=800, seed=0)
+    sets = split_by_module(passages, sizes=sizes, pool_size=800, seed=0)
     assert {role: len(rows) for role, rows in sets.items()} == {**sizes, "unlabeled": 800}
     modules = {role: {row.module for row in rows} for role, rows in sets.items()}
     assert not modules["test"] & modules["validation"]
     assert not (modules["test"] | modules["validation"]) & (modules["train"] | modules["unlabeled"])
     assert not {row.text for row in sets["train"]} & {row.text for row in sets["unlabeled"]}
-    assert sets == split_by_module(sentences, sizes=sizes, pool_size=800, seed=0)
-    assert sets != split_by_module(sentences, sizes=sizes, pool_size=800, seed=1)
+    assert sets == split_by_module(passages, sizes=sizes, pool_size=800, seed=0)
+    assert sets != split_by_module(passages, sizes=sizes, pool_size=800, seed=1)
 
 
-def test_the_corpus_of_four_small_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docstring_corpus, "CORPUS_LIBRARIES", ("networkx", "numpy", "sklearn", "pandas"))
-    monkeypatch.setattr(docstring_corpus, "SIZES", {"train": 400, "validation": 200, "test": 400})
+SMALL = {
+    "graphs": ("networkx",),
+    "networking": ("python.email", "python.http", "python.asyncio"),
+    "tables": ("pandas.core",),
+}
+
+
+def test_a_corpus_of_three_subjects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docstring_corpus, "SUBJECTS", SMALL)
+    monkeypatch.setattr(docstring_corpus, "SIZES", {"train": 60, "validation": 60, "test": 150})
     loaded = set(sys.modules)
     paths = build_corpus(tmp_path / "one", seed=0)
-    imported = set(sys.modules) - loaded
-    assert not {"networkx", "sklearn", "pandas"} & imported, "sources are read, not imported"
+    assert not {"networkx", "pandas"} & (set(sys.modules) - loaded), "sources are read, not imported"
     again = build_corpus(tmp_path / "two", seed=0)
     assert [path.read_bytes() for path in paths.values()] == [path.read_bytes() for path in again.values()]
     sources = {role: open_source(path, role=role, labelled=role != "unlabeled") for role, path in paths.items()}
     checked = check_roles(sources, drop_overlap=False)
-    assert (checked.rows["train"], checked.rows["validation"], checked.rows["test"]) == (400, 200, 400)
-    assert checked.rows["unlabeled"] > 4000
+    assert (checked.rows["train"], checked.rows["validation"], checked.rows["test"]) == (60, 60, 150)
+    assert checked.rows["unlabeled"] > 2500
     test = read_examples(sources["test"])
-    assert {row.label for row in test} == {"networkx", "numpy", "sklearn", "pandas"}
+    assert {row.label for row in test} == set(SMALL)
     first = json.loads(paths["test"].read_text(encoding="utf-8").splitlines()[0])
     assert list(first) == ["text", "label", "module"]
-    names = ("numpy", "sklearn", "scikit", "networkx", "pandas")
-    assert not [row.text for row in test if any(name in row.text.lower() for name in names)]
+    assert not [row.text for row in test if any(name in row.text.lower() for name in ("networkx", "pandas", "numpy"))]
 
 
-def test_too_few_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docstring_corpus, "CORPUS_LIBRARIES", ("numpy", "no_such_one", "no_such_two", "pandas"))
-    with pytest.raises(CompressError, match="only numpy, pandas is installed"):
+def test_a_package_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docstring_corpus, "SUBJECTS", {**SMALL, "physics": ("no_such_one.physics",)})
+    with pytest.raises(CompressError, match="but no_such_one is not installed: pip install 'compress.quickstart.'"):
         build_corpus(tmp_path / "corpus", seed=0)
     assert not (tmp_path / "corpus").exists()
