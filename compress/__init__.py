@@ -98,7 +98,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'compress' has no attribute {name!r}")
-    importlib.import_module("compress.inference.threads").let_threads_sleep()  # before what comes now imports torch
     value = getattr(importlib.import_module(_LAZY[name]), name)
     globals()[name] = value
     return value

@@ -38,8 +38,7 @@ SLOW = frozenset(
     benchmarks/test_compositions
     benchmarks/test_distillation_speed benchmarks/test_gpu benchmarks/test_importance_parity
     cli/test_cli cli/test_startup exporting/test_export gating/test_action
-    inference/test_runtimes inference/test_threads labelling/test_label models/modeling/test_pruned
-    pruning/test_criteria
+    inference/test_runtimes labelling/test_label models/modeling/test_pruned pruning/test_criteria
     pruning/test_head_study pruning/test_prune pruning/test_prune_errors pruning/test_prune_heads
     pruning/test_prune_layers pruning/test_prune_neurons pruning/test_prune_recovery pruning/test_prune_report
     pruning/test_prune_resume pruning/test_prune_targets quantization/test_hessian_sensitivity

@@ -1,12 +1,12 @@
-"""How long stages take beside other work: with threads that spin while they wait, as they are now, and on one thread.
+"""How long stages take beside other work: on one thread a core, as many as they choose themselves, and one thread.
 
     python benchmarks/speed/beside_other_work.py --teacher DIR --train FILE [--repeats 3] [--lock FILE] [-o OUT.jsonl]
 
 Bounded work of four stages (rows to label, training steps, a pruning without timing) is repeated in three processes,
 each with its libraries loaded, which take turns in a random order:
 
-* ``before``: OpenMP and ONNX Runtime as they come, whose threads spin, one a core;
-* ``now``: as ``compress`` starts: threads that sleep while they wait, and as many as cores are free;
+* ``before``: one thread a core, which spins while it waits;
+* ``now``: the commands' own choice, a thread for every core that is free;
 * ``one thread``.
 
 Other work is one or two processes that compute in a loop, of normal or of the lowest priority.
@@ -34,7 +34,6 @@ from typing import Any
 
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores, busy_seconds
-from compress.inference.threads import let_threads_sleep
 from compress.models.output_dir import write_atomically
 
 VARIANTS = {"before": len(available_cores()), "now": 0, "one thread": 1}  # how many threads the stage is asked for
@@ -48,7 +47,7 @@ LOADS = {
 CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
 BUSY = "import os\nparent = os.getppid()\nos.nice({})\nwhile os.getppid() == parent: sum(range(1000))"
 QUIET = 0.2
-LABELLED_ROWS, TRAINING_STEPS, SCORING_ROWS, VALIDATION_ROWS = 1024, 6, 128, 128
+LABELLED_ROWS, TRAINING_STEPS, SCORING_ROWS, VALIDATION_ROWS = 256, 4, 64, 64
 
 
 def main() -> None:
@@ -66,28 +65,33 @@ def main() -> None:
         client(options.client, Path(options.teacher), options.train)
         return
     took: dict[tuple[str, str, str], list[float]] = {}
+    before: dict[str, list[float]] = {}
+    workers: dict[str, Any] = {}
     generator = random.Random(options.seed)
     with ExitStack() as stack:
-        with held(options.lock):
-            workers = {name: stack.enter_context(started(name, options)) for name in VARIANTS}
         for number in range(options.repeats):
-            for load in generator.sample(options.loads, len(options.loads)):
-                with held(options.lock), quiet(), busy(*LOADS[load]):
-                    for command in STAGES:
-                        for name in generator.sample(list(VARIANTS), len(VARIANTS)):
-                            seconds = ask(workers[name], command)
-                            took.setdefault((load, command, name), []).append(seconds)
-                            print(f"{number + 1}: {load}: {command}, {name}: {seconds:.1f} s", flush=True)
+            with held(options.lock):
+                workers = workers or {name: stack.enter_context(started(name, options)) for name in VARIANTS}
+                for load in generator.sample(options.loads, len(options.loads)):
+                    before.setdefault(load, []).append(settled_load())
+                    with busy(*LOADS[load]):
+                        for command in STAGES:
+                            for name in generator.sample(list(VARIANTS), len(VARIANTS)):
+                                seconds = ask(workers[name], command)
+                                took.setdefault((load, command, name), []).append(seconds)
+                                print(f"{number + 1}: {load}: {command}, {name}: {seconds:.1f} s", flush=True)
         for worker in workers.values():
             worker.stdin.close()
-    lines = list(results(took, options))
+    lines = list(results(took, before, options))
     for line in lines:
         print(f"{line['load']:20} {line['command']:9} {line['variant']:11} {said(line)}")
     if options.output:
         write_atomically(options.output, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def results(took: dict[tuple[str, str, str], list[float]], options: Any) -> Iterator[dict[str, Any]]:
+def results(
+    took: dict[tuple[str, str, str], list[float]], before: dict[str, list[float]], options: Any
+) -> Iterator[dict[str, Any]]:
     """Yield a line for every load, command and variant."""
     common = {
         "rows_labelled": LABELLED_ROWS,
@@ -103,7 +107,7 @@ def results(took: dict[tuple[str, str, str], list[float]], options: Any) -> Iter
     }
     for (load, command, variant), seconds in sorted(took.items()):
         processes, niceness = LOADS[load]
-        of_load = {"load": load, "processes": processes, "niceness": niceness}
+        of_load = {"load": load, "processes": processes, "niceness": niceness, "other_cores_busy": before[load]}
         yield {
             "study": "beside-other-work",
             **of_load,
@@ -130,15 +134,14 @@ def held(lock: Path | None) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Wait for an idle machine, at most five minutes, and say how busy it was with anything else."""
-    for _ in range(60):
+def settled_load() -> float:
+    """Wait for an idle machine, at most half a minute, and return how many cores something else keeps busy."""
+    for _ in range(10):
         if (load := others_load()) < QUIET:
             break
-        time.sleep(5)
+        time.sleep(2)
     print(f"cores busy with anything else: {load:.2f}", flush=True)
-    yield
+    return round(load, 2)
 
 
 def others_load() -> float:
@@ -177,8 +180,6 @@ def ask(worker: Any, command: str) -> float:
 
 def client(name: str, teacher: Path, train: str) -> None:
     """Answer each line of standard input, the name of a stage, with the seconds that it took."""
-    if name == "now":
-        let_threads_sleep()
     from compress.exporting.export import export
     from compress.inference.compute import Compute
 

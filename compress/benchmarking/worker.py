@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError, Unavailable
-from compress.inference.threads import users_environment
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _PACKAGE = Path(__file__).parent.parent
@@ -36,7 +35,7 @@ class Worker:
         # A checkout that is not installed is found from any folder; it comes last, so that it hides nothing.
         package_last = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(_PACKAGE.parent))))
         environment = {
-            **users_environment(),  # timed as a server runs, whose threads spin
+            **os.environ,
             **dict.fromkeys(_THREAD_VARIABLES, str(threads)),
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONPATH": _package_alone(scratch) if python else package_last,

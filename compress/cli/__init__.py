@@ -50,7 +50,6 @@ class Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        importlib.import_module("compress.inference.threads").let_threads_sleep()
         command: click.Command = importlib.import_module(f"compress.cli.{name}").command
         return command
 

@@ -1,68 +1,80 @@
-"""CPU threads of a stage: they sleep while they wait for each other, and there are as many as cores are free.
+"""CPU threads of a stage: as many as cores are free of other processes' work.
 
-Threads that spin while they wait take the time of whatever else runs on their cores, and are delayed by it themselves:
-beside other work two of them can be slower than one.
+Threads of OpenMP and ONNX Runtime spin while they wait for each other, which is fast on free cores. Where another
+process takes a core from one of them, the others spin until it has it back: two are then slower than one.
 """
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from compress.inference.cores import WATCHED_SECONDS, available_cores, busy_seconds
 from compress.progress import logger
 
-WAIT_POLICY = "OMP_WAIT_POLICY"  # of OpenMP, which PyTorch uses; ONNX Runtime is told the same when a graph is opened
-_CHOICES = (WAIT_POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-SECOND_LOOK_SECONDS = 1.0  # where cores look busy: it may have been something short
-_set_here: set[str] = set()
+RENEWED_AFTER_S = 20.0
 
 
-def let_threads_sleep() -> None:
-    """Let threads of this process sleep while they wait, unless the user's environment says how they wait.
+class FreeCores:
+    """Counts the cores that were free of other processes' work since the last count."""
 
-    OpenMP reads this when it is loaded: call it before PyTorch is imported.
-    """
-    if not any(name in os.environ for name in _CHOICES):
-        os.environ[WAIT_POLICY] = "passive"
-        _set_here.add(WAIT_POLICY)
+    def __init__(self) -> None:
+        self.cores = available_cores()
+        self.read = self._seconds()
 
+    def _seconds(self) -> tuple[float, float]:
+        """Return the time, and how long the cores have worked for others."""
+        return time.monotonic(), busy_seconds(self.cores) - time.process_time()
 
-def threads_sleep() -> bool:
-    """Tell whether threads of this process shall sleep while they wait."""
-    return os.environ.get(WAIT_POLICY, "").lower() == "passive"
-
-
-def users_environment() -> dict[str, str]:
-    """Return the environment as it was before :func:`let_threads_sleep`."""
-    return {name: value for name, value in os.environ.items() if name not in _set_here}
+    def count(self, at_least_s: float = 0.0) -> int | None:
+        """Return the number of free cores, at least one; None where the last count is no ``at_least_s`` ago."""
+        (begun, before), now = self.read, self._seconds()
+        if now[0] - begun < max(at_least_s, WATCHED_SECONDS):
+            return None
+        self.read = now
+        others = (now[1] - before) / (now[0] - begun)
+        return max(1, min(len(self.cores), round(len(self.cores) - others)))
 
 
 def default_threads() -> int:
-    """Return ``OMP_NUM_THREADS``, or as many threads as cores are free of other processes' work now; at least one."""
-    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if given.isdigit() and int(given):
-        return int(given)
-    cores, free = available_cores(), 0
-    for seconds in (WATCHED_SECONDS, SECOND_LOOK_SECONDS):
-        begun, before = time.monotonic(), busy_seconds(cores) - time.process_time()
-        time.sleep(seconds)
-        others = (busy_seconds(cores) - time.process_time() - before) / (time.monotonic() - begun)
-        free = max(free, 1, min(len(cores), round(len(cores) - others)))
-        if free == len(cores):
-            return free
-    logger.info("other work keeps cores busy: %d of %d threads (--threads chooses)", free, len(cores))
-    return free
+    """Return ``OMP_NUM_THREADS``, or as many threads as cores are free now."""
+    if given := _given():
+        return given
+    free = FreeCores()
+    count = None
+    while count is None:
+        time.sleep(WATCHED_SECONDS)
+        count = free.count()
+    if count < len(free.cores):
+        logger.info("other work keeps cores busy: %d of %d threads (--threads chooses)", count, len(free.cores))
+    return count
 
 
 @contextmanager
-def using_threads(asked: int) -> Iterator[None]:
-    """Let PyTorch compute with so many threads within the block; 0 is :func:`default_threads`, or fewer if it has."""
+def using_threads(asked: int) -> Iterator[Callable[[], None]]:
+    """Let PyTorch compute with so many threads within the block; 0 is :func:`default_threads`, or fewer if it has.
+
+    Gives a function to be called now and then, which chooses again where the number was not asked for.
+    """
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(asked or min(before, default_threads()))
+    free = FreeCores()
+
+    def choose_again() -> None:
+        count = None if asked or _given() else free.count(RENEWED_AFTER_S)
+        if count is not None and (chosen := min(before, count)) != torch.get_num_threads():
+            logger.info("%d of %d cores are free: %d threads", count, len(free.cores), chosen)
+            torch.set_num_threads(chosen)
+
     try:
-        yield
+        yield choose_again
     finally:
         torch.set_num_threads(before)
+
+
+def _given() -> int:
+    """Return ``OMP_NUM_THREADS``, 0 where it names no number."""
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(given) if given.isdigit() else 0

@@ -169,13 +169,14 @@ def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float
 
 
 class ProgressCallback(TrainerCallback):
-    """Advances by every optimiser step."""
+    """Advances by every optimiser step, and chooses the number of threads again where it is due."""
 
-    def __init__(self, advance: Advance) -> None:
-        self.advance = advance
+    def __init__(self, advance: Advance, choose_threads: Callable[[], None]) -> None:
+        self.advance, self.choose_threads = advance, choose_threads
 
     def on_step_end(self, *given: Any, **named: Any) -> None:
         self.advance(1)
+        self.choose_threads()
 
 
 class DistillationTrainer(Trainer):
@@ -322,8 +323,9 @@ def train(
     if resumed:
         logger.info("resuming after %s", resumed.name)
     left = steps - (int(resumed.name.rsplit("-", 1)[1]) if resumed else 0)
-    with warnings.catch_warnings(), using_threads(run.compute.threads), run.progress(run.title, left) as advance:
-        trainer.add_callback(ProgressCallback(advance))
+    threads = using_threads(run.compute.threads)
+    with warnings.catch_warnings(), threads as choose_threads, run.progress(run.title, left) as advance:
+        trainer.add_callback(ProgressCallback(advance, choose_threads))
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     trainer.release()

@@ -7,7 +7,6 @@ import numpy as np
 import onnxruntime
 
 from compress.errors import CompressError, Unavailable
-from compress.inference.threads import threads_sleep
 from compress.models.manifest import ONNX_NAME
 
 OPENS = "onnx"
@@ -39,8 +38,6 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     options.log_severity_level = 3
     # Threads wait busily inside a run, which is fast, but not after it, which would slow down whatever runs next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    if threads_sleep():
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         session = onnxruntime.InferenceSession(str(directory / ONNX_NAME), options, providers=_PROVIDERS[device])
     except Exception as error:  # its exception classes are private and share no base but this one
