@@ -3,6 +3,7 @@
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -156,30 +157,41 @@ def take_turns(
             run.warm[workload] = run.worker.ask("warm_up", probe=probe, shape=workload.shape)["stable"]
             run.rounds[workload] = []
             advance(1)
-    started, shown, seconds = time.monotonic(), 0, math.ceil(settings.time_limit)
+    # Workloads get the same time, so that small batches, which are quick, are not kept waiting by large ones.
+    spent_s, done = dict.fromkeys(groups, 0.0), Counter[Workload]()
+    less_precise, shown, seconds = 0, 0, math.ceil(settings.time_limit)
     with progress(f"Measuring (limit {seconds} s)", seconds) as advance:
-        for number in range(1, settings.rounds + 1):
-            for plain in generator.sample(list(groups), len(groups)):
-                batches = draw_batches(ordered, plain.batch_size, generator)
-                for run, workload in groups[plain]:
-                    run.rounds[workload].append(Round(batches))
-                for part in _slices(batches):
-                    for run, workload in generator.sample(groups[plain], len(groups[plain])):
-                        _turn(run, workload, part)
-            elapsed = int(time.monotonic() - started)
-            advance(min(elapsed, seconds) - shown)
-            shown, is_over = min(elapsed, seconds), elapsed >= seconds
-            is_over = is_over or number == settings.rounds
-            if number >= LEAST_ROUNDS and (is_over or number in CHECKED_ROUNDS):
-                groups = {plain: open_ for plain, group in groups.items() if (open_ := _unfinished(group, settings))}
-                if is_over or not groups:
-                    break
+        while groups:
+            plain = min(groups, key=lambda one: spent_s[one])
+            started = time.monotonic()
+            _measure_round(groups[plain], draw_batches(ordered, plain.batch_size, generator), generator)
+            spent_s[plain] += time.monotonic() - started
+            elapsed = min(seconds, int(sum(spent_s.values())))
+            advance(elapsed - shown)
+            shown = elapsed
+            done[plain] += 1
+            is_over = elapsed >= seconds or done[plain] >= settings.rounds
+            if done[plain] >= LEAST_ROUNDS and (is_over or done[plain] in CHECKED_ROUNDS):
+                unfinished = _unfinished(groups.pop(plain), settings)
+                if is_over:
+                    less_precise += sum(not run.entry.is_reference for run, _ in unfinished)
+                elif unfinished:
+                    groups[plain] = unfinished
+    if less_precise:
+        logger.info("%d speed-ups are less precise than asked after %d s", less_precise, elapsed)
     meters = {device: EnergyMeter.open(device) for device in {run.entry.device for run in runs}}
     for run, workload in pairs:
         if meter := meters[run.entry.device]:
             run.joules_per_row[workload] = joules_per_row(run, workload, run.rounds[workload][-1].batches, meter)
-    if open_pairs := sum(not run.entry.is_reference for group in groups.values() for run, _ in group):
-        logger.info("%d speed-ups are less precise than asked after %d rounds in %d s", open_pairs, number, elapsed)
+
+
+def _measure_round(group: Sequence[Pair], batches: list[list[int]], generator: random.Random) -> None:
+    """Give all of a group the batches of a round, slice by slice, in an order drawn anew for every slice."""
+    for run, workload in group:
+        run.rounds[workload].append(Round(batches))
+    for part in _slices(batches):
+        for run, workload in generator.sample(group, len(group)):
+            _turn(run, workload, part)
 
 
 def _slices(batches: Sequence[list[int]]) -> Iterator[list[list[int]]]:
