@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from compress.benchmarking import worker
+from compress.inference import side_by_side
 from compress.labelling import label as label_module
 from tests.support import MODELS_FOLDER
 from tests.support import forked_workers as forked_workers_module
@@ -125,6 +126,14 @@ def label_in_torch() -> Iterator[None]:
         patch.setattr(
             label_module, "choose_runtime", lambda model, _: ("onnxruntime" if model.is_onnx else "torch", "cpu")
         )
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def time_in_few_rounds() -> Iterator[None]:
+    """Time within a stage as shortly as it is possible: how fast tiny models are decides nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(side_by_side, "SECONDS", 0.0)
         yield
 
 

@@ -71,7 +71,6 @@ def test_a_line_a_minute_is_logged_while_a_phase_runs(
             self.start = target
 
     monkeypatch.setattr(progress, "threading", SimpleNamespace(Event=Event, Thread=Thread))
-    monkeypatch.setattr(progress.logger, "propagate", True)
     caplog.set_level(logging.INFO, "compress")
     with progress.line("Measuring", 4) as advance:
         assert waited == [60, 60, 60]

@@ -18,7 +18,7 @@ from compress.models.model_dir import ModelDir
 
 ROWS = 2000
 LEAST_ROUNDS, MOST_ROUNDS = 5, 60
-SECONDS = 10.0  # after which no further round begins
+SECONDS = 5.0  # after which no further round begins
 PRECISION = 0.05  # share of a speed-up that its interval is to be within
 
 

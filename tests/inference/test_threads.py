@@ -59,7 +59,6 @@ def test_as_many_threads_as_cores_are_free_of_others(
 
 
 def test_a_line_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(threads.logger, "propagate", True)
     caplog.set_level("INFO", "compress")
     machine = Machine(monkeypatch, others=0.0)
     assert default_threads() == 4 and not caplog.messages
