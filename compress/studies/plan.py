@@ -97,7 +97,7 @@ def announcement(
     corpus = f"the corpus {recipe.data.corpus}; " if recipe.data.corpus else ""
     duration = f" It takes {recipe.duration}." if recipe.duration else ""
     return (
-        f"{recipe.title} To be made: {corpus}{', '.join(models)}. All of them are then measured against the teacher, "
+        f"{recipe.title}\nTo be made: {corpus}{', '.join(models)}. All of them are then measured against the teacher, "
         f"and a report is written.{duration}"
     )
 

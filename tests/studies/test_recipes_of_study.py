@@ -133,7 +133,7 @@ def test_the_first_message_says_what_will_be_made_and_how_long_it_takes(
     caplog.set_level("INFO", "compress")
     case.run()
     assert caplog.messages[0] == (
-        "Rows? To be made: teacher (tiny-bert), first, first-control, second, second-control, third, third-seed-5, "
+        "Rows?\nTo be made: teacher (tiny-bert), first, first-control, second, second-control, third, third-seed-5, "
         "third-seed-5-control, pruned-50. All of them are then measured against the teacher, and a report is written. "
         "It takes a second on two cores."
     )
