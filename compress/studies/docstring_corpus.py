@@ -34,7 +34,6 @@ SUBJECTS: Mapping[str, Sequence[str]] = {
 }
 MASK = "library"
 SIZES = {"train": 300, "validation": 300, "test": 800}
-POOL_SIZE = 36_000
 _MODULE_CAP = 12  # labelled passages from one module, so that no module makes a set
 _PASSAGE_WORDS = 16  # a passage ends with the sentence that makes it this long
 
@@ -97,7 +96,7 @@ def build_corpus(directory: Path, *, seed: int = 0) -> dict[str, Path]:
         for module in modules
         for passage in read_module(subject, module)
     )
-    sets = split_by_module(passages, sizes=SIZES, pool_size=POOL_SIZE, seed=seed)
+    sets = split_by_module(passages, sizes=SIZES, seed=seed)
     directory.mkdir(parents=True, exist_ok=True)
     paths = {}
     for role, rows in sets.items():
@@ -199,9 +198,7 @@ def deduplicate(passages: Iterable[Passage]) -> list[Passage]:
     return [passage for key, passage in first.items() if key not in shared]
 
 
-def split_by_module(
-    passages: Sequence[Passage], *, sizes: Mapping[str, int], pool_size: int, seed: int
-) -> dict[str, list[Passage]]:
+def split_by_module(passages: Sequence[Passage], *, sizes: Mapping[str, int], seed: int) -> dict[str, list[Passage]]:
     """Return ``train``, ``validation``, ``test`` (balanced over labels) and ``unlabeled``.
 
     Whole modules go to test, then to validation, until each has its share; all others are for fitting:
@@ -227,7 +224,7 @@ def split_by_module(
         chance.shuffle(rest)
         quota = sizes["train"] // len(labels)
         sets["train"] += rest[:quota]
-        sets["unlabeled"] += rest[quota : quota + pool_size // len(labels)]
+        sets["unlabeled"] += rest[quota:]
     for role, rows in sets.items():
         random.Random(f"{seed}:{role}").shuffle(rows)
     return sets

@@ -89,7 +89,7 @@ def announcement(
         for name, seed in trainings(recipe, plan, student):
             control = controls[control_key(resolved(student), seed)] if plan.control else ""
             models += [made for made in (name, control) if made and made not in models]
-        models += [f"{student.name}'s int8"] if plan.quantize else []
+        models += [f"{student.name} quantized"] if plan.quantize else []
     for pruning in recipe.prune:
         name = pruned_name(pruning)
         if not only or name in only:

@@ -10,7 +10,7 @@ from typing import Any
 
 from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-from compress.data import ExampleSource, LabelledData, TextSource, describe_rows, row_key
+from compress.data import ExampleSource, LabelledData, describe_rows, join_sources, row_key
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import label
@@ -94,8 +94,7 @@ def run(
     compute, settings = replace(compute, seed=recipe.seed), replace(settings, budget=budget)
     work = Study(recipe, stages, rows, settings, compute, progress, control_names(recipe, plans))
     opened, models = work.teacher()
-    labels = [work.labels(opened)] if recipe.data.unlabeled else []
-    labels.append(work.train_labels(opened))
+    labels = [work.labels(opened)]
     if recipe.teacher.quantize:
         models.append(work.quantized(opened, "teacher"))
     planned = {student.name: work.student(opened, labels, plan, student) for plan, student in plans}
@@ -198,17 +197,11 @@ class Study:
         return {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described()}
 
     def labels(self, teacher: ModelDir) -> LabelDir:
-        """Label the pool."""
-        return self._labels("labels", self._pool_inputs(teacher), teacher, self.rows.unlabeled)
-
-    def train_labels(self, teacher: ModelDir) -> LabelDir:
-        """Label the gold rows once for all students."""
-        inputs = {"teacher": teacher.sha256, "train": describe_rows({"train": self.rows.train})}
-        return self._labels("train-labels", inputs, teacher, ExampleSource(self.rows.train, "train"))
-
-    def _labels(self, name: str, inputs: Mapping[str, Any], teacher: ModelDir, source: TextSource) -> LabelDir:
+        """Label the pool and the gold rows once for all students."""
+        train = ExampleSource(self.rows.train, "train")
+        source = join_sources([self.rows.unlabeled, train] if self.recipe.data.unlabeled else [train])
         make = partial(label, teacher, source, progress=self.progress, compute=self.compute)
-        return LabelDir.open(self.stages.make(name, inputs, make))
+        return LabelDir.open(self.stages.make("labels", {**self._pool_inputs(teacher), "gold": True}, make))
 
     def variant_labels(self, teacher: ModelDir, student: StudentRecipe) -> tuple[LabelDir, ...]:
         """Label the variants of the pool that a student's recipe asks for; nothing where it asks for none."""

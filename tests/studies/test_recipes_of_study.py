@@ -212,7 +212,7 @@ def test_the_first_budget_is_the_default_and_a_plan_overrides_it(case: Case) -> 
         "third-seed-5-control": (3, 16),
         "pruned-50": (3, 16),
     }
-    assert LabelDir.open(case.out / "labels").rows == 20
+    assert LabelDir.open(case.out / "labels").rows == 20 + 40
     assert case.measured[0]["budget"] == "small" and case.measured[0]["together"] == 2
     assert case.measured[0]["command"] == "compress run rows --budget small"
 
@@ -220,7 +220,7 @@ def test_the_first_budget_is_the_default_and_a_plan_overrides_it(case: Case) -> 
 def test_another_budget_is_asked_for_by_name(case: Case) -> None:
     case.run(budget="paper", only=["first"])
     assert [recipe["training"]["max_steps"] for _, _, recipe in case.trained] == [0, 0]
-    assert LabelDir.open(case.out / "labels").rows == 60
+    assert LabelDir.open(case.out / "labels").rows == 60 + 40
     assert case.measured[0]["command"] == "compress run rows --budget paper --only first"
 
 

@@ -97,7 +97,6 @@ def test_every_stage_has_its_directory_and_nothing_else_is_left(finished: Case) 
     assert {path.name for path in finished.out.iterdir()} == {
         "study.json",
         "labels",
-        "train-labels",
         "small",
         "small-control",
         "small-seed-5",
@@ -117,8 +116,7 @@ def test_the_stages_are_made_from_each_other(finished: Case) -> None:
         manifest = ModelDir.open(finished.out / name).manifest
         assert manifest.stage and manifest.parents[0]["sha256"] == teacher.sha256
         assert manifest.seeds == {"seed": 1}
-    assert LabelDir.open(finished.out / "labels").rows == 60
-    assert LabelDir.open(finished.out / "train-labels").rows == 40
+    assert LabelDir.open(finished.out / "labels").rows == 60 + 40  # the pool and the gold rows
 
 
 def test_student_and_control_took_the_same_steps(finished: Case) -> None:
@@ -247,7 +245,7 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
     stops.clear()
     called.clear()
     case.run()
-    order = ["label", "label", "distill", "distill", "distill", "distill", "prune", "benchmark"]
+    order = ["label", "distill", "distill", "distill", "distill", "prune", "benchmark"]
     assert first[-1] == stage and called == order[len(first) - 1 :]
     assert done < {path.name for path in case.out.iterdir()}
 
@@ -376,7 +374,7 @@ def test_a_pruned_model_recovers_on_train_without_other_text(case: Case) -> None
     case.rewrite(f"[[students]]{student}", "")
     (case.data / "tiny" / "unlabeled.txt").unlink()
     case.run()
-    assert {path.name for path in case.out.iterdir() if path.is_dir()} == {"train-labels", "pruned-50", "report"}
+    assert {path.name for path in case.out.iterdir() if path.is_dir()} == {"labels", "pruned-50", "report"}
     manifest = ModelDir.open(case.out / "pruned-50").manifest
     assert manifest.stage and manifest.notes["removed"].startswith("4 of 8 heads")
     assert [data["name"] for data in manifest.data if data["role"] == "unlabeled"] == ["train"]

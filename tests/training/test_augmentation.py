@@ -548,7 +548,7 @@ def test_a_study_labels_the_variants_once(tmp_path: Path, monkeypatch: pytest.Mo
     }
     run(str(tmp_path / "tiny.toml"), out, **given)
     pool, variants = (LabelDir.open(out / name) for name in ("labels", "small-variants-labels"))
-    assert pool.rows == 60 and 60 < variants.rows <= 180
+    assert pool.rows == 60 + 40 and 60 < variants.rows <= 180
     assert not {e.text for e, _ in pool} & {e.text for e, _ in variants}
     held = {row_key(row) for row in (*validation_rows(), *tests)}
     assert not held & {row_key(example) for example, _ in variants}
