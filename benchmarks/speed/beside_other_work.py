@@ -2,10 +2,11 @@
 
     python benchmarks/speed/beside_other_work.py --teacher DIR --train FILE [--repeats 3] [--lock FILE] [-o OUT.jsonl]
 
-Bounded work of four stages (rows to label, training steps, a pruning without timing) is repeated in three processes,
+Bounded work of four stages (rows to label, training steps, a pruning without timing) is repeated in four processes,
 each with its libraries loaded, which take turns in a random order:
 
 * ``before``: one thread a core, which spins while it waits;
+* ``sleeping``: one thread a core, which sleeps while it waits (``OMP_WAIT_POLICY=passive``);
 * ``now``: the commands' own choice, a thread for every core that is free;
 * ``one thread``.
 
@@ -34,9 +35,11 @@ from typing import Any
 
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores, busy_seconds
+from compress.inference.threads import RENEWED_AFTER_S
 from compress.models.output_dir import write_atomically
 
-VARIANTS = {"before": len(available_cores()), "now": 0, "one thread": 1}  # how many threads the stage is asked for
+CORES = len(available_cores())
+VARIANTS = {"before": CORES, "sleeping": CORES, "now": 0, "one thread": 1}  # how many threads the stage is asked for
 LOADS = {
     "idle": (0, 0),
     "one of low priority": (1, 19),
@@ -47,7 +50,7 @@ LOADS = {
 CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
 BUSY = "import os\nparent = os.getppid()\nos.nice({})\nwhile os.getppid() == parent: sum(range(1000))"
 QUIET = 0.2
-LABELLED_ROWS, TRAINING_STEPS, SCORING_ROWS, VALIDATION_ROWS = 256, 4, 64, 64
+LABELLED_ROWS, TRAINING_STEPS, SCORING_ROWS, VALIDATION_ROWS = 2048, 8, 32, 64
 
 
 def main() -> None:
@@ -158,7 +161,7 @@ def busy(processes: int, niceness: int) -> Iterator[None]:
     with ExitStack() as stack:
         for _ in range(processes):
             stack.callback(subprocess.Popen(command).kill)
-        time.sleep(1)
+        time.sleep(RENEWED_AFTER_S)  # no earlier count of free cores serves any more
         yield
 
 
@@ -166,6 +169,8 @@ def busy(processes: int, niceness: int) -> Iterator[None]:
 def started(name: str, options: Any) -> Iterator[Any]:
     """Give a process that has done every stage once."""
     plain = {key: value for key, value in os.environ.items() if key not in CHOICES}
+    if name == "sleeping":
+        plain["OMP_WAIT_POLICY"] = "passive"
     command = [sys.executable, __file__, "--client", name, "--teacher", options.teacher, "--train", options.train]
     with subprocess.Popen(command, env=plain, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
         for stage in STAGES:
@@ -183,7 +188,7 @@ def client(name: str, teacher: Path, train: str) -> None:
     from compress.exporting.export import export
     from compress.inference.compute import Compute
 
-    compute = Compute("cpu", VARIANTS[name] or 0)
+    compute = Compute("cpu", VARIANTS[name])
     with tempfile.TemporaryDirectory() as folder:
         work = Work(teacher, train, Path(folder))
         export(teacher, work.onnx)
@@ -200,11 +205,11 @@ class Work:
 
     def __init__(self, teacher: Path, train: str, folder: Path) -> None:
         from compress.data import open_source, read_examples
-        from compress.data.examples import without_label
+        from compress.data.examples import row_key, without_label
 
         rows = read_examples(open_source(train, role="train", labelled=True))
         random.Random(0).shuffle(rows)
-        rows = list({row.text: row for row in rows}.values())
+        rows = list({row_key(row): row for row in rows}.values())
         self.teacher, self.onnx, self.labels = teacher, folder / "onnx", folder / "labels"
         self.validation, rows = rows[:VALIDATION_ROWS], rows[VALIDATION_ROWS:]
         self.train, rows = rows[:SCORING_ROWS], rows[SCORING_ROWS:]

@@ -37,7 +37,11 @@ device = click.option(
     help="Where to compute; auto is cuda where there is one.",
 )
 threads = click.option(
-    "--threads", type=click.IntRange(min=0), default=0, show_default=True, help="CPU threads; 0 is one a free core."
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="CPU threads; 0 is one for each core that no other program keeps busy.",
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 WATCHED_SECONDS = 0.3
+STATISTICS = Path("/proc/stat")
 
 
 def available_cores() -> list[int]:
@@ -25,8 +26,11 @@ def quietest_first(cores: Sequence[int]) -> list[int]:
 
 
 def busy_seconds(cores: Sequence[int]) -> float:
-    """Return how long these cores have worked since the machine started, added up; 0 where the system does not tell."""
-    ticks = _busy_ticks()
+    """Return how long these cores have worked since the machine started, added up; 0 where the system does not tell.
+
+    Work of low priority does not count, unless this process has a low priority itself: it gives way.
+    """
+    ticks = _busy_ticks(low_priority=hasattr(os, "nice") and os.nice(0) > 0)
     return sum(ticks.get(core, 0) for core in cores) / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
 
@@ -36,15 +40,15 @@ def pin(cores: Sequence[int]) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _busy_ticks() -> dict[int, int]:
+def _busy_ticks(*, low_priority: bool = True) -> dict[int, int]:
     """Return what Linux counts of the time that each core was not idle; nothing elsewhere."""
     try:
-        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+        lines = [line.split() for line in STATISTICS.read_text().splitlines()]
     except OSError:
         return {}
-    # user, nice, system, idle, iowait, irq, softirq, steal
-    return {
-        int(line[0][3:]): sum(map(int, line[1:4])) + sum(map(int, line[6:9]))
-        for line in lines
-        if line[0].startswith("cpu") and line[0] != "cpu"
-    }
+    ticks = {}
+    for name, *counts in lines:
+        if name.startswith("cpu") and name != "cpu":
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, counts[:8])
+            ticks[int(name[3:])] = user + system + irq + softirq + steal + (nice if low_priority else 0)
+    return ticks

@@ -8,11 +8,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from compress.inference.cores import WATCHED_SECONDS, available_cores, busy_seconds
 from compress.progress import logger
 
 RENEWED_AFTER_S = 20.0
+LOOKS = 3  # before cores count as busy: something short may have run
+_most_threads: list[int] = []  # of the blocks that run, the outermost first
 
 
 class FreeCores:
@@ -26,25 +29,33 @@ class FreeCores:
         """Return the time, and how long the cores have worked for others."""
         return time.monotonic(), busy_seconds(self.cores) - time.process_time()
 
-    def count(self, at_least_s: float = 0.0) -> int | None:
-        """Return the number of free cores, at least one; None where the last count is no ``at_least_s`` ago."""
+    @property
+    def watched_s(self) -> float:
+        """Seconds since the last count."""
+        return time.monotonic() - self.read[0]
+
+    def count(self) -> int:
+        """Return the number of cores that were free, at least one."""
         (begun, before), now = self.read, self._seconds()
-        if now[0] - begun < max(at_least_s, WATCHED_SECONDS):
-            return None
         self.read = now
         others = (now[1] - before) / (now[0] - begun)
         return max(1, min(len(self.cores), round(len(self.cores) - others)))
 
 
 def default_threads() -> int:
-    """Return ``OMP_NUM_THREADS``, or as many threads as cores are free now."""
-    if given := _given():
-        return given
-    free = FreeCores()
-    count = None
-    while count is None:
+    """Return ``OMP_NUM_THREADS``, or as many threads as cores are free; a count serves for 20 seconds at most."""
+    return _given() or _free_cores(int(time.monotonic() / RENEWED_AFTER_S))
+
+
+@lru_cache(maxsize=1)
+def _free_cores(period: int) -> int:
+    """Watch the cores for a moment, once in each period, and return how many are free."""
+    free, count = FreeCores(), 1
+    for _ in range(LOOKS):
         time.sleep(WATCHED_SECONDS)
-        count = free.count()
+        count = max(count, free.count())
+        if count == len(free.cores):
+            break
     if count < len(free.cores):
         logger.info("other work keeps cores busy: %d of %d threads (--threads chooses)", count, len(free.cores))
     return count
@@ -52,25 +63,31 @@ def default_threads() -> int:
 
 @contextmanager
 def using_threads(asked: int) -> Iterator[Callable[[], None]]:
-    """Let PyTorch compute with so many threads within the block; 0 is :func:`default_threads`, or fewer if it has.
+    """Let PyTorch compute with so many threads within the block.
 
-    Gives a function to be called now and then, which chooses again where the number was not asked for.
+    0 is :func:`default_threads`, but no more than PyTorch had before the outermost of the blocks that run. Gives a
+    function to be called now and then, which chooses again where the number was not asked for.
     """
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(asked or min(before, default_threads()))
+    _most_threads.append(before)
+    most = _most_threads[0]
+    torch.set_num_threads(asked or min(most, default_threads()))
     free = FreeCores()
 
     def choose_again() -> None:
-        count = None if asked or _given() else free.count(RENEWED_AFTER_S)
-        if count is not None and (chosen := min(before, count)) != torch.get_num_threads():
+        if asked or _given() or free.watched_s < RENEWED_AFTER_S:
+            return
+        count = free.count()
+        if (chosen := min(most, count)) != torch.get_num_threads():
             logger.info("%d of %d cores are free: %d threads", count, len(free.cores), chosen)
             torch.set_num_threads(chosen)
 
     try:
         yield choose_again
     finally:
+        _most_threads.pop()
         torch.set_num_threads(before)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from compress.inference.compute import Compute
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, module_from
 from tests.support.tiny import classifier, write
 
 SCRIPT = REPOSITORY / "benchmarks" / "speed" / "beside_other_work.py"
@@ -21,11 +20,7 @@ SCRIPT = REPOSITORY / "benchmarks" / "speed" / "beside_other_work.py"
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("beside_other_work", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_from(SCRIPT)
 
 
 def test_every_load_command_and_variant_has_a_line(
@@ -58,7 +53,7 @@ def test_every_load_command_and_variant_has_a_line(
         (load, command, variant)
         for load in ("idle", "two")
         for command in ("label", "finetune", "distill", "prune")
-        for variant in ("before", "now", "one thread")
+        for variant in ("before", "sleeping", "now", "one thread")
     }
     assert all(sorted(line["all_seconds"])[1] == line["seconds"] for line in lines)
 

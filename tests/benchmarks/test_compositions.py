@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, module_from
 from tests.support.tiny import classifier, examples, write
 from tests.support.training_data import labelled_file
 
@@ -17,10 +16,7 @@ SCRIPT = REPOSITORY / "benchmarks" / "pruning" / "compositions.py"
 
 
 def test_every_line_has_shape_accuracy_and_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("compositions", SCRIPT)
-    assert spec and spec.loader
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = module_from(SCRIPT)
     monkeypatch.setattr(script, "HELD_OUT", 0.3)
     teacher = write(tmp_path / "tiny-bert", classifier("bert"))
     train = labelled_file(tmp_path / "train.csv", examples(120))

@@ -14,6 +14,7 @@ from compress.inference.threads import RENEWED_AFTER_S, default_threads, using_t
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    threads._free_cores.cache_clear()
 
 
 @pytest.fixture
@@ -63,8 +64,34 @@ def test_a_line_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     machine = Machine(monkeypatch, others=0.0)
     assert default_threads() == 4 and not caplog.messages
     machine.others = 3.0
+    assert default_threads() == 4  # counted a moment ago
+    machine.now += RENEWED_AFTER_S
     assert default_threads() == 1
     assert caplog.messages == ["other work keeps cores busy: 1 of 4 threads (--threads chooses)"]
+
+
+def test_something_short_does_not_cost_a_stage_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, others=2.0)
+    sleep = machine.sleep
+
+    def sleep_once_disturbed(seconds: float) -> None:
+        sleep(seconds)
+        machine.others = 0.0
+
+    monkeypatch.setattr(machine, "sleep", sleep_once_disturbed)
+    assert default_threads() == 4
+
+
+def test_a_block_within_another_gets_back_the_threads_that_come_free(
+    four_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch, others=3.0)
+    with using_threads(0), using_threads(0) as choose_again:
+        assert torch.get_num_threads() == 1
+        machine.work(0.0, RENEWED_AFTER_S)
+        choose_again()
+        assert torch.get_num_threads() == 4
+    assert torch.get_num_threads() == 4
 
 
 @pytest.mark.parametrize(("given", "expected"), [("3", 3), ("3,2", 3), ("0", 1), ("many", 1)])

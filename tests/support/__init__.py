@@ -1,8 +1,21 @@
 """What several tests share: tiny models and data, and where the repository is."""
 
+import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 # The variable that names the folder of tiny models, which all processes of a run of tests share.
 MODELS_FOLDER = "COMPRESS_TEST_MODELS"
+
+
+def module_from(path: Path) -> ModuleType:
+    """Import a Python file that belongs to no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # its dataclasses look their own module up
+    spec.loader.exec_module(module)
+    return module
