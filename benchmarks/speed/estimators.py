@@ -1,6 +1,6 @@
 """Which estimator of a speed-up gives on a busy machine the number of the quiet one?
 
-    python benchmarks/speed/estimators.py --teacher DIR --int8 DIR --bilstm DIR --data FILE -o RESULTS.jsonl
+    python benchmarks/speed/estimators.py --teacher DIR --int8 DIR --bilstm DIR --data FILE --records DIR -o OUT.jsonl
 
 Every model is a worker process of its own, several of each, all pinned to one core as in ``compress benchmark``, and
 they take turns in short slices of the same fixed rows. Pairs of the same model have the true ratio 1; copies that burn
@@ -11,9 +11,11 @@ MB again and again; beside bursts of work on every core. All estimators then rea
 
 One line of JSON is written for each condition, slice and estimator: the median of the estimates over pairs and segments
 for each kind of pair, its bias against the truth, the median width of the intervals, the share of intervals of equal
-models that hold 1 (coverage), the share of intervals that tell a model from its copy that is 10% slower, and the
-seconds that a pair took. A further line has what ``compress check`` would say of budgets from half to twice the true
-speed-up, as outcomes counted over pairs and segments.
+models that hold 1 (coverage), the standard deviation of the logarithms of their estimates, the share of intervals that
+tell a model from its copy that is 10% slower, and the seconds that a pair took. The chosen estimator is there a second
+time, stopped at the round at which a benchmark would stop because the interval is precise enough. A further line has
+what ``compress check`` would say of budgets from half to twice the true speed-up, as outcomes counted over pairs and
+segments.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +44,20 @@ from scipy import stats
 from compress.benchmarking.candidates import Candidate, Entry
 from compress.benchmarking.results.files import host_id
 from compress.benchmarking.results.verdict import judge_speedup
-from compress.benchmarking.rounds import WorkerRun
+from compress.benchmarking.rounds import CHECKED_ROUNDS, WorkerRun
 from compress.benchmarking.start_workers import load_candidate
 from compress.benchmarking.worker import Worker
 from compress.benchmarking.worker_main import write_texts
 from compress.data import open_source, read_examples
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores, quietest_first
-from compress.inference.speedup_intervals import PROCESS_SPREAD, speedup
+from compress.inference.speedup_intervals import PROCESS_SPREAD, Interval, bootstrap_interval, speedup
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
+from compress.recipes import BenchmarkSettings
 
 ROWS = 10
 ROUNDS = 12  # of a segment, from which one estimate of every pair is made
-DRAWS = 400
 # Ends with its parent, whatever happens.
 DISTURBERS = {
     "quiet": ("", 0),
@@ -99,39 +102,36 @@ COPIES = (
 Records = dict[str, list[np.ndarray]]  # name of a copy: one array [2 clocks, rounds, rows] a process
 
 
-# Estimators: the milliseconds of each row of two models by both clocks, arrays [draws, 2, rounds, rows] -> log ratios.
+# Estimators: the milliseconds of each row of two models by both clocks, arrays [2, ..., rounds, rows] -> ratios [...].
+Estimator = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _of_rounds(samples: np.ndarray, clock: int) -> np.ndarray:
-    return np.median(samples[:, clock], axis=-1)
-
-
-def median_of_rounds(clock: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def median_of_rounds(clock: int) -> Estimator:
     """The median over rounds of the ratio of the medians of a round."""
-    return lambda a, b: np.asarray(np.median(np.log(_of_rounds(a, clock) / _of_rounds(b, clock)), axis=-1))
+    return lambda a, b: np.asarray(np.median(np.median(a[clock], axis=-1) / np.median(b[clock], axis=-1), axis=-1))
 
 
-def of_rows(clock: int, quantile: float) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def of_rows(clock: int, quantile: float) -> Estimator:
     """A quantile over rounds of each row, summed over rows."""
 
     def total(samples: np.ndarray) -> np.ndarray:
-        return np.asarray(np.quantile(samples[:, clock], quantile, axis=1).sum(axis=-1))
+        return np.asarray(np.quantile(samples[clock], quantile, axis=-2).sum(axis=-1))
 
-    return lambda a, b: np.asarray(np.log(total(a) / total(b)))
+    return lambda a, b: total(a) / total(b)
 
 
-def middle_mean(clock: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def middle_mean(clock: int) -> Estimator:
     """The mean of the middle half over rounds of each row, summed over rows."""
 
     def total(samples: np.ndarray) -> np.ndarray:
-        return np.asarray(stats.trim_mean(samples[:, clock], 0.25, axis=1)).sum(axis=-1)
+        return np.asarray(stats.trim_mean(samples[clock], 0.25, axis=-2)).sum(axis=-1)
 
-    return lambda a, b: np.asarray(np.log(total(a) / total(b)))
+    return lambda a, b: np.asarray(total(a) / total(b))
 
 
-def paired(clock: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """The median over rounds of the ratio of each row, its mean over rows on the scale of logarithms."""
-    return lambda a, b: np.asarray(np.median(np.log(a[:, clock] / b[:, clock]), axis=1).mean(axis=-1))
+def paired(clock: int) -> Estimator:
+    """The median over rounds of the ratio of each row, its geometric mean over rows: ``speedup``, by either clock."""
+    return lambda a, b: np.asarray(np.exp(np.median(np.log(a[clock] / b[clock]), axis=-2).mean(axis=-1)))
 
 
 def uninterrupted(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -140,13 +140,14 @@ def uninterrupted(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Not a number where a row of one of the two has no such call.
     """
 
-    def rows(samples: np.ndarray) -> np.ndarray:
-        wall, cpu = samples[:, 0], samples[:, 1]
-        return np.asarray(np.nanmedian(np.where(cpu > 0.98 * wall - 0.002, wall, np.nan), axis=1))
+    def total(samples: np.ndarray) -> np.ndarray:
+        wall, cpu = samples
+        return np.asarray(np.nanmedian(np.where(cpu > 0.98 * wall - 0.002, wall, np.nan), axis=-2)).sum(axis=-1)
 
-    return np.asarray(np.log(rows(a).sum(axis=-1) / rows(b).sum(axis=-1)))
+    return np.asarray(total(a) / total(b))
 
 
+CHOSEN = "CPU, median of the ratio of each row"
 ESTIMATORS = {
     "wall, median of round medians": median_of_rounds(0),
     "wall, minimum of each row": of_rows(0, 0.0),
@@ -160,21 +161,28 @@ ESTIMATORS = {
     "CPU, lower quartile of each row": of_rows(1, 0.25),
     "CPU, median of each row": of_rows(1, 0.5),
     "CPU, middle mean of each row": middle_mean(1),
-    "CPU, median of the ratio of each row": paired(1),
+    CHOSEN: paired(1),
 }
 
 
-def estimate(
-    estimator: Callable[[np.ndarray, np.ndarray], np.ndarray], a: np.ndarray, b: np.ndarray, draws: np.ndarray
-) -> tuple[float, float]:
-    """Return the log of the speed-up and half the width of its 95% interval.
+def estimate(estimator: Estimator, a: np.ndarray, b: np.ndarray) -> Interval:
+    """Return the speed-up with its interval, made as ``speedup`` makes it."""
+    return bootstrap_interval(
+        lambda drawn: estimator(a[:, drawn], b[:, drawn]), a.shape[1], seed=0, widened_by=PROCESS_SPREAD
+    )
 
-    The standard error is the bootstrap's over rounds, times Student's quantile for so many rounds.
+
+def until_precise(a: np.ndarray, b: np.ndarray) -> tuple[Interval, int]:
+    """Return the speed-up as a benchmark stops at it, and after how many rounds.
+
+    It stops where the interval is precise enough at one of the rounds at which it looks, or where the records end.
     """
-    value = float(estimator(a[None], b[None])[0])
-    drawn = estimator(np.moveaxis(a[:, draws], 1, 0), np.moveaxis(b[:, draws], 1, 0))
-    error = float(np.nanstd(drawn)) * float(stats.t.ppf(0.975, draws.shape[1] - 1))
-    return value, float(np.hypot(error, PROCESS_SPREAD))
+    rounds = a.shape[1]
+    for number in [*sorted(one for one in CHECKED_ROUNDS if one < rounds), rounds]:
+        figure = speedup(a[1, :number].tolist(), b[1, :number].tolist())
+        if figure.half_width <= BenchmarkSettings.half_width:
+            break
+    return figure, number
 
 
 def pairs_of(records: Records) -> Iterator[tuple[str, float | None, np.ndarray, np.ndarray]]:
@@ -192,41 +200,47 @@ def pairs_of(records: Records) -> Iterator[tuple[str, float | None, np.ndarray, 
             yield f"teacher and {name}", None, a, b
 
 
-def evaluate(segments: Sequence[Records], rounds: int) -> dict[str, dict[str, Any]]:
-    """Return for each estimator the log ratios and half widths of each kind of pair, over pairs and segments."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in ESTIMATORS}
-    draws = np.random.default_rng(0).integers(0, rounds, (DRAWS, rounds))
+def evaluate(segments: Sequence[Records]) -> dict[str, dict[str, Any]]:
+    """Return for each estimator the intervals of each kind of pair, over pairs and segments, and the seconds it took.
+
+    The chosen one is there twice: over all rounds, and until it is precise enough.
+    """
+    found: dict[str, dict[str, Any]] = {name: {} for name in (*ESTIMATORS, f"{CHOSEN}, until precise")}
     with np.errstate(all="ignore"):
-        for records in segments:
-            for kind, truth, a, b in pairs_of(records):
-                for name, estimator in ESTIMATORS.items():
-                    one = found[name].setdefault(kind, {"truth": truth, "estimates": [], "seconds": []})
-                    one["estimates"].append(estimate(estimator, a, b, draws))
-                    one["seconds"].append((a[0].sum() + b[0].sum()) / 1000)
+        for kind, truth, a, b in chain.from_iterable(map(pairs_of, segments)):
+            figures = {name: (estimate(one, a, b), a.shape[1]) for name, one in ESTIMATORS.items()}
+            figures[f"{CHOSEN}, until precise"] = until_precise(a, b)
+            for name, (figure, rounds) in figures.items():
+                one = found[name].setdefault(kind, {"truth": truth, "figures": [], "seconds": [], "rounds": []})
+                one["figures"].append(figure)
+                one["seconds"].append((a[0, :rounds].sum() + b[0, :rounds].sum()) / 1000)
+                one["rounds"].append(rounds)
     return found
+
+
+def typical(figures: Sequence[Interval]) -> float:
+    return float(np.nanmedian([figure.value for figure in figures]))
 
 
 def summarise(found: Mapping[str, Any], quiet: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of one estimator in one condition; ``quiet`` are its estimates when nothing else runs."""
     ratios, bias, width, seconds = {}, {}, {}, {}
-    equal, slower = [], []
     for kind, one in found.items():
-        values, halves = np.array(one["estimates"]).T
-        truth = np.log(one["truth"]) if one["truth"] else np.nanmedian(np.array(quiet[kind]["estimates"])[:, 0])
-        ratios[kind] = round(float(np.exp(np.nanmedian(values))), 4)
-        bias[kind] = round(float(np.expm1(np.nanmedian(values) - truth)), 4)
+        ratios[kind] = round(typical(one["figures"]), 4)
+        bias[kind] = round(typical(one["figures"]) / (one["truth"] or typical(quiet[kind]["figures"])) - 1, 4)
         seconds[kind] = round(float(np.mean(one["seconds"])), 2)
-        width[kind] = round(float(np.expm1(np.nanmedian(halves))), 4)
-        if one["truth"] == 1.0:
-            equal += list(np.abs(values) <= halves)
-        if one["truth"] == 1 / 1.1:
-            slower += list(values + halves < 0)
+        width[kind] = round(float(np.nanmedian([figure.half_width for figure in one["figures"]])), 4)
+    equal = [f.low <= 1 <= f.high for one in found.values() if one["truth"] == 1 for f in one["figures"]]
+    same = [f.value for one in found.values() if one["truth"] == 1 for f in one["figures"]]
+    slower = [f.high < 1 for one in found.values() if one["truth"] == 1 / 1.1 for f in one["figures"]]
     return {
         "speedup": ratios,
         "bias": bias,
         "half_width": width,
         "pair_seconds": seconds,
+        "median_rounds": float(np.median([rounds for one in found.values() for rounds in one["rounds"]])),
         "equal_pairs": len(equal),
+        "process_spread": round(float(np.nanstd(np.log(same))), 4),
         "coverage": round(float(np.mean(equal)), 4),
         "slower_pairs": len(slower),
         "decided": round(float(np.mean(slower)), 4),
@@ -236,12 +250,11 @@ def summarise(found: Mapping[str, Any], quiet: Mapping[str, Any]) -> dict[str, A
 def gate(segments: Sequence[Records], truths: Mapping[str, float]) -> dict[str, Any]:
     """Return how often ``compress check`` would say what of budgets around the true speed-ups over the teacher."""
     outcomes: dict[str, Counter[str]] = {str(factor): Counter() for factor in BUDGETS}
-    for records in segments:
-        for kind, truth, a, b in pairs_of(records):
-            if truth is None:
-                figures = speedup(a[1].tolist(), b[1].tolist())
-                for factor in BUDGETS:
-                    outcomes[str(factor)][judge_speedup(*figures, factor * truths[kind]).outcome] += 1
+    for kind, truth, a, b in chain.from_iterable(map(pairs_of, segments)):
+        if truth is None:
+            figure = estimate(ESTIMATORS[CHOSEN], a, b)
+            for factor in BUDGETS:
+                outcomes[str(factor)][judge_speedup(*figure, factor * truths[kind]).outcome] += 1
     return {factor: dict(counted) for factor, counted in outcomes.items()}
 
 
@@ -302,22 +315,18 @@ def main() -> None:
     quiet: dict[tuple[int, int], dict[str, dict[str, Any]]] = {}
     for (condition, size), place in places.items():
         segments = load(place)
-        for together in (1, 3):
+        for together in (1, 3, 6):
             rounds = together * ROUNDS
             if len(segments) % together:
                 continue
-            found = evaluate(joined(segments, together), rounds)
+            found = evaluate(joined(segments, together))
             undisturbed = quiet.setdefault((size, rounds), found)
             for name, one in found.items():
                 about = {"condition": condition, "slice_rows": size, "rounds": rounds, "estimator": name}
                 lines.append({**about, **summarise(one, undisturbed[name])})
                 print(json.dumps(lines[-1]), flush=True)
-            ours = undisturbed["CPU, median of the ratio of each row"]
-            truths = {
-                kind: float(np.exp(np.median(np.array(one["estimates"])[:, 0])))
-                for kind, one in ours.items()
-                if one["truth"] is None
-            }
+            ours = undisturbed[CHOSEN].items()
+            truths = {kind: typical(one["figures"]) for kind, one in ours if one["truth"] is None}
             about = {"condition": condition, "slice_rows": size, "rounds": rounds, "truths": truths}
             lines.append({**about, "gate": gate(joined(segments, together), truths)})
             print(json.dumps(lines[-1]), flush=True)

@@ -7,7 +7,8 @@ Percentiles are those of all samples, disturbances included: what was observed o
 
 Every interval is the estimate times or divided by one factor: the bootstrap's standard error of its logarithm over
 rounds, which are what repeats independently (the batches of a round share its disturbance), times Student's quantile
-for so many rounds, because a bootstrap of few rounds alone is too narrow. ``benchmarks/speed/estimators.py`` compares
+for so many rounds, because a bootstrap of few rounds alone is too narrow. That of a speed-up is widened by what two
+processes of one model differ. ``benchmarks/speed/estimators.py`` compares
 this estimator with others on busy machines.
 """
 
@@ -65,7 +66,18 @@ def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Interva
     def ratio(drawn: np.ndarray) -> np.ndarray:
         return np.asarray(np.exp(np.median(logs[drawn], axis=-2).mean(axis=-1)))
 
-    return _interval(ratio, rounds, seed, widened_by=PROCESS_SPREAD)
+    return bootstrap_interval(ratio, rounds, seed, widened_by=PROCESS_SPREAD)
+
+
+def divided(one: Interval, other: Interval) -> Interval:
+    """Return the ratio of two speed-ups of separate rounds: their logarithms have independent errors.
+
+    Raises:
+        ValueError, ZeroDivisionError: a bound is not positive.
+    """
+    ratio = one.value / other.value
+    factor = math.exp(math.hypot(*(math.log(side.high / side.low) / 2 for side in (one, other))))
+    return Interval(ratio, ratio / factor, ratio * factor)
 
 
 def percentile(rounds: Rounds, rank: int, *, seed: int = 0) -> Interval:
@@ -79,13 +91,13 @@ def percentile(rounds: Rounds, rank: int, *, seed: int = 0) -> Interval:
     def statistic(drawn: np.ndarray) -> np.ndarray:
         return np.asarray(np.percentile(samples[drawn].reshape(*drawn.shape[:-1], -1), rank, axis=-1))
 
-    return _interval(statistic, len(samples), seed)
+    return bootstrap_interval(statistic, len(samples), seed)
 
 
 def units_per_second(rounds: Rounds, amounts: Sequence[float], *, seed: int = 0) -> Interval:
     """Return how much is done in a second: the median over rounds of a round's amount by all its time."""
     rates = np.array([1000 * amount / sum(samples) for amount, samples in zip(amounts, rounds, strict=True)])
-    return _interval(lambda drawn: np.median(rates[drawn], axis=-1), len(rates), seed)
+    return bootstrap_interval(lambda drawn: np.median(rates[drawn], axis=-1), len(rates), seed)
 
 
 def throughput(rounds: Rounds, batch_size: int, *, seed: int = 0) -> Interval:
@@ -133,10 +145,14 @@ def batches_per_round(batch_size: int) -> int:
     return max(2, 20 // batch_size)
 
 
-def _interval(
+def bootstrap_interval(
     statistic: Callable[[np.ndarray], np.ndarray], rounds: int, seed: int, widened_by: float = 0.0
 ) -> Interval:
-    """Return a positive statistic of rounds ``[..., R]``, given by their numbers, with its interval."""
+    """Return a positive statistic of rounds ``[..., R]``, given by their numbers, with its interval.
+
+    Raises:
+        ValueError: fewer than two rounds.
+    """
     from scipy import stats
 
     if rounds < 2:
