@@ -43,7 +43,6 @@ from compress.host import describe_host, library_versions, typed_command, withou
 from compress.inference.batching import TorchRun, open_torch
 from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
-from compress.inference.speedup_intervals import batches_per_round
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 from compress.recipes import BenchmarkSettings
@@ -292,9 +291,8 @@ def measure(
     runtimes = [name for name in runtimes if name not in broken]
     while True:
         used = [c for c in checks if c.runtime in runtimes and c.latency_ms]
-        rounds = plan_rounds(used, len(rows), options.rounds, clock.left_s, process_s)
-        why = f", not {options.rounds}: time is short" if rounds < options.rounds else ""
-        print(f"{', '.join(runtimes)}: {rounds} rounds{why}", flush=True)
+        seconds = seconds_to_measure(used, len(rows), clock.left_s, process_s)
+        print(f"{', '.join(runtimes)}: at most {options.rounds} rounds and {seconds:.0f} s", flush=True)
         try:
             lines = benchmark(
                 options.teacher,
@@ -304,7 +302,8 @@ def measure(
                     runtimes=tuple(runtimes),
                     threads=options.threads,
                     batch_sizes=tuple(sizes),
-                    rounds=rounds,
+                    rounds=options.rounds,
+                    time_limit=max(1.0, seconds),
                     padded_teacher=False,
                 ),
                 output=BenchmarkOutput(
@@ -336,26 +335,24 @@ def _is_left_out_alone(check: Check) -> bool:
     return check.problem.startswith("Unavailable")
 
 
-def plan_rounds(checks: Sequence[Check], rows: int, wanted: int, left_s: float, process_s: float) -> int:
-    """Return how many rounds fit into the time that is left.
+def seconds_to_measure(checks: Sequence[Check], rows: int, left_s: float, process_s: float) -> float:
+    """Return how long rounds may take, if they begin after everything is loaded, has predicted and is warm.
 
     Raises:
-        CompressError: not even three do.
+        CompressError: nothing is left for them.
     """
-    before_s, round_s = process_s, 0.0
+    before_s = process_s
     for check in checks:
         largest = max(check.latency_ms)
         before_s += process_s + check.start_s + math.ceil(rows / largest) * check.latency_ms[largest] / 1000
-        for size, milliseconds in check.latency_ms.items():
-            before_s += WARM_UP_RUNS * milliseconds / 1000
-            round_s += 1.25 * batches_per_round(size) * milliseconds / 1000
-    possible = int((RESERVE * left_s - before_s) / max(round_s, 1e-9))
-    if possible < 3:
+        before_s += WARM_UP_RUNS * sum(check.latency_ms.values()) / 1000
+    found = RESERVE * left_s - before_s
+    if found <= 0:
         raise CompressError(
-            f"{left_s:.0f} s are too few: starting takes about {before_s:.0f} s and a round {round_s:.1f} s; "
+            f"{left_s:.0f} s are too few: starting takes about {before_s:.0f} s; "
             "give fewer --model or --runtime, or more --seconds"
         )
-    return min(wanted, possible)
+    return found
 
 
 def show(lines: Sequence[Measurement]) -> None:

@@ -173,7 +173,7 @@ def benchmark(
             )
             with started(group, own, files, left_out, output.progress) as (runs, predicted):
                 measured_fields += [
-                    fields
+                    {**fields, "group": number}
                     for run, fields in _measure(runs, predicted, own, compute, rows, metric, output.progress)
                     if not number or run.entry.kind != "teacher"
                 ]

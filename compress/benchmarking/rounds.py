@@ -11,6 +11,7 @@ from typing import Any, Self
 from compress.benchmarking.candidates import REFERENCE_RUNTIME, Entry
 from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.results.files import grouped
+from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.worker import Worker
 from compress.inference.speedup_intervals import Interval, by_length, draw_batches, speedup
 from compress.progress import Progress, logger
@@ -93,7 +94,7 @@ class WorkerRun:
 
     @property
     def uses_cpu_time(self) -> bool:
-        """Whether its CPU time is all that a run takes, and the system counts it by less than a microsecond."""
+        """Whether runs are compared by CPU time: one thread on a CPU, on a system that counts it."""
         return self.threads == 1 and self.entry.device == "cpu" and hasattr(time, "CLOCK_PROCESS_CPUTIME_ID")
 
     def milliseconds(self, workload: Workload, by_cpu_time: bool = False, with_tokenizer: bool = False) -> Samples:
@@ -159,30 +160,33 @@ def take_turns(
             advance(1)
     # Workloads get the same time, so that small batches, which are quick, are not kept waiting by large ones.
     spent_s, done = dict.fromkeys(groups, 0.0), Counter[Workload]()
-    less_precise, shown, seconds = 0, 0, math.ceil(settings.time_limit)
+    less_precise, elapsed, seconds = 0, 0, math.ceil(settings.time_limit)
     with progress(f"Measuring (limit {seconds} s)", seconds) as advance:
         while groups:
-            plain = min(groups, key=lambda one: spent_s[one])
+            plain = min(groups, key=lambda one: (done[one] >= LEAST_ROUNDS, spent_s[one]))
+            if elapsed >= seconds and done[plain] >= LEAST_ROUNDS:
+                less_precise += sum(len(_wide(group, settings)) for group in groups.values())
+                break
             started = time.monotonic()
             _measure_round(groups[plain], draw_batches(ordered, plain.batch_size, generator), generator)
             spent_s[plain] += time.monotonic() - started
-            elapsed = min(seconds, int(sum(spent_s.values())))
-            advance(elapsed - shown)
-            shown = elapsed
+            before, elapsed = elapsed, min(seconds, int(sum(spent_s.values())))
+            advance(elapsed - before)
             done[plain] += 1
-            is_over = elapsed >= seconds or done[plain] >= settings.rounds
-            if done[plain] >= LEAST_ROUNDS and (is_over or done[plain] in CHECKED_ROUNDS):
-                unfinished = _unfinished(groups.pop(plain), settings)
-                if is_over:
-                    less_precise += sum(not run.entry.is_reference for run, _ in unfinished)
-                elif unfinished:
-                    groups[plain] = unfinished
+            is_last = done[plain] >= settings.rounds
+            if is_last or done[plain] in CHECKED_ROUNDS:
+                group = groups.pop(plain)
+                wide = _wide(group, settings)
+                less_precise += len(wide) if is_last else 0
+                if wide and not is_last:
+                    groups[plain] = _with_teachers(wide, group)
     if less_precise:
-        logger.info("%d speed-ups are less precise than asked after %d s", less_precise, elapsed)
+        logger.info("%s less precise than asked, after %d s", plural(less_precise, "speed-up"), elapsed)
     meters = {device: EnergyMeter.open(device) for device in {run.entry.device for run in runs}}
     for run, workload in pairs:
         if meter := meters[run.entry.device]:
-            run.joules_per_row[workload] = joules_per_row(run, workload, run.rounds[workload][-1].batches, meter)
+            last = run.rounds[workload][-1]
+            run.joules_per_row[workload] = joules_per_row(run, workload, last.batches[: len(last.latency_ms)], meter)
 
 
 def _measure_round(group: Sequence[Pair], batches: list[list[int]], generator: random.Random) -> None:
@@ -200,8 +204,8 @@ def _slices(batches: Sequence[list[int]]) -> Iterator[list[list[int]]]:
     yield from (list(batches[start : start + size]) for start in range(0, len(batches), size))
 
 
-def _unfinished(group: Sequence[Pair], settings: BenchmarkSettings) -> list[Pair]:
-    """Return the pairs of a group that need more rounds, with the teachers that they are compared with."""
+def _wide(group: Sequence[Pair], settings: BenchmarkSettings) -> list[Pair]:
+    """Return the pairs of a group whose speed-up is not as precise as it is to be."""
     teachers = {run.threads: (run, own) for run, own in group if run.entry.is_reference and own == own.plain}
     wide = []
     for run, workload in group:
@@ -210,8 +214,13 @@ def _unfinished(group: Sequence[Pair], settings: BenchmarkSettings) -> list[Pair
         is_for_comparison = run.entry.kind in COMPARISON_KINDS or bool(workload.width)
         wanted = settings.half_width * (COMPARISON_FACTOR if is_for_comparison else 1)
         ratios = (speedup_of(run, workload, *teachers[run.threads], with_tokenizer=which) for which in (None, True))
-        if max(ratio.half_width for ratio in ratios) > wanted:
+        if not all(ratio.half_width <= wanted for ratio in ratios):
             wide.append((run, workload))
+    return wide
+
+
+def _with_teachers(wide: Sequence[Pair], group: Sequence[Pair]) -> list[Pair]:
+    """Return pairs with the teachers of their group that they are compared with."""
     kept = {(run.threads, runtime) for run, _ in wide for runtime in (run.entry.runtime, REFERENCE_RUNTIME)}
     others = [
         (run, own)

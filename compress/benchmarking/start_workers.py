@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any, Self
 
 import numpy as np
@@ -72,19 +71,18 @@ def started(
     on the way out, whatever happens.
     """
     cores = quietest_first(available_cores())
-    runs: list[WorkerRun] = []
-    logits: dict[str, np.ndarray | None] = {}
-    loading = Lock()
     side_by_side = max(1, len(cores) // max(settings.thread_counts))
     with ExitStack() as stack:
         # Processes are started here and not by the threads, which only wait for their answers.
-        starting = [Starting.of(entry, settings, files, stack) for entry in entries]
-        with ThreadPoolExecutor(side_by_side) as pool, progress("Loading and predicting", len(entries)) as advance:
-            answers = [pool.submit(one.load_and_predict, settings, files, cores, loading) for one in starting]
-            try:
-                for one, answer in zip(starting, answers, strict=True):
+        starting = [Starting.of(entry, settings, files, cores, stack) for entry in entries]
+        together, alone = (stack.enter_context(_pool(threads)) for threads in (side_by_side, 1))
+        steps = ((together, Starting.prepare), (alone, Starting.load), (together, Starting.predict))
+        with progress("Loading and predicting", len(steps) * len(entries)) as advance:
+            for pool, step in steps:
+                answers = [pool.submit(step, one) for one in starting]
+                for one, answer in zip(list(starting), answers, strict=True):
                     try:
-                        logits[one.entry.title] = answer.result()
+                        answer.result()
                     except CompressError as error:
                         one.processes.close()
                         # A competitor is somebody else's tool: that it fails here is no reason to measure nothing.
@@ -93,27 +91,41 @@ def started(
                         ):
                             raise
                         left_out.append(left_out_entry(one.entry.title, error, one.entry.directory.path))
-                    else:
-                        runs += one.runs
+                        starting.remove(one)
                     advance(1)
-            except BaseException:
-                stack.close()  # or the threads would wait for what nobody wants any more
-                pool.shutdown(cancel_futures=True)
-                raise
-        yield runs, logits
+        yield [run for one in starting for run in one.runs], {one.entry.title: one.logits for one in starting}
 
 
-@dataclass(frozen=True)
+@contextmanager
+def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Give threads that do nothing further after the block."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(eq=False)
 class Starting:
-    """The processes of an entry: one a thread count, and one that builds it where it is to be built."""
+    """The processes of an entry: one a thread count, and one that builds it where it is to be built.
+
+    ``logits`` ``[N, C]`` are there after :meth:`predict`; None where weights are random.
+    """
 
     entry: Entry
+    settings: BenchmarkSettings
+    files: Files
+    cores: Sequence[int]
     runs: list[WorkerRun]
     builder: Worker | None
     processes: ExitStack
+    logits: np.ndarray | None = None
 
     @classmethod
-    def of(cls, entry: Entry, settings: BenchmarkSettings, files: Files, stack: ExitStack) -> Self:
+    def of(
+        cls, entry: Entry, settings: BenchmarkSettings, files: Files, cores: Sequence[int], stack: ExitStack
+    ) -> Self:
         """Start the processes, which end with ``stack`` at the latest."""
         processes = stack.enter_context(ExitStack())
 
@@ -124,31 +136,30 @@ class Starting:
 
         builder = process(len(available_cores())) if entry.source else None
         runs = [WorkerRun(entry, count, process(count)) for count in settings.thread_counts]
-        return cls(entry, runs, builder, processes)
+        return cls(entry, settings, files, cores, runs, builder, processes)
 
-    def load_and_predict(
-        self, settings: BenchmarkSettings, files: Files, cores: Sequence[int], loading: Lock
-    ) -> np.ndarray | None:
-        """Build what is to be built, load it with each thread count, and return the logits of one.
-
-        Imports and predictions of several entries run at the same time, on all cores; one at a time is loaded, on the
-        cores that it is to be measured on.
-        """
-        entry = self.entry
-        if self.builder and entry.source:
-            _build(entry, self.builder, entry.source, files)
+    def prepare(self) -> None:
+        """Build what is to be built, and import what loading needs."""
+        if self.builder and self.entry.source:
+            _build(self.entry, self.builder, self.entry.source, self.files)
         for run in self.runs:
-            run.worker.ask("prepare", folder=entry.folder, plugin=entry.plugin)
-            with loading:
-                own = sorted(cores[: run.threads])
-                options = {"max_length": settings.max_length, "lengths": settings.lengths}
-                run.loaded = load_candidate(run, files.texts, cores=own, **options)
-        if entry.has_random_weights:
-            return None
-        path = files.scratch / f"logits-{id(self)}.npy"
-        task = (entry.source or entry.directory).task
-        self.runs[0].worker.ask("predict", logits=str(path), task=task, cores=list(cores))
-        return np.asarray(np.load(path))
+            run.worker.ask("prepare", folder=self.entry.folder, plugin=self.entry.plugin)
+
+    def load(self) -> None:
+        """Load it with each thread count, on the cores that it is to be measured on."""
+        options = {"max_length": self.settings.max_length, "lengths": self.settings.lengths}
+        for run in self.runs:
+            own = sorted(self.cores[: run.threads])
+            run.loaded = load_candidate(run, self.files.texts, cores=own, **options)
+
+    def predict(self) -> None:
+        """Predict all rows with one thread count, on all cores."""
+        if self.entry.has_random_weights:
+            return
+        path = self.files.scratch / f"logits-{id(self)}.npy"
+        task = (self.entry.source or self.entry.directory).task
+        self.runs[0].worker.ask("predict", logits=str(path), task=task, cores=list(self.cores))
+        self.logits = np.asarray(np.load(path))
 
 
 def load_candidate(run: WorkerRun, texts: Path, *, cores: Sequence[int], **options: Any) -> dict[str, Any]:

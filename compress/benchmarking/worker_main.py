@@ -162,7 +162,7 @@ class RequestHandler:
             samples.append(self._time(inputs)[0])
             if len(samples) >= WARM_UP_RUNS and is_stable(samples):
                 break
-        return {"stable": is_stable(samples), "runs": len(samples)}
+        return {"stable": is_stable(samples)}
 
     def measure(self, *, batches: list[list[int]], shape: Shape) -> Any:
         """Time batches back to back, in milliseconds of the wall clock and of this process's CPU time.
@@ -238,13 +238,14 @@ class RequestHandler:
 
 
 def timed(work: Callable[[], T]) -> tuple[T, tuple[float, float]]:
-    """Return what work returns, and its milliseconds by the wall clock and of CPU time of this process."""
+    """Return what work returns, and its milliseconds by the wall clock and of CPU time of this process; never 0."""
     cpu_ns = time.process_time_ns()
     started_ns = time.perf_counter_ns()
     result = work()
     wall_ns = time.perf_counter_ns() - started_ns
     cpu_ns = time.process_time_ns() - cpu_ns
-    return result, (round(wall_ns / 1e6, 5), round(cpu_ns / 1e6, 5))
+    wall_ms, cpu_ms = (max(round(ns / 1e6, 5), 1e-5) for ns in (wall_ns, cpu_ns))
+    return result, (wall_ms, cpu_ms)
 
 
 def blank_arrays(lengths: Sequence[int], width: int = 0) -> dict[str, np.ndarray]:

@@ -100,11 +100,12 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 )
 @click.option(
     "--half-width",
-    type=click.FloatRange(0.001, 1),
+    type=click.FloatRange(0.025, 1),
     default=0.05,
     show_default=True,
     metavar="SHARE",
-    help="Measure until the 95% interval of every speed-up is within this share of it.",
+    help="Measure until the 95% interval of every model's speed-up is within this share of it, and that of baselines "
+    "and controls within twice as much.",
 )
 @click.option(
     "--time-limit",

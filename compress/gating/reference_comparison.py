@@ -17,11 +17,13 @@ from compress.evaluation.metrics import METRICS, paired_difference
 from compress.gating.budgets import Tolerance
 from compress.gating.gate_verdict import UNDECIDED, Change, Figures, Judgement, Limit, lost, subjects
 from compress.gating.limits import ONE_MODEL, as_loss
+from compress.inference.speedup_intervals import divided
 
 _SAME_MODEL = attrgetter("metric_name", "model", "runtime", "device")
 _SAME_ROWS = attrgetter("metric_name", "model", "runtime", "device", "data_sha256", "model_sha256", "created")
 _SAME_GOLD = attrgetter("data_sha256", "labels")
 _SAME_METHOD = attrgetter("schema", "clock")
+_SAME_SHAPE = attrgetter("shape", "heads_per_layer", "ffn_per_layer", "parameters")
 _SAME_RUN = attrgetter("data_sha256", "created")
 _SAME_SPEED = attrgetter("host_id", "threads", "batch_size", "length", "padding", "max_length")
 
@@ -80,7 +82,7 @@ class ReferenceComparison:
         elif not (teacher := _teacher(self.older, then)):
             why = f"{self.name} does not say over which teacher"
         elif teacher != _teacher(self.lines, line):
-            why = f"{self.name} has speed-ups over another teacher"
+            why = f"{self.name} has speed-ups over a teacher of another shape"
         else:
             why = ""
             ratio = _speed_ratio(line, then)
@@ -115,10 +117,10 @@ class ReferenceComparison:
                 self.changes.append(Change(f"{model} in {runtime}", old, None))
 
 
-def _teacher(lines: Sequence[Measurement], like: Measurement) -> str:
-    """Return the hash of the model that a line's speed-up is relative to."""
+def _teacher(lines: Sequence[Measurement], like: Measurement) -> tuple[Any, ...]:
+    """Return what decides the speed of the model that a line's speed-up is relative to; weights do not."""
     found = (line for line in lines if line.is_reference and _SAME_RUN(line) == _SAME_RUN(like))
-    return next((line.model_sha256 for line in found), "")
+    return next(map(_SAME_SHAPE, found), ())
 
 
 def _newest(lines: Sequence[Measurement]) -> Measurement:
@@ -138,13 +140,11 @@ def _judge_metric(line: Measurement, subject: str, budget: float, difference: Fi
 
 
 def _speed_ratio(line: Measurement, then: Measurement) -> Figures:
-    """Return the ratio of two speed-ups of separate runs: their logarithms have independent errors."""
+    """Return the ratio of two speed-ups of separate runs."""
     try:
-        ratio = line.speedup / then.speedup
-        half = math.hypot(*(math.log(x.speedup_high / x.speedup_low) / 2 for x in (line, then)))
+        return divided(line.speedups, then.speedups)
     except (ValueError, ZeroDivisionError):  # a speed-up of 0 decides nothing
         return math.nan, math.nan, math.nan
-    return ratio, ratio * math.exp(-half), ratio * math.exp(half)
 
 
 def _judge_speed(line: Measurement, then: Measurement, subject: str, slowdown: float, ratio: Figures) -> Judgement:

@@ -80,8 +80,9 @@ class BenchmarkSettings:
         lengths: numbers of tokens to measure runtimes at, beside the data's own lengths.
         padded_teacher: measure the teacher in torch also with every row padded to ``max_length``, or 128 tokens.
         rounds: how often every configuration is timed at most; at least 3.
-        half_width: a speed-up is measured until its interval is within this share of it, 0.05 for 5%; baselines,
-            controls and random weights to twice as much.
+        half_width: a speed-up is measured until its interval is within this share of it, 0.05 for 5%; that of a
+            baseline, a control, random weights or the padded teacher to twice as much. At least 0.025: two processes of
+            one model differ by 0.02.
         time_limit: seconds of measuring after which no further round begins, loading and predicting apart.
         metric: see ``compress.evaluation.metrics.METRICS``; default accuracy, or Pearson for regression.
         max_length: tokens a text is cut to; 0 for as many as each model can read.
@@ -116,7 +117,7 @@ class BenchmarkSettings:
         """
         bounds = (
             ("rounds", (self.rounds,), 3, 10_000),
-            ("half_width", (self.half_width,), 0.001, 1),
+            ("half_width", (self.half_width,), 0.025, 1),
             ("time_limit", (self.time_limit,), 1, 86_400),
             ("threads", self.thread_counts, 1, 4096),
             ("batch_sizes", self.batch_sizes, 1, 65_536),

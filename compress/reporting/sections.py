@@ -200,9 +200,10 @@ def _picture(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> Pic
 def _notes(rows: Sequence[Result]) -> list[str]:
     line = rows[0].small_batch
     kinds = {row.small_batch.kind for row in rows}
+    rounds = max(row.small_batch.rounds for row in rows)
     found = [
         f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32 on the same rows: the median "
-        f"over at most {plural(line.rounds, 'round')} of the ratio of {CLOCKS[line.clock]}, with a 95% interval; "
+        f"over at most {plural(rounds, 'round')} of the ratio of {CLOCKS[line.clock]}, with a 95% interval; "
         "tokenisation is not in them unless a column says so.",
         "Latency and throughput are wall-clock times as observed on this host at that time, disturbances included.",
         f"Texts have {line.tokens_median:.0f} tokens in the median, {line.tokens_p95:.0f} at the "

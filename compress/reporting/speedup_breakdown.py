@@ -14,7 +14,7 @@ from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import plural, precision, times, with_span
 from compress.benchmarking.results.schema import Measurement
-from compress.inference.speedup_intervals import Interval, speedup
+from compress.inference.speedup_intervals import Interval, divided, speedup
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.waterfall import Bar, waterfall_chart
 
@@ -232,8 +232,11 @@ def _threads(run: _Run) -> list[Pair]:
 
 
 def _step(name: str, before: Measurement, after: Measurement) -> Step:
-    same_clock = before.clock == after.clock
-    ratio = speedup(*(line.cost_ms if same_clock else line.latency_ms for line in (before, after)))
+    if before.group == after.group:
+        same_clock = before.clock == after.clock
+        ratio = speedup(*(line.cost_ms if same_clock else line.latency_ms for line in (before, after)))
+    else:  # no round is shared, but each was compared with the teacher in its own
+        ratio = divided(after.speedups, before.speedups)
     return Step(name, _told(before), _told(after), ratio.value, ratio.low, ratio.high)
 
 

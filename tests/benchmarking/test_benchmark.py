@@ -452,13 +452,16 @@ def test_a_damaged_graph_is_one_sentence(tmp_path: Path, real_workers: None) -> 
         worker.close()
 
 
-def test_no_process_outlives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_workers: None) -> None:
+@pytest.mark.parametrize("stage", ["load", "warm_up"])
+def test_no_process_outlives_an_interrupt(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real_workers: None
+) -> None:
     started = []
     original = Worker.ask
 
     def interrupted(self: Worker, request: str, **arguments: Any) -> dict[str, Any]:
         started.append(self)
-        if request == "warm_up":
+        if request == stage:
             raise KeyboardInterrupt
         return original(self, request, **arguments)
 

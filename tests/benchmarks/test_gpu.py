@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +17,7 @@ from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
 from compress.inference.runtimes import torch_bfloat16
 from compress.recipes import BenchmarkSettings
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, module_from
 from tests.support.results import line
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, write
 from tests.support.training_data import labelled_file
@@ -29,12 +27,7 @@ SCRIPT = REPOSITORY / "benchmarks" / "speed" / "gpu.py"
 
 @pytest.fixture(scope="module")
 def gpu() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_script", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_script"] = module  # its dataclass looks its own module up
-    spec.loader.exec_module(module)
-    return module
+    return module_from(SCRIPT)
 
 
 @pytest.fixture(scope="module")
@@ -156,14 +149,12 @@ def test_when_time_is_short_checks_and_rounds_are_fewer(
     assert "no time was left" in capsys.readouterr().out
 
 
-def test_rounds_are_those_that_fit(gpu: ModuleType) -> None:
+def test_rounds_have_the_time_that_starting_leaves(gpu: ModuleType) -> None:
     check = gpu.Check("big", "torch", start_s=10.0, latency_ms={1: 10.0, 32: 100.0})
     # Before: 5 s and 5 + 10 s of processes, 320 rows in ten batches of 0.1 s, 20 warm-ups of 0.11 s: 23.2 s.
-    # A round: 20 batches of 10 ms and 2 of 100 ms, and a quarter more for first calls: 0.5 s.
-    assert gpu.plan_rounds([check], 320, 20, 100.0, 5.0) == 20
-    assert gpu.plan_rounds([check], 320, 20, (23.2 + 8.5 * 0.5) / gpu.RESERVE, 5.0) == 8
+    assert gpu.seconds_to_measure([check], 320, 100.0, 5.0) == pytest.approx(100 * gpu.RESERVE - 23.2)
     with pytest.raises(CompressError, match="too few.*fewer --model"):
-        gpu.plan_rounds([check], 320, 20, (23.2 + 2.5 * 0.5) / gpu.RESERVE, 5.0)
+        gpu.seconds_to_measure([check], 320, 23 / gpu.RESERVE, 5.0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")

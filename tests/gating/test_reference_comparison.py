@@ -86,15 +86,19 @@ def test_a_speed_measured_by_another_method_is_noted_and_not_judged(results: Res
     assert list(outcomes(verdict)) == ["baseline_drop"] and "by another method" in verdict.notes[0]
 
 
-def test_a_speedup_over_another_teacher_is_noted_and_not_judged(tmp_path: Path) -> None:
+def test_a_speedup_over_a_teacher_of_another_shape_is_noted_and_not_judged(tmp_path: Path) -> None:
     early, late = "2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00"
-    one, other = (line("teacher", kind="teacher", model_sha256=sha256 * 64, created=late) for sha256 in "1e")
+    one, other = (line("teacher", kind="teacher", shape={"layers": layers}, created=late) for layers in (6, 12))
     now = write_lines(tmp_path / "now.jsonl", [one, student(created=late)])
     old = write_lines(tmp_path / "old.jsonl", [replace(one, created=early), other, student(created=late)])
     verdict = check.check([now], baseline=old)
-    assert list(outcomes(verdict)) == ["baseline_drop"] and "over another teacher" in verdict.notes[0]
+    assert list(outcomes(verdict)) == ["baseline_drop"] and "over a teacher of another shape" in verdict.notes[0]
     # The teacher that counts is that of the run, whatever else the file holds.
     old = write_lines(tmp_path / "old.jsonl", [replace(other, created=early), one, student(created=late)])
+    assert outcomes(check.check([now], baseline=old))["baseline_speed"] == "holds"
+    # Weights decide no speed: a study that trains its teacher anew is compared.
+    again = replace(one, model_sha256="e" * 64, created=early)
+    old = write_lines(tmp_path / "old.jsonl", [again, student(created=early)])
     assert outcomes(check.check([now], baseline=old))["baseline_speed"] == "holds"
 
 

@@ -120,7 +120,7 @@ def test_a_speed_known_roughly_only_is_shown_marked_and_explained() -> None:
     rough = model("rough", 40, speedup_low=30.0, speedup_high=53.0, noise=0.31)
     first, *_, last = said(model("exact", 5), rough)
     assert first.endswith("at ×40.0 its speed (×30.0 to ×53.0, wide): within 1 point of the teacher.")
-    assert last.startswith("Known roughly only: 1 speed-up of 3. ") and "a longer --time-limit" in last
+    assert last.startswith("Known roughly only: 1 speed-up of 2. ") and "a longer --time-limit" in last
     assert not any("roughly" in sentence for sentence in said(model("exact", 5)))
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 from compress.inference.speedup_intervals import PERCENTILES, Interval
 
 SCHEMA = 3
+CLOCKS = ("cpu", "wall")
 
 Fields = dict[str, Any]  # some fields of a line by name, while it is put together
 
@@ -88,6 +89,9 @@ class Measurement(WithIntervals):
     max_length: Annotated[int, "tokens a row is cut to; 0 where it has none"]
     tokenizer_inside: Annotated[bool, "true where tokenisation cannot be told from the model's own time"]
     rounds: Annotated[int, "interleaved rounds, as many as its precision needed or the time allowed"]
+    group: Annotated[
+        int, "number of the group of models that had the same rounds, from 0; the teacher's lines are those of group 0"
+    ] = 0
     seed: Annotated[int, "seed of the order of models and of the drawn rows"]
     command: Annotated[str, "what was typed"]
     created: Annotated[str, "when, ISO 8601 in UTC; the same for all lines of a run"]
@@ -308,7 +312,17 @@ def faults(line: object) -> list[str]:
     found = [f"it has no {f.name}" for f in FIELDS.values() if f.name not in line and not f.optional]
     found += [f"{name} is unknown" for name in line if name not in FIELDS]
     found += [f"{name} is not of type {FIELDS[name].kind}" for name in line if name in FIELDS and not _fits(name, line)]
-    return found
+    return found or _clock_faults(line)
+
+
+def _clock_faults(line: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the samples that speed-ups are made of."""
+    if line["clock"] not in CLOCKS:
+        return [f"clock is none of {', '.join(CLOCKS)}"]
+    rounds = [line.get(name, ()) for name in ("latency_ms", "latency_cpu_ms")]
+    sizes = [[len(batches) if isinstance(batches, list) else None for batches in samples] for samples in rounds]
+    differ = line["clock"] == "cpu" and sizes[0] != sizes[1]
+    return ["latency_cpu_ms has other batches than latency_ms"] if differ else []
 
 
 def _fits(name: str, line: Mapping[str, Any]) -> bool:

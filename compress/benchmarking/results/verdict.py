@@ -14,6 +14,8 @@ from compress.evaluation.metrics import CONFIDENCE
 
 WITHIN, WORSE, UNDECIDED = "within", "worse", "undecided"
 NARROWER = "a benchmark with a longer --time-limit and a smaller --half-width would narrow it"
+# Half the width of an interval as narrow as intervals of speed-ups get (:data:`PROCESS_SPREAD`).
+NARROWEST = 0.03
 POWER = 0.80  # how often the examples asked for decide, if the true difference is the observed one
 MOST_ROWS = 1_000_000  # nobody labels more to settle a budget
 
@@ -153,7 +155,8 @@ def judge_speedup(value: float, low: float, high: float, minimum: float) -> Verd
         return Verdict(WITHIN, f"at least {times(minimum)}")
     if high < minimum:
         return Verdict(WORSE, f"less than {times(minimum)}")
-    return Verdict(UNDECIDED, f"undecided: {times(value)} may be {times(low)} to {times(high)}; {NARROWER}")
+    more = NARROWER if high > (1 + NARROWEST) * value else "no benchmark would narrow it: the budget is the speed-up"
+    return Verdict(UNDECIDED, f"undecided: {times(value)} may be {times(low)} to {times(high)}; {more}")
 
 
 def judge_latency_p95(p95_ms: float, low_ms: float, high_ms: float, maximum_ms: float) -> Verdict:

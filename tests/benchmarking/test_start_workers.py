@@ -1,0 +1,94 @@
+"""Starting processes side by side, with workers that answer when the test lets them."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compress.benchmarking import start_workers
+from compress.benchmarking.candidates import Candidate, Entry
+from compress.benchmarking.start_workers import Files, started
+from compress.errors import CompressError
+from compress.models.model_dir import ModelDir
+from compress.progress import silent
+from compress.recipes import BenchmarkSettings
+
+WAIT_S = 30
+
+
+class FakeWorker:
+    """Answers what ``answer`` gives for its title and a request; all that were started are in ``every``."""
+
+    every: list["FakeWorker"]
+    answer: Callable[["FakeWorker", str, dict[str, Any]], None]
+
+    def __init__(self, title: str, **options: Any) -> None:
+        self.title, self.ended = title, threading.Event()
+        self.every.append(self)
+
+    def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
+        FakeWorker.answer(self, request, arguments)
+        return {}
+
+    def close(self) -> None:
+        self.ended.set()
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    FakeWorker.every = []
+    monkeypatch.setattr(start_workers, "Worker", FakeWorker)
+    monkeypatch.setattr(start_workers, "available_cores", lambda: [0, 1])
+    monkeypatch.setattr(start_workers, "quietest_first", lambda cores: list(cores))
+    monkeypatch.setattr(ModelDir, "task", "classification")
+    return Files(tmp_path, tmp_path / "texts.json", None, None)
+
+
+def entries() -> list[Entry]:
+    models = [ModelDir(Path("teacher")), ModelDir(Path("student"))]
+    kinds = ("teacher", "model")
+    return [
+        Entry(Candidate(model, model.path.name, kind), "torch", model, "torch", "cpu")
+        for model, kind in zip(models, kinds, strict=True)
+    ]
+
+
+def start(files: Files) -> dict[str, Any]:
+    with started(entries(), BenchmarkSettings(), files, [], silent) as (runs, logits):
+        assert len(runs) == 2 and not any(worker.ended.is_set() for worker in FakeWorker.every)
+    return logits
+
+
+def test_predictions_run_at_the_same_time_and_models_are_loaded_one_by_one(files: Files) -> None:
+    together, alone = threading.Barrier(2), threading.Lock()
+
+    def answer(worker: FakeWorker, request: str, arguments: dict[str, Any]) -> None:
+        if request == "load":
+            assert alone.acquire(blocking=False), "two loaded at the same time"
+            time.sleep(0.05)
+            alone.release()
+        if request == "predict":
+            together.wait(WAIT_S)  # broken, and so an error, where the other does not come before it ends
+            np.save(arguments["logits"], np.full((3, 2), len(worker.title)))
+
+    FakeWorker.answer = answer
+    logits = start(files)
+    assert {title: one[0, 0] for title, one in logits.items()} == {title: len(title) for title in logits}
+    assert len(logits) == 2 and all(worker.ended.is_set() for worker in FakeWorker.every)
+
+
+def test_a_failure_ends_the_processes_that_still_load(files: Files) -> None:
+    def answer(worker: FakeWorker, request: str, arguments: dict[str, Any]) -> None:
+        if worker.title.startswith("teacher"):
+            raise CompressError("the teacher cannot be opened")
+        assert worker.ended.wait(WAIT_S), "was not ended"
+        raise CompressError("ended")
+
+    FakeWorker.answer = answer
+    with pytest.raises(CompressError, match="the teacher cannot be opened"):
+        start(files)
+    assert all(worker.ended.is_set() for worker in FakeWorker.every)
