@@ -57,7 +57,7 @@ def _free_cores(period: int) -> int:
         if count == len(free.cores):
             break
     if count < len(free.cores):
-        logger.info("other work keeps cores busy: %d of %d threads (--threads chooses)", count, len(free.cores))
+        logger.info("other work keeps cores busy; threads: %d of %d (--threads chooses)", count, len(free.cores))
     return count
 
 
@@ -81,7 +81,7 @@ def using_threads(asked: int) -> Iterator[Callable[[], None]]:
             return
         count = free.count()
         if (chosen := min(most, count)) != torch.get_num_threads():
-            logger.info("%d of %d cores are free: %d threads", count, len(free.cores), chosen)
+            logger.info("%d of %d cores are free; threads: %d", count, len(free.cores), chosen)
             torch.set_num_threads(chosen)
 
     try:

@@ -67,7 +67,7 @@ def test_a_line_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     assert default_threads() == 4  # counted a moment ago
     machine.now += RENEWED_AFTER_S
     assert default_threads() == 1
-    assert caplog.messages == ["other work keeps cores busy: 1 of 4 threads (--threads chooses)"]
+    assert caplog.messages == ["other work keeps cores busy; threads: 1 of 4 (--threads chooses)"]
 
 
 def test_something_short_does_not_cost_a_stage_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
