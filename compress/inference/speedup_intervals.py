@@ -26,9 +26,9 @@ Rounds = Sequence[Sequence[float]]
 PERCENTILES = (50, 90, 95, 99)
 STABLE_WITHIN = 0.05
 STABLE_WINDOW = 5
-# Two processes of the same model differ by about 1% for as long as they live, by where their memory came to lie:
-# standard deviation over the pairs of benchmarks/speed/estimators.py, MiniLM, its int8 and a BiLSTM, of what 72 rounds
-# leave. Rounds cannot see this; 1.96 times as much is added to every interval.
+# Two processes of the same model differ by about 1% for as long as they live, by where their memory came to lie: in
+# benchmarks/results/estimators.jsonl the logarithms of their ratios after 72 rounds have standard deviations of 0.7 to
+# 1.6%. Rounds cannot see this; 1.96 times 1% is added to every speed-up's interval, as the errors are, in squares.
 PROCESS_SPREAD = 0.02
 DRAWS = 400
 GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly (Weyl's sequence)
