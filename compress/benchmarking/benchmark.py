@@ -48,6 +48,7 @@ from compress.evaluation import metrics
 from compress.host import describe_host
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
+from compress.inference.threads import free_cores
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
@@ -96,6 +97,11 @@ class BenchmarkOutput:
         taken = next((path for path in (self.target, lock_path(self.target)) if path.exists()), None)
         if taken is not None and not self.force:
             raise CompressError(f"{taken} already exists; choose another -o or replace it with --force")
+        folder = next(parent for parent in self.target.absolute().parents if parent.exists())
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise CompressError(f"-o {self.path} cannot be written ({error.strerror}); choose another") from None
 
 
 def benchmark(
@@ -134,6 +140,13 @@ def benchmark(
     _check(settings)
     compute = replace(compute, device=resolve_device(compute.device))
     output.check()
+    threads = min(max(settings.thread_counts), len(available_cores()))
+    if compute.device == "cpu" and threads > 1 and threads > free_cores():
+        logger.warning(
+            "other work keeps cores busy: speeds on %d threads are those of this machine as it is now; one thread is "
+            "compared by CPU time, which other work hardly moves",
+            threads,
+        )
     candidates = open_candidates(teacher, models, controls)
     steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
     first = candidates[0].model

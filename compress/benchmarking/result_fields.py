@@ -241,7 +241,7 @@ def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress)
     The batches of the first round are counted, by the process of the teacher. What a model does is the same in every
     runtime; a graph of another model, such as int8, has no count.
     """
-    worker = max((run for run in runs if run.entry.is_reference), key=lambda run: run.threads).worker
+    worker = min((run for run in runs if run.entry.is_reference), key=lambda run: run.threads).worker
     in_torch = (run for run in runs if run.entry.folder == "runtimes" and not run.entry.candidate.model.is_onnx)
     models = grouped(in_torch, lambda run: run.entry.candidate.name)
     flops: dict[tuple[str, Workload], float] = {}

@@ -160,18 +160,18 @@ def take_turns(
             advance(1)
     # Workloads get the same time, so that small batches, which are quick, are not kept waiting by large ones.
     spent_s, done = dict.fromkeys(groups, 0.0), Counter[Workload]()
-    less_precise, elapsed, seconds = 0, 0, math.ceil(settings.time_limit)
+    less_precise, shown, seconds = 0, 0, math.ceil(settings.time_limit)
     with progress(f"Measuring (limit {seconds} s)", seconds) as advance:
         while groups:
             plain = min(groups, key=lambda one: (done[one] >= LEAST_ROUNDS, spent_s[one]))
-            if elapsed >= seconds and done[plain] >= LEAST_ROUNDS:
+            if shown >= seconds and done[plain] >= LEAST_ROUNDS:
                 less_precise += sum(len(_wide(group, settings)) for group in groups.values())
                 break
             started = time.monotonic()
             _measure_round(groups[plain], draw_batches(ordered, plain.batch_size, generator), generator)
             spent_s[plain] += time.monotonic() - started
-            before, elapsed = elapsed, min(seconds, int(sum(spent_s.values())))
-            advance(elapsed - before)
+            before, shown = shown, min(seconds, int(sum(spent_s.values())))
+            advance(shown - before)
             done[plain] += 1
             is_last = done[plain] >= settings.rounds
             if is_last or done[plain] in CHECKED_ROUNDS:
@@ -181,7 +181,13 @@ def take_turns(
                 if wide and not is_last:
                     groups[plain] = _with_teachers(wide, group)
     if less_precise:
-        logger.info("%s less precise than asked, after %d s", plural(less_precise, "speed-up"), elapsed)
+        rounds = min(done.values())
+        logger.info(
+            "%s less precise than asked, after %d s and %s: a longer --time-limit or more --rounds may narrow them",
+            plural(less_precise, "speed-up"),
+            sum(spent_s.values()),
+            plural(rounds, "round"),
+        )
     meters = {device: EnergyMeter.open(device) for device in {run.entry.device for run in runs}}
     for run, workload in pairs:
         if meter := meters[run.entry.device]:

@@ -113,7 +113,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="Begin no further round after so long.",
+    help="Begin no further round after so long, if three are done.",
 )
 @click.option("--rounds", type=click.IntRange(min=3), default=100, show_default=True, help="Most rounds.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")

@@ -44,20 +44,28 @@ class FreeCores:
 
 def default_threads() -> int:
     """Return ``OMP_NUM_THREADS``, or as many threads as cores are free; a count serves for 20 seconds at most."""
-    return _given() or _free_cores(int(time.monotonic() / RENEWED_AFTER_S))
+    if given := _given():
+        return given
+    count, cores = free_cores(), len(available_cores())
+    if count < cores:
+        logger.info("other work keeps cores busy; threads: %d of %d (--threads chooses)", count, cores)
+    return count
+
+
+def free_cores() -> int:
+    """Return how many cores other processes leave free, at least one."""
+    return _counted(int(time.monotonic() / RENEWED_AFTER_S))
 
 
 @lru_cache(maxsize=1)
-def _free_cores(period: int) -> int:
-    """Watch the cores for a moment, once in each period, and return how many are free."""
+def _counted(period: int) -> int:
+    """Watch the cores for a moment, once in each period."""
     free, count = FreeCores(), 1
     for _ in range(LOOKS):
         time.sleep(WATCHED_SECONDS)
         count = max(count, free.count())
         if count == len(free.cores):
             break
-    if count < len(free.cores):
-        logger.info("other work keeps cores busy; threads: %d of %d (--threads chooses)", count, len(free.cores))
     return count
 
 

@@ -170,7 +170,7 @@ def _is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
 def _wide_sentence(rows: Sequence[Result]) -> list[str]:
     """Say which speed-ups are known roughly only, and what would narrow them."""
     compared = [row for row in rows if not row.small_batch.is_reference]
-    wide = [row for row in compared if any(is_wide(line.speedups) for line in row.lines)]
+    wide = [row for row in compared if is_wide(row.small_batch.speedups)]
     return [f"Known roughly only: {plural(len(wide), 'speed-up')} of {len(compared)}. {WIDE_NOTE}"] if wide else []
 
 

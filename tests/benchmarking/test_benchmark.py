@@ -306,13 +306,18 @@ def test_pairs_and_regression(tmp_path: Path) -> None:
     assert len(set(lines[0].predictions)) > 2 and lines[0].mcnemar_p is None
 
 
-def test_two_threads_are_compared_with_two_threads() -> None:
+@pytest.mark.parametrize("free", [1, 2])
+def test_two_threads_are_compared_with_two_threads(
+    free: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core")
+    monkeypatch.setattr(benchmark_module, "free_cores", lambda: free)
     lines = benchmark(
         torch_directory("bert"), [], examples(), replace(QUICK, batch_sizes=(1,), threads=(1, 2), padded_teacher=False)
     )
     assert [(line.threads, line.speedup) for line in lines] == [(1, 1.0), (2, 1.0)]
+    assert ("other work keeps cores busy" in caplog.text) == (free == 1)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +376,11 @@ def test_an_unwritable_output_is_refused_before_measuring(tmp_path: Path) -> Non
         benchmark(torch_directory("bert"), [], examples(), QUICK, output=tmp_path / "results.jsonl")
     with pytest.raises(CompressError, match="is a directory; give a file in it"):
         benchmark(torch_directory("bert"), [], examples(), QUICK, output=BenchmarkOutput(tmp_path, force=True))
-    assert (tmp_path / "results.lock.json").read_text() == "precious"
+    with pytest.raises(CompressError, match="cannot be written"):
+        benchmark(
+            torch_directory("bert"), [], examples(), QUICK, output=tmp_path / "results.lock.json" / "new" / "r.jsonl"
+        )
+    assert (tmp_path / "results.lock.json").read_text() == "precious" and len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("role", ["train", "validation", "unlabeled"])

@@ -89,7 +89,7 @@ def test_rounds_and_time_are_limits(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     monkeypatch.setattr(rounds, "time", SimpleNamespace(**{**vars(rounds.time), "monotonic": lambda: next(clock)}))
     with caplog.at_level(logging.INFO, logger="compress"):
         assert measured(runs, replace(SETTINGS, time_limit=30)) == [5, 5]
-    assert "1 speed-up less precise than asked, after 30 s" in caplog.text
+    assert "1 speed-up less precise than asked, after 35 s and 5 rounds" in caplog.text
     assert measured(runs, replace(SETTINGS, time_limit=1)) == [LEAST_ROUNDS] * 2  # an interval needs some
 
 

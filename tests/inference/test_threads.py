@@ -14,7 +14,7 @@ from compress.inference.threads import RENEWED_AFTER_S, default_threads, using_t
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    threads._free_cores.cache_clear()
+    threads._counted.cache_clear()
 
 
 @pytest.fixture

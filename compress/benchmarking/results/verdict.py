@@ -14,7 +14,7 @@ from compress.evaluation.metrics import CONFIDENCE
 
 WITHIN, WORSE, UNDECIDED = "within", "worse", "undecided"
 NARROWER = "a benchmark with a longer --time-limit and a smaller --half-width would narrow it"
-# Half the width of an interval as narrow as intervals of speed-ups get (:data:`PROCESS_SPREAD`).
+# About half the width of the narrowest intervals that speed-ups get (:data:`PROCESS_SPREAD`).
 NARROWEST = 0.03
 POWER = 0.80  # how often the examples asked for decide, if the true difference is the observed one
 MOST_ROWS = 1_000_000  # nobody labels more to settle a budget
@@ -155,7 +155,8 @@ def judge_speedup(value: float, low: float, high: float, minimum: float) -> Verd
         return Verdict(WITHIN, f"at least {times(minimum)}")
     if high < minimum:
         return Verdict(WORSE, f"less than {times(minimum)}")
-    more = NARROWER if high > (1 + NARROWEST) * value else "no benchmark would narrow it: the budget is the speed-up"
+    is_near = abs(value - minimum) <= NARROWEST * value
+    more = "the budget is the speed-up; another benchmark will hardly decide" if is_near else NARROWER
     return Verdict(UNDECIDED, f"undecided: {times(value)} may be {times(low)} to {times(high)}; {more}")
 
 

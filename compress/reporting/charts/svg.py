@@ -33,7 +33,7 @@ class Canvas:
     width: int
     height: int
     left: int = 58
-    right_margin: int = 16
+    right_margin: int = 26
     top: int = 44
     bottom_margin: int = 52
 

@@ -137,6 +137,11 @@ def test_speedups(low: float, high: float, outcome: str, words: str) -> None:
     assert (found.outcome, found.sentence) == (outcome, words)
 
 
+def test_a_budget_that_is_the_speedup_is_not_decided_by_measuring_again() -> None:
+    found = judge_speedup(5.1, 4.9, 5.3, 5.0)
+    assert found.outcome == UNDECIDED and found.sentence.endswith("another benchmark will hardly decide")
+
+
 @pytest.mark.parametrize(
     ("low", "high", "outcome", "words"),
     [
