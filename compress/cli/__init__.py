@@ -6,6 +6,7 @@ Nothing here imports torch, so that ``compress --help`` is quick.
 import errno
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, an interruption exit code 130."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what CI sends a job that it cancels ends like Ctrl-C
     sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
 
 

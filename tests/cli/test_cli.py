@@ -281,7 +281,8 @@ main()
 """
 
 
-def test_ctrl_c_exits_130_and_says_what_can_be_resumed(desk: Desk) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_exits_130_and_says_what_can_be_resumed(sent: signal.Signals, desk: Desk) -> None:
     command = [sys.executable, "-c", INTERRUPTED, *desk.command("label")]
     process = subprocess.Popen(
         command,
@@ -294,7 +295,7 @@ def test_ctrl_c_exits_130_and_says_what_can_be_resumed(desk: Desk) -> None:
     )
     assert process.stdout is not None and process.stdout.readline() == "shard 0\n"
     time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.splitlines()[-1] == f"Interrupted. The same command goes on from what is finished of {desk.out}."
