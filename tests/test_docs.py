@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import re
@@ -21,7 +20,7 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling.families import layers_of
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, module_from
 from tests.support.tiny import FAMILIES, HEADS, classifier, onnx_directory, physical_layers, torch_directory
 
 ROOT = REPOSITORY
@@ -144,10 +143,7 @@ def example(folder: str, directory: Path, name: str = "") -> tuple[ModuleType, s
     ((path, source),) = ((path, text) for path, text in examples().items() if path.startswith(start))
     file = directory / Path(path).name
     file.write_text(source, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(f"example_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_from(file)
     assert module.__doc__ and callable(getattr(module, plugins.FOLDERS[folder][1]))
     return module, file.stem.replace("_", "-")
 

@@ -8,8 +8,7 @@ Percentiles are those of all samples, disturbances included: what was observed o
 Every interval is the estimate times or divided by one factor: the bootstrap's standard error of its logarithm over
 rounds, which are what repeats independently (the batches of a round share its disturbance), times Student's quantile
 for so many rounds, because a bootstrap of few rounds alone is too narrow. That of a speed-up is widened by what two
-processes of one model differ. ``benchmarks/speed/estimators.py`` compares
-this estimator with others on busy machines.
+processes of one model differ. ``benchmarks/speed/estimators.py`` compares this estimator with others on busy machines.
 """
 
 import math
