@@ -46,7 +46,7 @@ from compress.surgery.unit_masks import mask_hooks
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
 from compress.training.training_data import LabelledPool, agreement_rows
 from tests.support.results import line as made_up
-from tests.support.tagging import TAGS, bilstm_tagger, conllu, pruned_tagger, sentences, tagger
+from tests.support.tagging import TAGS, bilstm_tagger, cnn_tagger, conllu, pruned_tagger, sentences, tagger
 from tests.support.tiny import FAMILIES, PRUNABLE, classifier, tokenizer, write
 from tests.support.training_data import TRAINING, distilled, finetuned
 
@@ -243,7 +243,7 @@ def test_a_word_that_the_teacher_did_not_answer_teaches_nothing(tmp_path: Path) 
     assert row["teacher_logits"] == [[1, 2, 3], [4, 5, 6]]
 
 
-@pytest.mark.parametrize("make", [tagger, pruned_tagger, lambda: bilstm_tagger()])
+@pytest.mark.parametrize("make", [tagger, pruned_tagger, bilstm_tagger, cnn_tagger])
 def test_answers_do_not_depend_on_the_batch(make: Any) -> None:
     rows = [*TEST[:12], LONG]
     run_model = TorchRun(make())

@@ -24,8 +24,8 @@ from compress.models.dummy_inputs import example_inputs
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import TAGGER, is_tagger
-from compress.models.modeling.bilstm import BiLSTMConfig
 from compress.models.modeling.families import PREFIX, PRUNABLE, PRUNED_FIELDS, stock_type
+from compress.models.modeling.small import SmallConfig
 from compress.models.saving import describe_architecture
 from compress.models.stage import Stage
 
@@ -68,7 +68,7 @@ def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
         raise CompressError(
             f"{source.path} is a {source.config.get('model_type')!r} model, which compress cannot turn into ONNX; "
             "it can be run with --runtime torch. "
-            f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the bilstm student"
+            f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the students bilstm and cnn"
         )
     model, tokenizer = source.load(), source.load_tokenizer()
     try:
@@ -107,10 +107,10 @@ def write_client_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFas
 def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     """Return a config that every client of transformers knows: in an ONNX directory the graph holds the shapes.
 
-    A pruned model gets that of its family without the fields of pruning; a BiLSTM, which has no stock counterpart,
-    gets that of its teacher's family, with its own labels and vocabulary.
+    A pruned model gets that of its family without the fields of pruning; a small student, which has no stock
+    counterpart, gets that of its teacher's family, with its own labels and vocabulary.
     """
-    if isinstance(config, BiLSTMConfig):
+    if isinstance(config, SmallConfig):
         family = config.base_model_type.removeprefix("compress-pruned-")
         family = family if family in CONFIG_MAPPING_NAMES else "bert"
         offset = (getattr(config, "pad_token_id", None) or 0) + 1 if family in OFFSET_POSITIONS else 0

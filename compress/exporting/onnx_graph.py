@@ -35,6 +35,8 @@ from compress.models.modeling import input_names
 ATTENTION = "compress-onnx"
 Method = tuple[Any, str, Callable[..., Any]]  # an object, the name of a method, and its replacement
 DEFAULT_OPSET = 20
+# How the name of a table begins whose columns are within -127 and 127, so that int8 needs no scales.
+SCALED_TABLE = "scaled_table."
 # A protobuf message cannot be larger than 2 GiB; above this, the weights go to a file beside the graph.
 _LARGEST_FILE_BYTES = 1_800_000_000
 

@@ -28,8 +28,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress.data import ContentFingerprint, Example
 from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_counts
 from compress.errors import CompressError
-from compress.models.modeling.bilstm import BiLSTMConfig
 from compress.models.modeling.families import PRUNABLE, stock_type
+from compress.models.modeling.small import SmallConfig
 
 # Kind of tokenizer -> settings with which it is not known that covered text keeps its pieces.
 TOKENIZER_KINDS: Mapping[str, tuple[str, ...]] = {
@@ -83,7 +83,7 @@ def cut_vocabulary(
     The embedding keeps the rows of the kept tokens, in their order, and the config is adapted.
 
     Args:
-        model: a classifier of a known family, pruned before or not, or a BiLSTM.
+        model: a classifier of a known family, pruned before or not, or a small student.
         tokenizer: the model's; for a model that tags words, one that was loaded for words.
         corpus: rows such as the model will read, labelled or not; they are read once.
 
@@ -91,10 +91,10 @@ def cut_vocabulary(
         CompressError: a model or tokenizer of a kind whose vocabulary cannot be cut, or a corpus without text.
     """
     family = stock_type(model.config)
-    if family not in PRUNABLE and not isinstance(model.config, BiLSTMConfig):
+    if family not in PRUNABLE and not isinstance(model.config, SmallConfig):
         raise CompressError(
             f"it is not known where a {family!r} model keeps its vocabulary; it can be cut from "
-            f"{', '.join(sorted(PRUNABLE))} and the bilstm student"
+            f"{', '.join(sorted(PRUNABLE))} and the students bilstm and cnn"
         )
     if model.get_output_embeddings() is not None:
         raise CompressError(
@@ -272,7 +272,7 @@ def _select_rows(model: PreTrainedModel, kept: list[int]) -> int:
     """Keep the embeddings of some pieces, in place; return how many parameters went."""
     config, embedding = model.config, cast(torch.nn.Embedding, model.get_input_embeddings())
     new_ids = {old: new for new, old in enumerate(kept)}
-    size = len(model.remap) if isinstance(config, BiLSTMConfig) else len(embedding.weight)  # type: ignore[arg-type]
+    size = len(model.remap) if isinstance(config, SmallConfig) else len(embedding.weight)  # type: ignore[arg-type]
     if kept[-1] >= size:
         raise CompressError(
             f"the tokenizer makes ids up to {kept[-1]} and the model reads ids below {size}, so that they do not "
@@ -280,7 +280,7 @@ def _select_rows(model: PreTrainedModel, kept: list[int]) -> int:
         )
     before = embedding.weight.numel()
     rows = torch.tensor(kept, device=embedding.weight.device)
-    if isinstance(config, BiLSTMConfig):  # many of its pieces share a row
+    if isinstance(config, SmallConfig):  # many of its pieces share a row
         rows, model.remap = model.remap[rows].unique(return_inverse=True)  # type: ignore[index]
         config.tokenizer_size = len(kept)
     embedding.weight = torch.nn.Parameter(embedding.weight[rows], requires_grad=embedding.weight.requires_grad)

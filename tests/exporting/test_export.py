@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +25,10 @@ from tests.support.tiny import (
     HEADS,
     LAYERS,
     PRUNABLE,
+    SMALL,
     bilstm,
     classifier,
+    family_of,
     heads_after_pruning,
     onnx_directory,
     physical_layers,
@@ -35,7 +38,7 @@ from tests.support.tiny import (
     write,
 )
 
-KINDS = [*PRUNABLE, *(f"pruned-{family}" for family in PRUNABLE), "bilstm", "bilstm-siamese"]
+KINDS = [*PRUNABLE, *(f"pruned-{family}" for family in PRUNABLE), *SMALL]
 SHAPES = [(1, 1), (1, 7), (5, 12), (3, 40), (2, 64)]
 
 
@@ -61,9 +64,10 @@ PAIRS = [("the film is good", "dull"), ("a", "a very slow plot with its story, a
 @pytest.mark.parametrize(
     "rows", [PAIRS, PAIRS[:1], [(b, a) for a, b in PAIRS], [(a, "") for a, _ in PAIRS], [("", "")]]
 )
-def test_a_siamese_graph_splits_pairs_as_torch_does(rows: list[tuple[str, str]]) -> None:
-    model, tokens = load(torch_directory("bilstm-siamese").path)
-    exported = onnx_directory("bilstm-siamese")
+@pytest.mark.parametrize("kind", ["bilstm-siamese", "cnn-siamese"])
+def test_a_siamese_graph_splits_pairs_as_torch_does(kind: str, rows: list[tuple[str, str]]) -> None:
+    model, tokens = load(torch_directory(kind).path)
+    exported = onnx_directory(kind)
     assert model.config.pairs == "siamese"
     inputs = {k: v for k, v in tokens(rows, padding=True, return_tensors="pt").items() if k != "token_type_ids"}
     with torch.no_grad():
@@ -76,7 +80,7 @@ def test_a_siamese_graph_splits_pairs_as_torch_does(rows: list[tuple[str, str]])
 def test_a_siamese_graph_without_the_second_text_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exporter = plugins.find("exporters", "bilstm").load()
+    exporter = importlib.import_module("compress.exporting.exporters._small")
     correct = exporter._comparison_nodes
 
     def wrong() -> list[onnx.NodeProto]:
@@ -89,7 +93,7 @@ def test_a_siamese_graph_without_the_second_text_is_not_written(
         export(torch_directory("bilstm-siamese"), tmp_path / "onnx")
 
 
-@pytest.mark.parametrize("kind", KINDS[:-2])
+@pytest.mark.parametrize("kind", KINDS[: -len(SMALL)])
 def test_every_layer_is_fused_with_its_own_heads(kind: str) -> None:
     exported = onnx_directory(kind)
     graph = onnx.load(str(exported.path / "model.onnx")).graph
@@ -128,7 +132,7 @@ def test_the_directory_is_a_stock_one(kind: str) -> None:
     assert exported.config["problem_type"] == "single_label_classification"
     assert not {"auto_map", "kept_heads"} & set(exported.config)
     assert not list(exported.path.glob("*.py"))
-    family = "bert" if kind.startswith("bilstm") else kind.removeprefix("pruned-")
+    family = family_of(kind)
     assert AutoConfig.from_pretrained(exported.path).model_type == family
     settings = json.loads((exported.path / "tokenizer_config.json").read_text())
     assert settings["tokenizer_class"] != "TokenizersBackend"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import torch
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from compress.data.examples import Example, sentence
-from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForTokenClassification
+from compress.models.modeling.bilstm import BiLSTMForTokenClassification
+from compress.models.modeling.cnn import CNNForSequenceClassification, CNNForTokenClassification
 from compress.models.modeling.pruned import to_pruned
 from compress.surgery.remove_units import remove_heads
-from tests.support.tiny import BAD, GOOD, PLAIN, classifier, tokenizer, uneven
+from tests.support.tiny import BAD, GOOD, PLAIN, classifier, cnn, small, uneven
 
 TAGS = ("BAD", "GOOD", "PLAIN")
 
@@ -46,20 +48,15 @@ def pruned_tagger(family: str = "bert") -> PreTrainedModel:
     return to_pruned(model).eval()
 
 
-def bilstm_tagger(*, seed: int = 0) -> BiLSTMForTokenClassification:
-    """Return a random BiLSTM tagger over the BERT tokenizer."""
-    size = len(tokenizer("bert"))
-    torch.manual_seed(seed)
-    config = BiLSTMConfig(
-        tokenizer_size=size,
-        vocab_size=size // 2,
-        embedding_size=48,
-        hidden_size=32,
-        dense_size=24,
-        id2label=dict(enumerate(TAGS)),
-        label2id={label: index for index, label in enumerate(TAGS)},
+def bilstm_tagger(**options: Any) -> BiLSTMForTokenClassification:
+    model: BiLSTMForTokenClassification = small(
+        BiLSTMForTokenClassification, labels=TAGS, hidden_size=32, problem_type=None, **options
     )
-    return BiLSTMForTokenClassification(config).eval()
+    return model
+
+
+def cnn_tagger(**options: Any) -> CNNForSequenceClassification:
+    return cnn(CNNForTokenClassification, labels=TAGS, problem_type=None, **options)
 
 
 def conllu(examples: list[Example]) -> str:

@@ -26,8 +26,10 @@ from transformers import (
 
 from compress.data.examples import Example
 from compress.models.model_dir import ModelDir
-from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
+from compress.models.modeling.bilstm import BiLSTMForSequenceClassification
+from compress.models.modeling.cnn import CNNForSequenceClassification
 from compress.models.modeling.pruned import to_pruned
+from compress.models.modeling.small import SmallModel
 from compress.models.prunable_units import has_units
 from compress.models.saving import save_model
 from compress.surgery.remove_units import remove_heads, remove_neurons
@@ -181,30 +183,58 @@ def pruned(family: str = "bert", *, neurons: bool = False, **options: Any) -> Pr
     return to_pruned(model).eval()
 
 
-def bilstm(
-    *, labels: tuple[str, ...] = LABELS, pairs: str = "joined", seed: int = 0
-) -> BiLSTMForSequenceClassification:
-    """Return a random BiLSTM over the BERT tokenizer, whose rarer half of pieces shares one vector."""
+def small(
+    model_class: Any, *, labels: tuple[str, ...] = LABELS, seed: int = 0, factor: float = 1, **layers: Any
+) -> Any:
+    """Return a random small student over the BERT tokenizer, whose rarer half of pieces shares one vector.
+
+    All parameters are multiplied by ``factor``, where torch's own start gives logits that hardly depend on the text.
+    """
     tokens = tokenizer("bert")
     size = len(tokens)
     torch.manual_seed(seed)
-    config = BiLSTMConfig(
+    config = model_class.config_class(
         tokenizer_size=size,
         vocab_size=size // 2,
         embedding_size=48,
-        hidden_size=32,
         dense_size=24,
-        pairs=pairs,
         separator_token_id=tokens.sep_token_id,
         id2label=dict(enumerate(labels)),
         label2id={label: index for index, label in enumerate(labels)},
-        problem_type="single_label_classification",
+        **{"problem_type": "single_label_classification", **layers},
     )
-    model = BiLSTMForSequenceClassification(config)
+    model = model_class(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3)  # torch's own start gives logits that hardly depend on the text
+            parameter.mul_(factor)
     return model.eval()
+
+
+def bilstm(**options: Any) -> BiLSTMForSequenceClassification:
+    model: BiLSTMForSequenceClassification = small(BiLSTMForSequenceClassification, hidden_size=32, factor=3, **options)
+    return model
+
+
+def cnn(model_class: Any = CNNForSequenceClassification, **options: Any) -> CNNForSequenceClassification:
+    model: CNNForSequenceClassification = small(model_class, **{"filters": 24, **options})
+    with torch.no_grad():
+        model.first_bias.normal_()  # zeros, as it starts, would not show where it is forgotten
+    return model
+
+
+# Kind -> a small student of it.
+SMALL: dict[str, Callable[[], SmallModel]] = {
+    "bilstm": bilstm,
+    "bilstm-siamese": lambda: bilstm(pairs="siamese"),
+    "cnn": cnn,
+    "cnn-siamese": lambda: cnn(pairs="siamese", pooling="max-mean"),
+    "cnn-deep": lambda: cnn(widths=(1, 4), second_filters=20, pooling="max-mean"),
+}
+
+
+def family_of(kind: str) -> str:
+    """Return the family whose tokenizer a kind of :func:`torch_directory` reads with."""
+    return "bert" if kind in SMALL else kind.removeprefix("pruned-")
 
 
 def assert_reloaded(written: PreTrainedModel, read: PreTrainedModel) -> None:
@@ -234,14 +264,14 @@ def write(directory: Path, model: PreTrainedModel, family: str = "bert") -> Path
 
 @functools.cache
 def torch_directory(kind: str) -> ModelDir:
-    """Return a model, made once in a run of tests: a family, ``pruned-`` and a family (uneven heads and neurons),
-    ``bilstm`` or ``bilstm-siamese``.
+    """Return a model, made once in a run of tests: a family, ``pruned-`` and a family (uneven heads and neurons), or
+    one of ``SMALL``.
     """
-    family = "bert" if kind.startswith("bilstm") else kind.removeprefix("pruned-")
+    family = family_of(kind)
 
     def make(directory: Path) -> None:
-        if kind.startswith("bilstm"):
-            model: PreTrainedModel = bilstm(pairs="siamese" if kind == "bilstm-siamese" else "joined")
+        if kind in SMALL:
+            model: PreTrainedModel = SMALL[kind]()
         else:
             model = pruned(family, neurons=True) if kind != family else classifier(family)
         write(directory, model, family)

@@ -12,13 +12,19 @@ from transformers import AutoConfig
 
 from compress.models.modeling import TAGGER, auto_class
 from compress.models.modeling.bilstm import BiLSTMForSequenceClassification, BiLSTMForTokenClassification
+from compress.models.modeling.cnn import CNNForSequenceClassification, CNNForTokenClassification
 from compress.models.modeling.pruned import MODEL_CLASSES, TAGGER_CLASSES
 
 
 @cache
 def register_models() -> None:
     """Let the Auto classes of transformers open the model types of this project."""
-    own: list[type[Any]] = [BiLSTMForSequenceClassification, BiLSTMForTokenClassification]
+    own: list[type[Any]] = [
+        BiLSTMForSequenceClassification,
+        BiLSTMForTokenClassification,
+        CNNForSequenceClassification,
+        CNNForTokenClassification,
+    ]
     for model_class in (*own, *MODEL_CLASSES.values(), *TAGGER_CLASSES.values()):
         config_class = model_class.config_class
         opener = auto_class("tagging" if model_class.__name__.endswith(TAGGER) else "classification")

@@ -2,8 +2,9 @@
 
 Zafrir et al. 2019, "Q8BERT" (arXiv:1910.06188), without its training; the arithmetic is that of ONNX Runtime's
 ``quantize_dynamic``. Matrix products and the LSTM compute in int8. Embeddings are stored as int8 with one scale a
-row and become float32 where they are read: that makes the file smaller, not the model faster. Attention, layer norms
-and the last layer stay in float32. No calibration data is needed.
+row and become float32 where they are read: that makes the file smaller, not the model faster. The folded tables of a
+convolution are scaled by feature when they are written, and are only rounded here. Attention, layer norms and the last
+layer stay in float32. No calibration data is needed.
 """
 
 from pathlib import Path
@@ -12,9 +13,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from compress.exporting.onnx_graph import clean, layer_of, quiet, write_graph
+from compress.errors import CompressError
+from compress.exporting.onnx_graph import SCALED_TABLE, clean, layer_of, quiet, write_graph
 
 WRITES = "onnx"
+EMBEDDINGS = ("int8", "float16", "float32")
 # Smaller tables (segments, for example) are not worth the two extra nodes.
 _SMALLEST_TABLE_ROWS = 64
 
@@ -25,7 +28,7 @@ def quantize(
     *,
     per_channel: bool = True,
     reduce_range: bool = False,
-    embeddings: bool = True,
+    embeddings: str = "int8",
     last_layer: bool = False,
     keep_fp32: list[int] | None = None,
 ) -> None:
@@ -35,7 +38,7 @@ def quantize(
         source, target: ``model.onnx`` files.
         per_channel: one scale for each output channel instead of one a matrix; without it accuracy suffers.
         reduce_range: 7 instead of 8 bits, for x86 processors without VNNI, whose int8 products can saturate.
-        embeddings: store the embedding tables as int8 too.
+        embeddings: how embedding tables are stored: ``int8``, ``float16`` or ``float32``.
         last_layer: quantize the layer that gives the logits as well; it is small, and its errors reach them whole.
         keep_fp32: encoder layers, counted from 0, that stay as they are.
     """
@@ -44,8 +47,10 @@ def quantize(
     model = onnx.load(str(source))
     for index, node in enumerate(model.graph.node):
         node.name = node.name or f"{node.op_type}_{index}"  # quantize_dynamic finds nodes by name
-    if embeddings:
-        _quantize_tables(model)
+    if embeddings not in EMBEDDINGS:
+        raise CompressError(f"embeddings = {embeddings!r} is not known; use {', '.join(EMBEDDINGS)}")
+    if embeddings != "float32":
+        _quantize_tables(model, embeddings)
     excluded = [] if last_layer else _last_layer(model)
     excluded += [node.name for node in model.graph.node if layer_of(node) in set(keep_fp32 or ())]
     with quiet():  # it advises to preprocess the graph, which has been fused already
@@ -63,31 +68,41 @@ def quantize(
     write_graph(clean(onnx.load(str(target))), target)
 
 
-def _quantize_tables(model: onnx.ModelProto) -> None:
-    """Replace ``Gather(table, ids)`` by ``Cast(Gather(int8 table, ids)) * Gather(scales, ids)``, in place."""
+def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
+    """Replace ``Gather(table, ids)`` by that of a smaller table, cast and (int8) times ``Gather(scales, ids)``."""
     graph = model.graph
     tables = {
         tensor.name: tensor
         for tensor in graph.initializer
-        if len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT and tensor.dims[0] >= _SMALLEST_TABLE_ROWS
+        if tensor.name.startswith(SCALED_TABLE)
+        or (len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT and tensor.dims[0] >= _SMALLEST_TABLE_ROWS)
     }
+    smaller: dict[str, np.ndarray] = {}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         if node.op_type != "Gather" or node.input[0] not in tables:
             nodes.append(node)
             continue
         name, ids, output = node.input[0], node.input[1], node.output[0]
-        integers, scales = _quantize_rows(numpy_helper.to_array(tables[name]))
-        graph.initializer.append(numpy_helper.from_array(integers, f"{name}.int8"))
-        graph.initializer.append(numpy_helper.from_array(scales, f"{name}.scales"))
+        table = numpy_helper.to_array(tables[name])
+        has_scales = kind == "int8" and not name.startswith(SCALED_TABLE)
+        if has_scales:
+            smaller[f"{name}.{kind}"], smaller[f"{name}.scales"] = _quantize_rows(table)
+        else:
+            smaller[f"{name}.{kind}"] = np.rint(table).astype(np.int8) if kind == "int8" else table.astype(np.float16)
+        floats = f"{output}.float" if has_scales else output
         nodes += [
-            helper.make_node("Gather", [f"{name}.int8", ids], [f"{output}.int8"], name=f"{node.name}.int8"),
-            helper.make_node("Gather", [f"{name}.scales", ids], [f"{output}.scales"], name=f"{node.name}.scales"),
-            helper.make_node("Cast", [f"{output}.int8"], [f"{output}.float"], to=TensorProto.FLOAT),
-            helper.make_node("Mul", [f"{output}.float", f"{output}.scales"], [output], name=node.name),
+            helper.make_node("Gather", [f"{name}.{kind}", ids], [f"{output}.{kind}"], name=f"{node.name}.{kind}"),
+            helper.make_node("Cast", [f"{output}.{kind}"], [floats], name=f"{node.name}.float", to=TensorProto.FLOAT),
         ]
+        if has_scales:
+            nodes += [
+                helper.make_node("Gather", [f"{name}.scales", ids], [f"{output}.scales"], name=f"{node.name}.scales"),
+                helper.make_node("Mul", [floats, f"{output}.scales"], [output], name=node.name),
+            ]
     del graph.node[:]
     graph.node.extend(nodes)
+    graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in smaller.items())
     clean(model)
 
 

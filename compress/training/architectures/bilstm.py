@@ -1,27 +1,18 @@
 """A bidirectional LSTM with the teacher's own embeddings, cut to the corpus and to a smaller width.
 
 Tang et al. 2019, "Distilling Task-Specific Knowledge from BERT into Simple Neural Networks" (arXiv:1903.12136).
-The paper starts from word2vec vectors of words; here the vocabulary is the teacher's subword tokens that occur in the
-corpus, and their vectors are the teacher's, projected to ``embedding_size`` by a singular value decomposition. With
-``pairs = "siamese"`` one LSTM reads both texts of a pair, each by itself, and the classifier compares their states, as
-in the paper; by default a pair is read as one sequence.
+The paper starts from word2vec vectors of words. With ``pairs = "siamese"`` one LSTM reads both texts of a pair, each by
+itself, and the classifier compares their states, as in the paper; by default a pair is read as one sequence.
 """
 
-import itertools
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.data.tokenization import token_counts
-from compress.errors import CompressError
-from compress.models.modeling import is_tagger
-from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification, BiLSTMForTokenClassification
-
-PAIRS = ("joined", "siamese")
-COUNTED_ROWS = 1_000_000  # a vocabulary does not grow any more after this many rows, and counting must end
+from compress.models.modeling.bilstm import BiLSTMForSequenceClassification, BiLSTMForTokenClassification
+from compress.models.modeling.small import SmallModel
+from compress.training.architectures._small import Common, build_small
 
 
 def build(
@@ -35,105 +26,14 @@ def build(
     dropout: float = 0.1,
     minimum_count: int = 2,
     pairs: str = "joined",
-) -> BiLSTMForSequenceClassification:
-    """Return an untrained student that reads the teacher's token ids.
-
-    Args:
-        examples: the texts it will be trained on; a subword token that occurs fewer than ``minimum_count`` times in
-            them shares the vector of the unknown token.
-        embedding_size: width of the embeddings; at most the teacher's, from whose vectors it is projected.
-        pairs: ``joined`` or ``siamese``; a siamese student is built for pairs only. Where it later meets a single text,
-            it takes it for a pair whose second text is empty.
-    """
-    for name, size in (
-        ("embedding_size", embedding_size),
-        ("hidden_size", hidden_size),
-        ("dense_size", dense_size),
-        ("minimum_count", minimum_count),
-    ):
-        if size < 1:
-            raise CompressError(f"{name} = {size} is not possible; give 1 or more")
-    if not 0 <= dropout < 1:
-        raise CompressError(f"dropout = {dropout} is not possible; give at least 0 and less than 1")
-    if pairs not in PAIRS:
-        raise CompressError(f"pairs = {pairs!r} is not known; use {' or '.join(map(repr, PAIRS))}")
-    layout = {}
-    if pairs == "siamese":
-        examples, layout = pairs_only(examples), pair_layout(tokenizer)
-    vectors = teacher.get_input_embeddings().weight.detach().float()  # type: ignore[operator]
-    kept = kept_pieces(tokenizer, examples, minimum_count)
-    unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
-    remap = torch.full((max(len(tokenizer), len(vectors)),), kept.index(unknown))
-    remap[kept] = torch.arange(len(kept))
-    projected = project(vectors, kept, min(embedding_size, vectors.shape[1]))
-    config = BiLSTMConfig(
-        tokenizer_size=len(remap),
-        vocab_size=len(kept),
-        embedding_size=projected.shape[1],
-        hidden_size=hidden_size,
-        dense_size=dense_size,
-        dropout=dropout,
-        base_model_type=teacher.config.model_type.removeprefix("compress-pruned-"),
-        id2label=teacher.config.id2label,
-        label2id=teacher.config.label2id,
-        problem_type=teacher.config.problem_type,
-        pad_token_id=tokenizer.pad_token_id,
-        pairs=pairs,
-        **layout,
+) -> SmallModel:
+    """Return an untrained student (:func:`compress.training.architectures._small.build_small`)."""
+    return build_small(
+        BiLSTMForSequenceClassification,
+        BiLSTMForTokenClassification,
+        teacher,
+        tokenizer,
+        examples,
+        Common(embedding_size, dense_size, dropout, minimum_count, pairs),
+        sizes={"hidden_size": hidden_size},
     )
-    student = (BiLSTMForTokenClassification if is_tagger(teacher) else BiLSTMForSequenceClassification)(config)
-    with torch.no_grad():
-        student.remap.copy_(remap)
-        student.embedding.weight.copy_(projected)
-    return student
-
-
-def pairs_only(examples: Iterable[Example]) -> Iterator[Example]:
-    """Yield the examples; a single text among them is a :class:`CompressError`."""
-    for example in examples:
-        if example.text_pair is None:
-            raise CompressError(
-                "pairs = 'siamese' compares two texts, and the text to learn from has single ones; use pairs = 'joined'"
-            )
-        yield example
-
-
-def pair_layout(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Return the separator's id and how many special tokens the tokenizer puts before, between and after two texts.
-
-    Raises:
-        CompressError: there is no separator between the texts, so that nothing tells where the second begins.
-    """
-    encoded = tokenizer("a", "a")
-    sequences = encoded.sequence_ids(0)
-    first, second = ([at for at, sequence in enumerate(sequences) if sequence == which] for which in (0, 1))
-    between = encoded["input_ids"][first[-1] + 1 : second[0]]
-    if tokenizer.sep_token_id is None or between[:1] != [tokenizer.sep_token_id]:
-        raise CompressError(
-            "pairs = 'siamese' needs a tokenizer that puts a separator after each text, which the teacher's does not; "
-            "use pairs = 'joined'"
-        )
-    return {
-        "separator_token_id": tokenizer.sep_token_id,
-        "special_tokens": [first[0], len(between), len(sequences) - 1 - second[-1]],
-    }
-
-
-def kept_pieces(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example], minimum_count: int) -> list[int]:
-    """Return the token ids that occur often enough, and every special token, in order."""
-    counts = token_counts(tokenizer, itertools.islice(examples, COUNTED_ROWS))
-    return sorted({piece for piece, n in counts.items() if n >= minimum_count}.union(tokenizer.all_special_ids))
-
-
-def project(vectors: torch.Tensor, kept: list[int], width: int) -> torch.Tensor:
-    """Return the kept rows ``[v, width]`` in the directions in which they vary most, scaled to unit variance.
-
-    Truncated SVD of the centred ``[v, D]`` matrix keeps as much of the distances between tokens as ``width``
-    directions can. An LSTM learns faster from inputs near unit scale than from a transformer's small vectors.
-    """
-    rows = vectors[kept]
-    rows = rows - rows.mean(dim=0)
-    _, _, directions = torch.linalg.svd(rows, full_matrices=False)
-    projected: torch.Tensor = rows @ directions[:width].T
-    scale = projected.std()
-    return projected / scale if scale > 0 else projected

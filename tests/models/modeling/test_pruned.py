@@ -18,7 +18,7 @@ from compress.models.modeling.pruned import MODEL_CLASSES, to_pruned
 from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads
 from compress.models.saving import save_model
 from compress.surgery.remove_units import remove_heads, remove_neurons
-from tests.support.tiny import PRUNABLE, bilstm, classifier, physical_layers, pruned, tokenizer, uneven, write
+from tests.support.tiny import PRUNABLE, SMALL, classifier, physical_layers, pruned, tokenizer, uneven, write
 
 
 @pytest.mark.parametrize("family", PRUNABLE)
@@ -102,10 +102,10 @@ def logits_without_compress(folder: Path, names: Iterable[str]) -> list[list[lis
 
 def test_directories_open_without_compress(tmp_path: Path) -> None:
     families = ("albert", "bert", "deberta-v2", "mobilebert", "modernbert", "mpnet", "xlm-roberta")
-    kinds = {family: family for family in families} | {"bilstm": "bert"}
+    kinds = {family: family for family in families} | {"bilstm": "bert", "cnn": "bert"}
     expected = []
     for kind, family in kinds.items():
-        model = bilstm() if kind == "bilstm" else pruned(kind)
+        model = SMALL[kind]() if kind in SMALL else pruned(kind)
         save_model(model, tokenizer(family), tmp_path / kind)
         encoded = tokenizer(family)(["the film is good", "dull"], padding=True, return_tensors="pt")
         with torch.no_grad():

@@ -25,7 +25,7 @@ from compress.training.architectures._projection import (
     leading_directions,
     project_model,
 )
-from compress.training.architectures.bilstm import kept_pieces, project
+from compress.training.architectures._small import kept_pieces, project
 from tests.support.tiny import (
     FAMILIES,
     HEADS,
@@ -42,6 +42,7 @@ from tests.support.tiny import (
 TEXTS = ["the film is good", "dull", "a very slow plot with its cold ending and a stale story"]
 STUDENTS: list[tuple[str, dict[str, Any]]] = [
     ("bilstm", {"embedding_size": 16, "hidden_size": 8, "dense_size": 8}),
+    ("cnn", {"embedding_size": 16, "filters": 6, "second_filters": 5, "dense_size": 8}),
     ("transformer", {"depth": 1}),
     ("transformer", {"depth": 1, "hidden_size": 20, "ffn_size": 24}),
     ("transformer", {"depth": 3, "start": "random", "hidden_size": 24, "ffn_size": 40, "heads": 2}),

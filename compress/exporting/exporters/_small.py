@@ -1,0 +1,135 @@
+"""The graph of a small student, node by node: what all of them share around the layers of one.
+
+Shapes in names of inputs and outputs: ``kept_ids`` ``[B, T]`` (of a siamese student ``[2B, T]``, all first texts before
+all second ones) are rows of the embedding, ``sizes`` ``[B]`` the tokens of each text.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from compress.exporting.onnx_graph import write_graph
+from compress.models.modeling.small import SmallModel
+
+# The newest file format that the ONNX Runtime of three years ago reads.
+_IR_VERSION = 9
+_INPUTS = ("input_ids", "attention_mask")
+
+
+def write_small_graph(
+    model: SmallModel,
+    path: Path,
+    weights: Mapping[str, np.ndarray],
+    layers: Sequence[NodeProto],
+    *,
+    opset: int,
+) -> None:
+    """Write a graph: inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]``.
+
+    That of a tagger is ``[batch, length, C]``.
+
+    Args:
+        weights: of ``layers``, which make ``encoded`` (states of texts, or of a tagger's tokens) from ``kept_ids`` and
+            ``sizes``; ``dense.weight`` ``[S, D]`` among them replaces the model's own.
+    """
+    config: Any = model.config
+    siamese = config.pairs == "siamese"
+    every = {
+        "remap": array(model.remap).astype(np.int32),
+        "dense.weight": array(model.dense.weight.T),
+        "dense.bias": array(model.dense.bias),
+        "classifier.weight": array(model.classifier.weight.T),
+        "classifier.bias": array(model.classifier.bias),
+        "one": np.array([1], dtype=np.int64),
+        **weights,
+        **(_split_constants(config) if siamese else {}),
+    }
+    state = "state" if siamese else "encoded"
+    uses_sizes = any("sizes" in node.input for node in layers)
+    counting = [helper.make_node("ReduceSum", ["attention_mask", "one"], ["row_sums"], keepdims=0)]
+    at_least_one = helper.make_node("Max", ["text_sizes" if siamese else "row_sums", "one"], ["sizes"])
+    nodes = [
+        *(counting if siamese or uses_sizes else ()),
+        *(_split_nodes() if siamese else ()),
+        *([at_least_one] if uses_sizes else ()),
+        helper.make_node("Gather", ["remap", "texts" if siamese else "input_ids"], ["kept_ids"]),
+        *layers,
+        *(_comparison_nodes() if siamese else ()),
+        helper.make_node("MatMul", [state, "dense.weight"], ["dense.product"]),
+        helper.make_node("Add", ["dense.product", "dense.bias"], ["dense.sum"]),
+        helper.make_node("Relu", ["dense.sum"], ["dense"]),
+        helper.make_node("MatMul", ["dense", "classifier.weight"], ["classifier.product"]),
+        helper.make_node("Add", ["classifier.product", "classifier.bias"], ["logits"]),
+    ]
+    tokens = [helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "length"]) for n in _INPUTS]
+    shape = ["batch", "length", config.num_labels] if model.tags else ["batch", config.num_labels]
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)
+    initializers = [numpy_helper.from_array(np.ascontiguousarray(one), name) for name, one in every.items()]
+    graph = helper.make_graph(nodes, config.model_type, tokens, [logits], initializers)
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="compress", ir_version=_IR_VERSION
+    )
+    onnx.checker.check_model(proto)
+    write_graph(proto, path)
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    return np.asarray(tensor.detach().cpu())
+
+
+def _split_constants(config: Any) -> dict[str, np.ndarray]:
+    before, between, after = config.special_tokens
+    return {
+        "zero": np.array(0, dtype=np.int64),
+        "step": np.array(1, dtype=np.int64),
+        "rows_only": np.array([0], dtype=np.int64),
+        "separator": np.array(config.separator_token_id, dtype=np.int64),
+        "padding": np.array(getattr(config, "pad_token_id", None) or 0, dtype=np.int64),
+        "before": np.array(before, dtype=np.int64),
+        "between": np.array(between, dtype=np.int64),
+        "after": np.array(after, dtype=np.int64),
+    }
+
+
+def _split_nodes() -> list[NodeProto]:
+    """Make ``texts`` ``[2 * batch, length]`` and ``text_sizes`` ``[2 * batch]`` as the model's ``_split`` does."""
+    return [
+        helper.make_node("Shape", ["input_ids"], ["width"], start=1, end=2),
+        helper.make_node("Squeeze", ["width", "rows_only"], ["columns"]),
+        helper.make_node("Range", ["zero", "columns", "step"], ["positions"]),
+        helper.make_node("Unsqueeze", ["row_sums", "one"], ["row_lengths"]),
+        helper.make_node("Equal", ["input_ids", "separator"], ["is_separator"]),
+        helper.make_node("Where", ["is_separator", "positions", "row_lengths"], ["separators"]),
+        helper.make_node("ReduceMin", ["separators", "one"], ["ends"], keepdims=1),
+        helper.make_node("Mul", ["ends", "zero"], ["zeros"]),
+        helper.make_node("Add", ["zeros", "before"], ["first_starts"]),
+        helper.make_node("Add", ["ends", "between"], ["second_starts"]),
+        helper.make_node("Concat", ["first_starts", "second_starts"], ["starts"], axis=0),
+        helper.make_node("Sub", ["row_lengths", "after"], ["second_ends"]),
+        helper.make_node("Concat", ["ends", "second_ends"], ["both_ends"], axis=0),
+        helper.make_node("Sub", ["both_ends", "starts"], ["row_sizes"]),
+        helper.make_node("Squeeze", ["row_sizes", "one"], ["text_sizes"]),
+        helper.make_node("Add", ["starts", "positions"], ["wanted"]),
+        helper.make_node("Sub", ["columns", "step"], ["last"]),
+        helper.make_node("Min", ["wanted", "last"], ["sources"]),
+        helper.make_node("Concat", ["input_ids", "input_ids"], ["twice"], axis=0),
+        helper.make_node("GatherElements", ["twice", "sources"], ["shifted"], axis=1),
+        helper.make_node("Less", ["positions", "row_sizes"], ["is_text"]),
+        helper.make_node("Where", ["is_text", "shifted", "padding"], ["texts"]),
+    ]
+
+
+def _comparison_nodes() -> list[NodeProto]:
+    """Make ``state`` ``[h1; h2; h1 * h2; |h1 - h2|]`` from the states of both texts."""
+    return [
+        helper.make_node("Split", ["encoded"], ["one_text", "other_text"], axis=0, num_outputs=2),
+        helper.make_node("Mul", ["one_text", "other_text"], ["product"]),
+        helper.make_node("Sub", ["one_text", "other_text"], ["difference"]),
+        helper.make_node("Abs", ["difference"], ["distance"]),
+        helper.make_node("Concat", ["one_text", "other_text", "product", "distance"], ["state"], axis=1),
+    ]

@@ -1,0 +1,126 @@
+"""The graph of the convolutional student, node by node, with its first layer folded into tables.
+
+That layer is linear in the embeddings, so that embedding and weights multiply into one table for each place of a
+window, with a row a token (Devlin et al. 2014, "Fast and Robust Neural Network Joint Models for Statistical Machine
+Translation", section 4): a lookup and an addition are all that is left of it.
+
+A ReLU lets positive factors through. Every feature is therefore scaled to the range of int8 and the next layer's
+weights undo it, so that rounding the tables is all that makes them int8
+(:mod:`compress.quantization.quantizers.onnx_dynamic`).
+"""
+
+from pathlib import Path
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper
+
+from compress.exporting.exporters._small import array, write_small_graph
+from compress.exporting.onnx_graph import DEFAULT_OPSET, SCALED_TABLE
+from compress.models.modeling.cnn import CNNConfig, CNNForSequenceClassification, offsets_of
+
+MODEL_TYPES = (CNNConfig.model_type,)
+LARGEST = 127  # of a feature in the tables
+
+
+def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+    """Write the model's graph (:func:`compress.exporting.exporters._small.write_small_graph`)."""
+    config = model.config
+    tables, scales = folded_tables(model)
+    weights: dict[str, np.ndarray] = {f"{SCALED_TABLE}{offset}": table for offset, table in tables.items()}
+    weights["beyond"] = np.array(config.vocab_size, dtype=np.int32)
+    nodes: list[NodeProto] = []
+    if config.pairs != "siamese":
+        nodes.append(helper.make_node("Cast", ["attention_mask"], ["is_text"], to=TensorProto.BOOL))
+    nodes.append(helper.make_node("Where", ["is_text", "kept_ids", "beyond"], ["known_ids"]))
+    for offset, ids in _windows("known_ids", list(tables), weights, nodes, beyond="beyond").items():
+        if offset < 0:  # the text's last tokens are before places beyond it, which have no window
+            nodes.append(helper.make_node("Where", ["is_text", ids, "beyond"], [f"ids.{offset}"]))
+            ids = f"ids.{offset}"
+        nodes.append(helper.make_node("Gather", [f"{SCALED_TABLE}{offset}", ids], [f"products.{offset}"]))
+    nodes.append(helper.make_node("Sum", [f"products.{offset}" for offset in tables], ["sums"]))
+    sums = "sums"
+    if config.second_filters:
+        width = config.second_width
+        blocks = np.split(array(model.second.weight).astype(np.float64), width)
+        nodes.append(helper.make_node("Relu", ["sums"], ["features"]))
+        windows = _windows("features", list(offsets_of(width)), weights, nodes)
+        weights |= {
+            "features.axis": np.array([2], dtype=np.int64),
+            "zero.feature": np.array(0, dtype=np.float32),
+            "second.weight": np.concatenate([(block * scales).T for block in blocks]).astype(np.float32),
+            "second.bias": array(model.second_bias),
+        }
+        nodes += [
+            helper.make_node("Concat", list(windows.values()), ["windows"], axis=2),
+            helper.make_node("MatMul", ["windows", "second.weight"], ["second.product"]),
+            helper.make_node("Add", ["second.product", "second.bias"], ["second.sums"]),
+            helper.make_node("Unsqueeze", ["is_text", "features.axis"], ["has_features"]),
+            helper.make_node("Where", ["has_features", "second.sums", "zero.feature"], ["text.sums"]),
+        ]
+        sums, scales = "text.sums", np.ones(config.second_filters)
+    # Beyond the text sums are 0, and after a ReLU nothing is below: the padding is neither the highest nor in the mean.
+    if model.tags:
+        nodes.append(helper.make_node("Relu", [sums], ["encoded"]))
+    else:
+        mean = config.pooling == "max-mean"
+        nodes.append(helper.make_node("ReduceMax", [sums, "one"], ["highest_sums"], keepdims=0))
+        nodes.append(helper.make_node("Relu", ["highest_sums"], ["highest" if mean else "encoded"]))
+        if mean:
+            nodes += [
+                helper.make_node("Relu", [sums], ["activations"]),
+                helper.make_node("ReduceSum", ["activations", "one"], ["total"], keepdims=0),
+                helper.make_node("Cast", ["sizes"], ["sizes.float"], to=TensorProto.FLOAT),
+                helper.make_node("Unsqueeze", ["sizes.float", "one"], ["sizes.column"]),
+                helper.make_node("Div", ["total", "sizes.column"], ["mean"]),
+                helper.make_node("Concat", ["highest", "mean"], ["encoded"], axis=1),
+            ]
+            scales = np.tile(scales, 2)
+    if config.pairs == "siamese":  # products of features would be scaled twice
+        nodes[-1].output[0] = "scaled"
+        nodes.append(helper.make_node("Mul", ["scaled", "scales"], ["encoded"]))
+        weights["scales"] = scales.astype(np.float32)
+    else:
+        weights["dense.weight"] = (array(model.dense.weight.T) * scales[:, None]).astype(np.float32)
+    write_small_graph(model, path, weights, nodes, opset=opset)
+
+
+def folded_tables(model: CNNForSequenceClassification) -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """Return for each place of a window a table ``[vocab_size + 1, features]``, and what to multiply features by.
+
+    The last row, of zeros, is what is beyond the text. The bias is in the table of a window's own token, which every
+    window has.
+    """
+    widths = model.config.widths
+    embedding = array(model.embedding.weight).astype(np.float64)
+    parts = iter(np.split(array(model.first.weight).astype(np.float64), sum(widths)))
+    tables: dict[int, np.ndarray] = {}
+    for number, width in enumerate(widths):
+        columns = slice(number * model.config.filters, (number + 1) * model.config.filters)
+        for offset in offsets_of(width):
+            empty = np.zeros((len(embedding) + 1, len(widths) * model.config.filters))
+            tables.setdefault(offset, empty)[:-1, columns] = embedding @ next(parts).T
+    tables[0][:-1] += array(model.first_bias)
+    largest = np.max([np.abs(table).max(axis=0) for table in tables.values()], axis=0)
+    scales = np.where(largest > 0, largest / LARGEST, 1)
+    return {offset: (table / scales).astype(np.float32) for offset, table in sorted(tables.items())}, scales
+
+
+def _windows(
+    name: str, offsets: list[int], weights: dict[str, np.ndarray], nodes: list[NodeProto], *, beyond: str = ""
+) -> dict[int, str]:
+    """Add nodes that shift ``[B, T, ...]`` to each offset, with ``beyond`` (0 by default) where nothing was."""
+    before, after = max(0, -min(offsets)), max(0, max(offsets))
+    if not before and not after:
+        return {0: name}
+    weights[f"{name}.padding"] = np.array([before, after], dtype=np.int64)
+    weights["time"] = np.array([1], dtype=np.int64)
+    nodes.append(helper.make_node("Pad", [name, f"{name}.padding", beyond, "time"], [f"{name}.padded"]))
+    shifted = {0: name}
+    for offset in offsets:
+        if offset:
+            shifted[offset] = f"{name}.{offset}"
+            start, end = offset + before, (offset - after) or np.iinfo(np.int64).max
+            weights |= {f"place.{place}": np.array([place], dtype=np.int64) for place in (start, end)}
+            slicing = [f"{name}.padded", f"place.{start}", f"place.{end}", "time"]
+            nodes.append(helper.make_node("Slice", slicing, [shifted[offset]]))
+    return dict(sorted(shifted.items()))

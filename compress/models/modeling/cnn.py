@@ -1,0 +1,108 @@
+"""The convolutional classifier of Kim 2014 (arXiv:1408.5882), as a transformers model.
+
+Its first layer is linear in the embeddings, so that an export multiplies both into tables with a row a token (the
+pre-computation of Devlin et al. 2014, "Fast and Robust Neural Network Joint Models for Statistical Machine
+Translation"): :mod:`compress.exporting.exporters.cnn`. This file and the one that it imports travel in the model
+directory (:mod:`compress.models.modeling.small`).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .small import SmallConfig, SmallModel
+
+POOLING = ("max", "max-mean")
+
+
+class CNNConfig(SmallConfig):
+    """Widths of a :class:`CNNForSequenceClassification`.
+
+    ``widths`` are how many tokens windows have, with ``filters`` of each. ``second_filters`` is the number of filters
+    of a second layer, over windows of ``second_width`` positions of the first; 0 for none. ``pooling`` is ``"max"`` or
+    ``"max-mean"``, both side by side.
+    """
+
+    model_type = "compress-cnn"
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (1, 2, 3, 4),
+        filters: int = 100,
+        second_filters: int = 0,
+        second_width: int = 3,
+        pooling: str = "max",
+        **kwargs: Any,
+    ) -> None:
+        self.widths = list(widths)
+        self.filters = filters
+        self.second_filters = second_filters
+        self.second_width = second_width
+        self.pooling = pooling
+        super().__init__(**kwargs)
+
+
+class CNNForSequenceClassification(SmallModel):
+    """Embedding -> windows of several widths around every token -> ReLU -> pooling over tokens -> ReLU layer -> logits.
+
+    A window of ``w`` tokens reaches from ``(w - 1) // 2`` tokens before to ``w // 2`` after its own; beyond the text
+    there are zeros, so that padding changes nothing. ``first`` has the weights of all widths and offsets side by side:
+    for each width the blocks of its offsets from left to right, of ``filters`` each.
+    """
+
+    config_class = CNNConfig
+    base_model_prefix = "cnn"
+
+    def add_layers(self, config: CNNConfig) -> int:
+        features = len(config.widths) * config.filters
+        self.first = nn.Linear(config.embedding_size, sum(config.widths) * config.filters, bias=False)
+        self.first_bias = nn.Parameter(torch.zeros(features))
+        if config.second_filters:
+            self.second = nn.Linear(features, config.second_width * config.second_filters, bias=False)
+            self.second_bias = nn.Parameter(torch.zeros(config.second_filters))
+            features = config.second_filters
+        return features * (2 if config.pooling == "max-mean" and not self.tags else 1)
+
+    def encode_tokens(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        is_text = torch.arange(input_ids.shape[1], device=input_ids.device) < lengths[:, None]
+        is_text = is_text[..., None]
+        states = windows(self.first(self.embedded(input_ids) * is_text), self.config.widths)
+        states = torch.relu(states + self.first_bias)
+        if self.config.second_filters:
+            states = windows(self.second(states * is_text), [self.config.second_width])
+            states = torch.relu(states + self.second_bias)
+        return states * is_text
+
+    def encode(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        states = self.encode_tokens(input_ids, lengths)
+        found = states.amax(dim=1)  # after a ReLU nothing is below the zeros of the padding
+        if self.config.pooling == "max-mean":
+            found = torch.cat((found, states.sum(dim=1) / lengths.clamp(min=1)[:, None]), dim=-1)
+        return found
+
+
+def windows(products: Tensor, widths: Sequence[int]) -> Tensor:
+    """Add up the products ``[B, T, sum(widths) * F]`` of each window's tokens: ``[B, T, len(widths) * F]``."""
+    offsets = [offset for width in widths for offset in offsets_of(width)]
+    parts = iter(products.chunk(len(offsets), dim=-1))
+    sums = [torch.stack([shifted(next(parts), offset) for offset in offsets_of(width)]).sum(dim=0) for width in widths]
+    return torch.cat(sums, dim=-1)
+
+
+def offsets_of(width: int) -> range:
+    """Return where the tokens of a window are, relative to its own."""
+    return range(-((width - 1) // 2), width // 2 + 1)
+
+
+def shifted(states: Tensor, offset: int) -> Tensor:
+    """Return ``[B, T, F]`` whose place ``t`` has what was at ``t + offset``, and zeros where nothing was."""
+    padded = nn.functional.pad(states, (0, 0, max(0, -offset), max(0, offset)))
+    return padded[:, max(0, offset) : max(0, offset) + states.shape[1]]
+
+
+class CNNForTokenClassification(CNNForSequenceClassification):
+    """The same layers as a tagger: at every token the features of its windows -> ReLU layer -> logits."""
+
+    tags = True
