@@ -52,12 +52,17 @@ class TeacherRecipe:
     hub: str = ""
     package: str = ""
     package_folder: str = ""
+    package_parts: int = 0
     training: Training = Training()
     name: str = ""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        return [] if self.hub or self.package else ["a teacher needs hub or package"]
+        rules = (
+            (bool(self.hub or self.package), "a teacher needs hub or package"),
+            (self.package_parts >= 0, f"package_parts = {self.package_parts} is not possible; give 0 or more"),
+        )
+        return [fault for holds, fault in rules if not holds]
 
 
 def training_faults(changes: Mapping[str, Any], *, source: str) -> list[str]:

