@@ -42,6 +42,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = RESULTS / "README.md"
 BENCHMARKS_PAGE = ROOT / "benchmarks" / "README.md"
 DISTILLATION_SPEED = RESULTS / "distillation-speed.jsonl"
+TOKENIZATION_SPEED = RESULTS / "tokenization-speed.jsonl"
 COMPOSITIONS = RESULTS / "compositions.jsonl"
 IMPORTANCE_PAGE = ROOT / "docs" / "importance.md"
 IMPORTANCE_PARITY = RESULTS / "importance-parity.jsonl"
@@ -59,6 +60,7 @@ METRIC = seeds_table.HEADINGS.index("Metric, mean")
 TABLE = re.compile(r"(<!-- results:([^\s:]+):?(\S*) -->\n).*?(<!-- /results -->)", re.DOTALL)
 SURVEY_TABLE = re.compile(r"(<!-- survey:(\S+) -->\n).*?(<!-- /survey -->)", re.DOTALL)
 REPEATS_TABLE = re.compile(r"(<!-- repeats:(\S+) -->\n).*?(<!-- /repeats -->)", re.DOTALL)
+TOKENIZATION_TABLE = re.compile(r"(<!-- tokenization-speed -->\n).*?(<!-- /tokenization-speed -->)", re.DOTALL)
 SPEED_TABLE = re.compile(r"(<!-- distillation-speed -->\n).*?(<!-- /distillation-speed -->)", re.DOTALL)
 COMPOSITIONS_TABLE = re.compile(r"(<!-- compositions -->\n).*?(<!-- /compositions -->)", re.DOTALL)
 IMPORTANCE_TABLE = re.compile(r"(<!-- importance:(\S+) -->\n).*?(<!-- /importance -->)", re.DOTALL)
@@ -307,7 +309,24 @@ def benchmarks_page() -> str:
     """Return the page of benchmarks with its tables of distillation steps and of compositions made again."""
     page = BENCHMARKS_PAGE.read_text(encoding="utf-8")
     page = COMPOSITIONS_TABLE.sub(lambda found: found[1] + compositions_table() + found[2], page)
+    page = TOKENIZATION_TABLE.sub(lambda found: found[1] + tokenization_table() + found[2], page)
     return SPEED_TABLE.sub(lambda found: found[1] + speed_tables() + found[2], page)
+
+
+def tokenization_table() -> str:
+    """Return the committed results of tokenization_speed.py as Markdown."""
+    found = [json.loads(line) for line in TOKENIZATION_SPEED.read_text(encoding="utf-8").splitlines()]
+    head = found[0]
+    lines = ["| | median, µs a text | mean | `compress` is faster by |", "|---|---:|---:|---:|"]
+    for line in found:
+        ratio = _times_within(line["compress_is_faster_by"])
+        lines.append(f"| {line['way']} | {line['median_us']:.1f} | {line['mean_us']:.1f} | {ratio} |")
+    note = (
+        f"{head['rows_per_round'] * head['rounds']:,} texts of {head['data']}, {head['mean_tokens']:.1f} tokens on "
+        f"average, one at a time; before them {head['rows_before']:,} others; one thread, on {head['host']['cpu']}; "
+        f"95% intervals; tokenizers {head['versions']['tokenizers']}. Made by `{head['command']}`."
+    )
+    return "\n".join([*lines, "", note]) + "\n"
 
 
 def compositions_table() -> str:

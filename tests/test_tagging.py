@@ -512,7 +512,7 @@ def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: ModelDir) -> N
         places = [place for place, start in enumerate(read["words"][0]) if start]
         with mask_hooks(model) as hooks:
             factors = hooks.per_example(1)
-            logits = model(input_ids=torch.tensor(read["input_ids"])).logits[0, places]
+            logits = model(input_ids=torch.from_numpy(np.array(read["input_ids"]))).logits[0, places]
             loss = torch.nn.functional.cross_entropy(logits, torch.tensor(tags[: len(places)]), reduction="sum")
             totals += torch.cat(torch.autograd.grad(loss, factors)).abs()
     assert torch.allclose(scores, totals / 2, rtol=1e-3)

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compress.data.examples import Example, batched, texts_of
+from compress.data.text_encoder import TokenRows, shared_encoder
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-
-TokenLists = dict[str, list[list[int]]]
 
 # Position numbers of these families start after the padding id, so that many rows of the table are never used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "mpnet")
@@ -44,8 +42,8 @@ def position_limit(config: Mapping[str, Any]) -> int | None:
 
 def encode(
     tokenizer: "PreTrainedTokenizerFast", examples: Sequence[Example], max_length: int, *, task: str = "classification"
-) -> TokenLists:
-    """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: one list a row, not padded.
+) -> TokenRows:
+    """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: int64 ``[T]`` a row, not padded.
 
     For ``tagging`` the words of a row are tokenised one by one, and ``words`` says where each starts
     (:func:`compress.data.tokenization.first_tokens`).
@@ -56,11 +54,13 @@ def encode(
             sentences, is_split_into_words=True, truncation=True, max_length=max_length, return_attention_mask=False
         )
         tokens = {key: split[key] for key in ("input_ids", "token_type_ids") if key in split}
-        return {**tokens, "words": [first_tokens(split.word_ids(row)) for row in range(len(examples))]}
+        tokens["words"] = [first_tokens(split.word_ids(row)) for row in range(len(examples))]
+        return {key: [np.array(row, dtype=np.int64) for row in rows] for key, rows in tokens.items()}
     texts = [example.text for example in examples]
-    pairs = [example.text_pair for example in examples] if examples and examples[0].text_pair is not None else None
-    encoded = tokenizer(texts, pairs, truncation=True, max_length=max_length, return_attention_mask=False)
-    return {key: encoded[key] for key in ("input_ids", "token_type_ids") if key in encoded}
+    has_pairs = bool(examples) and examples[0].text_pair is not None
+    return shared_encoder(tokenizer)(
+        texts, [example.text_pair or "" for example in examples] if has_pairs else None, max_length
+    )
 
 
 def text_batches(examples: Iterable[Example]) -> Iterator[list[str]]:
@@ -77,17 +77,17 @@ def token_counts(tokenizer: "PreTrainedTokenizerFast", examples: Iterable[Exampl
     return counts
 
 
-def pad(rows: Sequence[Mapping[str, Sequence[int]]], padding_id: int) -> dict[str, np.ndarray]:
+def pad(rows: Sequence[Mapping[str, Sequence[int] | np.ndarray]], padding_id: int) -> dict[str, np.ndarray]:
     """Return int64 arrays ``[B, T]``, padded on the right to the longest row, with their ``attention_mask``."""
-    length = max(len(row["input_ids"]) for row in rows)
-    arrays = {"attention_mask": np.zeros((len(rows), length), dtype=np.int64)}
+    if len(rows) == 1:  # a request: what follows would take longer than a small model
+        alone = {key: np.asarray(values, dtype=np.int64)[None] for key, values in rows[0].items()}
+        return {"attention_mask": np.ones(alone["input_ids"].shape, dtype=np.int64), **alone}
+    sizes = np.array([len(row["input_ids"]) for row in rows])
+    is_text = np.arange(sizes.max()) < sizes[:, None]
+    arrays = {"attention_mask": is_text.astype(np.int64)}
     for key in rows[0]:
-        arrays[key] = np.full((len(rows), length), padding_id if key == "input_ids" else 0, dtype=np.int64)
-    for index, row in enumerate(rows):
-        size = len(row["input_ids"])
-        arrays["attention_mask"][index, :size] = 1
-        for key, values in row.items():
-            arrays[key][index, :size] = values
+        arrays[key] = np.full(is_text.shape, padding_id if key == "input_ids" else 0, dtype=np.int64)
+        arrays[key][is_text] = np.concatenate([row[key] for row in rows])
     return arrays
 
 

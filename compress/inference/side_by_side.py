@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compress.data.examples import Example
-from compress.data.tokenization import TokenLists, encode, maximum_length, pad
+from compress.data.text_encoder import TokenRows
+from compress.data.tokenization import encode, maximum_length, pad
 from compress.inference.batching import Run
 from compress.inference.open_runtime import open_runtime
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
@@ -24,7 +25,7 @@ PRECISION = 0.05  # share of a speed-up that its interval is to be within
 
 def time_in_turns(
     runs: Mapping[str, Run],
-    tokens: Mapping[str, TokenLists],
+    tokens: Mapping[str, TokenRows],
     padding_ids: Mapping[str, int],
     batch_size: int,
     threads: int,
@@ -98,7 +99,7 @@ def time_side_by_side(
     import torch
 
     runs: dict[str, Run] = {}
-    tokens: dict[str, TokenLists] = {}
+    tokens: dict[str, TokenRows] = {}
     padding_ids: dict[str, int] = {}
     before = torch.get_num_threads()
     try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compress.data.examples import Example
+from compress.data.text_encoder import TokenRows
 from compress.data.tokenization import at_words, encode, maximum_length, pad, word_counts
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
@@ -129,9 +130,7 @@ def resize(tokens: Sequence[int], special: Sequence[int], length: int, empty: in
     return [*tokens[:before], *repeated, *tokens[end:]][:length]
 
 
-def _encode_fixed(
-    tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], length: int
-) -> dict[str, list[list[int]]]:
+def _encode_fixed(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], length: int) -> TokenRows:
     pairs: Any = [example.text_pair for example in examples] if examples[0].text_pair is not None else None
     encoded = tokenizer(
         [example.text for example in examples],
@@ -144,7 +143,7 @@ def _encode_fixed(
     empty = {"input_ids": int(tokenizer.unk_token_id or 0), "token_type_ids": 0}
     return {
         key: [
-            resize(row, special, length, empty[key])
+            np.array(resize(row, special, length, empty[key]))
             for row, special in zip(encoded[key], encoded["special_tokens_mask"], strict=True)
         ]
         for key in empty

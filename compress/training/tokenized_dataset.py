@@ -13,7 +13,8 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from compress.data.examples import Example, batched
-from compress.data.tokenization import TokenLists, encode, pad
+from compress.data.text_encoder import TokenRows
+from compress.data.tokenization import encode, pad
 from compress.models.batch import Batch
 from compress.training.learned_vocabulary import Mixer
 
@@ -96,10 +97,10 @@ def _tables(
         yield pa.table(columns)
 
 
-def _answered(chunk: Sequence[TrainingRow], tokens: TokenLists) -> tuple[list[TrainingRow], TokenLists]:
+def _answered(chunk: Sequence[TrainingRow], tokens: TokenRows) -> tuple[list[TrainingRow], TokenRows]:
     """Return the rows with the logits and labels of the words that are trained on, and their tokens."""
     rows: list[TrainingRow] = []
-    kept: list[dict[str, list[int]]] = []
+    kept: list[dict[str, np.ndarray]] = []
     for index, row in enumerate(chunk):
         answered = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
         starts = [s if s and (answered is None or answered[s - 1]) else 0 for s in tokens["words"][index]]
@@ -110,7 +111,7 @@ def _answered(chunk: Sequence[TrainingRow], tokens: TokenLists) -> tuple[list[Tr
         logits = None if row.logits is None else row.logits[words]
         rows.append(replace(row, logits=logits, label=[labels[word] for word in words]))
         own = {key: values[index] for key, values in tokens.items()}
-        kept.append({**own, "words": [int(start > 0) for start in starts]})
+        kept.append({**own, "words": (np.array(starts) > 0).astype(np.int64)})
     return rows, {key: [row[key] for row in kept] for key in tokens}
 
 

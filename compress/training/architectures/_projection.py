@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -59,12 +60,12 @@ def token_vectors(
     limit = min(len(embeddings.positions), int(tokenizer.model_max_length))
     for chunk in batched(itertools.islice(examples, COUNTED_EXAMPLES), CHUNK):
         tokens = encode(tokenizer, chunk, limit)
-        rows = [torch.tensor(ids) for ids in tokens["input_ids"]]
-        vectors = embeddings.words[torch.cat(rows)]
+        rows = tokens["input_ids"]
+        vectors = embeddings.words[np.concatenate(rows)]
         if not words_only:
             vectors = vectors + torch.cat([embeddings.positions[: len(row)] for row in rows])
-            kinds = tokens.get("token_type_ids") or [[0] * len(row) for row in rows]
-            segments = torch.tensor([kind for row in kinds for kind in row])
+            kinds = tokens.get("token_type_ids") or [np.zeros_like(row) for row in rows]
+            segments = torch.from_numpy(np.concatenate(kinds))
             vectors = vectors + embeddings.segments[segments.clamp(max=len(embeddings.segments) - 1)]
         yield vectors
 

@@ -1,0 +1,120 @@
+"""Ids by words are those of the tokenizer, for any text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
+
+from compress.data import text_encoder
+from compress.data.text_encoder import TextEncoder, TokenRows, shared_encoder
+from tests.support.tiny import GOOD, PRUNABLE, tokenizer
+
+BY_WORDS = ("bert", "distilbert", "electra", "mobilebert", "mpnet")
+TOKENIZERS = {family: tokenizer(family) for family in PRUNABLE}
+WORDS = [
+    "the",
+    "film",
+    "FILM's",
+    "plotless",
+    "x" * 101,
+    "don't",
+    "[SEP]",
+    "<mask>",
+    "[sep]",
+    "é",
+    "漢字",
+    "\x07",
+    "\u2028",
+]
+TEXT = st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=8).map(" ".join)
+
+
+def lists(rows: TokenRows) -> dict[str, list[list[int]]]:
+    assert {row.dtype.name for key in rows for row in rows[key]} == {"int64"}
+    return {key: [row.tolist() for row in rows[key]] for key in rows}
+
+
+def encoded(
+    tokens: PreTrainedTokenizerFast, texts: list[str], pairs: list[str] | None, max_length: int
+) -> dict[str, Any]:
+    return lists(shared_encoder(tokens)(texts, pairs, max_length))
+
+
+def expected(
+    tokens: PreTrainedTokenizerFast, texts: list[str], pairs: list[str] | None, max_length: int
+) -> dict[str, Any]:
+    found = tokens(texts, pairs, truncation=True, max_length=max_length, return_attention_mask=False)
+    return {key: found[key] for key in ("input_ids", "token_type_ids") if key in found}
+
+
+@pytest.mark.parametrize("family", PRUNABLE)
+@given(text=TEXT, pair=st.none() | TEXT, max_length=st.sampled_from([5, 8, 64]))
+@example(text="", pair=None, max_length=8)
+@example(text="the\tfilm\r\nis_good", pair="", max_length=64)
+@example(text="a\x0bb\x00c\x7fd", pair=None, max_length=64)
+def test_any_text_has_the_ids_of_its_tokenizer(family: str, text: str, pair: str | None, max_length: int) -> None:
+    tokens = TOKENIZERS[family]
+    texts, pairs = [text, "good film"], None if pair is None else [pair, "dull"]
+    wanted = expected(tokens, texts, pairs, max_length)
+    assert encoded(tokens, texts, pairs, max_length) == wanted
+    assert encoded(tokens, texts, pairs, max_length) == wanted  # with the words of the first time
+
+
+@pytest.mark.parametrize("family", BY_WORDS)
+def test_plain_text_does_not_reach_the_tokenizer(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tokenizer(family)
+    encoder = shared_encoder(tokens)
+    wanted = expected(tokens, ["The film, is GOOD!"], ["dull"], 64)
+    monkeypatch.setattr(encoder, "_backend", None)
+    assert lists(encoder(["The film, is GOOD!"], ["dull"], 64)) == wanted
+
+
+def test_a_cased_tokenizer_keeps_capitals() -> None:
+    tokens = tokenizer("bert")
+    tokens.backend_tokenizer.normalizer.lowercase = False
+    assert encoded(tokens, ["FILM film"], None, 64) == expected(tokens, ["FILM film"], None, 64)
+    assert encoded(tokens, ["FILM"], None, 64) != encoded(tokens, ["film"], None, 64)
+
+
+def test_an_added_token_within_a_word_is_found() -> None:
+    tokens = tokenizer("bert")
+    tokens.add_tokens([AddedToken("Zz", normalized=True)])
+    texts = ["fizzle good", "zz"]
+    assert encoded(tokens, texts, None, 64) == expected(tokens, texts, None, 64)
+
+
+def test_padding_and_truncation_of_the_file_do_not_count() -> None:
+    """Tokenizers of sentence encoders come with both switched on."""
+    tokens = tokenizer("bert")
+    tokens.backend_tokenizer.enable_padding(length=16)
+    tokens.backend_tokenizer.enable_truncation(4)
+    texts = ["the film is good and the plot is not", "漢字"]
+    assert encoded(tokens, texts, None, 64) == expected(tokenizer("bert"), texts, None, 64)
+
+
+def test_rows_are_cut_on_the_side_of_the_tokenizer() -> None:
+    tokens = tokenizer("bert")
+    tokens.truncation_side = "left"
+    assert encoded(tokens, ["the film is good"], None, 4) == expected(tokens, ["the film is good"], None, 4)
+
+
+def test_only_so_many_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_encoder, "KEPT_WORDS", 3)
+    tokens = tokenizer("bert")
+    encoder = TextEncoder(tokens.backend_tokenizer, segments=False, truncation_side="right")
+    texts = [" ".join(GOOD)]
+    assert lists(encoder(texts, None, 64)) == lists(encoder(texts, None, 64))
+    assert encoder._words is not None and len(encoder._words) == 3
+
+
+def test_the_encoder_ends_with_its_tokenizer() -> None:
+    before = len(text_encoder._ENCODERS)
+    tokens = tokenizer("bert")
+    assert shared_encoder(tokens) is shared_encoder(tokens) and len(text_encoder._ENCODERS) == before + 1
+    del tokens
+    assert len(text_encoder._ENCODERS) == before
