@@ -68,7 +68,7 @@ def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
         raise CompressError(
             f"{source.path} is a {source.config.get('model_type')!r} model, which compress cannot turn into ONNX; "
             "it can be run with --runtime torch. "
-            f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the students bilstm and cnn"
+            f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the students bilstm, cnn and ngram"
         )
     model, tokenizer = source.load(), source.load_tokenizer()
     try:

@@ -35,8 +35,10 @@ from compress.models.modeling import input_names
 ATTENTION = "compress-onnx"
 Method = tuple[Any, str, Callable[..., Any]]  # an object, the name of a method, and its replacement
 DEFAULT_OPSET = 20
-# How the name of a table begins whose columns are within -127 and 127, so that int8 needs no scales.
-SCALED_TABLE = "scaled_table."
+# How the name of a table begins whose columns are within its limit on either side, so that int8 needs no scales.
+SCALED_TABLE, TABLE_LIMIT = "scaled_table.", 127
+# How the name of a matrix product begins that is so small that int8 would make it slower.
+SMALL_PRODUCT = "small_product."
 # A protobuf message cannot be larger than 2 GiB; above this, the weights go to a file beside the graph.
 _LARGEST_FILE_BYTES = 1_800_000_000
 

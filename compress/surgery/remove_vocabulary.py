@@ -29,6 +29,7 @@ from compress.data import ContentFingerprint, Example
 from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_counts
 from compress.errors import CompressError
 from compress.models.modeling.families import PRUNABLE, stock_type
+from compress.models.modeling.ngram import NGramConfig
 from compress.models.modeling.small import SmallConfig
 
 # Kind of tokenizer -> settings with which it is not known that covered text keeps its pieces.
@@ -96,6 +97,8 @@ def cut_vocabulary(
             f"it is not known where a {family!r} model keeps its vocabulary; it can be cut from "
             f"{', '.join(sorted(PRUNABLE))} and the students bilstm and cnn"
         )
+    if isinstance(model.config, NGramConfig):
+        raise CompressError("n-grams are hashes of token ids, which a cut would change; train the student ngram anew")
     if model.get_output_embeddings() is not None:
         raise CompressError(
             f"a {type(model).__name__} gives an output for every piece of its vocabulary; cut that of a classifier"

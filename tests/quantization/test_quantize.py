@@ -69,7 +69,9 @@ def logits(directory: Path, family: str = "bert") -> np.ndarray:
 
 
 def weight_bytes(path: Path) -> int:
-    return sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in onnx.load(str(path)).graph.initializer)
+    """Return the bytes of all weights but those of a small student's last layers, which stay in float32."""
+    weights = [tensor for tensor in onnx.load(str(path)).graph.initializer if tensor.name != "dense.weight"]
+    return sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in weights)
 
 
 def labelled_by(directory: Path, family: str = "bert") -> list[Example]:

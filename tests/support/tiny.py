@@ -28,6 +28,7 @@ from compress.data.examples import Example
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.bilstm import BiLSTMForSequenceClassification
 from compress.models.modeling.cnn import CNNForSequenceClassification
+from compress.models.modeling.ngram import NGramForSequenceClassification
 from compress.models.modeling.pruned import to_pruned
 from compress.models.modeling.small import SmallModel
 from compress.models.prunable_units import has_units
@@ -222,12 +223,23 @@ def cnn(model_class: Any = CNNForSequenceClassification, **options: Any) -> CNNF
     return model
 
 
+def ngram(**options: Any) -> NGramForSequenceClassification:
+    model: NGramForSequenceClassification = small(
+        NGramForSequenceClassification, **{"buckets": 50, "factor": 2, **options}
+    )
+    with torch.no_grad():
+        model.ngrams.weight.normal_(std=0.2)  # zeros, as it starts, would not show where it is forgotten
+    return model
+
+
 # Kind -> a small student of it.
 SMALL: dict[str, Callable[[], SmallModel]] = {
     "bilstm": bilstm,
     "bilstm-siamese": lambda: bilstm(pairs="siamese"),
     "cnn": cnn,
     "cnn-siamese": lambda: cnn(pairs="siamese", pooling="max-mean"),
+    "ngram": lambda: ngram(longest=2, pooling="sum", factor=1),
+    "ngram-siamese": lambda: ngram(pairs="siamese"),
     "cnn-deep": lambda: cnn(widths=(1, 4), second_filters=20, pooling="max-mean"),
 }
 

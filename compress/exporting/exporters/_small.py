@@ -13,7 +13,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from compress.exporting.onnx_graph import write_graph
+from compress.exporting.onnx_graph import SMALL_PRODUCT, write_graph
 from compress.models.modeling.small import SmallModel
 
 # The newest file format that the ONNX Runtime of three years ago reads.
@@ -50,17 +50,18 @@ def write_small_graph(
         **(_split_constants(config) if siamese else {}),
     }
     state = "state" if siamese else "encoded"
-    uses_sizes = any("sizes" in node.input for node in layers)
+    used = {name for node in layers for name in node.input}
     counting = [helper.make_node("ReduceSum", ["attention_mask", "one"], ["row_sums"], keepdims=0)]
     at_least_one = helper.make_node("Max", ["text_sizes" if siamese else "row_sums", "one"], ["sizes"])
+    remapping = helper.make_node("Gather", ["remap", text_ids(config)], ["kept_ids"])
     nodes = [
-        *(counting if siamese or uses_sizes else ()),
+        *(counting if siamese or "sizes" in used else ()),
         *(_split_nodes() if siamese else ()),
-        *([at_least_one] if uses_sizes else ()),
-        helper.make_node("Gather", ["remap", "texts" if siamese else "input_ids"], ["kept_ids"]),
+        *([at_least_one] if "sizes" in used else ()),
+        *([remapping] if "kept_ids" in used else ()),
         *layers,
         *(_comparison_nodes() if siamese else ()),
-        helper.make_node("MatMul", [state, "dense.weight"], ["dense.product"]),
+        helper.make_node("MatMul", [state, "dense.weight"], ["dense.product"], name=f"{SMALL_PRODUCT}dense"),
         helper.make_node("Add", ["dense.product", "dense.bias"], ["dense.sum"]),
         helper.make_node("Relu", ["dense.sum"], ["dense"]),
         helper.make_node("MatMul", ["dense", "classifier.weight"], ["classifier.product"]),
@@ -69,13 +70,34 @@ def write_small_graph(
     tokens = [helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "length"]) for n in _INPUTS]
     shape = ["batch", "length", config.num_labels] if model.tags else ["batch", config.num_labels]
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)
-    initializers = [numpy_helper.from_array(np.ascontiguousarray(one), name) for name, one in every.items()]
+    read = {name for node in nodes for name in node.input}
+    initializers = [
+        numpy_helper.from_array(np.ascontiguousarray(one), name) for name, one in every.items() if name in read
+    ]
     graph = helper.make_graph(nodes, config.model_type, tokens, [logits], initializers)
     proto = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="compress", ir_version=_IR_VERSION
     )
     onnx.checker.check_model(proto)
     write_graph(proto, path)
+
+
+def text_ids(config: Any) -> str:
+    """Return the name of the ids that layers read: of whole rows, or of all first and then all second texts."""
+    return "texts" if config.pairs == "siamese" else "input_ids"
+
+
+def undo_scales(model: SmallModel, scales: np.ndarray, weights: dict[str, np.ndarray], layers: list[NodeProto]) -> None:
+    """Let layers whose states ``[S]`` are divided by ``scales`` be as if they were not, in place.
+
+    The next layer's weights do it. Siamese, products of two states would be divided twice, so that a node does it.
+    """
+    if model.config.pairs == "siamese":
+        layers[-1].output[0] = "scaled"
+        layers.append(helper.make_node("Mul", ["scaled", "scales"], ["encoded"]))
+        weights["scales"] = scales.astype(np.float32)
+    else:
+        weights["dense.weight"] = (array(model.dense.weight.T) * scales[:, None]).astype(np.float32)
 
 
 def array(tensor: Tensor) -> np.ndarray:

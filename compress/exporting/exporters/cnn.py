@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from compress.exporting.exporters._small import array, write_small_graph
-from compress.exporting.onnx_graph import DEFAULT_OPSET, SCALED_TABLE
+from compress.exporting.exporters._small import array, undo_scales, write_small_graph
+from compress.exporting.onnx_graph import DEFAULT_OPSET, SCALED_TABLE, TABLE_LIMIT
 from compress.models.modeling.cnn import CNNConfig, CNNForSequenceClassification, offsets_of
 
 MODEL_TYPES = (CNNConfig.model_type,)
-LARGEST = 127  # of a feature in the tables
 
 
 def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
@@ -75,12 +74,7 @@ def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFA
                 helper.make_node("Concat", ["highest", "mean"], ["encoded"], axis=1),
             ]
             scales = np.tile(scales, 2)
-    if config.pairs == "siamese":  # products of features would be scaled twice
-        nodes[-1].output[0] = "scaled"
-        nodes.append(helper.make_node("Mul", ["scaled", "scales"], ["encoded"]))
-        weights["scales"] = scales.astype(np.float32)
-    else:
-        weights["dense.weight"] = (array(model.dense.weight.T) * scales[:, None]).astype(np.float32)
+    undo_scales(model, scales, weights, nodes)
     write_small_graph(model, path, weights, nodes, opset=opset)
 
 
@@ -101,7 +95,7 @@ def folded_tables(model: CNNForSequenceClassification) -> tuple[dict[int, np.nda
             tables.setdefault(offset, empty)[:-1, columns] = embedding @ next(parts).T
     tables[0][:-1] += array(model.first_bias)
     largest = np.max([np.abs(table).max(axis=0) for table in tables.values()], axis=0)
-    scales = np.where(largest > 0, largest / LARGEST, 1)
+    scales = np.where(largest > 0, largest / TABLE_LIMIT, 1)
     return {offset: (table / scales).astype(np.float32) for offset, table in sorted(tables.items())}, scales
 
 

@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from compress.models.modeling import TAGGER, auto_class
 from compress.models.modeling.bilstm import BiLSTMForSequenceClassification, BiLSTMForTokenClassification
 from compress.models.modeling.cnn import CNNForSequenceClassification, CNNForTokenClassification
+from compress.models.modeling.ngram import NGramForSequenceClassification
 from compress.models.modeling.pruned import MODEL_CLASSES, TAGGER_CLASSES
 
 
@@ -24,6 +25,7 @@ def register_models() -> None:
         BiLSTMForTokenClassification,
         CNNForSequenceClassification,
         CNNForTokenClassification,
+        NGramForSequenceClassification,
     ]
     for model_class in (*own, *MODEL_CLASSES.values(), *TAGGER_CLASSES.values()):
         config_class = model_class.config_class

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from compress.errors import CompressError
-from compress.exporting.onnx_graph import SCALED_TABLE, clean, layer_of, quiet, write_graph
+from compress.exporting.onnx_graph import SCALED_TABLE, SMALL_PRODUCT, clean, layer_of, quiet, write_graph
 
 WRITES = "onnx"
 EMBEDDINGS = ("int8", "float16", "float32")
@@ -52,7 +52,8 @@ def quantize(
     if embeddings != "float32":
         _quantize_tables(model, embeddings)
     excluded = [] if last_layer else _last_layer(model)
-    excluded += [node.name for node in model.graph.node if layer_of(node) in set(keep_fp32 or ())]
+    kept = set(keep_fp32 or ())
+    excluded += [n.name for n in model.graph.node if layer_of(n) in kept or n.name.startswith(SMALL_PRODUCT)]
     with quiet():  # it advises to preprocess the graph, which has been fused already
         quantize_dynamic(
             model,

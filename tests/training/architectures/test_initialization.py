@@ -43,6 +43,7 @@ TEXTS = ["the film is good", "dull", "a very slow plot with its cold ending and 
 STUDENTS: list[tuple[str, dict[str, Any]]] = [
     ("bilstm", {"embedding_size": 16, "hidden_size": 8, "dense_size": 8}),
     ("cnn", {"embedding_size": 16, "filters": 6, "second_filters": 5, "dense_size": 8}),
+    ("ngram", {"embedding_size": 16, "buckets": 40, "dense_size": 8}),
     ("transformer", {"depth": 1}),
     ("transformer", {"depth": 1, "hidden_size": 20, "ffn_size": 24}),
     ("transformer", {"depth": 3, "start": "random", "hidden_size": 24, "ffn_size": 40, "heads": 2}),
