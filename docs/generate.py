@@ -177,11 +177,12 @@ def results_table(study: str, runtime: str = "") -> str:
     teacher, rows = fastest_rows(study, runtime)
     head = teacher.small_batch
     sizes = [line.batch_size for line in teacher.lines]
+    tokenised = [] if runtime else ["with tokenisation"]
     lines = [
         f"| | runs in | {head.metric_name} | points to the teacher | kept | weights | "
-        + " | ".join(f"speed-up, batch {size}" for size in sizes)
+        + " | ".join([f"speed-up, batch {sizes[0]}", *tokenised, *(f"batch {size}" for size in sizes[1:])])
         + " |",
-        "|---|---|---:|---:|---:|---:|" + "---:|" * len(sizes),
+        "|---|---|---:|---:|---:|---:|" + "---:|" * (len(sizes) + len(tokenised)),
         *(_table_line(row, sizes, runtime) for row in [teacher, *rows]),
     ]
     host = head.host
@@ -193,7 +194,8 @@ def results_table(study: str, runtime: str = "") -> str:
     lines += [
         "",
         f"{head.data}, n = {head.metric_rows:,}; 95% intervals; {where}, "
-        f"{head.threads} thread{'s' * (head.threads > 1)}, without tokenisation, "
+        f"{head.threads} thread{'s' * (head.threads > 1)}, "
+        f"{'without tokenisation' if runtime else 'without tokenisation but where said'}, "
         f"on {host['cpu']} (family/model {host['cpu_family_model']}; {flags}). Made by `{command}`; every "
         f"runtime is in [{study}.jsonl](benchmarks/results/{study}.jsonl).",
     ]
@@ -216,6 +218,8 @@ def _table_line(row: Result, sizes: list[int], runtime: str) -> str:
             whole = line.metric - line.difference.value / 100
             kept += f" ({100 + line.difference.low / whole:.1f}% to {100 + line.difference.high / whole:.1f}%)"
     speedups = [_speedup(by_size.get(size), runtime) for size in sizes]
+    if not runtime:
+        speedups.insert(1, "×1" if line.is_reference else _within(line, "speedup_with_tokenizer"))
     weights = megabytes(line.size_bytes) if line.size_bytes else "–"
     cells = [f"{line.model}{note}", line.runtime, metric, difference, kept, weights, *speedups]
     return f"| {' | '.join(cells)} |"
@@ -231,7 +235,10 @@ def _speedup(line: Measurement | None, runtime: str) -> str:
         return "–"
     if _is_reference(line, runtime):
         return "×1"
-    speed = "speedup_same_runtime" if runtime else "speedup"
+    return _within(line, "speedup_same_runtime" if runtime else "speedup")
+
+
+def _within(line: Measurement, speed: str) -> str:
     return "{} ({} to {})".format(*(times(getattr(line, speed + end)) for end in ("", "_low", "_high")))
 
 

@@ -108,14 +108,14 @@ def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
         f"Speed, {first}": [
             Column("speedup", "Speed-up", lambda row: ratio(row.small_batch, "speedup")),
             Column(
-                "speedup_same_runtime",
-                "In the same runtime",
-                lambda row: ratio(row.small_batch, "speedup_same_runtime"),
-            ),
-            Column(
                 "speedup_with_tokenizer",
                 "With tokenizer",
                 lambda row: ratio(row.small_batch, "speedup_with_tokenizer"),
+            ),
+            Column(
+                "speedup_same_runtime",
+                "In the same runtime",
+                lambda row: ratio(row.small_batch, "speedup_same_runtime"),
                 wide=True,
             ),
         ],
