@@ -86,6 +86,6 @@ def _nothing(selector: Selector, name: str, there: Sequence[str], source: str) -
     asked = getattr(selector, name)
     wanted = f"no line with {name} {asked!r}" if asked not in (None, "*") else f"no line to judge by {name}"
     return CompressError(
-        f"{source}: the results hold {wanted} ({selector.describe()}); there is {', '.join(there)}."
+        f"{source}: the results hold {wanted} ({selector.describe()}); in them {name} is {', '.join(there)}."
         f"{did_you_mean(str(asked), there)}"
     )

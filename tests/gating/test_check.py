@@ -175,7 +175,7 @@ def test_only_models_are_judged_unless_something_else_is_named(results: Results,
     path = results(student(speedup_low=9.0, speedup_high=10.0), other)
     assert check([path], min_speedup=5).exit_code == 0
     assert check([path], min_speedup=5, model="other").exit_code == 1
-    with pytest.raises(CompressError, match=rf"there is teacher \(teacher\), student, other \({kind}\)"):
+    with pytest.raises(CompressError, match=rf"model is teacher \(teacher\), student, other \({kind}\)"):
         check([path], min_speedup=5, model="oth*")
 
 
@@ -207,13 +207,13 @@ def test_a_name_that_looks_like_a_pattern_is_found_by_itself(results: Results) -
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
-        ({"model": "studnet"}, r"no line with model 'studnet' .*there is .*Did you mean 'student'"),
-        ({"model": "student", "runtime": "torch"}, r"no line with runtime 'torch'.*there is onnxruntime\."),
-        ({"device": "cuda"}, r"no line with device 'cuda'.*there is cpu\."),
-        ({"data": "mnli*"}, r"no line with data 'mnli\*'.*there is dev.tsv\."),
-        ({"threads": 8}, r"no line with threads 8.*there is 1\."),
-        ({"batch_size": 8}, r"no line with batch_size 8.*there is 1, 32\."),
-        ({"length": 128}, r"no line with length 128.*there is the data's own rows\."),
+        ({"model": "studnet"}, r"no line with model 'studnet' .*model is .*Did you mean 'student'"),
+        ({"model": "student", "runtime": "torch"}, r"no line with runtime 'torch'.*runtime is onnxruntime\."),
+        ({"device": "cuda"}, r"no line with device 'cuda'.*device is cpu\."),
+        ({"data": "mnli*"}, r"no line with data 'mnli\*'.*data is dev.tsv\."),
+        ({"threads": 8}, r"no line with threads 8.*threads is 1\."),
+        ({"batch_size": 8}, r"no line with batch_size 8.*batch_size is 1, 32\."),
+        ({"length": 128}, r"no line with length 128.*length is the data's own rows\."),
     ],
 )
 def test_a_selector_that_finds_nothing_is_the_users_mistake(
@@ -279,7 +279,7 @@ def test_wrong_budgets_are_the_users_mistake(results: Results, budget: dict[str,
 
 
 def test_nothing_to_judge_is_the_users_mistake(results: Results) -> None:
-    with pytest.raises(CompressError, match=r"no line to judge by model.*there is teacher \(teacher\)"):
+    with pytest.raises(CompressError, match=r"no line to judge by model.*model is teacher \(teacher\)"):
         check([results()], min_speedup=5)
     with pytest.raises(CompressError, match="no budget to check"):
         check_module.check([results(student())])
@@ -290,6 +290,7 @@ def test_nothing_to_judge_is_the_users_mistake(results: Results) -> None:
     [
         ("", "holds no results"),
         ("{not json", "line 1 is not valid JSON"),
+        ('{\n  "results": []\n}\n', "is a lock or a report and holds no results; give the .jsonl"),
         ('{"a": 1}', "is not a result of compress benchmark"),
         (json.dumps({**line("x").to_json(), "schema": 99}), "schema 99"),
     ],

@@ -144,6 +144,8 @@ def parse_results(text: str, path: str) -> list[Measurement]:
     Raises:
         CompressError: it is empty, damaged or of another kind.
     """
+    if text.startswith("{\n"):  # a line is a whole object; locks and reports are indented
+        raise CompressError(f"{path} is a lock or a report and holds no results; give the .jsonl file beside it")
     found = [_parse(line, number, path) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not found:
         raise CompressError(f"{path} holds no results; make it with 'compress benchmark ... -o {path}'")
