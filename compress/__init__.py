@@ -6,7 +6,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from compress.errors import CompressError
+from compress.errors import CompressError, MissingPackage
 
 if TYPE_CHECKING:
     from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from compress.exporting.export import export
     from compress.gating.check import check
     from compress.inference.compute import Compute
+    from compress.inference.predict import Classifier, load
     from compress.labelling.label import label
-    from compress.models.model_dir import ModelDir, load
+    from compress.models.model_dir import ModelDir
     from compress.models.modeling.registration import register_models
     from compress.pruning.head_study import HeadStudy, head_study
     from compress.pruning.prune import PruningData, prune
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "BenchmarkOutput": "compress.benchmarking.benchmark",
     "BenchmarkSettings": "compress.recipes",
+    "Classifier": "compress.inference.predict",
     "Compute": "compress.inference.compute",
     "HeadStudy": "compress.pruning.head_study",
     "DistillationData": "compress.training.distill",
@@ -52,7 +54,7 @@ _LAZY = {
     "head_importance": "compress.pruning.scoring",
     "head_study": "compress.pruning.head_study",
     "label": "compress.labelling.label",
-    "load": "compress.models.model_dir",
+    "load": "compress.inference.predict",
     "pretrain": "compress.training.pretrain",
     "prune": "compress.pruning.prune",
     "quantize": "compress.quantization.quantize",
@@ -65,6 +67,7 @@ _LAZY = {
 __all__ = [
     "BenchmarkOutput",
     "BenchmarkSettings",
+    "Classifier",
     "CompressError",
     "Compute",
     "HeadStudy",
@@ -98,6 +101,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'compress' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    try:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(error) from None
     globals()[name] = value
     return value

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+INSTALL_ALL = "pip install 'compress[train]'"
+
 
 class CompressError(Exception):
     """The user's mistake: what was wrong with its value, what is allowed, what to type next.
@@ -13,6 +15,14 @@ class CompressError(Exception):
 
 class Unavailable(CompressError):
     """Something optional, such as a competitor, is not available here; it is left out and named."""
+
+
+class MissingPackage(CompressError, ImportError):
+    """A package is not installed that the light installation leaves out."""
+
+    def __init__(self, error: ModuleNotFoundError) -> None:
+        package = (error.name or str(error)).partition(".")[0]
+        super().__init__(f"this needs the Python package {package}, which is not installed; type {INSTALL_ALL}")
 
 
 def did_you_mean(value: str, allowed: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, MissingPackage, did_you_mean
 
 # Kind of plug-in -> its folder in the package, and the function that every module in it defines.
 FOLDERS: Mapping[str, tuple[str, str]] = {
@@ -85,7 +85,10 @@ class Plugin:
         return self.description.split("\n\n")[0].replace("\n", " ")
 
     def load(self) -> ModuleType:
-        return importlib.import_module(self.module)
+        try:
+            return importlib.import_module(self.module)
+        except ModuleNotFoundError as error:
+            raise MissingPackage(error) from None
 
     @property
     def function(self) -> Callable[..., Any]:

@@ -17,16 +17,16 @@ from compress.cli import execute
 from compress.data import Example, open_source, read_examples, row_key
 from compress.inference.batching import TorchRun, logits_of
 from compress.inference.compute import Compute
-from compress.inference.predict import predictor
+from compress.inference.predict import load as load_classifier
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir, load
+from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
 from compress.pruning.prune import PruningData, prune
 from compress.quantization.quantize import quantize
 from compress.recipes import Choice, Phase, Pruning, StudentRecipe, Training
 from compress.studies.data import find_set
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
-from tests.support.tiny import classifier, tokenizer
+from tests.support.tiny import classifier, load, tokenizer
 from tests.support.training_data import distilled, finetuned
 
 pytestmark = pytest.mark.shared
@@ -103,7 +103,7 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
     int8 = quantize(small, tmp_path / "int8", compute=Compute(threads=1))
     for made in (student, small, int8):
         assert made.task == task and made.labels == teacher.labels
-        answers = predictor(made, compute=Compute(device="cpu", threads=1))(validation[:5])
+        answers = load_classifier(made, compute=Compute(device="cpu", threads=1)).predict(validation[:5])
         assert all(set(a) == ({"score"} if task == "regression" else {"label", "probability"}) for a in answers)
 
 

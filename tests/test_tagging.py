@@ -29,11 +29,11 @@ from compress.evaluation.metrics import METRICS, find_metric, interval, paired_d
 from compress.exporting.export import export
 from compress.inference.batching import TorchRun, logits_of
 from compress.inference.compute import Compute
-from compress.inference.predict import predictor
+from compress.inference.predict import load as load_classifier
 from compress.inference.token_runner import TokenRunner
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir, load
+from compress.models.model_dir import ModelDir
 from compress.pruning.head_study import HeadStudy, head_study
 from compress.pruning.prune import PruningData, prune
 from compress.pruning.scoring import scoring_batches
@@ -47,7 +47,7 @@ from compress.training.tokenized_dataset import TrainingRow, collator, write_row
 from compress.training.training_data import LabelledPool, agreement_rows
 from tests.support.results import line as made_up
 from tests.support.tagging import TAGS, bilstm_tagger, cnn_tagger, conllu, pruned_tagger, sentences, tagger
-from tests.support.tiny import FAMILIES, PRUNABLE, classifier, tokenizer, write
+from tests.support.tiny import FAMILIES, PRUNABLE, classifier, load, tokenizer, write
 from tests.support.training_data import TRAINING, distilled, finetuned
 
 ACCURACY = METRICS["accuracy"]
@@ -396,7 +396,7 @@ def taught(folder: Path, teacher: ModelDir, labels: LabelDir, recipe: StudentRec
 
 
 def accuracy(model: ModelDir, rows: Sequence[Example] = TEST) -> float:
-    answers = predictor(model, compute=Compute(device="cpu", threads=1))(rows)
+    answers = load_classifier(model, compute=Compute(device="cpu", threads=1)).predict(rows)
     right = [
         tag == gold
         for answer, row in zip(answers, rows, strict=True)
@@ -528,7 +528,7 @@ def test_every_family_reloads_and_exports(family: str, make: Any, tmp_path: Path
     assert np.allclose(
         expected, logits_of(TEST, TorchRun(source.load()), source.load_tokenizer(), max_length=64, task="tagging")
     )
-    answers = predictor(exported, compute=Compute(device="cpu", threads=1))(TEST)
+    answers = load_classifier(exported, compute=Compute(device="cpu", threads=1)).predict(TEST)
     tags = [TAGS[tag] for tag in expected.argmax(axis=1)]
     assert [tag for answer in answers for tag in answer["tags"]] == tags
 
@@ -536,9 +536,9 @@ def test_every_family_reloads_and_exports(family: str, make: Any, tmp_path: Path
 def test_the_bilstm_reloads_and_exports(bilstm: ModelDir, tmp_path: Path) -> None:
     exported = export(bilstm, tmp_path / "onnx")
     assert exported.config["architectures"] == ["BertForTokenClassification"]
-    assert predictor(exported, compute=Compute(threads=1))([*TEST, LONG]) == predictor(
+    assert load_classifier(exported, compute=Compute(threads=1)).predict([*TEST, LONG]) == load_classifier(
         bilstm, compute=Compute(device="cpu", threads=1)
-    )([*TEST, LONG])
+    ).predict([*TEST, LONG])
     remote = AutoModelForTokenClassification.from_pretrained(bilstm.path, trust_remote_code=True)
     assert type(remote).__name__ == "BiLSTMForTokenClassification"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 import compress
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, MissingPackage, did_you_mean
 
 # Their one-line help stands here, so that ``compress --help`` imports none of them.
 COMMANDS = {
@@ -104,6 +104,8 @@ def execute(arguments: list[str]) -> int:
             where = f" {error.filename}" if error.filename else ""
             return _fail(f"{_EXPLAINED[error.errno]}{where}; what was finished before stays. {_resumable(arguments)}")
         raise
+    except ModuleNotFoundError as error:
+        return _fail(str(MissingPackage(error)))
     except Exception as error:
         if not _disk_is_full(error):
             raise

@@ -37,10 +37,10 @@ def command(
     """
     if bool(data) == bool(texts):
         raise CompressError("predict needs either TEXT arguments or --data FILE")
-    from compress.inference.predict import predictor
+    from compress.inference.predict import load
 
     rows = options.open_pool([data], columns) if data else map(Example, texts)
-    predict = predictor(model, compute=compute)
+    predict = load(model, compute=compute).predict
     for chunk in batched(rows, CHUNK_ROWS):
         for example, prediction in zip(chunk, predict(chunk), strict=True):
             pair = {} if example.text_pair is None else {"text_pair": example.text_pair}

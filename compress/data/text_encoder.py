@@ -15,9 +15,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from compress.data.stored_tokenizer import AnyTokenizer
+
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
-    from transformers import PreTrainedTokenizerFast
 
 TokenRows = dict[str, list[np.ndarray]]
 
@@ -58,14 +59,29 @@ class TextEncoder:
         rows = [self._look_up(row, max_length) for row in inputs]
         others = [index for index, row in enumerate(rows) if row is None]
         if others:
-            self._backend.no_padding()
-            self._backend.enable_truncation(max_length, direction=self._truncation_side)
-            read: list[Any] = [inputs[index] if pairs is not None else texts[index] for index in others]
-            for index, encoding in zip(others, self._backend.encode_batch_fast(read), strict=True):
-                rows[index] = np.array(encoding.ids, dtype=np.int64), np.array(encoding.type_ids, dtype=np.int64)
-        found = [row for row in rows if row is not None]
-        segments = {"token_type_ids": [segments for _, segments in found]} if self._segments else {}
-        return {"input_ids": [ids for ids, _ in found], **segments}
+            _, encodings = self.encode([inputs[i] if pairs is not None else texts[i] for i in others], max_length)
+            for index, encoding in zip(others, encodings, strict=True):
+                rows[index] = _arrays(encoding)
+        return self._token_rows([row for row in rows if row is not None])
+
+    def encode(
+        self, inputs: Sequence[Any], max_length: int, *, words: bool = False
+    ) -> tuple[TokenRows, list["Encoding"]]:
+        """Return token rows and the encodings they are from.
+
+        Args:
+            inputs: texts, or pairs as tuples; with ``words`` lists of words, each of which is tokenised by itself.
+            max_length: tokens a row is cut to.
+        """
+        self._backend.no_padding()
+        self._backend.enable_truncation(max_length, direction=self._truncation_side)
+        read = self._backend.encode_batch if words else self._backend.encode_batch_fast  # fast: words may be lost
+        encodings = read(list(inputs), is_pretokenized=words)
+        return self._token_rows([_arrays(encoding) for encoding in encodings]), encodings
+
+    def _token_rows(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> TokenRows:
+        segments = {"token_type_ids": [segments for _, segments in rows]} if self._segments else {}
+        return {"input_ids": [ids for ids, _ in rows], **segments}
 
     def _look_up(self, texts: Sequence[str], max_length: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return ids and segments of a row by its words; None where they may differ from the tokenizer's."""
@@ -90,6 +106,10 @@ class TextEncoder:
             return None
         read = np.frombuffer(bytearray().join(ids), np.int64)
         return read, np.zeros_like(read) if layout.segments is None else np.repeat(layout.segments, sizes)
+
+
+def _arrays(encoding: "Encoding") -> tuple[np.ndarray, np.ndarray]:
+    return np.array(encoding.ids, dtype=np.int64), np.array(encoding.type_ids, dtype=np.int64)
 
 
 class _Words(dict[str, bytes]):
@@ -129,10 +149,10 @@ def _has_independent_words(definition: Mapping[str, Any]) -> bool:
     return parts == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
 
 
-_ENCODERS: "WeakKeyDictionary[PreTrainedTokenizerFast, TextEncoder]" = WeakKeyDictionary()
+_ENCODERS: "WeakKeyDictionary[AnyTokenizer, TextEncoder]" = WeakKeyDictionary()
 
 
-def shared_encoder(tokenizer: "PreTrainedTokenizerFast") -> TextEncoder:
+def shared_encoder(tokenizer: AnyTokenizer) -> TextEncoder:
     """Return the encoder of a tokenizer, which remembers words as long as the tokenizer lives."""
     if tokenizer not in _ENCODERS:
         _ENCODERS[tokenizer] = TextEncoder(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compress.data.examples import Example, batched, texts_of
+from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.text_encoder import TokenRows, shared_encoder
 from compress.errors import CompressError
 
@@ -25,7 +26,7 @@ OFFSET_POSITIONS = ("roberta", "xlm-roberta", "mpnet")
 _TEXTS_AT_ONCE = 4096
 
 
-def maximum_length(tokenizer: "PreTrainedTokenizerFast", config: Mapping[str, Any]) -> int:
+def maximum_length(tokenizer: AnyTokenizer, config: Mapping[str, Any]) -> int:
     """Return the maximum number of input tokens: the tokenizer's limit, bounded by the position embeddings."""
     return min(int(tokenizer.model_max_length), position_limit(config) or 512)
 
@@ -41,7 +42,7 @@ def position_limit(config: Mapping[str, Any]) -> int | None:
 
 
 def encode(
-    tokenizer: "PreTrainedTokenizerFast", examples: Sequence[Example], max_length: int, *, task: str = "classification"
+    tokenizer: AnyTokenizer, examples: Sequence[Example], max_length: int, *, task: str = "classification"
 ) -> TokenRows:
     """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: int64 ``[T]`` a row, not padded.
 
@@ -50,12 +51,8 @@ def encode(
     """
     if task == "tagging":
         sentences = [list(example.words) for example in examples]
-        split = tokenizer(
-            sentences, is_split_into_words=True, truncation=True, max_length=max_length, return_attention_mask=False
-        )
-        tokens = {key: split[key] for key in ("input_ids", "token_type_ids") if key in split}
-        tokens["words"] = [first_tokens(split.word_ids(row)) for row in range(len(examples))]
-        return {key: [np.array(row, dtype=np.int64) for row in rows] for key, rows in tokens.items()}
+        tokens, encodings = shared_encoder(tokenizer).encode(sentences, max_length, words=True)
+        return tokens | {"words": [np.array(first_tokens(found.word_ids), dtype=np.int64) for found in encodings]}
     texts = [example.text for example in examples]
     has_pairs = bool(examples) and examples[0].text_pair is not None
     return shared_encoder(tokenizer)(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from compress.data import Example
+from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import at_words, encode, pad, word_counts
 from compress.errors import CompressError
 from compress.inference.runner import run_by_length
@@ -21,7 +22,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel
 
 
 BATCH_ROWS = 64
@@ -33,7 +34,7 @@ Run = Callable[[dict[str, np.ndarray]], np.ndarray]
 def logits_of(
     examples: Sequence[Example],
     run: Run,
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: AnyTokenizer,
     *,
     max_length: int,
     batch_rows: int = BATCH_ROWS,

@@ -10,19 +10,15 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compress.data.examples import Example
-from compress.data.text_encoder import TokenRows
+from compress.data.stored_tokenizer import AnyTokenizer
+from compress.data.text_encoder import TokenRows, shared_encoder
 from compress.data.tokenization import at_words, encode, maximum_length, pad, word_counts
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
 
 TokenArrays = dict[str, np.ndarray]
 Function = Callable[[TokenArrays], np.ndarray]
@@ -38,7 +34,7 @@ class TokenRunner:
     ``max_length`` is what rows are cut to. ``function`` is set by :meth:`open`'s caller once the model is loaded.
     """
 
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: AnyTokenizer
     max_length: int
     function: Function | None = None
     parameters: int = 0
@@ -58,7 +54,7 @@ class TokenRunner:
             CompressError: the model cannot read a row of such a length.
         """
         model = ModelDir.open(directory, verify=False)
-        tokenizer = model.load_tokenizer()
+        tokenizer = model.open_tokenizer()
         longest = maximum_length(tokenizer, model.config)
         if max(lengths, default=0) > longest:
             raise CompressError(f"--length {max(lengths)} is more than the {longest} tokens that it can read")
@@ -130,22 +126,14 @@ def resize(tokens: Sequence[int], special: Sequence[int], length: int, empty: in
     return [*tokens[:before], *repeated, *tokens[end:]][:length]
 
 
-def _encode_fixed(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], length: int) -> TokenRows:
-    pairs: Any = [example.text_pair for example in examples] if examples[0].text_pair is not None else None
-    encoded = tokenizer(
-        [example.text for example in examples],
-        pairs,
-        truncation=True,
-        max_length=max(length, _ROOM_FOR_SPECIAL_TOKENS),
-        return_attention_mask=False,
-        return_special_tokens_mask=True,
-    )
+def _encode_fixed(tokenizer: AnyTokenizer, examples: Sequence[Example], length: int) -> TokenRows:
+    read = [e.text if e.text_pair is None else (e.text, e.text_pair) for e in examples]
+    tokens, encodings = shared_encoder(tokenizer).encode(read, max(length, _ROOM_FOR_SPECIAL_TOKENS))
     empty = {"input_ids": int(tokenizer.unk_token_id or 0), "token_type_ids": 0}
     return {
         key: [
-            np.array(resize(row, special, length, empty[key]))
-            for row, special in zip(encoded[key], encoded["special_tokens_mask"], strict=True)
+            np.array(resize(ids.tolist(), found.special_tokens_mask, length, empty[key]))
+            for ids, found in zip(rows, encodings, strict=True)
         ]
-        for key in empty
-        if key in encoded
+        for key, rows in tokens.items()
     }

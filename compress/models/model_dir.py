@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, StoredTokenizer
 from compress.errors import CompressError
 from compress.models.manifest import (
     MANIFEST_NAME,
@@ -193,11 +194,11 @@ class ModelDir:
             tokenizer = AutoTokenizer.from_pretrained(self.path, add_prefix_space=True)
         return cast("PreTrainedTokenizerFast", tokenizer)
 
-
-def load(path: str | Path) -> "tuple[PreTrainedModel, PreTrainedTokenizerFast]":
-    """Open any torch model directory of this project, or a stock one, as ``(model, tokenizer)``."""
-    directory = ModelDir.open(path)
-    return directory.load(), directory.load_tokenizer()
+    def open_tokenizer(self) -> AnyTokenizer:
+        """Open the tokenizer for inference: without transformers where the model runs without it."""
+        if self.is_onnx and (self.path / TOKENIZER_NAME).is_file():
+            return StoredTokenizer(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)
+        return self.load_tokenizer()
 
 
 def parent_entry(role: str, model: ModelDir) -> dict[str, Any]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from compress.data import text_encoder
+from compress.data.stored_tokenizer import StoredTokenizer
 from compress.data.text_encoder import TextEncoder, TokenRows, shared_encoder
+from compress.data.tokenization import maximum_length
+from compress.errors import CompressError
 from tests.support.tiny import GOOD, PRUNABLE, tokenizer
 
 BY_WORDS = ("bert", "distilbert", "electra", "mobilebert", "mpnet")
@@ -118,3 +123,37 @@ def test_the_encoder_ends_with_its_tokenizer() -> None:
     assert shared_encoder(tokens) is shared_encoder(tokens) and len(text_encoder._ENCODERS) == before + 1
     del tokens
     assert len(text_encoder._ENCODERS) == before
+
+
+@pytest.mark.parametrize("family", PRUNABLE)
+def test_a_stored_tokenizer_reads_as_that_of_transformers(family: str, tmp_path: Path) -> None:
+    tokens = TOKENIZERS[family]
+    tokens.save_pretrained(tmp_path)
+    stored = StoredTokenizer(tmp_path, segments="token_type_ids" in tokens.model_input_names)
+    assert (stored.pad_token_id, stored.unk_token_id) == (tokens.pad_token_id, tokens.unk_token_id)
+    assert maximum_length(stored, {}) == maximum_length(tokens, {}) and stored.truncation_side == tokens.truncation_side
+    texts = ["the film is good", "FILM's <mask> 漢字", "", "one two three four five six seven eight nine ten"]
+    for pairs in (None, texts[::-1]):
+        for limit in (6, 64):
+            assert lists(shared_encoder(stored)(texts, pairs, limit)) == expected(tokens, texts, pairs, limit)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_stored_tokenizer_keeps_its_settings(side: str, tmp_path: Path) -> None:
+    tokenizer("bert").save_pretrained(tmp_path)
+    settings = tmp_path / "tokenizer_config.json"
+    changed = {"truncation_side": side, "model_max_length": 7}
+    settings.write_text(json.dumps(json.loads(settings.read_text(encoding="utf-8")) | changed), encoding="utf-8")
+    tokens = AutoTokenizer.from_pretrained(tmp_path)
+    stored = StoredTokenizer(tmp_path, segments=True)
+    assert (stored.truncation_side, stored.model_max_length) == (side, 7) == (tokens.truncation_side, 7)
+    text = ["one two three four five six seven eight nine ten"]
+    assert lists(shared_encoder(stored)(text, None, 7)) == expected(tokens, text, None, 7)
+
+
+@pytest.mark.parametrize("damaged", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_tokenizer_is_one_error(damaged: str, tmp_path: Path) -> None:
+    tokenizer("bert").save_pretrained(tmp_path)
+    (tmp_path / damaged).write_text("{", encoding="utf-8")
+    with pytest.raises(CompressError, match="has no tokenizer that opens: "):
+        StoredTokenizer(tmp_path, segments=True)

@@ -18,7 +18,7 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.exporting.export import check_parity, export, exporter_for, padded_example, stock_config
 from compress.exporting.onnx_graph import operator_counts
-from compress.models.model_dir import ModelDir, load
+from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
 from compress.models.prunable_units import heads_per_layer
 from tests.support.tiny import (
@@ -30,6 +30,7 @@ from tests.support.tiny import (
     classifier,
     family_of,
     heads_after_pruning,
+    load,
     onnx_directory,
     physical_layers,
     pruned,

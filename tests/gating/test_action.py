@@ -213,7 +213,7 @@ def test_without_python_the_action_installs_its_own_checkout(results: Results, t
     assert job.code == 0, job.printed
     made, installed = (tmp_path / "asked").read_text().splitlines()
     assert made == f"python3 -m venv {tmp_path}/runner/compress-check"
-    assert installed == f"-m pip install --quiet -c {ROOT}/constraints.txt {ROOT}"
+    assert installed == f"-m pip install --quiet -c {ROOT}/constraints.txt {ROOT}[check]"
 
 
 def workflows() -> list[Path]:

@@ -17,8 +17,7 @@ from compress.errors import CompressError, Unavailable
 from compress.exporting.export import padded_example
 from compress.inference.batching import TorchRun
 from compress.inference.runtimes import torch_cuda_graphs
-from compress.models.model_dir import load
-from tests.support.tiny import bilstm, onnx_directory, torch_directory
+from tests.support.tiny import bilstm, load, onnx_directory, torch_directory
 
 RUNTIMES = plugins.names("runtimes")
 KINDS = [

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-import compress
 from compress.errors import CompressError
 from compress.models.manifest import Manifest, verify_files
-from compress.models.model_dir import ModelDir, load, parent_entry
+from compress.models.model_dir import ModelDir, parent_entry
 from compress.models.output_dir import finish, write_atomically, writing
-from tests.support.tiny import assert_reloaded, bilstm, classifier, pruned, write
+from tests.support.tiny import assert_reloaded, bilstm, classifier, load, pruned, write
 
 REQUEST = {"stage": "test", "seed": 0}
 
@@ -301,7 +300,7 @@ def test_an_ordinary_hugging_face_directory_opens(teacher: Path) -> None:
 @pytest.mark.parametrize("kind", ["bert", "pruned", "bilstm"])
 def test_everything_reloads_with_its_tokenizer(kind: str, tmp_path: Path) -> None:
     made = {"bert": classifier, "pruned": pruned, "bilstm": bilstm}[kind]()
-    model, tokenizer = compress.load(write(tmp_path / kind, made))
+    model, tokenizer = load(write(tmp_path / kind, made))
     inputs = tokenizer(["the film is good", "dull"], padding=True, return_tensors="pt")
     assert_reloaded(made, model)
     with torch.no_grad():

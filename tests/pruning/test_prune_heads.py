@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from compress.models.model_dir import ModelDir, load
+from compress.models.model_dir import ModelDir
 from compress.models.prunable_units import heads_per_layer, kept_heads
 from compress.surgery.unit_masks import mask_hooks
 from tests.support.pruning import pruned
-from tests.support.tiny import PRUNABLE, classifier, physical_layers, write
+from tests.support.tiny import PRUNABLE, classifier, load, physical_layers, write
 from tests.support.training_data import state, train_rows
 
 # A head of a model of width 32 with 4 heads: 8 rows of q, k and v with their biases, 8 columns of the output.

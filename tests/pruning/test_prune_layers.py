@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from compress.models.model_dir import load
 from compress.models.prunable_units import heads_per_layer
 from compress.training import phases as phases_module
 from tests.support.pruning import content, pruned
-from tests.support.tiny import classifier, write
+from tests.support.tiny import classifier, load, write
 from tests.support.training_data import TRAINING, train_rows
 
 

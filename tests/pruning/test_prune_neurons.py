@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from compress.models.model_dir import ModelDir, load
+from compress.models.model_dir import ModelDir
 from compress.models.prunable_units import ffn_widths
 from tests.support.pruning import content, curve, pruned
-from tests.support.tiny import PRUNABLE, classifier, physical_layers, write
+from tests.support.tiny import PRUNABLE, classifier, load, physical_layers, write
 from tests.support.training_data import train_rows
 
 

@@ -14,11 +14,11 @@ import torch
 from compress.data import Example
 from compress.inference.compute import Compute
 from compress.labelling.label import label
-from compress.models.model_dir import load
 from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads
 from compress.training import phases as phases_module
 from compress.training.trainer import EpochSampler
 from tests.support.pruning import content, curve, pruned
+from tests.support.tiny import load
 from tests.support.training_data import TRAINING, pool_file, state, train_rows
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from compress.inference.compute import Compute
-from compress.inference.predict import predictor
+from compress.inference.predict import load as load_classifier
 from compress.models.model_dir import ModelDir
 from compress.reporting.pruning_page import view
 from tests.support.pruning import content, curve, pruned
@@ -23,7 +23,7 @@ def test_the_curve_as_csv_and_picture(teacher: Path, tmp_path: Path) -> None:
     assert {row["metric"] for row in rows} == {"accuracy"} and {row["recovered"] for row in rows} == {"False"}
 
     def accuracy(directory: Path) -> float:
-        answers = predictor(directory, compute=Compute(device="cpu", threads=1))(validation_rows())
+        answers = load_classifier(directory, compute=Compute(device="cpu", threads=1)).predict(validation_rows())
         return sum(a["label"] == row.label for a, row in zip(answers, validation_rows(), strict=True)) / 16
 
     assert float(rows[0]["value"]) == accuracy(teacher)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from compress.models.model_dir import load
 from compress.models.prunable_units import kept_heads
 from compress.pruning import choose_units as choose_units_module
 from compress.pruning import scoring as scoring_module
 from compress.training import phases as phases_module
 from tests.support.pruning import pruned
+from tests.support.tiny import load
 from tests.support.training_data import TRAINING, state
 
 

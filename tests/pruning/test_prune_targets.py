@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from compress.errors import CompressError
-from compress.models.model_dir import load
 from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.pruning import step_timing as step_timing_module
 from tests.support.pruning import content, curve, pruned, timed
+from tests.support.tiny import load
 
 
 def test_an_accuracy_limit_stops_where_the_interval_falls_below(teacher: Path, tmp_path: Path) -> None:

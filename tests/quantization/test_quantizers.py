@@ -24,14 +24,24 @@ from compress.inference.batching import logits_of
 from compress.inference.open_runtime import open_runtime
 from compress.inference.speedup_intervals import Interval
 from compress.models.integer_rounding import grid_of
-from compress.models.model_dir import ModelDir, load
+from compress.models.model_dir import ModelDir
 from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
 from compress.quantization.quantize import Quantization, default_method, needs_training_rows, quantize
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import sentences, tagger
-from tests.support.tiny import LABELS, classifier, examples, onnx_directory, pruned, tokenizer, torch_directory, write
+from tests.support.tiny import (
+    LABELS,
+    classifier,
+    examples,
+    load,
+    onnx_directory,
+    pruned,
+    tokenizer,
+    torch_directory,
+    write,
+)
 from tests.support.training_data import train_rows, validation_rows
 
 

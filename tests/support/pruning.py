@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from compress.inference.compute import Compute
-from compress.models.model_dir import ModelDir, load
+from compress.models.model_dir import ModelDir
 from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.pruning import step_timing as step_timing_module
 from compress.pruning.prune import PruningData, prune
 from compress.recipes import Pruning
+from tests.support.tiny import load
 from tests.support.training_data import train_rows, validation_rows
 
 SETTINGS: tuple[Any, ...] = (Pruning, PruningData, Compute)

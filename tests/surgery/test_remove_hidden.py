@@ -18,7 +18,7 @@ from transformers import (
 from compress.errors import CompressError
 from compress.exporting.export import export, padded_example
 from compress.models.batch import Batch
-from compress.models.model_dir import ModelDir, load
+from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import PRUNED_FIELDS, head_size_of
 from compress.models.modeling.pruned import MODEL_CLASSES, to_pruned
 from compress.models.prunable_units import heads_per_layer, kept_heads
@@ -35,6 +35,7 @@ from tests.support.tiny import (
     bilstm,
     classifier,
     examples,
+    load,
     physical_layers,
     tokenizer,
     write,

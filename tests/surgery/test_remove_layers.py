@@ -12,7 +12,6 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.models.batch import Batch
-from compress.models.model_dir import load
 from compress.models.modeling.families import PRUNABLE as FAMILY
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import MODEL_CLASSES, to_pruned
@@ -23,7 +22,7 @@ from compress.pruning.scoring import value_of
 from compress.surgery.remove_layers import removable_layers, remove_layers, skipped
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks
-from tests.support.tiny import PRUNABLE, bilstm, classifier, examples, tokenizer, write
+from tests.support.tiny import PRUNABLE, bilstm, classifier, examples, load, tokenizer, write
 
 FAMILIES = [family for family in PRUNABLE if family != "albert"]
 DEPTH = 4

@@ -19,7 +19,7 @@ from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir, load
+from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, needs_of, resolved
 from compress.training import distill as distill_module
 from compress.training.phases import steps_for
@@ -27,7 +27,7 @@ from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_
 from compress.training.trainer import last_whole_checkpoint
 from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows, held_out
 from tests.support.tagging import tagger
-from tests.support.tiny import classifier, pruned, write
+from tests.support.tiny import classifier, load, pruned, write
 from tests.support.training_data import (
     BILSTM,
     TRAINING,
@@ -100,7 +100,7 @@ def test_from_text_with_gold_rows_and_validation(teacher: Path, tmp_path: Path) 
 def test_a_student_comes_to_agree_with_its_teacher(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
     longer = replace(BILSTM, training=replace(TRAINING, epochs=30.0, evaluations=4, learning_rate=1e-2))
     made = taught(teacher, tmp_path / "student", longer, labels=[labels])
-    run = predict_module.predictor(made, compute=Compute(device="cpu", threads=1))
+    run = predict_module.load(made, compute=Compute(device="cpu", threads=1)).predict
     expected = [made.labels[logits.argmax()] for _, logits in labels]
     given = [answer["label"] for answer in run([example for example, _ in labels])]
     assert np.mean([one == two for one, two in zip(expected, given, strict=True)]) > 0.9

@@ -14,11 +14,11 @@ from transformers import AutoModel
 from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.inference.predict import predictor
-from compress.models.model_dir import ModelDir, load
+from compress.inference.predict import load as load_classifier
+from compress.models.model_dir import ModelDir
 from compress.recipes import TeacherRecipe
 from compress.training.finetune import encoder_path
-from tests.support.tiny import FAMILIES, bilstm, classifier, onnx_directory, write
+from tests.support.tiny import FAMILIES, bilstm, classifier, load, onnx_directory, write
 from tests.support.training_data import TRAINING, finetuned, train_rows, validation_rows
 
 
@@ -41,7 +41,7 @@ def test_every_family_becomes_a_teacher(family: str, tmp_path: Path) -> None:
     assert made.labels == ("negative", "positive") and made.task == "classification"
     assert [
         answer["label"] in made.labels
-        for answer in predictor(made, compute=Compute(device="cpu", threads=1))(train_rows()[:2])
+        for answer in load_classifier(made, compute=Compute(device="cpu", threads=1)).predict(train_rows()[:2])
     ]
 
 
@@ -65,7 +65,7 @@ def test_the_manifest_and_the_directory(tmp_path: Path) -> None:
 def test_it_learns(tmp_path: Path) -> None:
     longer = replace(TRAINING, epochs=20.0, learning_rate=1e-2, evaluations=4, patience=4)
     made = tuned(write(tmp_path / "bilstm", bilstm()), tmp_path / "teacher", training=longer)
-    answers = predictor(made, compute=Compute(device="cpu", threads=1))(train_rows())
+    answers = load_classifier(made, compute=Compute(device="cpu", threads=1)).predict(train_rows())
     assert sum(a["label"] == row.label for a, row in zip(answers, train_rows(), strict=True)) >= 36
 
 
@@ -73,7 +73,7 @@ def test_the_best_checkpoint_is_kept_not_the_last(tmp_path: Path) -> None:
     wild = replace(TRAINING, epochs=8.0, learning_rate=5e-2, schedule="constant", evaluations=8, patience=8)
     made = tuned(encoder(tmp_path), tmp_path / "teacher", training=wild)
     assert made.manifest.stage
-    answers = predictor(made, compute=Compute(device="cpu", threads=1))(validation_rows())
+    answers = load_classifier(made, compute=Compute(device="cpu", threads=1)).predict(validation_rows())
     right = sum(a["label"] == row.label for a, row in zip(answers, validation_rows(), strict=True))
     assert made.manifest.metrics[0]["value"] == right / 16
 

@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 from compress import plugins
 from compress.data import Example
 from compress.errors import CompressError
-from compress.models.model_dir import load
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import attention_layers
 from compress.training.architectures._initialization import choose_layers
@@ -34,6 +33,7 @@ from tests.support.tiny import (
     bilstm,
     classifier,
     examples,
+    load,
     pruned,
     tokenizer,
     write,

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from compress import plugins
-from compress.models.model_dir import load
 from compress.recipes import StudentRecipe, parse
 from compress.training.learned_vocabulary import Mixer
-from tests.support.tiny import classifier
+from tests.support.tiny import classifier, load
 from tests.support.training_data import distilled, pool_file, train_rows
 
 MASKED = [name for name in plugins.names("losses") if "targets" in plugins.find("losses", name).needs]

@@ -1,0 +1,128 @@
+"""What each kind of installation can do, with only the packages that it declares: the others are hidden."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.support import REPOSITORY
+from tests.support.report_study import study
+from tests.support.results import write_lines
+from tests.support.tiny import onnx_directory, torch_directory
+
+TEXTS = ["the film is good", "dull and long"]
+HIDE = """
+import sys
+from importlib import abc, metadata
+
+class Hidden(abc.MetaPathFinder):
+    names = set(sys.argv[1].split(","))
+
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+arguments = sys.argv[2:]
+"""
+COMMAND = HIDE + "from compress.cli import main\nmain(arguments)"
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def names(requirements: list[str] | None, extra: str = "") -> list[str]:
+    """Return the packages that are required always, and those that an extra adds."""
+    wanted = [line for line in requirements or [] if "extra ==" not in line or (extra and f'"{extra}"' in line)]
+    return [canonical(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in wanted]
+
+
+def hidden(extra: str = "") -> str:
+    """Return the modules of every installed package that an installation with this extra does not bring."""
+    brought = {"compress"}
+    wanted = names(metadata.requires("compress"), extra)
+    while wanted:
+        if (name := wanted.pop()) in brought:
+            continue
+        brought.add(name)
+        with suppress(metadata.PackageNotFoundError):  # for another system
+            wanted += names(metadata.requires(name))
+    owners = metadata.packages_distributions()
+    return ",".join(sorted(module for module in owners if not set(map(canonical, owners[module])) & brought))
+
+
+def python(script: str, *arguments: str, extra: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, hidden(extra), *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_light_one_hides_what_it_should() -> None:
+    names = set(hidden().split(","))
+    assert {"torch", "transformers", "scipy", "onnx", "safetensors", "jinja2"} <= names
+    assert not {"onnxruntime", "tokenizers", "numpy", "click", "compress"} & names
+    assert not {"scipy", "jinja2", "rich"} & set(hidden("check").split(","))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "deberta-v2", "bilstm", "cnn"])
+def test_the_light_one_predicts_with_onnx_models(kind: str) -> None:
+    model = onnx_directory(kind).path
+    done = python(COMMAND, "predict", "--model", str(model), "--threads", "1", *TEXTS)
+    assert done.returncode == 0, done.stderr
+    script = HIDE + "import compress\nfor answer in compress.load(arguments[0]).predict(arguments[1:]): print(answer)"
+    in_python = python(script, str(model), *TEXTS)
+    assert in_python.returncode == 0, in_python.stderr
+    whole = subprocess.run(
+        [sys.executable, "-m", "compress", "predict", "--model", str(model), "--threads", "1", *TEXTS],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == whole.stdout and len(whole.stdout.splitlines()) == len(TEXTS)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert in_python.stdout.splitlines() == [str({k: a[k] for k in ("label", "probability")}) for a in answers]
+
+
+def test_what_needs_the_extra_says_so(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a film\n" * 5, encoding="utf-8")
+    model = str(torch_directory("bert").path)
+    commands = (
+        ("predict", "--model", model, "a film"),
+        ("label", "--teacher", model, "--unlabeled", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "labels")),
+        ("show", "bilstm"),
+        ("report", str(write_lines(tmp_path / "results.jsonl", study())), "-o", str(tmp_path / "report")),
+    )
+    for command in commands:
+        done = python(COMMAND, *command)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert "is not installed; type pip install 'compress[train]'" in done.stderr
+    done = python(HIDE + "import compress\ncompress.distill")
+    assert "compress.errors.MissingPackage: this needs the Python package" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.txt", "results.jsonl"}
+
+
+def test_the_extra_check_judges_and_reports(tmp_path: Path) -> None:
+    results = str(write_lines(tmp_path / "results.jsonl", study()))
+    for command in (
+        ("check", results, "--max-accuracy-drop", "50"),
+        ("report", results, "-o", str(tmp_path / "report")),
+        ("show", "bilstm"),
+    ):
+        done = python(COMMAND, *command, extra="check")
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report" / "report.html").is_file()
