@@ -133,6 +133,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     metavar="N",
     help="CPU threads of each model; several as above; 0 is one a core.",
 )
+@options.drop_overlap
 @options.metric
 @options.columns
 @options.seed
@@ -143,6 +144,7 @@ def command(
     models: tuple[str, ...],
     data: str,
     fitted: tuple[str, ...],
+    drop_overlap: bool,
     no_baselines: bool,
     output: str,
     quiet: bool,
@@ -168,9 +170,11 @@ def command(
     source = open_source(data, role="test", labelled=True, **columns)
     train = None
     if fitted:
-        check_roles({"train": options.open_pool(fitted, columns), "test": source}, drop_overlap=False)
+        check_roles({"train": options.open_pool(fitted, columns), "test": source}, drop_overlap=drop_overlap)
         if chosen["competitors"] or not no_baselines:
             train = _labelled_rows(fitted, columns)
+        if train and drop_overlap:
+            train = [*check_roles({"train": train, "test": source}, drop_overlap=True).sets["train"]]
     lines = benchmark(
         teacher,
         models,

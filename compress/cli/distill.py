@@ -14,7 +14,13 @@ from compress.inference.compute import Compute
     "--student", required=True, metavar="RECIPE", help="A name from 'compress list students', or a .toml file."
 )
 @click.option("--unlabeled", multiple=True, metavar="FILE", help="Text that the teacher labels first; may be repeated.")
-@click.option("--rows", type=click.IntRange(min=1), help="Use only so many unlabelled rows, spread evenly.")
+@click.option(
+    "--rows",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Use only so many unlabelled rows, spread evenly; 0 is all.",
+    show_default=True,
+)
 @click.option("--labels", multiple=True, metavar="DIR", help="Instead: an output of 'compress label'; may be repeated.")
 @click.option("--train", metavar="FILE", help="Labelled rows to train on, with the teacher's logits.")
 @click.option("--validation", metavar="FILE", help="Labelled rows to select the best checkpoint.")
@@ -33,7 +39,7 @@ def command(
     teacher: str,
     student: str,
     unlabeled: tuple[str, ...],
-    rows: int | None,
+    rows: int,
     labels: tuple[str, ...],
     train: str | None,
     validation: str | None,
@@ -47,14 +53,14 @@ def command(
     Without --validation the best checkpoint is selected by agreement with the teacher on held-out unlabelled text.
     """
     labelled = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
-    pool = options.open_pool(unlabeled, columns, rows=rows) if unlabeled else None
+    pool = options.open_pool(unlabeled, columns) if unlabeled else None
     from compress.training.distill import DistillationData, DistillationOptions, distill
 
     made = distill(
         teacher,
         student,
         output,
-        DistillationData(pool, labels, labelled=labelled),
+        DistillationData(pool, labels, labelled=labelled, rows=rows),
         options=DistillationOptions(settings["encoder"], settings["start"], settings["control"]),
         compute=compute,
         force=settings["force"],

@@ -1,10 +1,12 @@
 """Text sources: the protocol for streams of examples, and subsets of a source."""
 
 import itertools
-from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from compress.data.examples import Example, row_key
+
+Item = TypeVar("Item")
 
 
 @runtime_checkable
@@ -41,6 +43,11 @@ class TextSource(Protocol):
         return self.name
 
 
+def spread_evenly(items: Iterable[Item], rows: int, total: int) -> Iterator[Item]:
+    """Yield ``rows`` of ``total`` items, in equal distances."""
+    return (item for n, item in enumerate(items) if n * rows // total != (n - 1) * rows // total)
+
+
 class Subset(TextSource):
     """Rows of another source: its first ``limit``, or ``spread`` rows of so many, without the ``excluded`` keys."""
 
@@ -62,9 +69,7 @@ class Subset(TextSource):
     def __iter__(self) -> Iterator[Example]:
         examples: Iterator[Example] = itertools.islice(self.source, self.limit)
         if self.spread:
-            rows, total = self.spread
-            numbered = enumerate(examples)
-            examples = (e for n, e in numbered if n * rows // total != (n - 1) * rows // total)
+            examples = spread_evenly(examples, *self.spread)
         if self.excluded:
             return (example for example in examples if row_key(example) not in self.excluded)
         return iter(examples)

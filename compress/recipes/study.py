@@ -93,6 +93,7 @@ class StudyStudent:
     ``name`` tells it from another student of the same recipe; with other phases it is no longer the published system.
     It and its control are trained once for each of ``seeds``, by default once with the study's; the first one is also
     quantized, as it was trained to be or by the method that ``quantize`` names, with ``keep_fp32`` layers left out.
+    ``rows`` is how many rows of the text without labels it reads, spread evenly; 0 for all.
     """
 
     recipe: str
@@ -103,6 +104,7 @@ class StudyStudent:
     seeds: tuple[int, ...] = ()
     name: str = ""
     phases: tuple[Phase, ...] = ()
+    rows: int = 0
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
@@ -115,6 +117,11 @@ class StudyStudent:
             (
                 self.phases and not self.name,
                 f"other phases make of {self.recipe} another student: give it a name",
+            ),
+            (self.rows < 0, f"rows = {self.rows} must be at least 0"),
+            (
+                self.rows and self.control,
+                f"rows = {self.rows} changes nothing for the control, which reads gold rows only: set control = false",
             ),
             *((True, fault) for fault in faults_of_name(self.name)),
             (len(set(self.seeds)) < len(self.seeds), f"student {self.recipe}: seeds names one twice"),

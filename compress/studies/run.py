@@ -233,7 +233,7 @@ class Study:
         """
         variants = self.variant_labels(teacher, student)
         for name, seed in trainings(self.recipe, plan, student):
-            yield self._trained(teacher, labels, variants, student, name, seed=seed, control=False)
+            yield self._trained(teacher, labels, variants, student, name, seed=seed, rows=plan.rows)
             if plan.control:
                 shared = self.controls[control_key(resolved(student), seed)]
                 yield self._trained(teacher, labels, variants, student, shared, seed=seed, control=True)
@@ -251,7 +251,8 @@ class Study:
         name: str,
         *,
         seed: int,
-        control: bool,
+        control: bool = False,
+        rows: int = 0,
     ) -> Path:
         if control:  # what only the student's own training reads must not tell one control from another
             student = replace(student, phases=CONTROL_PHASES, missing=(), published=(), survey=())
@@ -262,9 +263,10 @@ class Study:
             "labels": [directory.manifest.files for directory in (*labels, *variants)],
             "control": control,
             "seed": seed,
+            **({"rows": rows} if rows else {}),
             **self.spent,
         }
-        data = DistillationData(labels=labels, variants=variants, labelled=self.labelled)
+        data = DistillationData(labels=labels, variants=variants, labelled=self.labelled, rows=rows)
         options = DistillationOptions(control=control)
         make = partial(distill, teacher, student, options=options, **self._training(data, seed))
         return self.stages.make(name, inputs, make)

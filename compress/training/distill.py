@@ -54,12 +54,14 @@ class DistillationData:
         labelled: ``train`` are trained on with the teacher's logits too (from ``labels`` where they hold them), and
             losses that read gold labels use these. ``validation`` selects the best checkpoint; without any it is
             selected by agreement with the teacher on held-out text of the pool.
+        rows: of the text without labels, so many are read, spread evenly; 0 for all.
     """
 
     unlabeled: TextSource | None = None
     labels: Sequence[LabelDir | str | Path] = ()
     variants: Sequence[LabelDir | str | Path] = ()
     labelled: LabelledData = LabelledData()
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def distill(
     train = cast("Sequence[Example]", checked.sets.get("train", ()))
     # Gold rows are read once, with their labels, also where the pool holds their text.
     pool = checked.sets.get("unlabeled", pool).without(frozenset(map(row_key, train)))
+    if data.rows:
+        pool = pool.sample(data.rows)
     gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
     selecting = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
     described = describe_rows({"train": train, "validation": validation})
@@ -137,6 +141,7 @@ def distill(
             "metric": labelled.metric,
             "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
             "dropped": checked.dropped,
+            "rows": data.rows,
         },
         data=described,
         seed=compute.seed,
@@ -189,7 +194,12 @@ def distill(
             recipe=resolved(recipe),
             data=(*described, *(entry for directory in labelled_by for entry in directory.manifest.data)),
             metrics=(selection.score(outcomes[-1].best_score, model.task),),
-            notes={"recipe": recipe.name, "control": options.control, **summary(outcomes)},
+            notes={
+                "recipe": recipe.name,
+                "control": options.control,
+                **({"pool_rows": data.rows} if data.rows else {}),
+                **summary(outcomes),
+            },
         )
     return ModelDir.open(output)
 

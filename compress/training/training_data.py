@@ -9,6 +9,7 @@ import numpy as np
 from datasets import Dataset
 
 from compress.data import Example, TextSource, row_key
+from compress.data.text_source import spread_evenly
 from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric, predictions
@@ -21,10 +22,14 @@ HELD_OUT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class LabelledPool(TextSource):
-    """Label directories of one teacher as training rows, without rows that also occur in another role."""
+    """Label directories of one teacher as training rows, without rows that also occur in another role.
+
+    With ``spread`` only so many of so many rows, in equal distances.
+    """
 
     labels: tuple[LabelDir, ...]
     excluded: frozenset[bytes] = frozenset()
+    spread: tuple[int, int] | None = None
     identity: frozenset[Any] = frozenset()
 
     @property
@@ -33,18 +38,23 @@ class LabelledPool(TextSource):
 
     @property
     def rows(self) -> int:
-        """How many rows there are, excluded ones included."""
-        return sum(directory.rows for directory in self.labels)
+        """How many rows there are, excluded ones included unless they were sampled."""
+        return self.spread[0] if self.spread else sum(directory.rows for directory in self.labels)
 
     def __iter__(self) -> Iterator[Example]:
         return (example for example, _ in self.labelled())
 
     def labelled(self) -> Iterator[tuple[Example, np.ndarray]]:
-        return (
+        rows = (
             (example, logits)
             for example, logits in chain.from_iterable(self.labels)
             if not self.excluded or row_key(example) not in self.excluded
         )
+        return spread_evenly(rows, *self.spread) if self.spread else rows
+
+    def sample(self, rows: int) -> Self:
+        total = sum(1 for _ in self)
+        return self if total <= rows else replace(self, spread=(rows, total))
 
     def without(self, keys: frozenset[bytes]) -> Self:
         return replace(self, excluded=self.excluded | keys)

@@ -501,3 +501,28 @@ def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest
     assert execute([*words, "--threads", "0"]) == 0 and execute([*words, "--threads", "1,2"]) == 0
     assert [settings.threads for settings, _ in asked] == [2, (1, 2)]
     assert asked[0][1].command.startswith("compress benchmark --teacher ~/big --model small")
+
+
+def test_rows_of_the_test_are_left_out_where_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Example]] = []
+    monkeypatch.setattr(benchmark_module, "benchmark", lambda *given, **named: asked.append(named["train"]) or [])
+    data, train = tmp_path / "test.csv", tmp_path / "train.csv"
+    data.write_text("text,label\nfine,good\npoor,bad\n")
+    train.write_text("text,label\nFine,good\nlong,bad\nshort,good\n")
+    words = [
+        "benchmark",
+        "--teacher",
+        "big",
+        "--model",
+        "small",
+        "--data",
+        str(data),
+        "--train",
+        str(train),
+        "-o",
+        "x.jsonl",
+        "-q",
+    ]
+    assert execute(words) == 2 and asked == []
+    assert execute([*words, "--drop-overlap"]) == 0
+    assert [example.text for example in asked[0]] == ["long", "short"]

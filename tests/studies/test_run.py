@@ -278,6 +278,7 @@ def test_what_only_people_read_makes_nothing_anew(case: Case, monkeypatch: pytes
         ),
         ('split = "test"', 'split = "train"', "All 40 rows of train also occur in test"),
         ("seeds = [1, 5]", "seeds = [1, 1]", "seeds names one twice"),
+        ("seeds = [1, 5]", "rows = 10", "set control = false"),
         ("seeds = [1, 5]", 'phases = [{ losses = [{ name = "kl" }] }]', "another student: give it a name"),
         ("seeds = [1, 5]", 'name = "../other"', "'../other' is no name of a folder"),
     ],

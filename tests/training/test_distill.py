@@ -197,6 +197,28 @@ def test_labelled_rows_that_another_role_holds_do_not_teach(labels: LabelDir) ->
     assert [row.example.text for row in TrainingData(pool, Gold()).rows("all")] == left
 
 
+def test_a_sample_of_labels_is_spread_evenly(labels: LabelDir) -> None:
+    pool = LabelledPool((labels,))
+    every = [(example.text, tuple(logits)) for example, logits in pool.labelled()]
+    excluded = frozenset({row_key(Example(every[0][0])), row_key(Example(every[7][0]))})
+    sample = pool.without(excluded).sample(22)
+    left = [row for number, row in enumerate(every) if number not in {0, 7}]
+    assert [(example.text, tuple(logits)) for example, logits in sample.labelled()] == left[::4]
+    assert sample.rows == 22 and len(list(sample)) == 22
+    assert pool.sample(90) is pool
+
+
+def test_a_student_learns_from_so_many_rows(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    gold = {"train": train_rows(), "validation": validation_rows()}
+    made = taught(teacher, tmp_path / "few", labels=[labels], rows=30, **gold)
+    notes = made.manifest.notes
+    assert (notes["pool_rows"], notes["planned_steps"]) == (30, steps_for(30 + len(train_rows()), TRAINING))
+    source = pool_file(tmp_path / "pool.txt")
+    fresh = taught(teacher, tmp_path / "fresh", unlabeled=source, rows=30, **gold)
+    weights, others = state(fresh.path), state(made.path)
+    assert all(torch.equal(weights[key], others[key]) for key in weights)
+
+
 def test_agreement_takes_the_teachers_prediction_for_gold(labels: LabelDir) -> None:
     logits = {example.text: values for example, values in labels}
     for row in agreement_rows(LabelledPool((labels,)), "classification").rows:
