@@ -2,7 +2,7 @@
 
     python benchmarks/competitor_environments.py [--fresh] [-- PIP OPTIONS]
 
-They lie under $COMPRESS_COMPETITORS (else ~/.cache/compress/benchmarking/competitors), one a name, with what the
+They lie under $COMPRESS_COMPETITORS (else ~/.cache/compress/competitors), one a name, with what the
 competitors of that name require. An environment that has all of it already is left as it is. What follows ``--`` is
 given to pip, for example the index of PyTorch's builds for processors.
 """

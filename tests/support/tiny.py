@@ -274,13 +274,13 @@ def write(directory: Path, model: PreTrainedModel, family: str = "bert") -> Path
     return directory
 
 
-@functools.cache
 def load(directory: ModelDir | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Open a torch model directory with its tokenizer."""
     opened = ModelDir.open(directory)
     return opened.load(), opened.load_tokenizer()
 
 
+@functools.cache
 def torch_directory(kind: str) -> ModelDir:
     """Return a model, made once in a run of tests: a family, ``pruned-`` and a family (uneven heads and neurons), or
     one of ``SMALL``.

@@ -1,7 +1,8 @@
 """optimum's own ONNX export and its int8 quantizer, in an environment of its own.
 
-``ORTQuantizer`` with ``AutoQuantizationConfig.avx512_vnni(is_static=False)``: activations are quantized as they come,
-weights per channel.
+``ORTQuantizer`` with the ``AutoQuantizationConfig`` of this CPU: activations are quantized as they come, weights per
+channel. On an x86 CPU without VNNI that is ``avx2``, whose weights are unsigned: products of unsigned activations and
+signed weights can saturate there (tiny random models: correlation with float32 0.91 instead of 0.996).
 
 Source: https://huggingface.co/docs/optimum-onnx/onnxruntime/usage_guides/quantization
 """
@@ -14,6 +15,7 @@ import numpy as np
 
 from compress.benchmarking.competitors import _optimum_client, link_model
 from compress.data.examples import Example
+from compress.host import describe_host
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 
@@ -32,7 +34,9 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     with tempfile.TemporaryDirectory() as exported:
         _optimum_client.export_onnx(model, Path(exported))
         quantizer = ORTQuantizer.from_pretrained(Path(exported))
-        config = AutoQuantizationConfig.avx512_vnni(is_static=False, per_channel=True)
+        flags = " ".join(describe_host()["cpu_flags"])
+        fitting = "avx512_vnni" if "vnni" in flags else "arm64" if "asimd" in flags else "avx2"
+        config = getattr(AutoQuantizationConfig, fitting)(is_static=False, per_channel=True)
         quantizer.quantize(save_dir=directory, quantization_config=config)
 
 
