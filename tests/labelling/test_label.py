@@ -19,6 +19,7 @@ from compress.data import TextSource, content_sha256, open_source
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
+from compress.labelling import precision
 from compress.labelling.label import choose_runtime, label, plan_for, teacher_logits
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir
 from compress.models.model_dir import ModelDir
@@ -113,6 +114,7 @@ def test_the_manifest_says_how_and_from_what(teacher: Path, tmp_path: Path, smal
         "threads": 1,
         "max_length": 16,
         "precision": "float32",
+        "reason": "",
         "batch_rows": 64,
         "shard_rows": SHARD,
     }
@@ -160,6 +162,54 @@ def test_bfloat16_on_request_is_close_and_recorded(teacher: Path, tmp_path: Path
     assert 0 < difference.max() < 0.1 * np.abs(logits).max()
     with pytest.raises(CompressError, match="needs a torch teacher, and .* is ONNX"):
         label(onnx_directory("bert"), source, tmp_path / "onnx", precision="bfloat16")
+
+
+def test_auto_says_why_it_keeps_float32(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = pool(text_file(tmp_path / "pool.txt", 20))
+    monkeypatch.setattr(label_module, "resolve_precision", lambda *_: "float32")
+    kept = label(teacher, source, tmp_path / "kept", compute=Compute(threads=1), precision="auto")
+    assert kept.manifest.notes["precision"] == "float32"
+    assert kept.manifest.notes["reason"] == "this hardware does not compute in bfloat16"
+    kept = label(onnx_directory("bert"), source, tmp_path / "onnx", compute=Compute(threads=1), precision="auto")
+    assert kept.manifest.notes["reason"] == "an ONNX teacher has one precision"
+
+
+def test_auto_takes_bfloat16_where_it_is_faster_and_close(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = pool(text_file(tmp_path / "pool.txt", 20))
+    monkeypatch.setattr(label_module, "resolve_precision", lambda *_: "bfloat16")
+    monkeypatch.setattr(precision, "LEAST_AGREEMENT", 0.5)  # the classes of a random model lie close together
+    monkeypatch.setattr(precision, "MOST_DIFFERENCE", 0.2)
+    timed = {"float32": [[10.0, 11.0]] * 5, "bfloat16": [[5.0, 5.5]] * 5}
+    monkeypatch.setattr(precision, "time_in_turns", lambda *_: timed)
+    half = label(teacher, source, tmp_path / "half", compute=Compute(threads=1), precision="auto").manifest.notes
+    assert (half["precision"], half["runtime"]) == ("bfloat16", "torch")
+    assert half["reason"].startswith("bfloat16 is x2.00 (1.96 to 2.04) as fast and gives the same label in ")
+    timed["bfloat16"] = [[10.0, 11.1]] * 5
+    slow = label(teacher, source, tmp_path / "slow", compute=Compute(threads=1), precision="auto").manifest.notes
+    assert slow["precision"] == "float32" and "as fast" in slow["reason"]
+
+
+@pytest.mark.parametrize(("noise", "close"), [(0.0, True), (0.01, True), (0.05, False)])
+def test_logits_are_close_within_two_hundredths_of_their_spread(noise: float, close: bool) -> None:
+    exact = np.stack([np.linspace(-2, 2, 400), np.linspace(2, -2, 400)], axis=1)
+    errors = np.random.default_rng(0).standard_normal(exact.shape)
+    found, reason = precision.is_close(
+        np.concatenate([exact, [[np.nan] * 2]]),
+        np.concatenate([exact, exact[:1]]) + noise * exact.std() * np.concatenate([errors, errors[:1]]),
+    )
+    assert found == close and "of 400, with logits that differ by " in reason
+
+
+def test_logits_are_not_close_where_labels_change() -> None:
+    exact = np.tile([[0.001, 0.0], [5.0, -5.0]], (100, 1))
+    changed = exact.copy()
+    changed[:4:2, 0] = -0.001
+    assert precision.is_close(exact, exact)[0]
+    found, reason = precision.is_close(exact, np.where(exact == 0.001, -0.001, exact))
+    assert not found and "the same label in 50.0% of 200" in reason
+    assert precision.is_close(exact, changed)[0]  # two of 200
 
 
 @pytest.mark.parametrize(("given", "used"), [(0, 64), (16, 16), (500, 64)])
@@ -283,6 +333,7 @@ from compress.data import open_source
 teacher, text, folder, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
+from compress.labelling import precision
 plan = label_module.plan_for
 label_module.plan_for = lambda *given, **named: replace(plan(*given, **named), shard_rows=8)
 label_module.choose_runtime = lambda model, device: ("torch", "cpu")
