@@ -1,5 +1,6 @@
 """Describe the host of a measurement: CPU, memory, GPUs, library versions; no host names, no paths."""
 
+import ctypes
 import importlib.metadata
 import os
 import platform
@@ -80,6 +81,18 @@ def typed_command(program: str) -> str:
     """Return the command line with absolute paths reduced to file names, for sharing."""
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
     return without_home(shlex.join([program, *words]))
+
+
+def reuse_freed_memory() -> None:
+    """Let this process keep the memory that it frees, for the tensors of its next training step.
+
+    glibc returns every array of more than 32 MiB to the system when it is freed, so that each step would pay for new
+    pages, which the system clears one by one.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):  # glibc
+        library.mallopt(-4, 0)  # M_MMAP_MAX: no array has a mapping of its own
+        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: the heap does not shrink
 
 
 def has_fast_bfloat16() -> bool:

@@ -33,12 +33,15 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
+from compress.host import reuse_freed_memory
 from compress.inference.compute import Compute, resolve_precision
 from compress.inference.threads import using_threads
+from compress.models.modeling.small import SmallConfig
 from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.masked_lm import Masker
 from compress.training.modifiers import Modifier
+from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
 from compress.training.tokenized_dataset import NO_LABEL, batch_of
 from compress.training.training_data import Selection
@@ -239,7 +242,11 @@ class DistillationTrainer(Trainer):
             data_collator=collate,
             compute_metrics=partial(_score, task=run.task, metric=selection.metric) if selection else None,
             callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)] if selection else [],
+            optimizer_cls_and_kwargs=(RowAdamW, self.get_optimizer_cls_and_kwargs(arguments)[1]),
         )
+        # Mostly tables; with weight decay every row of them changes in every step.
+        sparse_gradients(model, on=isinstance(model.config, SmallConfig) and not training.weight_decay)
+        self.accelerator.clip_grad_norm_ = clip_gradients  # torch's own has no norm of sparse gradients
         self.remove_callback(PrinterCallback)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
         self.student = ActivationRecorder(model, needs_of_student(objective.losses))
@@ -290,6 +297,7 @@ class DistillationTrainer(Trainer):
         """
         model: Any = self.model
         self.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        sparse_gradients(model, on=False)
         if not self.objective.keep_loss_modules:
             detach_loss_modules(model)
 
@@ -316,6 +324,7 @@ def train(
     Args:
         rows: tokenised, as are those of ``selection``.
     """
+    reuse_freed_memory()
     set_seed(run.compute.seed)
     trainer = DistillationTrainer(model, rows, objective, run, steps=steps, collate=collate, selection=selection)
     started = time.monotonic()

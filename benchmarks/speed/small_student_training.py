@@ -1,0 +1,120 @@
+"""How many training steps a second the small students do, and what each part of it brings.
+
+    python benchmarks/speed/small_student_training.py --teacher DIR --unlabeled FILE -o RESULTS.jsonl
+        [--rounds 5] [--steps 20] [--threads 1]
+
+Candidates train on the same batches of real text, a turn each round in an order drawn anew, each turn in a process of
+its own because what a process does with freed memory cannot be changed back. A step is forwards, the loss on given
+logits, backwards, clipping and the optimiser. "dense" gives embeddings dense gradients, "returned" gives freed memory
+back to the system, "every position" computes the first layer of the student cnn for each position instead of for each
+token of the batch. Times are CPU time on one thread, else wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compress import plugins, recipes
+from compress.data import Example, open_source
+from compress.data.tokenization import encode, pad
+from compress.host import describe_host, library_versions, reuse_freed_memory
+from compress.inference.speedup_intervals import speedup
+from compress.models.model_dir import ModelDir
+from compress.models.modeling.cnn import CNNForSequenceClassification
+from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
+
+STUDENTS = ("bilstm", "cnn", "ngram")
+WITHOUT = {"as it is": (), "dense": ("dense",), "returned": ("returned",), "neither": ("dense", "returned")}
+WARM_UP, BATCH_ROWS, CORPUS_ROWS = 4, 128, 20_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", required=True)
+    parser.add_argument("--unlabeled", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--turn", help=argparse.SUPPRESS)  # a candidate and a seed: what the process of a turn does
+    arguments = parser.parse_args()
+    if arguments.turn:
+        print(json.dumps(turn(arguments, *json.loads(arguments.turn))))
+        return
+    candidates = [(student, name) for student in STUDENTS for name in WITHOUT] + [("cnn", "every position")]
+    samples: dict[tuple[str, str], list[list[float]]] = {candidate: [] for candidate in candidates}
+    generator = random.Random(0)
+    for number in range(arguments.rounds):
+        for student, name in generator.sample(candidates, len(candidates)):
+            taking = [sys.executable, *sys.argv, "--turn", json.dumps([student, name, number])]
+            done = subprocess.run(taking, capture_output=True, text=True, check=True)
+            samples[student, name].append(json.loads(done.stdout.splitlines()[-1]))
+            print(f"round {number + 1}: {student}, {name}: {min(samples[student, name][-1]):.1f} ms", flush=True)
+    lines = []
+    for (student, name), rounds in samples.items():
+        ratio = speedup(rounds, samples[student, "as it is"])
+        line = {
+            "study": "small-student-training",
+            "recipe": student,
+            "without": name,
+            "step_ms": rounds,
+            "as_it_is_is_faster_by": ratio._asdict(),
+            "threads": arguments.threads,
+            "host": describe_host(),
+            "versions": library_versions(),
+        }
+        lines.append(json.dumps(line) + "\n")
+        print(f"{student:8} {name:16} as it is x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
+    Path(arguments.output).write_text("".join(lines), encoding="utf-8")
+
+
+def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> list[float]:
+    """Train some steps and return the milliseconds of each."""
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(seed)
+    if "returned" not in WITHOUT.get(name, ()):
+        reuse_freed_memory()
+    if name == "every position":
+        CNNForSequenceClassification._products = lambda self, ids: self.first(self.embedded(ids))  # type: ignore[method-assign]
+    source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
+    texts = list(itertools.islice(source, CORPUS_ROWS))
+    directory = ModelDir.open(arguments.teacher)
+    tokenizer, teacher = directory.load_tokenizer(), directory.load()
+    recipe = recipes.load_recipe("students", student)
+    build = plugins.find("architectures", recipe.architecture.name).function
+    model = build(teacher, tokenizer, texts, **recipe.architecture.options).train()
+    sparse_gradients(model, on="dense" not in WITHOUT.get(name, ()))
+    optimizer = RowAdamW(model.parameters(), lr=recipe.training.learning_rate, weight_decay=0.0, fused=True)
+    rows = random.Random(seed).sample(texts, BATCH_ROWS * (WARM_UP + arguments.steps))
+    clock = time.process_time if arguments.threads == 1 else time.perf_counter
+    took = []
+    for start in range(0, len(rows), BATCH_ROWS):
+        batch = _batch(tokenizer, rows[start : start + BATCH_ROWS])
+        goals = torch.randn(BATCH_ROWS, len(directory.labels))
+        before = clock()
+        torch.nn.functional.mse_loss(model(**batch).logits, goals).backward()
+        clip_gradients(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        took.append(1000 * (clock() - before))
+    return took[WARM_UP:]
+
+
+def _batch(tokenizer: Any, rows: list[Example]) -> dict[str, torch.Tensor]:
+    tokens = encode(tokenizer, rows, 128)
+    padded = pad([{"input_ids": ids} for ids in tokens["input_ids"]], tokenizer.pad_token_id or 0)
+    return {name: torch.from_numpy(values) for name, values in padded.items()}
+
+
+if __name__ == "__main__":
+    main()
