@@ -106,7 +106,7 @@ def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> l
         clip_gradients(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        took.append(1000 * (clock() - before))
+        took.append(round(1000 * (clock() - before), 2))
     return took[WARM_UP:]
 
 
