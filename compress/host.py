@@ -9,6 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,8 @@ INSTRUCTION_SETS = (
     "asimd",
     "i8mm",
 )
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
 
 
 @cache
@@ -83,16 +87,25 @@ def typed_command(program: str) -> str:
     return without_home(shlex.join([program, *words]))
 
 
-def reuse_freed_memory() -> None:
-    """Let this process keep the memory that it frees, for the tensors of its next training step.
+@contextmanager
+def keeping_freed_memory() -> Iterator[None]:
+    """Let this process keep, within the block, the memory that it frees, for the tensors of its next training step.
 
     glibc returns every array of more than 32 MiB to the system when it is freed, so that each step would pay for new
     pages, which the system clears one by one.
     """
     library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):  # glibc
-        library.mallopt(-4, 0)  # M_MMAP_MAX: no array has a mapping of its own
-        library.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: the heap does not shrink
+    if not hasattr(library, "mallopt"):  # not glibc
+        yield
+        return
+    library.mallopt(_MMAP_MAX, 0)  # no array has a mapping of its own
+    library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)  # the heap does not shrink
+    try:
+        yield
+    finally:
+        library.mallopt(_MMAP_MAX, 65536)  # glibc's own values
+        library.mallopt(_TRIM_THRESHOLD, 128 * 1024)
+        library.malloc_trim(0)
 
 
 def has_fast_bfloat16() -> bool:

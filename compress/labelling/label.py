@@ -89,10 +89,11 @@ def label(
             plan = plan_for(
                 model, tokenizer, compute, max_length=max_length, precision=precision.replace("auto", "float32")
             )
-            if precision != "auto":
+            rows = list(unlabeled.sample(COMPARED_ROWS)) if precision == "auto" else []
+            if not rows:
                 return plan
             with progress("Comparing float32 and bfloat16", None):
-                return _faster_plan(plan, model, tokenizer, list(unlabeled.sample(COMPARED_ROWS)), stage.scratch)
+                return _faster_plan(plan, model, tokenizer, rows, stage.scratch)
 
         plan = _kept_plan(stage.scratch, make_plan)
         record = {
@@ -211,9 +212,7 @@ def _faster_plan(
     half = replace(plan, runtime="torch", precision="bfloat16")
     with using_threads(plan.threads):
         runs = {one.precision: start_runtime(one, model, scratch) for one in (plan, half)}
-        better, reason = compare_precisions(
-            runs, rows, tokenizer, max_length=plan.max_length, threads=plan.threads, task=model.task
-        )
+        better, reason = compare_precisions(runs, rows, tokenizer, max_length=plan.max_length, task=model.task)
     return replace(half if better else plan, reason=reason)
 
 

@@ -18,6 +18,7 @@ class RowAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters."""
+        found = closure and torch.enable_grad()(closure)()
         sparse = [
             (parameter, parameter.grad.coalesce(), group)
             for group in self.param_groups
@@ -27,11 +28,12 @@ class RowAdamW(torch.optim.AdamW):
         for parameter, gradient, group in sparse:
             self._update_rows(parameter, gradient, group)
             parameter.grad = None  # the others are AdamW's
-        return super().step(closure)  # type: ignore[no-untyped-call, unused-ignore]
+        super().step()  # type: ignore[no-untyped-call, unused-ignore]
+        return found
 
     def _update_rows(self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         state, (_, decay) = self.state[parameter], group["betas"]
-        if not state:
+        if "read_at" not in state:
             state["step"] = torch.zeros(())
             state["second_moment"] = torch.zeros_like(parameter)
             state["read_at"] = torch.zeros(len(parameter), device=parameter.device)

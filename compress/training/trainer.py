@@ -10,6 +10,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,10 +34,11 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
-from compress.host import reuse_freed_memory
+from compress.host import keeping_freed_memory
 from compress.inference.compute import Compute, resolve_precision
 from compress.inference.threads import using_threads
-from compress.models.modeling.small import SmallConfig
+from compress.models.modeling.cnn import CNNConfig
+from compress.models.modeling.ngram import NGramConfig
 from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.masked_lm import Masker
@@ -244,9 +246,11 @@ class DistillationTrainer(Trainer):
             callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)] if selection else [],
             optimizer_cls_and_kwargs=(RowAdamW, self.get_optimizer_cls_and_kwargs(arguments)[1]),
         )
-        # Mostly tables; with weight decay every row of them changes in every step.
-        sparse_gradients(model, on=isinstance(model.config, SmallConfig) and not training.weight_decay)
-        self.accelerator.clip_grad_norm_ = clip_gradients  # torch's own has no norm of sparse gradients
+        # With weight decay every row of a table changes in every step, and processes exchange dense gradients.
+        is_table = isinstance(model.config, CNNConfig | NGramConfig)
+        if is_table and not training.weight_decay and self.accelerator.num_processes == 1:
+            sparse_gradients(model, on=True)
+            self.accelerator.clip_grad_norm_ = clip_gradients  # torch's own has no norm of sparse gradients
         self.remove_callback(PrinterCallback)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
         self.student = ActivationRecorder(model, needs_of_student(objective.losses))
@@ -324,7 +328,6 @@ def train(
     Args:
         rows: tokenised, as are those of ``selection``.
     """
-    reuse_freed_memory()
     set_seed(run.compute.seed)
     trainer = DistillationTrainer(model, rows, objective, run, steps=steps, collate=collate, selection=selection)
     started = time.monotonic()
@@ -333,7 +336,8 @@ def train(
         logger.info("resuming after %s", resumed.name)
     left = steps - (int(resumed.name.rsplit("-", 1)[1]) if resumed else 0)
     threads = using_threads(run.compute.threads)
-    with warnings.catch_warnings(), threads as choose_threads, run.progress(run.title, left) as advance:
+    memory = keeping_freed_memory() if run.compute.device == "cpu" else nullcontext()
+    with warnings.catch_warnings(), memory, threads as choose_threads, run.progress(run.title, left) as advance:
         trainer.add_callback(ProgressCallback(advance, choose_threads))
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)

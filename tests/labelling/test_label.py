@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +24,12 @@ from compress.labelling import label as label_module
 from compress.labelling import precision
 from compress.labelling.label import choose_runtime, label, plan_for, teacher_logits
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir
+from compress.labelling.precision import compare_precisions
 from compress.models.model_dir import ModelDir
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
 ROWS, SHARD = 40, 8
+BOTH = ["float32", "bfloat16"]
 
 
 def text_file(path: Path, rows: int = ROWS) -> Path:
@@ -177,18 +181,47 @@ def test_auto_says_why_it_keeps_float32(teacher: Path, tmp_path: Path, monkeypat
 def test_auto_takes_bfloat16_where_it_is_faster_and_close(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On the real runs; how long they take is given, because a tiny model is not faster in bfloat16."""
     source = pool(text_file(tmp_path / "pool.txt", 20))
     monkeypatch.setattr(label_module, "resolve_precision", lambda *_: "bfloat16")
-    monkeypatch.setattr(precision, "LEAST_AGREEMENT", 0.5)  # the classes of a random model lie close together
-    monkeypatch.setattr(precision, "MOST_DIFFERENCE", 0.2)
-    timed = {"float32": [[10.0, 11.0]] * 5, "bfloat16": [[5.0, 5.5]] * 5}
-    monkeypatch.setattr(precision, "time_in_turns", lambda *_: timed)
-    half = label(teacher, source, tmp_path / "half", compute=Compute(threads=1), precision="auto").manifest.notes
-    assert (half["precision"], half["runtime"]) == ("bfloat16", "torch")
-    assert half["reason"].startswith("bfloat16 is x2.00 (1.96 to 2.04) as fast and gives the same label in ")
-    timed["bfloat16"] = [[10.0, 11.1]] * 5
-    slow = label(teacher, source, tmp_path / "slow", compute=Compute(threads=1), precision="auto").manifest.notes
-    assert slow["precision"] == "float32" and "as fast" in slow["reason"]
+    monkeypatch.setattr(precision, "MOST_DIFFERENCE", 0.2)  # the logits of a random model hardly differ by row
+    monkeypatch.setattr(precision.time, "perf_counter", itertools.count(0, 0.5).__next__)
+    same = label(teacher, source, tmp_path / "same", compute=Compute(threads=1), precision="auto").manifest.notes
+    assert same["precision"] == "float32" and same["reason"].startswith("bfloat16 is x1.00 (")
+    half = label(teacher, source, tmp_path / "half", compute=Compute(threads=1), precision="bfloat16")
+    monkeypatch.setattr(label_module, "compare_precisions", lambda runs, *_, **__: (list(runs) == BOTH, "reason"))
+    auto = label(teacher, source, tmp_path / "auto", compute=Compute(threads=1), precision="auto")
+    notes = {**half.manifest.notes, "reason": "reason"}
+    assert auto.manifest.notes == notes
+    np.testing.assert_array_equal([one for _, one in auto], [one for _, one in half])
+
+
+def taking(seconds: float, logits: np.ndarray) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    """Return a run function that works so long for a batch."""
+
+    def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+        return logits[: len(arrays["input_ids"])]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("seconds", "factor", "chosen", "reason"),
+    [
+        (0.001, 1.0, True, "bfloat16 is x"),
+        (0.02, 1.0, False, "bfloat16 is x"),
+        (0.001, 1.1, False, "bfloat16 gives the same label in 100.0% of 40, with logits that differ by 10.00%"),
+        (0.001, np.nan, False, "bfloat16 fails: the model gave logits that are not finite"),
+    ],
+)
+def test_the_faster_precision_is_chosen_if_close(seconds: float, factor: float, chosen: bool, reason: str) -> None:
+    logits = np.tile(np.array([[1.0, -1.0], [-1.0, 1.0]], np.float32), (32, 1))
+    runs = {"float32": taking(0.005, logits), "bfloat16": taking(seconds, factor * logits)}
+    found, why = compare_precisions(runs, examples(40), tokenizer("bert"), max_length=16, task="classification")
+    assert found == chosen and why.startswith(reason)
 
 
 @pytest.mark.parametrize(("noise", "close"), [(0.0, True), (0.01, True), (0.05, False)])
@@ -200,6 +233,12 @@ def test_logits_are_close_within_two_hundredths_of_their_spread(noise: float, cl
         np.concatenate([exact, exact[:1]]) + noise * exact.std() * np.concatenate([errors, errors[:1]]),
     )
     assert found == close and "of 400, with logits that differ by " in reason
+
+
+def test_scores_have_no_labels_to_compare() -> None:
+    exact = np.linspace(0, 5, 100)[:, None]
+    assert precision.is_close(exact, exact) == (True, "gives logits that differ by 0.00%")
+    assert not precision.is_close(exact, exact * 1.1)[0]
 
 
 def test_logits_are_not_close_where_labels_change() -> None:
@@ -333,7 +372,6 @@ from compress.data import open_source
 teacher, text, folder, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
-from compress.labelling import precision
 plan = label_module.plan_for
 label_module.plan_for = lambda *given, **named: replace(plan(*given, **named), shard_rows=8)
 label_module.choose_runtime = lambda model, device: ("torch", "cpu")

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from compress.recipes import Choice, StudentRecipe
+from compress.training import trainer as trainer_module
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
+from tests.support.training_data import BILSTM, TRAINING, distilled, pool_file, state
 
 
 def batches(count: int) -> list[torch.Tensor]:
@@ -75,3 +81,34 @@ def test_sparse_gradients_are_clipped_as_dense_ones(limit: float) -> None:
     torch.testing.assert_close(norm, expected)
     for found, reference in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(found.grad.to_dense(), reference.grad)
+
+
+CNN = Choice("cnn", options={"embedding_size": 16, "filters": 8, "dense_size": 8})
+NGRAM = Choice("ngram", options={"embedding_size": 16, "buckets": 50, "dense_size": 8})
+
+
+@pytest.mark.parametrize(
+    ("student", "weight_decay", "sparse"),
+    [(CNN, 0.0, 1), (NGRAM, 0.0, 2), (NGRAM, 0.01, 0), (BILSTM.architecture, 0.0, 0)],
+)
+def test_students_that_are_tables_learn_by_rows(
+    student: Choice, weight_decay: float, sparse: int, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[int] = set()
+
+    def clip(parameters: Iterable[nn.Parameter], limit: float) -> torch.Tensor:
+        learning = list(parameters)
+        seen.add(sum(one.grad is not None and one.grad.is_sparse for one in learning))
+        return clip_gradients(learning, limit)
+
+    monkeypatch.setattr(trainer_module, "clip_gradients", clip)
+    training = replace(TRAINING, weight_decay=weight_decay)
+    recipe: StudentRecipe = replace(BILSTM, architecture=student, training=training)
+    untrained = replace(recipe, training=replace(training, learning_rate=1e-12))
+    data = {"unlabeled": pool_file(tmp_path / "pool.txt")}
+    trained, before = (
+        state(distilled(teacher, one, tmp_path / name, **data).path)
+        for one, name in ((recipe, "trained"), (untrained, "untrained"))
+    )
+    assert seen == ({sparse} if sparse else set())
+    assert (trained["embedding.weight"] - before["embedding.weight"]).abs().max() > 0.01

@@ -81,11 +81,12 @@ class CNNForSequenceClassification(SmallModel):
         In training they are computed once for each token of the batch: of 3,300 some 1,150 differ. A token's dropout is
         then the same wherever it stands.
         """
-        tokens, positions = self.remap[input_ids], None
-        if self.training:
-            tokens, positions = torch.unique(tokens, return_inverse=True)
-        products: Tensor = self.first(self.dropout(self.embedding(tokens)))
-        return products if positions is None else products[positions]
+        if not self.training:
+            products: Tensor = self.first(self.embedded(input_ids))
+            return products
+        tokens, positions = torch.unique(self.remap[input_ids], return_inverse=True)
+        products = self.first(self.dropout(self.embedding(tokens)))
+        return products[positions]
 
     def encode(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         states = self.encode_tokens(input_ids, lengths)

@@ -10,7 +10,7 @@ from torch import nn
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.models.modeling.cnn import offsets_of
+from compress.models.modeling.cnn import CNNForSequenceClassification, CNNForTokenClassification, offsets_of
 from compress.models.modeling.ngram import multipliers
 from compress.surgery.remove_vocabulary import cut_vocabulary
 from tests.support.tagging import tagger
@@ -100,3 +100,21 @@ def test_n_grams_do_not_tag_words() -> None:
 def test_the_vocabulary_of_hashes_is_not_cut() -> None:
     with pytest.raises(CompressError, match="n-grams are hashes of token ids"):
         cut_vocabulary(ngram(), tokenizer(), examples())
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (CNNForSequenceClassification, {}),
+        (CNNForSequenceClassification, {"second_filters": 5}),
+        (CNNForSequenceClassification, {"pairs": "siamese"}),
+        (CNNForTokenClassification, {}),
+    ],
+)
+def test_a_cnn_computes_in_training_what_it_answers(kind: Any, settings: dict[str, Any]) -> None:
+    """Its first layer is then computed once for each token of the batch."""
+    model = cnn(kind, dropout=0.0, **settings)
+    with torch.no_grad():
+        trained, answered = model.train()(IDS).logits, model.eval()(IDS).logits
+    torch.testing.assert_close(trained, answered)
+    assert len(answered.flatten().unique()) == answered.numel() or kind is CNNForTokenClassification
