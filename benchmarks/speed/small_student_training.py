@@ -4,10 +4,10 @@
         [--rounds 5] [--steps 20] [--threads 1]
 
 Candidates train on the same batches of real text, a turn each round in an order drawn anew, each turn in a process of
-its own so that none finds memory that another kept. A step is forwards, the loss on given
-logits, backwards, clipping and the optimiser. "dense" gives embeddings dense gradients, "returned" gives freed memory
-back to the system, "every position" computes the first layer of the student cnn for each position instead of for each
-token of the batch. Times are CPU time on one thread, else wall time.
+its own so that none finds memory that another kept. A step is forwards, the loss on given logits, backwards, clipping
+and the optimiser. "dense" gives embeddings dense gradients, "returned" gives freed memory back to the system, "every
+position" computes the first layer of the student cnn for each position instead of for each token of the batch. Times
+are CPU time on one thread, else wall time.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import itertools
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -185,7 +185,7 @@ def test_auto_takes_bfloat16_where_it_is_faster_and_close(
     source = pool(text_file(tmp_path / "pool.txt", 20))
     monkeypatch.setattr(label_module, "resolve_precision", lambda *_: "bfloat16")
     monkeypatch.setattr(precision, "MOST_DIFFERENCE", 0.2)  # the logits of a random model hardly differ by row
-    monkeypatch.setattr(precision.time, "perf_counter", itertools.count(0, 0.5).__next__)
+    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=itertools.count(0, 0.5).__next__))
     same = label(teacher, source, tmp_path / "same", compute=Compute(threads=1), precision="auto").manifest.notes
     assert same["precision"] == "float32" and same["reason"].startswith("bfloat16 is x1.00 (")
     half = label(teacher, source, tmp_path / "half", compute=Compute(threads=1), precision="bfloat16")
@@ -194,18 +194,6 @@ def test_auto_takes_bfloat16_where_it_is_faster_and_close(
     notes = {**half.manifest.notes, "reason": "reason"}
     assert auto.manifest.notes == notes
     np.testing.assert_array_equal([one for _, one in auto], [one for _, one in half])
-
-
-def taking(seconds: float, logits: np.ndarray) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
-    """Return a run function that works so long for a batch."""
-
-    def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            pass
-        return logits[: len(arrays["input_ids"])]
-
-    return run
 
 
 @pytest.mark.parametrize(
@@ -217,8 +205,20 @@ def taking(seconds: float, logits: np.ndarray) -> Callable[[dict[str, np.ndarray
         (0.001, np.nan, False, "bfloat16 fails: the model gave logits that are not finite"),
     ],
 )
-def test_the_faster_precision_is_chosen_if_close(seconds: float, factor: float, chosen: bool, reason: str) -> None:
+def test_the_faster_precision_is_chosen_if_close(
+    seconds: float, factor: float, chosen: bool, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(precision, "time", clock)
     logits = np.tile(np.array([[1.0, -1.0], [-1.0, 1.0]], np.float32), (32, 1))
+
+    def taking(seconds: float, logits: np.ndarray) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+        def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
+            clock.now += seconds
+            return logits[: len(arrays["input_ids"])]
+
+        return run
+
     runs = {"float32": taking(0.005, logits), "bfloat16": taking(seconds, factor * logits)}
     found, why = compare_precisions(runs, examples(40), tokenizer("bert"), max_length=16, task="classification")
     assert found == chosen and why.startswith(reason)
