@@ -144,15 +144,14 @@ def test_weights_are_symmetric_by_matrix_or_channel(tmp_path: Path) -> None:
         quantizer(exported.path / "model.onnx", target, ranges=ranges, per_channel=per_channel)
         graph = onnx.load(str(target)).graph
         constants = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer}
-        (node,) = [n for n in graph.node if n.op_type == "MatMul" and "layer.0.intermediate" in n.name]
-        (names,) = [n.input for n in graph.node if n.output[0] == node.input[1]]
-        integers, scale = (constants[name] for name in names[:2])
+        (node,) = [n for n in graph.node if n.op_type == "MatMulIntegerToFloat" and "0.intermediate" in n.name]
+        integers, scale = constants[node.input[1]], constants[node.input[3]]
         assert scale.shape == ((64,) if per_channel else ())
         assert np.allclose(scale, np.abs(weight).max(axis=0 if per_channel else None) / 127)
         assert np.abs(integers).max() == 127 and np.abs(integers * scale - weight).max() <= scale.max() / 2 + 1e-7
-        # Query, key and value read one rounded input.
+        # Query, key and value read one rounded input; in the last layer queries are of first tokens only.
         inputs = [n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"]
-        assert len(inputs) == len(set(inputs)) == 2 * 4 + 2
+        assert len(inputs) == len(set(inputs)) == 2 * 4 + 1 + 2
 
 
 def test_a_model_without_ranges_is_calibrated_on_training_rows(tmp_path: Path, faster: None) -> None:
@@ -202,7 +201,7 @@ def test_nodes_are_named_after_modules() -> None:
     assert module_of(onnx.helper.make_node("MatMul", ["a", "b"], ["c"], name="plain")) == ""
 
 
-@pytest.mark.parametrize(("method", "product"), [("onnx-dynamic", "MatMulInteger"), ("onnx-qdq", "DequantizeLinear")])
+@pytest.mark.parametrize(("method", "product"), [("onnx-dynamic", "MatMulInteger"), ("onnx-qdq", "MatMulIntegerToFloat")])
 def test_the_most_sensitive_layer_stays_in_fp32(
     method: str, product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

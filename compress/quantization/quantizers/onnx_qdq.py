@@ -1,9 +1,9 @@
 """Static int8: ranges are known beforehand, from training or from calibration, and none is measured while it runs.
 
 Zafrir et al. 2019, "Q8BERT" (arXiv:1910.06188). Every product with a weight gets a ``QuantizeLinear`` on its input, by
-the range that the model was trained for, and symmetric int8 weights; ONNX Runtime turns these pairs into
-``MatMulIntegerToFloat``. Embeddings are int8 tables with one scale. Residual sums, attention, softmax, layer norm and
-GELU stay in float32, as they were in training. (ONNX Runtime's own ``quantize_static`` would round the residual sums.)
+the range that the model was trained for, and symmetric int8 weights: ONNX Runtime's ``MatMulIntegerToFloat``.
+Embeddings are int8 tables with one scale. Residual sums, attention, softmax, layer norm and GELU stay in float32, as
+they were in training. (ONNX Runtime's own ``quantize_static`` would round the residual sums.)
 """
 
 from collections.abc import Mapping
@@ -86,32 +86,22 @@ class _Writer:
         ]
 
     def product(self, node: onnx.NodeProto, weight: onnx.TensorProto) -> None:
-        """Write the product of dequantized input and dequantized weight, which runs as one integer product."""
+        """Write one integer product of rounded input and rounded weight, plus the bias of a ``Gemm``.
+
+        As a pair of ``DequantizeLinear`` and a product, the runtime would join product and bias before it looks for such
+        pairs, and then compute in float32.
+        """
         matrix = numpy_helper.to_array(weight)
         if node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
             matrix = np.ascontiguousarray(matrix.T)
-        constants, name = weight.name, node.name  # several nodes share the weights of a shared layer
+        constants = weight.name  # several nodes share the weights of a shared layer
         integers, scale = _symmetric(matrix, axis=0 if self.per_channel else None)
         self._add_constants(constants, integers, scale, np.zeros(scale.shape, dtype=np.int8))
         rounded, step = self._rounded(node)
-        if node.op_type == "Gemm":
-            # The runtime would join product and bias again before it looks for pairs, and then compute in float32.
-            inputs = [rounded, f"{constants}.int8", step, f"{constants}.scale", _ZERO_NAME, f"{constants}.zero"]
-            inputs += node.input[2:]
-            fused = helper.make_node("MatMulIntegerToFloat", inputs, node.output, name=name, domain="com.microsoft")
-            self.nodes.append(fused)
-            return
-        self.nodes += [
-            helper.make_node("DequantizeLinear", [rounded, step, _ZERO_NAME], [f"{name}.input"], name=f"{name}.input"),
-            helper.make_node(
-                "DequantizeLinear",
-                [f"{constants}.int8", f"{constants}.scale", f"{constants}.zero"],
-                [f"{name}.weight"],
-                name=f"{name}.weight",
-                axis=1,
-            ),
-            helper.make_node("MatMul", [f"{name}.input", f"{name}.weight"], node.output, name=name),
-        ]
+        inputs = [rounded, f"{constants}.int8", step, f"{constants}.scale", _ZERO_NAME, f"{constants}.zero"]
+        inputs += node.input[2:]
+        fused = helper.make_node("MatMulIntegerToFloat", inputs, node.output, name=node.name, domain="com.microsoft")
+        self.nodes.append(fused)
 
     def _rounded(self, node: onnx.NodeProto) -> tuple[str, str]:
         """Return the names of the rounded input of a product and of its scale."""

@@ -1,0 +1,119 @@
+"""How much time a graph saves that computes neither padding nor tokens that nobody reads.
+
+    python benchmarks/speed/token_rows.py --model DIR [--model DIR ...] --data FILE -o RESULTS.jsonl
+        [--batch-size 1 --batch-size 32] [--rounds 9] [--texts 256]
+
+Every model is exported twice, with :mod:`compress.exporting.token_rows` and without, and both are quantized to dynamic
+int8 of 7 bits. The graphs take turns within each round, in an order drawn anew, on the same batches of consecutive
+texts, padded to their longest. Times are CPU time on one thread; tokenisation is not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import shutil
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from compress import plugins
+from compress.data import open_source
+from compress.exporting.export import write_onnx
+from compress.host import describe_host, library_versions, typed_command
+from compress.inference.open_runtime import open_runtime
+from compress.inference.speedup_intervals import speedup
+from compress.inference.token_runner import TokenRunner
+from compress.models.model_dir import ModelDir
+from compress.progress import quiet_libraries
+
+WAYS, PRECISIONS = ("all positions", "tokens"), ("float32", "int8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, action="append", help="a torch model directory")
+    parser.add_argument("--data", required=True, help="texts")
+    parser.add_argument("--batch-size", type=int, action="append")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--texts", type=int, default=256)
+    parser.add_argument("-o", "--output", required=True)
+    arguments = parser.parse_args()
+    quiet_libraries()
+    texts = list(itertools.islice(open_source(arguments.data, role="data", labelled=False), arguments.texts))
+    lines = []
+    for directory, batch_size in itertools.product(arguments.model, arguments.batch_size or [1, 32]):
+        with tempfile.TemporaryDirectory() as folder:
+            graphs = write_graphs(ModelDir.open(directory), Path(folder))
+            runner = TokenRunner.open(Path(directory), 0, ())
+            starts = range(0, len(texts) - batch_size + 1, batch_size)
+            batches = [runner.prepare(texts[start : start + batch_size]) for start in starts]
+            samples: dict[tuple[str, str], list[list[float]]] = {key: [] for key in graphs}
+            generator = random.Random(0)
+            for number in range(arguments.rounds + 1):
+                for key in generator.sample(sorted(graphs), len(graphs)):
+                    took = []
+                    for batch in batches:
+                        before = time.process_time_ns()
+                        graphs[key](batch)
+                        took.append((time.process_time_ns() - before) / 1e6)
+                    if number:  # the first one warms up
+                        samples[key].append(took)
+        sizes = [(batch["attention_mask"].sum(), batch["attention_mask"].size) for batch in batches]
+        padding = 1 - np.array(sizes).sum(axis=0)[0] / np.array(sizes).sum(axis=0)[1]
+        for precision in PRECISIONS:
+            every, tokens = (samples[way, precision] for way in WAYS)
+            ratio = speedup(every, tokens)
+            line = {
+                "study": "token-rows",
+                "model": ModelDir.open(directory).name,
+                "precision": precision,
+                "batch_size": batch_size,
+                "padding_share": round(float(padding), 4),
+                "batches": len(batches),
+                "all_positions_ms": float(np.median(every)),
+                "tokens_ms": float(np.median(tokens)),
+                "speedup": ratio.value,
+                "speedup_low": ratio.low,
+                "speedup_high": ratio.high,
+                "threads": 1,
+                "command": typed_command("python"),
+                "host": describe_host(),
+                "versions": library_versions(),
+            }
+            lines.append(json.dumps(line) + "\n")
+            print(
+                f"{line['model']}, {precision}, batch {batch_size}, {padding:.0%} padding: "
+                f"x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
+                flush=True,
+            )
+    Path(arguments.output).write_text("".join(lines), encoding="utf-8")
+
+
+def write_graphs(model: ModelDir, folder: Path) -> dict[tuple[str, str], Any]:
+    """Return functions of token arrays by how the graph treats positions and by its precision."""
+    quantize = plugins.find("quantizers", "onnx-dynamic").function
+    found = {}
+    for way in WAYS:
+        exact, rounded = (folder / f"{way} {precision}" for precision in PRECISIONS)
+        exact.mkdir()
+        unchanged = (
+            mock.patch("compress.exporting.onnx_graph.compute_only_tokens") if way != "tokens" else nullcontext()
+        )
+        with unchanged:
+            write_onnx(model, exact)
+        shutil.copytree(exact, rounded)
+        quantize(exact / "model.onnx", rounded / "model.onnx", reduce_range=True)
+        found[way, "float32"], found[way, "int8"] = (open_runtime(one, threads=1) for one in (exact, rounded))
+    return found
+
+
+if __name__ == "__main__":
+    main()
