@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from compress.pruning.head_study import HeadStudy, head_study
     from compress.pruning.prune import PruningData, prune
     from compress.pruning.scoring import head_importance
-    from compress.quantization.quantize import Quantization, quantize
+    from compress.quantization.candidates import Quantization
+    from compress.quantization.quantize import quantize
     from compress.recipes import BenchmarkSettings, Pruning
     from compress.reporting.report import report
     from compress.studies.run import run
@@ -45,7 +46,7 @@ _LAZY = {
     "ModelDir": "compress.models.model_dir",
     "Pruning": "compress.recipes",
     "PruningData": "compress.pruning.prune",
-    "Quantization": "compress.quantization.quantize",
+    "Quantization": "compress.quantization.candidates",
     "benchmark": "compress.benchmarking.benchmark",
     "check": "compress.gating.check",
     "distill": "compress.training.distill",

@@ -1,6 +1,7 @@
 """Options shared by commands, and opening of the text that they name."""
 
 import functools
+import json
 import logging
 import os
 import shlex
@@ -175,6 +176,22 @@ def numbers(context: click.Context, parameter: click.Parameter, values: Sequence
             raise click.BadParameter(f"{part!r} is not a whole number above 0, such as 1 or 32", context, parameter)
         read.append(int(part))
     return tuple(read)
+
+
+def assignments(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
+    """Read NAME=VALUE: numbers, true and false as such, anything else as text."""
+    read: dict[str, Any] = {}
+    for given in values:
+        name, equals, value = given.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{given!r} is not NAME=VALUE, such as embeddings=float16", context, parameter)
+        if name in read:
+            raise click.BadParameter(f"{name} is given twice", context, parameter)
+        try:
+            read[name] = json.loads(value)
+        except ValueError:
+            read[name] = value
+    return read
 
 
 def typed() -> str:

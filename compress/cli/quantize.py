@@ -1,5 +1,6 @@
 """compress quantize"""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -13,7 +14,26 @@ from compress.inference.compute import Compute
 @click.option(
     "--method",
     metavar="NAME",
-    help="See 'compress list quantizers'. Default: the method that the model was trained for, or onnx-dynamic.",
+    help="See 'compress list quantizers'; 'auto' tries several and keeps the fastest that passes. Default: the method "
+    "that the model was trained for, or onnx-dynamic.",
+)
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    multiple=True,
+    default=("1", "32"),
+    show_default=True,
+    callback=options.numbers,
+    metavar="N",
+    help="At which int8 has to be faster than fp32, and for auto the fastest; repeated, or separated by commas.",
+)
+@click.option(
+    "--option",
+    "given",
+    multiple=True,
+    callback=options.assignments,
+    metavar="NAME=VALUE",
+    help="An option of the method, such as embeddings=float16; may be repeated.",
 )
 @click.option(
     "--keep-fp32",
@@ -54,13 +74,18 @@ def command(
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
     """
     data = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
-    from compress.quantization.quantize import Quantization, quantize
+    from compress.quantization.candidates import Quantization
+    from compress.quantization.quantize import quantize
 
     made = quantize(
         model,
         output,
         quantization=Quantization(
-            settings["method"], keep_fp32=settings["keep_fp32"], max_accuracy_drop=settings["max_accuracy_drop"]
+            settings["method"],
+            settings["given"],
+            keep_fp32=settings["keep_fp32"],
+            max_accuracy_drop=settings["max_accuracy_drop"],
+            batch_sizes=settings["batch_sizes"],
         ),
         data=data,
         compute=compute,
@@ -72,3 +97,11 @@ def command(
         for note, value in made.manifest.notes.items():
             if isinstance(value, str | int | float):
                 click.echo(f"  {note}: {value}")
+        for name, outcome in made.manifest.notes.get("candidates", {}).items():
+            click.echo(f"  {name}: {outcome if isinstance(outcome, str) else _in_words(outcome)}")
+
+
+def _in_words(outcome: Mapping[str, Any]) -> str:
+    speeds = [f"x{found['value']:.2f} at batch size {size}" for size, found in outcome["speedup"].items()]
+    quality = f"{outcome['int8']:.4g} where fp32 has {outcome['fp32']:.4g}"
+    return ", ".join([*(outcome["reasons"] or speeds), quality, f"{outcome['bytes'] / 1e6:.1f} MB"])

@@ -10,80 +10,45 @@ in its manifest:
 * the model predicts one class only (or one score) where the fp32 model does not;
 * the metric drops by more than ``max_accuracy_drop`` points;
 * it agrees with the fp32 model on fewer than ``min_agreement`` of the rows (for scores: their correlation);
-* it is not faster on this host: the geometric mean of its speed-ups at batch size 1 and 32 is not above 1.
+* it is not faster on this host: the geometric mean of its speed-ups, by default at batch size 1 and 32, is not above 1.
 
 Without validation rows the int8 model is marked unchecked. Packed weights save bytes and no time: they are kept
 whatever the result of the check, which the manifest states.
+
+``auto`` makes several int8 graphs, and keeps the one of those that pass whose mean speed-up is the largest.
 """
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from compress import plugins
 from compress.data import Example, LabelledData, check_roles, content_sha256, describe_rows, encode_gold
 from compress.data.examples import without_label
 from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.exporting.export import write_onnx
-from compress.exporting.onnx_graph import operator_counts
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime
 from compress.models.manifest import MANIFEST_NAME, ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import WORK_FOLDER
-from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS
 from compress.models.saving import describe_architecture
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.quantization.acceptance import Check, Judge
-from compress.quantization.calibration import measured_sensitivities, observed_ranges
-from compress.quantization.hessian_sensitivity import most_sensitive
+from compress.quantization.candidates import AUTO, Quantization, Quantizing, candidates_for, make
 
 _FITTING_ROLES = ("train", "unlabeled")
-_INTEGER_NODES = {
-    "MatMulInteger",
-    "DynamicQuantizeMatMul",
-    "DynamicQuantizeLSTM",
-    "QLinearMatMul",
-    "QAttention",
-    "DequantizeLinear",
+_TRAINED_FOR = {
+    "packed": "trained for weights of few bits",
+    "onnx-qdq": "trained with ranges of activations",
+    "onnx-dynamic": "not trained for another",
 }
-
-
-@dataclass(frozen=True)
-class Quantization:
-    """Method and acceptance limits.
-
-    Args:
-        method: a name from ``compress list quantizers``; by default what the model was trained for.
-        options: keyword arguments of the method.
-        keep_fp32: number of encoder layers, the most sensitive ones, that stay in float32.
-        max_accuracy_drop: in points of the metric (0.90 to 0.89 is one point).
-        min_agreement: share of rows with the prediction of the fp32 model, between 0 and 1.
-    """
-
-    method: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    keep_fp32: int = 0
-    max_accuracy_drop: float = 1.0
-    min_agreement: float = 0.95
-
-    def check(self) -> None:
-        """Refuse values out of range."""
-        if self.max_accuracy_drop < 0:
-            raise CompressError(f"--max-accuracy-drop {self.max_accuracy_drop} is below 0; give points such as 1.0")
-        if not 0 <= self.min_agreement <= 1:
-            raise CompressError(
-                f"--min-agreement {self.min_agreement} is not a share; give one between 0 and 1, such as 0.95"
-            )
-        if self.keep_fp32 < 0:
-            raise CompressError(f"--keep-fp32 {self.keep_fp32} is below 0; give a number of layers")
 
 
 def quantize(
@@ -108,13 +73,11 @@ def quantize(
         CompressError: quantized already, an unknown method or option, or a model or rows that do not fit.
     """
     source = ModelDir.open(model)
-    plugin = plugins.find("quantizers", quantization.method or default_method(source))
-    packs = plugin.load().WRITES == "torch"
     if compute.device not in {"auto", "cpu"}:
-        raise CompressError(f"--device {compute.device} does not fit: {plugin.name} is for CPUs; use --device cpu")
+        raise CompressError(f"--device {compute.device} does not fit: what is quantized is for CPUs; use --device cpu")
     quantization.check()
-    _check_method(source, plugin, quantization.options, packs)
-    _check_training_rows(source, plugin, quantization, data.train)
+    candidates, refused = candidates_for(source, quantization, data)
+    packs = candidates[0].packs
     chosen = find_metric(data.metric, task=source.task, classes=len(source.labels))
     rows = list(data.validation)
     gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation"))
@@ -123,138 +86,70 @@ def quantize(
     train = cast(Sequence[Example], sets.get("train", ()))
     entries = describe_rows({"train": train, "validation": rows})
     _check_held_out(source, rows)
-    recipe = asdict(replace(quantization, method=plugin.name))
+    method = quantization.method or candidates[0].plugin.name
     with Stage.begin(
         "quantize",
         output,
         parents={"model": source},
-        settings={"metric": chosen.name, **recipe},
+        settings={"metric": chosen.name, **asdict(replace(quantization, method=method))},
         data=entries,
         force=force,
         keep=False,
     ) as stage:
         working = stage.working
-        with progress("Preparing", None):
-            prepared, notes = _prepare(source, plugin, quantization, train)
-        if not quantization.method:
-            notes["method"] = f"{plugin.name}, because the model was {_TRAINED_FOR[plugin.name]}"
         if packs:
-            loaded = source.load()
-            plugin.function(loaded, working, **prepared)
             source.load_tokenizer().save_pretrained(working)
-            fp32, architecture = source.path, describe_architecture(loaded)
+            fp32, architecture = source.path, describe_architecture(source.load())
         else:
             with progress("Exporting", None):
                 fp32, architecture = _fp32_graph(source, working)
-            with progress("Quantizing", None):
-                plugin.function(fp32 / ONNX_NAME, working / ONNX_NAME, **prepared)
-        check = None
-        if rows:
-            with progress("Checking int8", 2 * len(rows)) as advance:
-                check = Judge(source, fp32, working, compute.threads).check(
-                    rows,
-                    gold,
-                    chosen,
-                    max_accuracy_drop=quantization.max_accuracy_drop,
-                    min_agreement=quantization.min_agreement,
-                    advance=advance,
-                )
-            if check.reasons and not packs:
-                for file in working.glob(f"{ONNX_NAME}*"):
-                    file.unlink()
-                for file in fp32.glob(f"{ONNX_NAME}*"):
-                    shutil.copyfile(file, working / file.name)
-        else:
-            _check_opens(working, source)
+        made: list[Quantizing] = []
+        for number, candidate in enumerate(candidates):
+            target = working if packs else working / WORK_FOLDER / f"candidate-{number}"
+            try:
+                with progress(f"Quantizing by {candidate.name}", None):
+                    one = make(source, candidate, train, fp32, target, keep_fp32=quantization.keep_fp32)
+            except CompressError as error:
+                if len(candidates) == 1:
+                    raise
+                refused[candidate.name] = str(error)
+                continue
+            if rows:
+                with progress("Checking int8", 2 * len(rows)) as advance:
+                    check = Judge(source, fp32, target, compute.threads).check(
+                        rows,
+                        gold,
+                        chosen,
+                        max_accuracy_drop=quantization.max_accuracy_drop,
+                        min_agreement=quantization.min_agreement,
+                        batch_sizes=quantization.batch_sizes,
+                        advance=advance,
+                    )
+                one = replace(one, check=check)
+            else:
+                _check_opens(target, source)
+            made.append(one)
+        best = max(made, key=lambda one: one.rank)
+        if not packs:
+            kept = fp32 if best.check and best.check.reasons else best.directory
+            for file in kept.glob(f"{ONNX_NAME}*"):
+                shutil.copyfile(file, working / file.name)
+        notes = dict(best.notes)
+        if quantization.method == AUTO:
+            sizes = " and ".join(map(str, quantization.batch_sizes))
+            reason = "the fastest that passes" if best.rank else "the first of several that do not pass"
+            notes["method"] = f"{best.name}, {reason} at batch size {sizes}"
+            notes["candidates"] = {**{one.name: _outcome(one) for one in made}, **refused}
+        elif not quantization.method:
+            notes["method"] = f"{best.plugin.name}, because the model was {_TRAINED_FOR[best.plugin.name]}"
         stage.finish(
             architecture=architecture,
-            recipe=recipe,
+            recipe=asdict(replace(quantization, method=best.plugin.name, options=best.options)),
             data=(*source.manifest.data, *entries),
             seeds=source.manifest.seeds,
-            **_findings(check, packs, notes),
+            **_findings(best.check, packs, notes),
         )
     return ModelDir.open(output)
-
-
-def default_method(source: ModelDir) -> str:
-    """Return the quantizer that a model was trained for, or ``onnx-dynamic``, which needs no training."""
-    if source.config.get(WEIGHT_BITS):
-        return "packed"
-    return "onnx-qdq" if source.config.get(ACTIVATION_RANGES) else "onnx-dynamic"
-
-
-_TRAINED_FOR = {
-    "packed": "trained for weights of few bits",
-    "onnx-qdq": "trained with ranges of activations",
-    "onnx-dynamic": "not trained for another",
-}
-
-
-def needs_training_rows(source: ModelDir, method: str | None, keep_fp32: int = 0) -> bool:
-    """Tell whether a quantization needs training rows: for sensitivities, or for ranges that were not learned."""
-    plugin = plugins.find("quantizers", method or default_method(source))
-    return keep_fp32 > 0 or ("ranges" in plugin.parameters and not source.config.get(ACTIVATION_RANGES))
-
-
-def _prepare(
-    source: ModelDir, plugin: plugins.Plugin, quantization: Quantization, train: Sequence[Example]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the plug-in's arguments, with learned or measured ranges and sensitivities, and notes on these."""
-    prepared, notes = dict(quantization.options), dict[str, Any]()
-    keep_fp32 = quantization.keep_fp32
-    if "ranges" in plugin.parameters and "ranges" not in prepared:
-        learned = source.config.get(ACTIVATION_RANGES)
-        prepared["ranges"] = learned or observed_ranges(source, train)
-        notes["ranges"] = "learned in training" if learned else "observed on training rows"
-        if not learned:
-            prepared.setdefault("per_channel", True)  # the model was not trained for one scale a matrix
-    if keep_fp32:
-        found = measured_sensitivities(source, train)
-        if keep_fp32 >= len(found):
-            raise CompressError(
-                f"--keep-fp32 {keep_fp32} would leave nothing to quantize: the model has {len(found)} layers"
-            )
-        prepared["keep_fp32"] = sorted(most_sensitive(found)[:keep_fp32])
-        notes["layers in fp32"] = prepared["keep_fp32"]
-        notes["sensitivity by layer"] = [one.value for one in found]
-    return prepared, notes
-
-
-def _check_method(source: ModelDir, plugin: plugins.Plugin, options: Mapping[str, Any], packs: bool) -> None:
-    """Refuse options that the method does not take, and models that it does not read."""
-    # Ranges come from training or from calibration.
-    if faults := plugin.check({**({"ranges": {}} if "ranges" in plugin.parameters else {}), **options}):
-        raise CompressError("; ".join(faults))
-    if source.is_packed:
-        raise CompressError(f"{source.path} is packed already; give the model that it was made from")
-    if source.is_onnx and packs:
-        raise CompressError(f"{source.path} is an ONNX model; {plugin.name} needs the torch directory that it is of")
-    if source.is_onnx and _INTEGER_NODES & set(operator_counts(source.path / ONNX_NAME)):
-        raise CompressError(f"{source.path} is int8 already; give the model that it was made from")
-
-
-def _check_training_rows(
-    source: ModelDir, plugin: plugins.Plugin, quantization: Quantization, train: Sequence[Example]
-) -> None:
-    """Refuse missing training rows where they are needed, and given ones where they are not."""
-    keep_fp32 = quantization.keep_fp32
-    if keep_fp32 and "keep_fp32" not in plugin.parameters:
-        raise CompressError(f"--keep-fp32 does not fit: {plugin.name} leaves no layer out; use --method onnx-dynamic")
-    needed = keep_fp32 > 0 or ("ranges" not in quantization.options and needs_training_rows(source, plugin.name))
-    if needed and source.is_onnx:
-        raise CompressError(
-            f"{source.path} is an ONNX model, on which neither sensitivities nor ranges are measured; give the torch "
-            "directory that it was exported from"
-        )
-    if needed and not train:
-        raise CompressError(
-            "which layers are sensitive is measured on training rows; give labelled ones with --train FILE"
-            if keep_fp32
-            else f"{source.name} was not trained with ranges of activations, and {plugin.name} needs some; give "
-            "labelled rows to measure them on with --train FILE, or train with --student q8bert"
-        )
-    if train and not needed:
-        raise CompressError(f"--train would not be read: {plugin.name} measures nothing on rows here; leave it out")
 
 
 def _check_held_out(source: ModelDir, rows: Sequence[Example]) -> None:
@@ -299,13 +194,7 @@ def _findings(check: Check | None, packed: bool, found: Mapping[str, Any]) -> di
     if check is None:
         notes["warning"] = f"{made} was not checked; repeat with --validation to compare it with fp32"
         return {"notes": notes, "metrics": ()}
-    notes["check"] = {
-        "fp32": check.fp32,
-        made: check.int8,
-        "agreement": check.agreement,
-        "largest_logit_difference": check.largest_logit_difference,
-        "speedup": {str(size): ratio._asdict() for size, ratio in check.speedups.items()},
-    }
+    notes["check"] = _comparison(check, made)
     value = check.int8
     if check.reasons and packed:
         notes["warning"] = f"packed, it is not as good as what it was made from: {'; '.join(check.reasons)}"
@@ -314,3 +203,23 @@ def _findings(check: Check | None, packed: bool, found: Mapping[str, Any]) -> di
         notes |= {"precision": "fp32", "reason": f"kept fp32, because of int8: {'; '.join(check.reasons)}"}
     metric = {"name": check.metric, "value": value, "split": "validation", "rows": check.rows}
     return {"notes": notes, "metrics": (metric,)}
+
+
+def _outcome(candidate: Quantizing) -> dict[str, Any]:
+    """Return what the manifest says of a candidate that was checked."""
+    assert candidate.check is not None
+    return {
+        "bytes": sum(file.stat().st_size for file in candidate.directory.glob(f"{ONNX_NAME}*")),
+        **_comparison(candidate.check, "int8"),
+        "reasons": list(candidate.check.reasons),
+    }
+
+
+def _comparison(check: Check, made: str) -> dict[str, Any]:
+    return {
+        "fp32": check.fp32,
+        made: check.int8,
+        "agreement": check.agreement,
+        "largest_logit_difference": check.largest_logit_difference,
+        "speedup": {str(size): ratio._asdict() for size, ratio in check.speedups.items()},
+    }

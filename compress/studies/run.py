@@ -19,7 +19,8 @@ from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import Progress, logger, silent
 from compress.pruning.prune import CURVE_NAME, PruningData, prune
 from compress.pruning.recovery import RECOVERY
-from compress.quantization.quantize import Quantization, default_method, needs_training_rows, quantize
+from compress.quantization.candidates import Quantization, default_method, needs_training_rows
+from compress.quantization.quantize import quantize
 from compress.recipes import (
     StudentRecipe,
     StudyPrune,

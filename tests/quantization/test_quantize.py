@@ -28,7 +28,8 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
-from compress.quantization.quantize import Quantization, quantize
+from compress.quantization.candidates import Quantization
+from compress.quantization.quantize import quantize
 from tests.support.cpu import exact_runtime, saturates
 from tests.support.tiny import (
     LABELS,

@@ -27,7 +27,8 @@ from compress.models.integer_rounding import grid_of
 from compress.models.model_dir import ModelDir
 from compress.quantization.acceptance import Judge
 from compress.quantization.calibration import observed_ranges
-from compress.quantization.quantize import Quantization, default_method, needs_training_rows, quantize
+from compress.quantization.candidates import Quantization, default_method, needs_training_rows
+from compress.quantization.quantize import quantize
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import sentences, tagger
@@ -201,11 +202,13 @@ def test_nodes_are_named_after_modules() -> None:
     assert module_of(onnx.helper.make_node("MatMul", ["a", "b"], ["c"], name="plain")) == ""
 
 
-@pytest.mark.parametrize(("method", "product"), [("onnx-dynamic", "MatMulInteger"), ("onnx-qdq", "MatMulIntegerToFloat")])
+@pytest.mark.parametrize(
+    ("method", "product"), [("onnx-dynamic", "MatMulInteger"), ("onnx-qdq", "MatMulIntegerToFloat")]
+)
 def test_the_most_sensitive_layer_stays_in_fp32(
     method: str, product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compress.quantization.quantize.most_sensitive", lambda found: [1, 0])
+    monkeypatch.setattr("compress.quantization.candidates.most_sensitive", lambda found: [1, 0])
     source = torch_directory("bert")
     made = quantize(
         source,

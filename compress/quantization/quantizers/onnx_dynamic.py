@@ -17,6 +17,8 @@ from compress.errors import CompressError
 from compress.exporting.onnx_graph import SCALED_TABLE, SMALL_PRODUCT, clean, layer_of, quiet, write_graph
 
 WRITES = "onnx"
+# Without VNNI, products of 8 bits can saturate and are no faster than those of 7.
+CANDIDATES: tuple[dict[str, bool], ...] = ({}, {"reduce_range": True})
 EMBEDDINGS = ("int8", "float16", "float32")
 # Smaller tables (segments, for example) are not worth the two extra nodes.
 _SMALLEST_TABLE_ROWS = 64

@@ -18,6 +18,7 @@ from compress.errors import CompressError
 from compress.exporting.onnx_graph import clean, layer_of, module_of, write_graph
 
 WRITES = "onnx"
+CANDIDATES: tuple[dict[str, bool], ...] = ({},)
 # Symmetric all the same: 128 stands for zero. ONNX Runtime's kernels for x86 want unsigned inputs.
 _ZERO, _ZERO_NAME = 128, "inputs.zero"
 
@@ -88,8 +89,8 @@ class _Writer:
     def product(self, node: onnx.NodeProto, weight: onnx.TensorProto) -> None:
         """Write one integer product of rounded input and rounded weight, plus the bias of a ``Gemm``.
 
-        As a pair of ``DequantizeLinear`` and a product, the runtime would join product and bias before it looks for such
-        pairs, and then compute in float32.
+        Of a pair of ``DequantizeLinear`` and a product, the runtime would join product and bias before it looks for
+        such pairs, and then compute in float32.
         """
         matrix = numpy_helper.to_array(weight)
         if node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
