@@ -100,14 +100,19 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
 
 
 def training_fields(model: ModelDir) -> Fields:
-    """Return for how many steps of how many rows a model was trained, where its manifest says so."""
+    """Return for how many steps of how many rows a model was trained, and on what, where its manifest says so."""
     manifest = model.manifest
     steps = manifest.notes.get("steps")
     if steps is None:
-        return {"training_steps": None, "training_batch_size": None}
+        return {"training_steps": None, "training_batch_size": None, "unlabeled_rows": None}
     own = manifest.recipe.get("training", {}).get("batch_size")
     sizes = {phase.get("training", {}).get("batch_size", own) for phase in manifest.recipe.get("phases", ())} or {own}
-    return {"training_steps": int(steps), "training_batch_size": sizes.pop() if len(sizes) == 1 else None}
+    pool = sum(entry.get("rows", 0) for entry in manifest.data if entry.get("role") == "unlabeled")
+    return {
+        "training_steps": int(steps),
+        "training_batch_size": sizes.pop() if len(sizes) == 1 else None,
+        "unlabeled_rows": manifest.notes.get("pool_rows") or pool or None,
+    }
 
 
 # What a shape has, and what configs call it.

@@ -12,6 +12,7 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
+from compress.reporting.charts.learning_curve import learning_curve
 from compress.reporting.charts.pareto import ORDER, pareto_chart
 from compress.reporting.charts.pareto_points import PublishedPoint, marks, published_figures
 from compress.reporting.charts.svg import Picture
@@ -66,8 +67,7 @@ class Section:
     notes: list[str]
     published: list[PublishedPoint]
     waterfalls: list[Waterfall]
-    threads_sweep: Sweep | None
-    lengths_sweep: Sweep | None
+    sweeps: list[Sweep]
     at_lengths: list[AtLength]
     flips: list[Flips]
     survey: SurveyTable | None
@@ -142,8 +142,15 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         notes=_notes(rows),
         published=published,
         waterfalls=_waterfalls(measured),
-        threads_sweep=thread_sweep(measured.swept, best),
-        lengths_sweep=length_sweep(measured.fixed, best),
+        sweeps=[
+            sweep
+            for sweep in (
+                learning_curve(rows),
+                thread_sweep(measured.swept, best),
+                length_sweep(measured.fixed, best),
+            )
+            if sweep
+        ],
         at_lengths=[
             AtLength(
                 length,

@@ -205,10 +205,16 @@ def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[Measure
     assert teacher.training_steps is None and not teacher.budget
     recipe = {"training": {"batch_size": 64}, "phases": [{"training": {}}, {"training": {"learning_rate": 1e-4}}]}
     trained = with_manifest(write(tmp_path / "s", bilstm()), recipe=recipe, notes={"steps": 500})
-    assert training_fields(ModelDir.open(trained)) == {"training_steps": 500, "training_batch_size": 64}
+    found = {"training_steps": 500, "training_batch_size": 64, "unlabeled_rows": None}
+    assert training_fields(ModelDir.open(trained)) == found
+    data = [{"role": "train", "rows": 9}, {"role": "unlabeled", "rows": 70}, {"role": "unlabeled", "rows": 30}]
+    taught = with_manifest(trained, recipe=recipe, notes={"steps": 500}, data=data)
+    assert training_fields(ModelDir.open(taught))["unlabeled_rows"] == 100
+    sampled = with_manifest(trained, recipe=recipe, notes={"steps": 500, "pool_rows": 20}, data=data)
+    assert training_fields(ModelDir.open(sampled))["unlabeled_rows"] == 20
     recipe["phases"][1]["training"] = {"batch_size": 32}  # type: ignore[index]
     uneven = with_manifest(trained, recipe=recipe, notes={"steps": 500})
-    assert training_fields(ModelDir.open(uneven)) == {"training_steps": 500, "training_batch_size": None}
+    assert training_fields(ModelDir.open(uneven)) == found | {"training_batch_size": None}
 
 
 def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[Measurement]], tmp_path: Path) -> None:

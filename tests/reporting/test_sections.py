@@ -76,6 +76,44 @@ def test_lengths_are_a_chart_where_there_are_several() -> None:
     assert length_sweep([row for row in cpu.fixed if row.small_batch.length == 16], None) is None
 
 
+def curve_of(name: str, rows: int | None, kept: float, **fields: Any) -> Measurement:
+    """A student of one shape; every seed and every number of rows is a model of its own."""
+    settings: dict[str, Any] = {
+        "recipe": name,
+        "shape": {"type": "compress-cnn", "hidden_size": 200, "vocabulary_size": rows},
+        "unlabeled_rows": rows,
+        "metric_kept_percent": kept,
+        "model_sha256": f"{name}{fields.get('training_seed', 0)}".ljust(64, "0"),
+    }
+    return line(name, **settings | fields)
+
+
+def test_more_text_is_a_chart_with_the_mean_of_seeds_and_the_level_of_the_control() -> None:
+    control = curve_of("cnn-control", None, 92.0, kind="control", control_of="cnn")
+    lines = [
+        TEACHER,
+        curve_of("cnn", 860_000, 98.0, training_seed=0, control="cnn-control"),
+        curve_of("cnn-seed-1", 860_000, 97.0, training_seed=1, recipe="cnn"),
+        curve_of("cnn-10000", 10_000, 94.0),
+        curve_of("other", 10_000, 90.0, shape={"type": "compress-bilstm"}),
+        control,
+    ]
+    (found,) = gather(lines)
+    (curve,) = (one for one in section(found, {}).sweeps if one.title == "What more text is worth")
+    assert [row[0].text for row in curve.rows] == ["cnn-control", "cnn-10000", "cnn", "cnn-seed-1"]
+    assert [row[1].text for row in curve.rows] == ["–", "10,000", "860,000", "860,000"]
+    drawn = curve.pictures[0].wide
+    assert "cnn: 10,000 → 94" in drawn and "cnn: 860,000 → 97.5" in drawn
+    assert "cnn, gold rows alone: 10,000 → 92" in drawn and "cnn, gold rows alone: 860,000 → 92" in drawn
+    assert "other" not in drawn
+
+
+def test_one_number_of_rows_is_no_curve() -> None:
+    same = [curve_of("cnn", 500, 97.0, training_seed=seed) for seed in (0, 1)]
+    (found,) = gather([TEACHER, *same, curve_of("cnn", None, 90.0, model_sha256="b" * 64)])
+    assert section(found, {}).sweeps == []
+
+
 def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
     page = view([line("m")])
     assert page.title == "made-up" and page.costs is not None and page.sections[0].waterfalls == []

@@ -130,6 +130,7 @@ def line_chart(
     y_label: str,
     canvas: Canvas = WIDE,
     log: bool = False,
+    log_x: bool = False,
     lines: bool = True,
 ) -> str:
     """Return a line chart as a standalone SVG document; a series of one point is a single dot.
@@ -138,6 +139,7 @@ def line_chart(
 
     Args:
         log: both axes are logarithmic, and few values are their own ticks; all values are above 0.
+        log_x: that one alone is.
         lines: join the points of a series.
 
     Raises:
@@ -153,10 +155,11 @@ def line_chart(
     y = Axis.over([*(p[1] for p in points), *ends], canvas.bottom, canvas.top, margin=0.08, log=log)
     widest = max(len(number(tick)) for tick in y.ticks(7))
     canvas = replace(canvas, left=max(canvas.left, 26 + 8 * widest))
-    x = Axis.over([p[0] for p in points], canvas.left, canvas.right, margin=0.03, log=log)
+    log_x = log or log_x
+    x = Axis.over([p[0] for p in points], canvas.left, canvas.right, margin=0.03, log=log_x)
     parts = [*frame(canvas, title, x_label, y_label), *legend]
     measured = sorted({p[0] for p in points})
-    at = measured if log and len(measured) <= 8 else None
+    at = measured if log_x and len(measured) <= 8 else None
     parts += [*horizontal_ticks(canvas, y), *vertical_ticks(canvas, x, at=at)]
     for index, one in enumerate(series):
         style = f"s{index % 4}"
