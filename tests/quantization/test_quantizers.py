@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from compress import plugins
 from compress.data import LabelledData
 from compress.errors import CompressError
 from compress.exporting.export import export, padded_example
-from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
+from compress.exporting.onnx_graph import SCALED_TABLE, layer_of, module_of, operator_counts
 from compress.inference.batching import logits_of
 from compress.inference.open_runtime import open_runtime
 from compress.inference.speedup_intervals import Interval
@@ -34,6 +35,7 @@ from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import sentences, tagger
 from tests.support.tiny import (
     LABELS,
+    SMALL,
     classifier,
     examples,
     load,
@@ -223,6 +225,28 @@ def test_the_most_sensitive_layer_stays_in_fp32(
     assert [layer_of(node) for node in nodes if node.op_type == "MatMul" and layer_of(node) == 1] == [1] * 6
     assert not any(layer_of(node) == 1 and node.op_type == product for node in nodes)
     assert any(layer_of(node) == 0 and node.op_type == product for node in nodes)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SMALL if kind.startswith("cnn")])
+def test_rows_of_a_folded_table_are_added_up_as_integers(kind: str, tmp_path: Path) -> None:
+    exported = onnx_directory(kind)
+    for name in ("int8", "rounded"):
+        shutil.copytree(exported.path, tmp_path / name)
+    model = onnx.load(str(exported.path / "model.onnx"))
+    (table,) = [tensor for tensor in model.graph.initializer if tensor.name.startswith(SCALED_TABLE)]
+    table.CopyFrom(onnx.numpy_helper.from_array(np.rint(onnx.numpy_helper.to_array(table)), table.name))
+    onnx.save(model, str(tmp_path / "rounded" / "model.onnx"))
+    plugins.find("quantizers", "onnx-dynamic").function(exported.path / "model.onnx", tmp_path / "int8" / "model.onnx")
+    graph = onnx.load(str(tmp_path / "int8" / "model.onnx")).graph
+    by_output = {node.output[0]: node for node in graph.node}
+    (product,) = [node for node in graph.node if node.op_type == "MatMulInteger" and node.input[0].endswith(".uint8")]
+    assert by_output[by_output[product.input[1]].input[0]].op_type == "Gather"  # reshaped, and not cast
+    inputs = padded_example(load(torch_directory(kind))[0], 4, 9)
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    exact, found = (open_runtime(tmp_path / name, threads=1)(arrays) for name in ("rounded", "int8"))
+    if kind != "cnn-deep":  # whose second layer is rounded as well
+        np.testing.assert_allclose(found, exact, atol=1e-5, rtol=0)
+    assert np.abs(exact - exact[0]).max() > 1e-3
 
 
 # Packed weights

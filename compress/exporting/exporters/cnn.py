@@ -1,11 +1,13 @@
-"""The graph of the convolutional student, node by node, with its first layer folded into tables.
+"""The graph of the convolutional student, node by node, with its first layer folded into a table.
 
-That layer is linear in the embeddings, so that embedding and weights multiply into one table for each place of a
-window, with a row a token (Devlin et al. 2014, "Fast and Robust Neural Network Joint Models for Statistical Machine
-Translation", section 4): a lookup and an addition are all that is left of it.
+That layer is linear in the embeddings, so that embedding and weights multiply into a table with a row for each token
+at each place of a window (Devlin et al. 2014, "Fast and Robust Neural Network Joint Models for Statistical Machine
+Translation", section 4): a lookup and an addition are all that is left of it. The rows to look up come from one
+convolution over the ids, in float32, which is exact below 2^24; a product with ones adds them up, which in int8 is an
+integer one.
 
 A ReLU lets positive factors through. Every feature is therefore scaled to the range of int8 and the next layer's
-weights undo it, so that rounding the tables is all that makes them int8
+weights undo it, so that rounding the table is all that makes it int8
 (:mod:`compress.quantization.quantizers.onnx_dynamic`).
 """
 
@@ -14,34 +16,61 @@ from pathlib import Path
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
-from compress.exporting.exporters._small import array, undo_scales, write_small_graph
-from compress.exporting.onnx_graph import DEFAULT_OPSET, SCALED_TABLE, TABLE_LIMIT
+from compress.errors import CompressError
+from compress.exporting.exporters._small import array, text_ids, undo_scales, write_small_graph
+from compress.exporting.onnx_graph import DEFAULT_OPSET, SCALED_TABLE, SMALL_PRODUCT, TABLE_LIMIT
 from compress.models.modeling.cnn import CNNConfig, CNNForSequenceClassification, offsets_of
 
 MODEL_TYPES = (CNNConfig.model_type,)
+_EXACT = 2**24  # float32 has every whole number below
 
 
 def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
-    """Write the model's graph (:func:`compress.exporting.exporters._small.write_small_graph`)."""
+    """Write the model's graph (:func:`compress.exporting.exporters._small.write_small_graph`).
+
+    Raises:
+        CompressError: the vocabulary is too large for exact places in float32.
+    """
     config = model.config
     tables, scales = folded_tables(model)
-    weights: dict[str, np.ndarray] = {f"{SCALED_TABLE}{offset}": table for offset, table in tables.items()}
-    weights["beyond"] = np.array(config.vocab_size, dtype=np.int32)
-    nodes: list[NodeProto] = []
-    if config.pairs != "siamese":
-        nodes.append(helper.make_node("Cast", ["attention_mask"], ["is_text"], to=TensorProto.BOOL))
-    nodes.append(helper.make_node("Where", ["is_text", "kept_ids", "beyond"], ["known_ids"]))
-    for offset, ids in _windows("known_ids", list(tables), weights, nodes, beyond="beyond").items():
-        if offset < 0:  # the text's last tokens are before places beyond it, which have no window
-            nodes.append(helper.make_node("Where", ["is_text", ids, "beyond"], [f"ids.{offset}"]))
-            ids = f"ids.{offset}"
-        nodes.append(helper.make_node("Gather", [f"{SCALED_TABLE}{offset}", ids], [f"products.{offset}"]))
-    nodes.append(helper.make_node("Sum", [f"products.{offset}" for offset in tables], ["sums"]))
+    offsets = list(tables)
+    table = np.stack(list(tables.values()), axis=1).reshape(-1, len(scales))  # [vocabulary * offsets, features]
+    if len(table) >= _EXACT:
+        raise CompressError(f"{config.vocab_size:,} tokens at {len(offsets)} places are more rows than {_EXACT:,}")
+    kernel = np.zeros((len(offsets), 1, offsets[-1] - offsets[0] + 1), dtype=np.float32)
+    for place, offset in enumerate(offsets):
+        kernel[place, 0, offset - offsets[0]] = len(offsets)
+    weights: dict[str, np.ndarray] = {
+        f"{SCALED_TABLE}windows": table,
+        "token.numbers": (array(model.remap) + 1).astype(np.float32),  # 0 is what is beyond the text
+        "places.kernel": kernel,
+        "places.bias": np.arange(len(offsets), dtype=np.float32),
+        "window.ones": np.ones((1, len(offsets)), dtype=np.float32),
+        "window.rows": np.array([0, len(offsets), -1], dtype=np.int64),
+        "window.features": np.array([0, -1, len(scales)], dtype=np.int64),
+    }
+    mask = "is_text" if config.pairs == "siamese" else "attention_mask"
+    nodes = [
+        helper.make_node("Cast", [mask], ["in_text"], to=TensorProto.FLOAT),
+        helper.make_node("Gather", ["token.numbers", text_ids(config)], ["numbers"]),
+        helper.make_node("Mul", ["numbers", "in_text"], ["known"]),
+        helper.make_node("Unsqueeze", ["known", "one"], ["known.row"]),
+        helper.make_node("Conv", ["known.row", "places.kernel", "places.bias"], ["places"], pads=_padding(offsets)),
+        # Windows of places beyond the text hold nothing, also where they reach back to its last tokens.
+        helper.make_node("Unsqueeze", ["in_text", "one"], ["in_text.row"]),
+        helper.make_node("Mul", ["places", "in_text.row"], ["places.known"]),
+        helper.make_node("Cast", ["places.known"], ["rows"], to=TensorProto.INT32),
+        helper.make_node("Gather", [f"{SCALED_TABLE}windows", "rows"], ["products"]),
+        helper.make_node("Reshape", ["products", "window.rows"], ["products.flat"]),
+        helper.make_node("MatMul", ["window.ones", "products.flat"], ["sums.flat"], name=f"{SMALL_PRODUCT}windows"),
+        helper.make_node("Reshape", ["sums.flat", "window.features"], ["sums"]),
+    ]
     sums = "sums"
     if config.second_filters:
         width = config.second_width
         blocks = np.split(array(model.second.weight).astype(np.float64), width)
         nodes.append(helper.make_node("Relu", ["sums"], ["features"]))
+        nodes.append(helper.make_node("Cast", [mask], ["has_text"], to=TensorProto.BOOL))
         windows = _windows("features", list(offsets_of(width)), weights, nodes)
         weights |= {
             "features.axis": np.array([2], dtype=np.int64),
@@ -53,7 +82,7 @@ def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFA
             helper.make_node("Concat", list(windows.values()), ["windows"], axis=2),
             helper.make_node("MatMul", ["windows", "second.weight"], ["second.product"]),
             helper.make_node("Add", ["second.product", "second.bias"], ["second.sums"]),
-            helper.make_node("Unsqueeze", ["is_text", "features.axis"], ["has_features"]),
+            helper.make_node("Unsqueeze", ["has_text", "features.axis"], ["has_features"]),
             helper.make_node("Where", ["has_features", "second.sums", "zero.feature"], ["text.sums"]),
         ]
         sums, scales = "text.sums", np.ones(config.second_filters)
@@ -78,10 +107,14 @@ def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFA
     write_small_graph(model, path, weights, nodes, opset=opset)
 
 
+def _padding(offsets: list[int]) -> list[int]:
+    return [-offsets[0], offsets[-1]]
+
+
 def folded_tables(model: CNNForSequenceClassification) -> tuple[dict[int, np.ndarray], np.ndarray]:
     """Return for each place of a window a table ``[vocab_size + 1, features]``, and what to multiply features by.
 
-    The last row, of zeros, is what is beyond the text. The bias is in the table of a window's own token, which every
+    The first row, of zeros, is what is beyond the text. The bias is in the table of a window's own token, which every
     window has.
     """
     widths = model.config.widths
@@ -92,23 +125,21 @@ def folded_tables(model: CNNForSequenceClassification) -> tuple[dict[int, np.nda
         columns = slice(number * model.config.filters, (number + 1) * model.config.filters)
         for offset in offsets_of(width):
             empty = np.zeros((len(embedding) + 1, len(widths) * model.config.filters))
-            tables.setdefault(offset, empty)[:-1, columns] = embedding @ next(parts).T
-    tables[0][:-1] += array(model.first_bias)
+            tables.setdefault(offset, empty)[1:, columns] = embedding @ next(parts).T
+    tables[0][1:] += array(model.first_bias)
     largest = np.max([np.abs(table).max(axis=0) for table in tables.values()], axis=0)
     scales = np.where(largest > 0, largest / TABLE_LIMIT, 1)
     return {offset: (table / scales).astype(np.float32) for offset, table in sorted(tables.items())}, scales
 
 
-def _windows(
-    name: str, offsets: list[int], weights: dict[str, np.ndarray], nodes: list[NodeProto], *, beyond: str = ""
-) -> dict[int, str]:
-    """Add nodes that shift ``[B, T, ...]`` to each offset, with ``beyond`` (0 by default) where nothing was."""
+def _windows(name: str, offsets: list[int], weights: dict[str, np.ndarray], nodes: list[NodeProto]) -> dict[int, str]:
+    """Add nodes that shift ``[B, T, ...]`` to each offset, with 0 where nothing was."""
     before, after = max(0, -min(offsets)), max(0, max(offsets))
     if not before and not after:
         return {0: name}
     weights[f"{name}.padding"] = np.array([before, after], dtype=np.int64)
     weights["time"] = np.array([1], dtype=np.int64)
-    nodes.append(helper.make_node("Pad", [name, f"{name}.padding", beyond, "time"], [f"{name}.padded"]))
+    nodes.append(helper.make_node("Pad", [name, f"{name}.padding", "", "time"], [f"{name}.padded"]))
     shifted = {0: name}
     for offset in offsets:
         if offset:

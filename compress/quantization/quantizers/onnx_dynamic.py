@@ -2,9 +2,9 @@
 
 Zafrir et al. 2019, "Q8BERT" (arXiv:1910.06188), without its training; the arithmetic is that of ONNX Runtime's
 ``quantize_dynamic``. Matrix products and the LSTM compute in int8. Embeddings are stored as int8 with one scale a
-row and become float32 where they are read: that makes the file smaller, not the model faster. The folded tables of a
-convolution are scaled by feature when they are written, and are only rounded here. Attention, layer norms and the last
-layer stay in float32. No calibration data is needed.
+row and become float32 where they are read: that makes the file smaller, not the model faster. The folded table of a
+convolution is scaled by feature when it is written; here it is rounded, and its rows are added up as integers.
+Attention, layer norms and the last layer stay in float32. No calibration data is needed.
 """
 
 from pathlib import Path
@@ -82,6 +82,7 @@ def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
     }
     smaller: dict[str, np.ndarray] = {}
     nodes: list[onnx.NodeProto] = []
+    integers: set[str] = set()
     for node in graph.node:
         if node.op_type != "Gather" or node.input[0] not in tables:
             nodes.append(node)
@@ -93,6 +94,10 @@ def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
             smaller[f"{name}.{kind}"], smaller[f"{name}.scales"] = _quantize_rows(table)
         else:
             smaller[f"{name}.{kind}"] = np.rint(table).astype(np.int8) if kind == "int8" else table.astype(np.float16)
+        if kind == "int8" and not has_scales:
+            integers.add(output)
+            nodes.append(helper.make_node("Gather", [f"{name}.{kind}", ids], [output], name=node.name))
+            continue
         floats = f"{output}.float" if has_scales else output
         nodes += [
             helper.make_node("Gather", [f"{name}.{kind}", ids], [f"{output}.{kind}"], name=f"{node.name}.{kind}"),
@@ -104,9 +109,34 @@ def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
                 helper.make_node("Mul", [floats, f"{output}.scales"], [output], name=node.name),
             ]
     del graph.node[:]
-    graph.node.extend(nodes)
+    graph.node.extend(_with_casts(nodes, integers, graph))
     graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in smaller.items())
     clean(model)
+
+
+def _with_casts(nodes: list[onnx.NodeProto], integers: set[str], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Cast ``integers`` to float32 where they have to be: not for reshaping, a product with ones or the highest."""
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    found: list[onnx.NodeProto] = []
+    cast: set[str] = set()
+    for node in nodes:
+        read = [name for name in node.input if name in integers]
+        first = node.input[0] if node.input else ""
+        if read and node.op_type == "MatMul" and first in arrays and np.all(arrays[first] == 1):
+            node.op_type, node.input[0] = "MatMulInteger", f"{first}.uint8"
+            graph.initializer.append(numpy_helper.from_array(arrays[first].astype(np.uint8), node.input[0]))
+            integers.add(node.output[0])
+        elif read and node.op_type in {"Reshape", "ReduceMax"}:
+            integers.add(node.output[0])
+        else:
+            for position, name in enumerate(node.input):
+                if name in read:
+                    node.input[position] = f"{name}.float"
+            wanted = set(read) - cast
+            found += [helper.make_node("Cast", [name], [f"{name}.float"], to=TensorProto.FLOAT) for name in wanted]
+            cast |= wanted
+        found.append(node)
+    return found
 
 
 def _quantize_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
