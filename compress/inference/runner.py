@@ -54,6 +54,8 @@ def run_by_length(
     """
     if not lengths:
         raise CompressError("there are no rows to predict; give one or more")
+    if len(lengths) <= batch_rows:  # of a request there is nothing to sort
+        return _finite(run(list(range(len(lengths)))).astype(np.float32, copy=False), words)
     order = sorted(range(len(lengths)), key=lambda row: lengths[row])
     batches = [order[start : start + batch_rows] for start in range(0, len(order), batch_rows)]
     logits = np.concatenate([run(batch) for batch in batches]).astype(np.float32, copy=False)
@@ -61,6 +63,11 @@ def run_by_length(
     if words is not None:
         of_rows = by_sentence(logits, [words[row] for row in order])
         return np.concatenate([of_rows[place] for place in places])
-    if not np.isfinite(logits).all():
+    return _finite(logits, words)[places]
+
+
+def _finite(logits: np.ndarray, words: Sequence[int] | None) -> np.ndarray:
+    """Return logits, refused if some are no numbers; for tagging, ``run`` has checked those that are answers."""
+    if words is None and not np.isfinite(logits).all():
         raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
-    return logits[places]
+    return logits
