@@ -9,6 +9,7 @@ from compress.benchmarking.results.formatting import (
     in_percent,
     metric_title,
     plural,
+    times,
 )
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
@@ -204,6 +205,22 @@ def _picture(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> Pic
     )
 
 
+def _faster_competitors(rows: Sequence[Result]) -> list[str]:
+    """Return a sentence for each batch size at which a competitor is surely faster than every model."""
+    found = {}
+    for lines in ([row.small_batch for row in rows], [row.large_batch for row in rows]):
+        models, competitors = ([line for line in lines if line.kind == kind] for kind in ("model", "competitor"))
+        if not (models and competitors):
+            continue
+        ours, theirs = (max(own, key=attrgetter("speedup")) for own in (models, competitors))
+        if theirs.speedup_low > ours.speedup_high:
+            found[theirs.batch_size] = (
+                f"At batch {theirs.batch_size} {theirs.title} is faster ({times(theirs.speedup)}) than every model "
+                f"here ({ours.title}: {times(ours.speedup)}); 'compress show {theirs.runtime}' says where its guide is."
+            )
+    return list(found.values())
+
+
 def _notes(rows: Sequence[Result]) -> list[str]:
     line = rows[0].small_batch
     kinds = {row.small_batch.kind for row in rows}
@@ -224,6 +241,7 @@ def _notes(rows: Sequence[Result]) -> list[str]:
             "are a little lucky: for a decision that matters, measure it on examples of its own."
         )
     found += [note for kind, note in _KIND_NOTES.items() if kind in kinds]
+    found += _faster_competitors(rows)
     if any(row.small_batch.tokenizer_inside for row in rows):
         inside = ", ".join(sorted({row.small_batch.model for row in rows if row.small_batch.tokenizer_inside}))
         found.append(f"Of {inside} the tokenisation cannot be told from the rest; it is in every speed of theirs.")

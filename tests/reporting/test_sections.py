@@ -76,6 +76,23 @@ def test_lengths_are_a_chart_where_there_are_several() -> None:
     assert length_sweep([row for row in cpu.fixed if row.small_batch.length == 16], None) is None
 
 
+def test_a_competitor_that_is_surely_faster_at_a_batch_size_is_named() -> None:
+    def at(size: int, one: Measurement, speed: float) -> Measurement:
+        return replace(one, batch_size=size, speedup=speed, speedup_low=0.9 * speed, speedup_high=1.1 * speed)
+
+    other = line("m", kind="competitor", runtime="ctranslate2-int8", model_sha256="7" * 64)
+    speeds = {1: (7.4, 8.0), 32: (3.4, 4.6)}  # within noise of each other, and not
+    lines = [
+        at(size, one, speed)
+        for size, both in speeds.items()
+        for one, speed in zip((student(), other), both, strict=True)
+    ]
+    (found,) = gather([TEACHER, replace(TEACHER, batch_size=32), *lines])
+    notes = [note for note in section(found, {}).notes if "is faster" in note]
+    assert len(notes) == 1 and notes[0].startswith("At batch 32 m in ctranslate2-int8 is faster (×4.60)")
+    assert "s in onnxruntime: ×3.40" in notes[0] and "'compress show ctranslate2-int8'" in notes[0]
+
+
 def curve_of(name: str, rows: int | None, kept: float, **fields: Any) -> Measurement:
     """A student of one shape; every seed and every number of rows is a model of its own."""
     settings: dict[str, Any] = {
