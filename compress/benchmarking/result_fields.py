@@ -107,11 +107,12 @@ def training_fields(model: ModelDir) -> Fields:
         return {"training_steps": None, "training_batch_size": None, "unlabeled_rows": None}
     own = manifest.recipe.get("training", {}).get("batch_size")
     sizes = {phase.get("training", {}).get("batch_size", own) for phase in manifest.recipe.get("phases", ())} or {own}
-    pool = sum(entry.get("rows", 0) for entry in manifest.data if entry.get("role") == "unlabeled")
+    given = [entry.get("rows", 0) for entry in manifest.data if entry.get("role") == "unlabeled"]
+    pool = 0 if manifest.notes.get("control") else manifest.notes.get("pool_rows") or sum(given)
     return {
         "training_steps": int(steps),
         "training_batch_size": sizes.pop() if len(sizes) == 1 else None,
-        "unlabeled_rows": manifest.notes.get("pool_rows") or pool or None,
+        "unlabeled_rows": pool or None,
     }
 
 

@@ -14,8 +14,8 @@ from compress.inference.compute import Compute
 @click.option(
     "--method",
     metavar="NAME",
-    help="See 'compress list quantizers'; 'auto' tries several and keeps the fastest that passes. Default: the method "
-    "that the model was trained for, or onnx-dynamic.",
+    help="See 'compress list quantizers'; 'auto' tries several on --validation and keeps the fastest that passes. "
+    "Default: the method that the model was trained for, or onnx-dynamic.",
 )
 @click.option(
     "--batch-size",
@@ -25,7 +25,8 @@ from compress.inference.compute import Compute
     show_default=True,
     callback=options.numbers,
     metavar="N",
-    help="At which int8 has to be faster than fp32, and for auto the fastest; repeated, or separated by commas.",
+    help="Sizes that int8 is timed at on --validation: on average over them it has to be faster than fp32. Repeated, "
+    "or separated by commas.",
 )
 @click.option(
     "--option",

@@ -5,7 +5,8 @@ embeddings and the head all layers but attention treat tokens one by one, so tha
 tokens of the batch in one list, and pads around attention only (CTranslate2 and FasterTransformer do the same).
 
 A classifier reads the first token of the last layer. The others matter there as keys and values only, so that this
-layer's queries and all that follows its attention are computed for first tokens alone, ``[B, E]``. Both are exact.
+layer's queries and all that follows its attention are computed for first tokens alone, ``[B, E]``. Both are exact;
+dynamic int8, which takes ranges from what is computed, no longer takes them from padding.
 """
 
 import re
@@ -114,14 +115,16 @@ class _Nodes:
         self.tokens = tokens
         self.made: list[NodeProto] = []
         self.names: set[str] = set()
-        # Row and column of each token [N, 2]; where in the list the tokens of a row are [B, T], and its first one [B].
+        # Row and column of each token [N, 2]; where a row's tokens are in the list [B, T, 1], and its first one [B, 1].
         self.add("NonZero", ["attention_mask"], "tokens.columns")
         self.add("Transpose", ["tokens.columns"], self.ROWS)
         self.add("Shape", ["attention_mask"], "tokens.shape")
         self.add("Reshape", ["attention_mask", "tokens.any"], "tokens.flat")
         self.add("CumSum", ["tokens.flat", "tokens.zero"], "tokens.counted")
         self.add("Sub", ["tokens.counted", "tokens.one"], "tokens.before")
-        self.add("Reshape", ["tokens.before", "tokens.shape"], self.PLACES)
+        self.add("Reshape", ["tokens.before", "tokens.shape"], "tokens.grid")
+        # With GatherND: OpenVINO 2026.4 crashes where a Gather of unknown indices follows a product of one scale.
+        self.add("Unsqueeze", ["tokens.grid", "tokens.any"], self.PLACES)
         self.add("Gather", [self.PLACES, "tokens.zero"], self.FIRST_PLACES, axis=1)
 
     def add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
@@ -135,11 +138,11 @@ class _Nodes:
             return name + way if name in self.tokens else name
         listed = name + _LISTED
         if way == _PADDED:
-            return self.add("Gather", [listed, self.PLACES], name)
+            return self.add("GatherND", [listed, self.PLACES], name)
         if way == _LISTED:
             return self.add("GatherND", [name, self.ROWS], listed)
         if listed in self.names:
-            return self.add("Gather", [listed, self.FIRST_PLACES], name + _FIRST)
+            return self.add("GatherND", [listed, self.FIRST_PLACES], name + _FIRST)
         return self.add("Gather", [name, "tokens.zero"], name + _FIRST, axis=1)
 
     def keep(self, node: NodeProto, way: str) -> None:

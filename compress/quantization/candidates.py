@@ -20,6 +20,7 @@ from compress.quantization.calibration import measured_sensitivities, observed_r
 from compress.quantization.hessian_sensitivity import most_sensitive
 
 AUTO = "auto"
+LAYERS_IN_FP32 = "layers in fp32"
 _INTEGER_NODES = {
     "MatMulInteger",
     "DynamicQuantizeMatMul",
@@ -77,8 +78,9 @@ class Quantizing:
 
     @property
     def name(self) -> str:
-        """The method, and the options that are on: ``onnx-dynamic reduce_range``."""
-        return " ".join([self.plugin.name, *(key for key, value in self.options.items() if value is True)])
+        """The method and its options: ``onnx-dynamic reduce_range``."""
+        options = (key if value is True else f"{key}={value}" for key, value in self.options.items())
+        return " ".join([self.plugin.name, *options])
 
     @property
     def packs(self) -> bool:
@@ -134,21 +136,30 @@ def default_method(source: ModelDir) -> str:
     return "onnx-qdq" if source.config.get(ACTIVATION_RANGES) else "onnx-dynamic"
 
 
-_TRAINED_FOR = {
-    "packed": "trained for weights of few bits",
-    "onnx-qdq": "trained with ranges of activations",
-    "onnx-dynamic": "not trained for another",
-}
-
-
 def needs_training_rows(source: ModelDir, method: str | None, keep_fp32: int = 0) -> bool:
     """Tell whether a quantization needs training rows: for sensitivities, or for ranges that were not learned."""
     plugin = plugins.find("quantizers", method or default_method(source))
     return keep_fp32 > 0 or ("ranges" in plugin.parameters and not source.config.get(ACTIVATION_RANGES))
 
 
-def _reads_rows(source: ModelDir, candidate: Quantizing, keep_fp32: int) -> bool:
+def reads_rows(source: ModelDir, candidate: Quantizing, keep_fp32: int) -> bool:
+    """Tell whether making a candidate reads training rows."""
     return keep_fp32 > 0 or ("ranges" not in candidate.options and needs_training_rows(source, candidate.plugin.name))
+
+
+def layers_in_fp32(source: ModelDir, train: Sequence[Example], count: int) -> dict[str, Any]:
+    """Return notes on the most sensitive layers, which stay in float32: their numbers and all sensitivities.
+
+    Raises:
+        CompressError: these are all layers.
+    """
+    if not count:
+        return {}
+    found = measured_sensitivities(source, train)
+    if count >= len(found):
+        raise CompressError(f"--keep-fp32 {count} would leave nothing to quantize: the model has {len(found)} layers")
+    kept = sorted(most_sensitive(found)[:count])
+    return {LAYERS_IN_FP32: kept, "sensitivity by layer": [one.value for one in found]}
 
 
 def make(
@@ -158,47 +169,32 @@ def make(
     fp32: Path,
     target: Path,
     *,
-    keep_fp32: int = 0,
+    notes: Mapping[str, Any],
 ) -> Quantizing:
     """Write a candidate's graph, or its packed weights, into a directory, and return it with that and its notes.
 
     Args:
         fp32: the directory of the graph to quantize.
-        keep_fp32: how many of the most sensitive layers stay in float32.
+        notes: those of :func:`layers_in_fp32`.
 
     Raises:
         CompressError: the method cannot quantize this graph.
     """
-    prepared, notes = _prepare(source, candidate, train, keep_fp32)
-    target.mkdir(parents=True, exist_ok=True)
-    if candidate.packs:
-        candidate.plugin.function(source.load(), target, **prepared)
-    else:
-        candidate.plugin.function(fp32 / ONNX_NAME, target / ONNX_NAME, **prepared)
-    return replace(candidate, notes=notes, directory=target)
-
-
-def _prepare(
-    source: ModelDir, candidate: Quantizing, train: Sequence[Example], keep_fp32: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the plug-in's arguments, with learned or measured ranges and sensitivities, and notes on these."""
-    prepared, notes = dict(candidate.options), dict[str, Any]()
+    prepared, notes = dict(candidate.options), dict(notes)
     if "ranges" in candidate.plugin.parameters and "ranges" not in prepared:
         learned = source.config.get(ACTIVATION_RANGES)
         prepared["ranges"] = learned or observed_ranges(source, train)
         notes["ranges"] = "learned in training" if learned else "observed on training rows"
         if not learned:
             prepared.setdefault("per_channel", True)  # the model was not trained for one scale a matrix
-    if keep_fp32:
-        found = measured_sensitivities(source, train)
-        if keep_fp32 >= len(found):
-            raise CompressError(
-                f"--keep-fp32 {keep_fp32} would leave nothing to quantize: the model has {len(found)} layers"
-            )
-        prepared["keep_fp32"] = sorted(most_sensitive(found)[:keep_fp32])
-        notes["layers in fp32"] = prepared["keep_fp32"]
-        notes["sensitivity by layer"] = [one.value for one in found]
-    return prepared, notes
+    if LAYERS_IN_FP32 in notes:
+        prepared["keep_fp32"] = notes[LAYERS_IN_FP32]
+    target.mkdir(parents=True, exist_ok=True)
+    if candidate.packs:
+        candidate.plugin.function(source.load(), target, **prepared)
+    else:
+        candidate.plugin.function(fp32 / ONNX_NAME, target / ONNX_NAME, **prepared)
+    return replace(candidate, notes=notes, directory=target)
 
 
 def _check_fits(source: ModelDir, candidate: Quantizing, quantization: Quantization, train: Sequence[Example]) -> None:
@@ -215,7 +211,7 @@ def _check_fits(source: ModelDir, candidate: Quantizing, quantization: Quantizat
         raise CompressError(f"{source.path} is int8 already; give the model that it was made from")
     if keep_fp32 and "keep_fp32" not in plugin.parameters:
         raise CompressError(f"--keep-fp32 does not fit: {plugin.name} leaves no layer out; use --method onnx-dynamic")
-    if not _reads_rows(source, candidate, keep_fp32):
+    if not reads_rows(source, candidate, keep_fp32):
         return
     if source.is_onnx:
         raise CompressError(
@@ -235,6 +231,6 @@ def _check_read(
     source: ModelDir, candidates: Sequence[Quantizing], quantization: Quantization, train: Sequence[Example]
 ) -> None:
     """Refuse training rows that no candidate reads."""
-    if train and not any(_reads_rows(source, one, quantization.keep_fp32) for one in candidates):
+    if train and not any(reads_rows(source, one, quantization.keep_fp32) for one in candidates):
         name = quantization.method or candidates[0].plugin.name
         raise CompressError(f"--train would not be read: {name} measures nothing on rows here; leave it out")

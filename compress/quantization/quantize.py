@@ -41,7 +41,15 @@ from compress.models.saving import describe_architecture
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.quantization.acceptance import Check, Judge
-from compress.quantization.candidates import AUTO, Quantization, Quantizing, candidates_for, make
+from compress.quantization.candidates import (
+    AUTO,
+    Quantization,
+    Quantizing,
+    candidates_for,
+    layers_in_fp32,
+    make,
+    reads_rows,
+)
 
 _FITTING_ROLES = ("train", "unlabeled")
 _TRAINED_FOR = {
@@ -103,12 +111,14 @@ def quantize(
         else:
             with progress("Exporting", None):
                 fp32, architecture = _fp32_graph(source, working)
+        with progress("Preparing", None):
+            in_fp32 = layers_in_fp32(source, train, quantization.keep_fp32)
         made: list[Quantizing] = []
         for number, candidate in enumerate(candidates):
             target = working if packs else working / WORK_FOLDER / f"candidate-{number}"
             try:
                 with progress(f"Quantizing by {candidate.name}", None):
-                    one = make(source, candidate, train, fp32, target, keep_fp32=quantization.keep_fp32)
+                    one = make(source, candidate, train, fp32, target, notes=in_fp32)
             except CompressError as error:
                 if len(candidates) == 1:
                     raise
@@ -129,7 +139,11 @@ def quantize(
             else:
                 _check_opens(target, source)
             made.append(one)
+        if not made:
+            raise CompressError(next(iter(refused.values())))
         best = max(made, key=lambda one: one.rank)
+        read = reads_rows(source, best, quantization.keep_fp32)
+        entries = [entry for entry in entries if read or entry["role"] != "train"]
         if not packs:
             kept = fp32 if best.check and best.check.reasons else best.directory
             for file in kept.glob(f"{ONNX_NAME}*"):
@@ -137,7 +151,7 @@ def quantize(
         notes = dict(best.notes)
         if quantization.method == AUTO:
             sizes = " and ".join(map(str, quantization.batch_sizes))
-            reason = "the fastest that passes" if best.rank else "the first of several that do not pass"
+            reason = "the fastest that passes" if best.rank else "the first, as none passes,"
             notes["method"] = f"{best.name}, {reason} at batch size {sizes}"
             notes["candidates"] = {**{one.name: _outcome(one) for one in made}, **refused}
         elif not quantization.method:

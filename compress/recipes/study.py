@@ -93,7 +93,8 @@ class StudyStudent:
     ``name`` tells it from another student of the same recipe; with other phases it is no longer the published system.
     It and its control are trained once for each of ``seeds``, by default once with the study's; the first one is also
     quantized, as it was trained to be or by the method that ``quantize`` names, with ``keep_fp32`` layers left out.
-    ``rows`` is how many rows of the text without labels it reads, spread evenly; 0 for all.
+    ``rows`` is how many rows of the text without labels it reads, spread evenly; 0 for all. A report joins those of a
+    recipe whose names are it and their rows, such as ``cnn-10000``.
     """
 
     recipe: str

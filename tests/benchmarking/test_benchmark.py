@@ -210,6 +210,8 @@ def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[Measure
     data = [{"role": "train", "rows": 9}, {"role": "unlabeled", "rows": 70}, {"role": "unlabeled", "rows": 30}]
     taught = with_manifest(trained, recipe=recipe, notes={"steps": 500}, data=data)
     assert training_fields(ModelDir.open(taught))["unlabeled_rows"] == 100
+    control = with_manifest(trained, recipe=recipe, notes={"steps": 500, "control": True}, data=data)
+    assert training_fields(ModelDir.open(control))["unlabeled_rows"] is None
     sampled = with_manifest(trained, recipe=recipe, notes={"steps": 500, "pool_rows": 20}, data=data)
     assert training_fields(ModelDir.open(sampled))["unlabeled_rows"] == 20
     recipe["phases"][1]["training"] = {"batch_size": 32}  # type: ignore[index]

@@ -94,6 +94,13 @@ def test_a_siamese_graph_without_the_second_text_is_not_written(
         export(torch_directory("bilstm-siamese"), tmp_path / "onnx")
 
 
+def test_a_convolution_with_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compress.exporting.exporters.cnn._EXACT", 100)
+    with pytest.raises(CompressError, match="tokens at 4 places are more rows than 100"):
+        export(torch_directory("cnn"), tmp_path / "onnx")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("kind", KINDS[: -len(SMALL)])
 def test_every_layer_is_fused_with_its_own_heads(kind: str) -> None:
     exported = onnx_directory(kind)

@@ -91,7 +91,7 @@ def test_float32_is_kept_where_none_is_faster(speeds: dict[tuple[str, int], floa
     source = onnx_directory("bert")
     made = quantize(source, tmp_path / "int8", quantization=AUTO, data=LabelledData(validation=validation_rows()))
     notes = made.manifest.notes
-    assert notes["precision"] == "fp32" and "the first of several that do not pass" in notes["method"]
+    assert notes["precision"] == "fp32" and "the first, as none passes" in notes["method"]
     assert (made.path / "model.onnx").read_bytes() == (source.path / "model.onnx").read_bytes()
     assert "give the torch directory" in notes["candidates"][STATIC]  # ranges cannot be measured on a graph
 
@@ -103,6 +103,7 @@ def test_a_candidate_that_cannot_be_made_is_left_out_with_the_reason(
     made = quantize(torch_directory("cnn"), tmp_path / "int8", quantization=AUTO, data=BOTH)
     assert made.manifest.notes["precision"] == "int8"
     assert isinstance(made.manifest.notes["candidates"][STATIC], str)
+    assert {entry["role"] for entry in made.manifest.data} == {"validation"}  # the kept one read no training rows
 
 
 def test_the_command_says_what_each_candidate_came_to(
@@ -128,12 +129,23 @@ def test_the_command_passes_options_of_the_method_on(tmp_path: Path) -> None:
     assert onnx.TensorProto.FLOAT16 in tables
 
 
+def test_where_no_candidate_can_be_made_the_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise CompressError("this graph is odd")
+
+    monkeypatch.setattr("compress.quantization.quantize.make", refuse)
+    with pytest.raises(CompressError, match="this graph is odd"):
+        quantize(torch_directory("bert"), tmp_path / "int8", quantization=AUTO, data=BOTH)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("quantization", "data", "message"),
     [
         (AUTO, LabelledData(), "--validation FILE"),
         (Quantization("auto", {"per_channel": False}), BOTH, "name a method"),
         (Quantization("auto", keep_fp32=1), LabelledData(validation=validation_rows()), "--train FILE"),
+        (Quantization("auto", keep_fp32=2), BOTH, "--keep-fp32 2 would leave nothing"),
         (Quantization("auto", batch_sizes=()), BOTH, "--batch-size"),
         (Quantization(batch_sizes=(1, 0)), BOTH, "--batch-size"),
     ],

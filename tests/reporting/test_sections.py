@@ -94,40 +94,45 @@ def test_a_competitor_that_is_surely_faster_at_a_batch_size_is_named() -> None:
 
 
 def curve_of(name: str, rows: int | None, kept: float, **fields: Any) -> Measurement:
-    """A student of one shape; every seed and every number of rows is a model of its own."""
+    """A student; every seed and every number of rows is a model of its own."""
     settings: dict[str, Any] = {
         "recipe": name,
-        "shape": {"type": "compress-cnn", "hidden_size": 200, "vocabulary_size": rows},
         "unlabeled_rows": rows,
         "metric_kept_percent": kept,
-        "model_sha256": f"{name}{fields.get('training_seed', 0)}".ljust(64, "0"),
+        "model_sha256": name.ljust(64, "0"),
     }
     return line(name, **settings | fields)
 
 
 def test_more_text_is_a_chart_with_the_mean_of_seeds_and_the_level_of_the_control() -> None:
-    control = curve_of("cnn-control", None, 92.0, kind="control", control_of="cnn")
     lines = [
         TEACHER,
-        curve_of("cnn", 860_000, 98.0, training_seed=0, control="cnn-control"),
-        curve_of("cnn-seed-1", 860_000, 97.0, training_seed=1, recipe="cnn"),
+        curve_of("cnn", 860_000, 98.0, control="cnn-control"),
+        curve_of("cnn-seed-1", 860_000, 97.0, recipe="cnn"),
         curve_of("cnn-10000", 10_000, 94.0),
-        curve_of("other", 10_000, 90.0, shape={"type": "compress-bilstm"}),
-        control,
+        curve_of("cnn-10000-int8", 10_000, 70.0, kind="baseline"),
+        curve_of("minilm-3", 860_000, 99.0),
+        curve_of("minilm-3-10000", 10_000, 96.0),
+        curve_of("other", 10_000, 90.0),
+        curve_of("another", 20_000, 91.0),
+        curve_of("cnn-control", None, 92.0, kind="control", control_of="cnn"),
     ]
     (found,) = gather(lines)
     (curve,) = (one for one in section(found, {}).sweeps if one.title == "What more text is worth")
-    assert [row[0].text for row in curve.rows] == ["cnn-control", "cnn-10000", "cnn", "cnn-seed-1"]
-    assert [row[1].text for row in curve.rows] == ["–", "10,000", "860,000", "860,000"]
-    drawn = curve.pictures[0].wide
-    assert "cnn: 10,000 → 94" in drawn and "cnn: 860,000 → 97.5" in drawn
-    assert "cnn, gold rows alone: 10,000 → 92" in drawn and "cnn, gold rows alone: 860,000 → 92" in drawn
-    assert "other" not in drawn
+    assert [row[0].text for row in curve.rows] == [
+        *("cnn-control", "cnn-10000", "cnn", "cnn-seed-1"),
+        *("minilm-3-10000", "minilm-3"),
+    ]
+    assert [row[1].text for row in curve.rows] == ["–", "10,000", "860,000", "860,000", "10,000", "860,000"]
+    cnn, minilm = (picture.wide for picture in curve.pictures)
+    assert "cnn: 10,000 → 94" in cnn and "cnn: 860,000 → 97.5" in cnn
+    assert "gold rows alone: 10,000 → 92" in cnn and "gold rows alone: 860,000 → 92" in cnn
+    assert "minilm-3: 10,000 → 96" in minilm and "gold rows alone" not in minilm
 
 
 def test_one_number_of_rows_is_no_curve() -> None:
-    same = [curve_of("cnn", 500, 97.0, training_seed=seed) for seed in (0, 1)]
-    (found,) = gather([TEACHER, *same, curve_of("cnn", None, 90.0, model_sha256="b" * 64)])
+    same = [curve_of(name, 500, 97.0, recipe="cnn") for name in ("cnn", "cnn-seed-1")]
+    (found,) = gather([TEACHER, *same, curve_of("without", None, 90.0, recipe="cnn")])
     assert section(found, {}).sweeps == []
 
 

@@ -76,7 +76,9 @@ class Measurement(WithIntervals):
     training_batch_size: Annotated[int | None, "rows of each step; null for what has none, or where phases differ"] = (
         None
     )
-    unlabeled_rows: Annotated[int | None, "rows without labels that a student read; null for what read none"] = None
+    unlabeled_rows: Annotated[
+        int | None, "rows without labels that a student was given; null for a control, and for what has none"
+    ] = None
     budget: Annotated[str, "budget of the study that it was trained at; left out where the study has none"] = ""
     model_sha256: Annotated[str, "hash of its files; empty where there are none"]
     tokenizer_sha256: Annotated[str, "hash of its tokenizer; empty where it has none"]

@@ -18,7 +18,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from compress.errors import CompressError
 from compress.exporting.exporters._small import array, text_ids, undo_scales, write_small_graph
-from compress.exporting.onnx_graph import DEFAULT_OPSET, SCALED_TABLE, SMALL_PRODUCT, TABLE_LIMIT
+from compress.exporting.onnx_graph import DEFAULT_OPSET, SCALED_TABLE, TABLE_LIMIT
 from compress.models.modeling.cnn import CNNConfig, CNNForSequenceClassification, offsets_of
 
 MODEL_TYPES = (CNNConfig.model_type,)
@@ -55,14 +55,16 @@ def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFA
         helper.make_node("Gather", ["token.numbers", text_ids(config)], ["numbers"]),
         helper.make_node("Mul", ["numbers", "in_text"], ["known"]),
         helper.make_node("Unsqueeze", ["known", "one"], ["known.row"]),
-        helper.make_node("Conv", ["known.row", "places.kernel", "places.bias"], ["places"], pads=_padding(offsets)),
+        helper.make_node(
+            "Conv", ["known.row", "places.kernel", "places.bias"], ["places"], pads=[-offsets[0], offsets[-1]]
+        ),
         # Windows of places beyond the text hold nothing, also where they reach back to its last tokens.
         helper.make_node("Unsqueeze", ["in_text", "one"], ["in_text.row"]),
         helper.make_node("Mul", ["places", "in_text.row"], ["places.known"]),
         helper.make_node("Cast", ["places.known"], ["rows"], to=TensorProto.INT32),
         helper.make_node("Gather", [f"{SCALED_TABLE}windows", "rows"], ["products"]),
         helper.make_node("Reshape", ["products", "window.rows"], ["products.flat"]),
-        helper.make_node("MatMul", ["window.ones", "products.flat"], ["sums.flat"], name=f"{SMALL_PRODUCT}windows"),
+        helper.make_node("MatMul", ["window.ones", "products.flat"], ["sums.flat"]),
         helper.make_node("Reshape", ["sums.flat", "window.features"], ["sums"]),
     ]
     sums = "sums"
@@ -105,10 +107,6 @@ def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFA
             scales = np.tile(scales, 2)
     undo_scales(model, scales, weights, nodes)
     write_small_graph(model, path, weights, nodes, opset=opset)
-
-
-def _padding(offsets: list[int]) -> list[int]:
-    return [-offsets[0], offsets[-1]]
 
 
 def folded_tables(model: CNNForSequenceClassification) -> tuple[dict[int, np.ndarray], np.ndarray]:

@@ -11,10 +11,9 @@ from compress.models.manifest import ONNX_NAME
 
 OPENS = "onnx"
 DEVICES = ("cpu", "cuda")
-_PROVIDERS = {
-    "cpu": ["CPUExecutionProvider"],
-    "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
-}
+_CUDA = "CUDAExecutionProvider"
+# float32 means float32: with TF32, the convolutions by which small students number tokens would be wrong.
+_PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": [(_CUDA, {"use_tf32": "0"}), "CPUExecutionProvider"]}
 
 
 def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
@@ -27,7 +26,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     """
     if device not in DEVICES:
         raise CompressError(f"device {device!r} is not one that ONNX Runtime runs on here; use --device cpu or cuda")
-    if _PROVIDERS[device][0] not in onnxruntime.get_available_providers():
+    if device == "cuda" and _CUDA not in onnxruntime.get_available_providers():
         raise Unavailable(
             "this ONNX Runtime has no CUDA; install it with 'pip install onnxruntime-gpu' or use --device cpu"
         )

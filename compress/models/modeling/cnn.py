@@ -1,9 +1,9 @@
 """The convolutional classifier of Kim 2014 (arXiv:1408.5882), as a transformers model.
 
-Its first layer is linear in the embeddings, so that an export multiplies both into tables with a row a token (the
-pre-computation of Devlin et al. 2014, "Fast and Robust Neural Network Joint Models for Statistical Machine
-Translation"): :mod:`compress.exporting.exporters.cnn`. This file and the one that it imports travel in the model
-directory (:mod:`compress.models.modeling.small`).
+Its first layer is linear in the embeddings, so that an export multiplies both into a table with a row for each token
+and place (the pre-computation of Devlin et al. 2014, "Fast and Robust Neural Network Joint Models for Statistical
+Machine Translation"): :mod:`compress.exporting.exporters.cnn`. This file and the one that it imports travel in the
+model directory (:mod:`compress.models.modeling.small`).
 """
 
 from collections.abc import Sequence

@@ -72,7 +72,10 @@ def quantize(
 
 
 def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
-    """Replace ``Gather(table, ids)`` by that of a smaller table, cast and (int8) times ``Gather(scales, ids)``."""
+    """Replace ``Gather(table, ids)`` by that of a smaller table, cast and (int8) times ``Gather(scales, ids)``.
+
+    What is read of a scaled table in int8 needs no scales, and is cast where it has to be.
+    """
     graph = model.graph
     tables = {
         tensor.name: tensor

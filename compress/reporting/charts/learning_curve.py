@@ -7,50 +7,53 @@ from compress.benchmarking.results.files import Result, grouped
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.charts.sweeps import LINES, Sweep
+from compress.reporting.charts.sweeps import Sweep
 from compress.reporting.tables.cells import EMPTY, Cell, difference, metric, number
 
 HEADINGS = ["Model", "Rows without labels", "Steps", "Metric", "Kept", "Points to the teacher"]
 
 
 def learning_curve(rows: Sequence[Result]) -> Sweep | None:
-    """Return a line a kind of student of which several read different numbers of rows; its seeds are averaged.
+    """Return a chart for each student that was trained on several numbers of rows; its seeds are averaged.
 
-    The control of a student learns from gold rows alone, so that it is one level.
+    Students are of one kind if they share the recipe, whose name may end in their rows
+    (:class:`compress.recipes.study.StudyStudent`). The control learns from gold rows alone, so that it is one level.
     """
     lines = {row.small_batch.model_sha256: row.small_batch for row in rows if row.small_batch.model_sha256}
     students = [line for line in lines.values() if line.kind == "model" and line.unlabeled_rows and _kept(line)]
-    curves = [own for own in grouped(students, _shape).values() if len({line.unlabeled_rows for line in own}) > 1]
+    curves = {name: own for name, own in grouped(students, _recipe).items() if len(_means(own)) > 1}
     if not curves:
         return None
     controls = {line.control_of: line for line in lines.values() if line.kind == "control"}
-    series, cells = [], []
-    for own in curves[:LINES]:
+    pictures, cells = [], []
+    for name, own in curves.items():
         own.sort(key=lambda line: line.unlabeled_rows or 0)
-        largest = own[-1].unlabeled_rows or 0
-        name = min((line.recipe for line in own), key=len)
-        series.append(svg.Series(name, _means(own)))
+        points = _means(own)
+        series = [svg.Series(name, points)]
         found = [control for line in own if (control := controls.get(line.model))]
         if found:
-            level = mean(_kept(line) for line in found)
-            series.append(svg.Series(f"{name}, gold rows alone", [(x, level) for x in (_means(own)[0][0], largest)]))
+            level = mean(map(_kept, found))
+            series.append(svg.Series("gold rows alone", [(rows, level) for rows, _ in (points[0], points[-1])]))
+        pictures.append(_picture(name, series))
         cells += [_cells(line) for line in [*found, *own]]
-    picture = Picture.both(
+    return Sweep("What more text is worth", pictures, HEADINGS, cells)
+
+
+def _picture(name: str, series: Sequence[svg.Series]) -> Picture:
+    return Picture.both(
         lambda canvas: svg.line_chart(
             series,
-            title="Kept of the teacher by rows without labels",
+            title=f"Kept of the teacher: {name}",
             x_label="rows without labels",
             y_label="%",
             canvas=canvas,
             log_x=True,
         )
     )
-    return Sweep("What more text is worth", [picture], HEADINGS, cells)
 
 
-def _shape(line: Measurement) -> tuple[object, ...]:
-    """Return what tells kinds of students apart; vocabularies differ with the text."""
-    return tuple(line.shape.get(key) for key in ("type", "layers", "hidden_size"))
+def _recipe(line: Measurement) -> str:
+    return line.recipe.removesuffix(f"-{line.unlabeled_rows}")
 
 
 def _kept(line: Measurement) -> float:
