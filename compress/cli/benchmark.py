@@ -67,16 +67,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 @click.option(
     "--runtime", "runtimes", multiple=True, metavar="NAME", help="See 'compress list runtimes'; may be repeated."
 )
-@click.option(
-    "--batch-size",
-    "batch_sizes",
-    multiple=True,
-    default=("1", "32"),
-    show_default=True,
-    callback=options.numbers,
-    metavar="N",
-    help="1 measures latency, larger ones throughput; repeated, or separated by commas.",
-)
+@options.batch_sizes("1 measures latency, larger ones throughput; repeated, or separated by commas.")
 @click.option(
     "--length",
     "lengths",

@@ -178,6 +178,20 @@ def numbers(context: click.Context, parameter: click.Parameter, values: Sequence
     return tuple(read)
 
 
+def batch_sizes(meaning: str) -> Callable[[Function], Function]:
+    """Return the option ``--batch-size`` of a command that measures, 1 and 32 by default."""
+    return click.option(
+        "--batch-size",
+        "batch_sizes",
+        multiple=True,
+        default=("1", "32"),
+        show_default=True,
+        callback=numbers,
+        metavar="N",
+        help=meaning,
+    )
+
+
 def assignments(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
     """Read NAME=VALUE: numbers, true and false as such, anything else as text."""
     read: dict[str, Any] = {}

@@ -17,16 +17,9 @@ from compress.inference.compute import Compute
     help="See 'compress list quantizers'; 'auto' tries several on --validation and keeps the fastest that passes. "
     "Default: the method that the model was trained for, or onnx-dynamic.",
 )
-@click.option(
-    "--batch-size",
-    "batch_sizes",
-    multiple=True,
-    default=("1", "32"),
-    show_default=True,
-    callback=options.numbers,
-    metavar="N",
-    help="Sizes that int8 is timed at on --validation: on average over them it has to be faster than fp32. Repeated, "
-    "or separated by commas.",
+@options.batch_sizes(
+    "Sizes that int8 is timed at on --validation: on average over them it has to be faster than fp32. Repeated, or "
+    "separated by commas."
 )
 @click.option(
     "--option",

@@ -23,6 +23,7 @@ AUTO = "auto"
 LAYERS_IN_FP32 = "layers in fp32"
 _INTEGER_NODES = {
     "MatMulInteger",
+    "MatMulIntegerToFloat",
     "DynamicQuantizeMatMul",
     "DynamicQuantizeLSTM",
     "QLinearMatMul",
