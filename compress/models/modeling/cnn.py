@@ -66,27 +66,41 @@ class CNNForSequenceClassification(SmallModel):
         return features * (2 if config.pooling == "max-mean" and not self.tags else 1)
 
     def encode_tokens(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        is_text = torch.arange(input_ids.shape[1], device=input_ids.device) < lengths[:, None]
-        is_text = is_text[..., None]
-        states = windows(self._products(input_ids) * is_text, self.config.widths)
-        states = torch.relu(states + self.first_bias)
+        states = torch.relu(self._window_sums(input_ids, lengths))
         if self.config.second_filters:
-            states = windows(self.second(states * is_text), [self.config.second_width])
-            states = torch.relu(states + self.second_bias)
-        return states * is_text
+            states = windows(self.second(states), [self.config.second_width])
+            states = torch.relu(states + self.second_bias) * in_text(input_ids, lengths)[..., None]
+        return states
 
-    def _products(self, input_ids: Tensor) -> Tensor:
-        """Return the first layer's products ``[B, T, P]`` of every token.
+    def _window_sums(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        """Return the first layer's sums ``[B, T, features]``, zeros beyond the text.
 
-        In training they are computed once for each token of the batch: of 3,300 some 1,150 differ. A token's dropout is
-        then the same wherever it stands.
+        Products with the weights are computed once for each token of the batch: of 3,300 some 1,150 differ. A token's
+        dropout is then the same wherever it stands. The bias is added to the products of a window's own token, which
+        every window has.
         """
-        if not self.training:
-            products: Tensor = self.first(self.embedded(input_ids))
-            return products
-        tokens, positions = torch.unique(self.remap[input_ids], return_inverse=True)
-        products = self.first(self.dropout(self.embedding(tokens)))
-        return products[positions]
+        config = self.config
+        tokens, numbers = torch.unique(self.remap[input_ids], return_inverse=True)
+        nothing = len(tokens)  # the number of what is beyond the text; its products are not read
+        biases = [
+            bias if offset == 0 else torch.zeros_like(bias)
+            for width, bias in zip(config.widths, self.first_bias.split(config.filters), strict=True)
+            for offset in offsets_of(width)
+        ]
+        embedded = self.dropout(self.embedding(nn.functional.pad(tokens, (0, 1))))
+        products = nn.functional.linear(embedded, self.first.weight, torch.cat(biases)).view(-1, config.filters)
+        is_text = in_text(input_ids, lengths)
+        numbers = numbers.masked_fill(~is_text, nothing)
+        offsets = [offset for width in config.widths for offset in offsets_of(width)]
+        around = torch.cat([shifted(numbers[..., None], offset, nothing) for offset in offsets], dim=-1)
+        rows = around * len(offsets) + torch.arange(len(offsets), device=around.device)
+        padding = nothing * len(offsets)
+        rows = rows.clamp(max=padding).masked_fill(~is_text[..., None], padding).flatten(0, 1)
+        sums = [
+            nn.functional.embedding_bag(window, products, mode="sum", padding_idx=padding)
+            for window in rows.split(config.widths, dim=-1)
+        ]
+        return torch.cat(sums, dim=-1).view(*input_ids.shape, -1)
 
     def encode(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         states = self.encode_tokens(input_ids, lengths)
@@ -94,6 +108,11 @@ class CNNForSequenceClassification(SmallModel):
         if self.config.pooling == "max-mean":
             found = torch.cat((found, states.sum(dim=1) / lengths.clamp(min=1)[:, None]), dim=-1)
         return found
+
+
+def in_text(input_ids: Tensor, lengths: Tensor) -> Tensor:
+    """Return which places ``[B, T]`` have a token of the text."""
+    return torch.arange(input_ids.shape[1], device=input_ids.device) < lengths[:, None]
 
 
 def windows(products: Tensor, widths: Sequence[int]) -> Tensor:
@@ -109,9 +128,9 @@ def offsets_of(width: int) -> range:
     return range(-((width - 1) // 2), width // 2 + 1)
 
 
-def shifted(states: Tensor, offset: int) -> Tensor:
-    """Return ``[B, T, F]`` whose place ``t`` has what was at ``t + offset``, and zeros where nothing was."""
-    padded = nn.functional.pad(states, (0, 0, max(0, -offset), max(0, offset)))
+def shifted(states: Tensor, offset: int, nothing: int = 0) -> Tensor:
+    """Return ``[B, T, F]`` whose place ``t`` has what was at ``t + offset``, and ``nothing`` where nothing was."""
+    padded = nn.functional.pad(states, (0, 0, max(0, -offset), max(0, offset)), value=nothing)
     return padded[:, max(0, offset) : max(0, offset) + states.shape[1]]
 
 
