@@ -102,7 +102,9 @@ class TokenRunner:
 
 def widen(arrays: TokenArrays, width: int, padding_id: int) -> TokenArrays:
     """Pad arrays ``[B, T]`` on the right to ``[B, width]``; wider ones stay as they are."""
-    missing = max(width - arrays["input_ids"].shape[1], 0)
+    missing = width - arrays["input_ids"].shape[1]
+    if missing <= 0:  # np.pad takes longer than a tokenizer, also where it adds nothing
+        return arrays
     return {
         key: np.pad(values, ((0, 0), (0, missing)), constant_values=padding_id if key == "input_ids" else 0)
         for key, values in arrays.items()
