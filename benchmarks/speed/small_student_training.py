@@ -5,9 +5,8 @@
 
 Candidates train on the same batches of real text, a turn each round in an order drawn anew, each turn in a process of
 its own so that none finds memory that another kept. A step is forwards, the loss on given logits, backwards, clipping
-and the optimiser. "dense" gives embeddings dense gradients, "returned" gives freed memory back to the system, "every
-position" computes the first layer of the student cnn for each position instead of for each token of the batch. Times
-are CPU time on one thread, else wall time.
+and the optimiser. "dense" gives embeddings dense gradients, "returned" gives freed memory back to the system. Times are
+CPU time on one thread, else wall time.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from compress.data.tokenization import encode, pad
 from compress.host import describe_host, keeping_freed_memory, library_versions
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import ModelDir
-from compress.models.modeling.cnn import CNNForSequenceClassification
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 
 STUDENTS = ("cnn", "ngram")
@@ -52,7 +50,7 @@ def main() -> None:
     if arguments.turn:
         print(json.dumps(turn(arguments, *json.loads(arguments.turn))))
         return
-    candidates = [(student, name) for student in STUDENTS for name in WITHOUT] + [("cnn", "every position")]
+    candidates = [(student, name) for student in STUDENTS for name in WITHOUT]
     samples: dict[tuple[str, str], list[list[float]]] = {candidate: [] for candidate in candidates}
     generator = random.Random(0)
     for number in range(arguments.rounds):
@@ -83,8 +81,6 @@ def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> l
     """Train some steps and return the milliseconds of each."""
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(seed)
-    if name == "every position":
-        CNNForSequenceClassification._products = lambda self, ids: self.first(self.embedded(ids))  # type: ignore[method-assign]
     source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
     texts = list(itertools.islice(source, CORPUS_ROWS))
     directory = ModelDir.open(arguments.teacher)
@@ -92,14 +88,14 @@ def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> l
     recipe = recipes.load_recipe("students", student)
     build = plugins.find("architectures", recipe.architecture.name).function
     model = build(teacher, tokenizer, texts, **recipe.architecture.options).train()
-    sparse_gradients(model, on="dense" not in WITHOUT.get(name, ()))
+    sparse_gradients(model, on="dense" not in WITHOUT[name])
     optimizer = RowAdamW(model.parameters(), lr=recipe.training.learning_rate, weight_decay=0.0, fused=True)
     rows = random.Random(seed).sample(texts, BATCH_ROWS * (WARM_UP + arguments.steps))
     batches = [_batch(tokenizer, rows[start : start + BATCH_ROWS]) for start in range(0, len(rows), BATCH_ROWS)]
     goals = torch.randn(BATCH_ROWS, len(directory.labels))
     clock = time.process_time if arguments.threads == 1 else time.perf_counter
     took = []
-    with nullcontext() if "returned" in WITHOUT.get(name, ()) else keeping_freed_memory():
+    with nullcontext() if "returned" in WITHOUT[name] else keeping_freed_memory():
         for batch in batches:
             before = clock()
             torch.nn.functional.mse_loss(model(**batch).logits, goals).backward()

@@ -21,7 +21,8 @@ def command(kind: str) -> None:
     if kind == "students":
         click.echo(
             "\nPublished: times smaller, performance kept, times as fast, by the survey of Rogers et al. 2020.\n"
-            "Measured here: metric, times smaller, kept of the teacher's metric, best speed-up. The control is the\n"
-            "same student trained on gold labels alone; in brackets what distillation adds, in points.\n"
+            "Measured here, after short training at equal cost (docs/table1.md): metric, times smaller, kept of the\n"
+            "teacher's metric, best speed-up. The control is the same student trained on gold labels alone; in\n"
+            "brackets what distillation adds, in points.\n"
             "'compress show STUDENT' explains one."
         )

@@ -36,7 +36,7 @@ from compress.models.modeling import input_names
 
 ATTENTION = "compress-onnx"
 Method = tuple[Any, str, Callable[..., Any]]  # an object, the name of a method, and its replacement
-DEFAULT_OPSET = 20
+OPSET = 20
 # How the name of a table begins whose columns are within its limit on either side, so that int8 needs no scales.
 SCALED_TABLE, TABLE_LIMIT = "scaled_table.", 127
 # How the name of a matrix product begins that is so small that int8 would make it slower.
@@ -113,7 +113,6 @@ def write_fused_graph(
     model: PreTrainedModel,
     path: Path,
     *,
-    opset: int,
     mask: Callable[..., Any] | None = None,
     methods: Iterable[Method] = (),
 ) -> None:
@@ -147,7 +146,7 @@ def write_fused_graph(
             dynamic_shapes={name: {0: "batch", 1: "length"} for name in names},
             input_names=list(names),
             output_names=["logits"],
-            opset_version=opset,
+            opset_version=OPSET,
             dynamo=True,
             verbose=False,
         )

@@ -28,6 +28,7 @@ from compress.progress import Progress, silent
 
 PLAN_NAME = "plan.json"
 TEACHER_ONNX = "teacher-onnx"
+PRECISIONS = ("float32", "bfloat16", "auto")
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,12 @@ def label(
         teacher: a classifier or a tagger, torch or ONNX. A tagger reads a text as words with spaces between them.
         unlabeled: texts or pairs; streamed, never held in memory whole.
         max_length: tokens a text is cut to; 0 for as many as the teacher can read.
-        precision: ``float32``, or ``bfloat16`` in torch: several times faster on hardware made for it, and logits
+        precision: ``float32``, or ``bfloat16`` in torch: faster on hardware made for it (GPUs, AMX), and logits
             that differ in the third digit, which is far less than a student differs. ``auto`` compares both on 512
             rows (:mod:`compress.labelling.precision`).
     """
+    if precision not in PRECISIONS:
+        raise CompressError(f"precision {precision!r} is not known; use {', '.join(PRECISIONS)}")
     model = ModelDir.open(teacher)
     with Stage.begin(
         "label",

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import onnx
+from onnx import TensorProto
+
 from compress import plugins
 from compress.data import Example, LabelledData
 from compress.errors import CompressError
-from compress.exporting.onnx_graph import operator_counts
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS
@@ -21,15 +23,6 @@ from compress.quantization.hessian_sensitivity import most_sensitive
 
 AUTO = "auto"
 LAYERS_IN_FP32 = "layers in fp32"
-_INTEGER_NODES = {
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "DynamicQuantizeMatMul",
-    "DynamicQuantizeLSTM",
-    "QLinearMatMul",
-    "QAttention",
-    "DequantizeLinear",
-}
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,7 @@ class Quantizing:
 
     @property
     def rank(self) -> float:
-        """What the best candidate has most of: its mean speed-up, or 0 where it does not pass."""
+        """The mean speed-up of a candidate that passes its check, else 0."""
         return self.check.mean_speedup if self.check and not self.check.reasons else 0.0
 
 
@@ -208,7 +201,7 @@ def _check_fits(source: ModelDir, candidate: Quantizing, quantization: Quantizat
         raise CompressError(f"{source.path} is packed already; give the model that it was made from")
     if source.is_onnx and candidate.packs:
         raise CompressError(f"{source.path} is an ONNX model; {plugin.name} needs the torch directory that it is of")
-    if source.is_onnx and _INTEGER_NODES & set(operator_counts(source.path / ONNX_NAME)):
+    if source.is_onnx and _has_int8_weights(source.path / ONNX_NAME):
         raise CompressError(f"{source.path} is int8 already; give the model that it was made from")
     if keep_fp32 and "keep_fp32" not in plugin.parameters:
         raise CompressError(f"--keep-fp32 does not fit: {plugin.name} leaves no layer out; use --method onnx-dynamic")
@@ -226,6 +219,11 @@ def _check_fits(source: ModelDir, candidate: Quantizing, quantization: Quantizat
             else f"{source.name} was not trained with ranges of activations, and {plugin.name} needs some; give "
             "labelled rows to measure them on with --train FILE, or train with --student q8bert"
         )
+
+
+def _has_int8_weights(path: Path) -> bool:
+    weights = onnx.load(str(path), load_external_data=False).graph.initializer
+    return any(tensor.data_type in {TensorProto.INT8, TensorProto.UINT8} for tensor in weights)
 
 
 def _check_read(

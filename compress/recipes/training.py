@@ -16,7 +16,7 @@ class Training:
 
     ``epochs`` counts passes over all training rows; ``max_steps`` caps them. ``evaluations`` is how often the student
     is evaluated (and a checkpoint written) in the whole run; training stops after ``patience`` of them without a
-    better score. ``precision`` ``auto`` is bfloat16 where the CPU multiplies it in hardware, else float32.
+    better score. ``precision`` ``auto`` is bfloat16 where the device multiplies it in hardware, else float32.
     """
 
     epochs: float = 3.0

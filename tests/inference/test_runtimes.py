@@ -21,7 +21,7 @@ from tests.support.tiny import bilstm, load, onnx_directory, torch_directory
 
 RUNTIMES = plugins.names("runtimes")
 KINDS = [
-    *("albert", "bert", "distilbert", "mobilebert", "bilstm"),
+    *("albert", "bert", "distilbert", "mobilebert", "bilstm", "cnn", "cnn-deep", "ngram"),
     *("pruned-deberta-v2", "pruned-modernbert", "pruned-mpnet", "pruned-roberta"),
 ]
 CUDA_ONLY = ("torch-cuda-graphs", "torch-float16")

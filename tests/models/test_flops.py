@@ -139,3 +139,11 @@ def test_the_peak_is_measured_and_leaves_settings_alone(monkeypatch: pytest.Monk
 def test_there_is_no_peak_of_anything_else(device: str, precision: str) -> None:
     with pytest.raises(ValueError, match=f"{precision} on {device}"):
         matmul_peak_tflops(device, precision, 1)
+
+
+def test_repeated_tokens_of_a_cnn_are_counted_as_often_as_others() -> None:
+    model = torch_directory("cnn").load()
+    repeated = arrays(1, 12)
+    distinct = {**repeated, "input_ids": np.arange(12, dtype=np.int64)[None] + 5}
+    assert count_flops(model, repeated) == count_flops(model, distinct)
+    assert count_flops(model, arrays(1, 24)) > 1.5 * count_flops(model, repeated)  # type: ignore[operator]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -167,27 +168,26 @@ def test_int8_that_passes_is_kept(tmp_path: Path, faster: None) -> None:
     assert made.manifest.data == tuple(describe_rows({"validation": rows}))
 
 
-def constant(source: Path, target: Path, **_: Any) -> None:
-    """Write a graph that says the same of every text."""
-    model = onnx.load(str(source))
-    for tensor in model.graph.initializer:
-        if tensor.name.endswith("classifier.weight"):
-            tensor.CopyFrom(onnx.numpy_helper.from_array(0 * onnx.numpy_helper.to_array(tensor), tensor.name))
-    onnx.save(model, str(target))
+def classifier_times(factor: float) -> Callable[..., None]:
+    """Return a quantizer that multiplies the weights of the last layer; by 0 it says the same of every text."""
 
+    def write(source: Path, target: Path, **_: Any) -> None:
+        model = onnx.load(str(source))
+        for tensor in model.graph.initializer:
+            if tensor.name.endswith("classifier.weight"):
+                array = np.float32(factor) * onnx.numpy_helper.to_array(tensor)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+        onnx.save(model, str(target))
 
-def not_finite(source: Path, target: Path, **_: Any) -> None:
-    model = onnx.load(str(source))
-    for tensor in model.graph.initializer:
-        if tensor.name.endswith("classifier.weight"):
-            array = np.nan * onnx.numpy_helper.to_array(tensor)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    onnx.save(model, str(target))
+    return write
 
 
 @pytest.mark.parametrize(
     ("broken", "reason"),
-    [(constant, "it predicts .* for all 40 rows; accuracy drops by"), (not_finite, "not finite numbers")],
+    [
+        (classifier_times(0.0), "it predicts .* for all 40 rows; accuracy drops by"),
+        (classifier_times(math.nan), "not finite numbers"),
+    ],
 )
 def test_int8_that_fails_becomes_fp32(
     broken: Callable[..., None], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,18 +203,21 @@ def test_int8_that_fails_becomes_fp32(
     np.testing.assert_allclose(logits(made.path), logits(onnx_directory("bert").path), atol=1e-6)
 
 
-def test_int8_that_agrees_too_little_becomes_fp32(tmp_path: Path, faster: None) -> None:
+def test_int8_that_agrees_too_little_becomes_fp32(
+    tmp_path: Path, faster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins.find("quantizers", "onnx-dynamic").load(), "quantize", classifier_times(-1.0))
     rows = labelled_by(onnx_directory("bert").path)
     made = quantize(
         onnx_directory("bert"),
         tmp_path / "made",
-        quantization=Quantization(max_accuracy_drop=100, min_agreement=1),
+        quantization=Quantization(max_accuracy_drop=100, min_agreement=0.9),
         data=LabelledData(validation=rows),
     )
     assert made.manifest.stage
-    if made.manifest.notes["check"]["agreement"] < 1:
-        assert "it agrees with fp32 on" in made.manifest.notes["reason"]
-        assert made.manifest.notes["precision"] == "fp32"
+    assert made.manifest.notes["check"]["agreement"] < 0.9
+    assert "it agrees with fp32 on" in made.manifest.notes["reason"]
+    assert made.manifest.notes["precision"] == "fp32"
 
 
 def test_int8_that_is_not_faster_becomes_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +283,13 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, faster: None) -> None:
     with pytest.raises(CompressError, match="already exists"):
         quantize(source, tmp_path / "int8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["int8"]
+
+
+@pytest.mark.parametrize("kind", ["bilstm", "cnn", "ngram"])
+def test_a_small_int8_graph_is_not_quantized_again(kind: str, tmp_path: Path) -> None:
+    int8 = quantize(torch_directory(kind), tmp_path / "int8")
+    with pytest.raises(CompressError, match="is int8 already"):
+        quantize(int8, tmp_path / "again")
 
 
 def test_training_rows_are_no_validation_rows(tmp_path: Path) -> None:

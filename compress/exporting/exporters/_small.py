@@ -13,7 +13,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from compress.exporting.onnx_graph import SMALL_PRODUCT, write_graph
+from compress.exporting.onnx_graph import OPSET, SMALL_PRODUCT, write_graph
 from compress.models.modeling.small import SmallModel
 
 # The newest file format that the ONNX Runtime of three years ago reads.
@@ -26,8 +26,6 @@ def write_small_graph(
     path: Path,
     weights: Mapping[str, np.ndarray],
     layers: Sequence[NodeProto],
-    *,
-    opset: int,
 ) -> None:
     """Write a graph: inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]``.
 
@@ -76,7 +74,7 @@ def write_small_graph(
     ]
     graph = helper.make_graph(nodes, config.model_type, tokens, [logits], initializers)
     proto = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="compress", ir_version=_IR_VERSION
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="compress", ir_version=_IR_VERSION
     )
     onnx.checker.check_model(proto)
     write_graph(proto, path)

@@ -12,15 +12,15 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from compress.exporting.onnx_graph import ATTENTION, DEFAULT_OPSET, fused_attention, padding_only, write_fused_graph
+from compress.exporting.onnx_graph import ATTENTION, fused_attention, padding_only, write_fused_graph
 
 MODEL_TYPES = ("albert", "bert", "distilbert", "electra", "mobilebert", "roberta", "xlm-roberta")
 
 
-def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+def export(model: PreTrainedModel, path: Path) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
     AttentionInterface.register(ATTENTION, _attention)
-    write_fused_graph(model, path, opset=opset, mask=padding_only)
+    write_fused_graph(model, path, mask=padding_only)
 
 
 def _attention(

@@ -6,13 +6,12 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from compress.exporting.exporters._small import array, write_small_graph
-from compress.exporting.onnx_graph import DEFAULT_OPSET
 from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
 
 MODEL_TYPES = (BiLSTMConfig.model_type,)
 
 
-def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+def export(model: BiLSTMForSequenceClassification, path: Path) -> None:
     """Write the model's graph (:func:`compress.exporting.exporters._small.write_small_graph`).
 
     That of a tagger reads the states of all tokens instead of the final ones.
@@ -42,7 +41,7 @@ def export(model: BiLSTMForSequenceClassification, path: Path, *, opset: int = D
         helper.make_node("Transpose", ["states"], ["by_row"], perm=[2, 0, 1, 3] if model.tags else [1, 0, 2]),
         helper.make_node("Reshape", ["by_row", "joined"], ["encoded"]),
     ]
-    write_small_graph(model, path, weights, layers, opset=opset)
+    write_small_graph(model, path, weights, layers)
 
 
 def _both_directions(model: BiLSTMForSequenceClassification, name: str, hidden: int) -> np.ndarray:

@@ -14,18 +14,18 @@ weights undo it, so that rounding the table is all that makes it int8
 from pathlib import Path
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from compress.errors import CompressError
 from compress.exporting.exporters._small import array, text_ids, undo_scales, write_small_graph
-from compress.exporting.onnx_graph import DEFAULT_OPSET, SCALED_TABLE, TABLE_LIMIT
+from compress.exporting.onnx_graph import SCALED_TABLE, TABLE_LIMIT
 from compress.models.modeling.cnn import CNNConfig, CNNForSequenceClassification, offsets_of
 
 MODEL_TYPES = (CNNConfig.model_type,)
 _EXACT = 2**24  # float32 has every whole number below
 
 
-def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+def export(model: CNNForSequenceClassification, path: Path) -> None:
     """Write the model's graph (:func:`compress.exporting.exporters._small.write_small_graph`).
 
     Raises:
@@ -70,18 +70,28 @@ def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFA
     sums = "sums"
     if config.second_filters:
         width = config.second_width
+        places = offsets_of(width)
         blocks = np.split(array(model.second.weight).astype(np.float64), width)
-        nodes.append(helper.make_node("Relu", ["sums"], ["features"]))
-        nodes.append(helper.make_node("Cast", [mask], ["has_text"], to=TensorProto.BOOL))
-        windows = _windows("features", list(offsets_of(width)), weights, nodes)
         weights |= {
+            "features.padding": np.array([-places[0], places[-1]], dtype=np.int64),
             "features.axis": np.array([2], dtype=np.int64),
             "zero.feature": np.array(0, dtype=np.float32),
             "second.weight": np.concatenate([(block * scales).T for block in blocks]).astype(np.float32),
             "second.bias": array(model.second_bias),
         }
         nodes += [
-            helper.make_node("Concat", list(windows.values()), ["windows"], axis=2),
+            helper.make_node("Relu", ["sums"], ["features"]),
+            helper.make_node("Cast", [mask], ["has_text"], to=TensorProto.BOOL),
+            helper.make_node("Pad", ["features", "features.padding", "", "one"], ["features.padded"]),
+        ]
+        windows = [f"features.{offset}" for offset in places]
+        for start, window in enumerate(windows):  # a view of the padded features, moved by the offset
+            end = start - width + 1 or np.iinfo(np.int64).max
+            weights |= {f"place.{place}": np.array([place], dtype=np.int64) for place in (start, end)}
+            slicing = ["features.padded", f"place.{start}", f"place.{end}", "one"]
+            nodes.append(helper.make_node("Slice", slicing, [window]))
+        nodes += [
+            helper.make_node("Concat", windows, ["windows"], axis=2),
             helper.make_node("MatMul", ["windows", "second.weight"], ["second.product"]),
             helper.make_node("Add", ["second.product", "second.bias"], ["second.sums"]),
             helper.make_node("Unsqueeze", ["has_text", "features.axis"], ["has_features"]),
@@ -106,7 +116,7 @@ def export(model: CNNForSequenceClassification, path: Path, *, opset: int = DEFA
             ]
             scales = np.tile(scales, 2)
     undo_scales(model, scales, weights, nodes)
-    write_small_graph(model, path, weights, nodes, opset=opset)
+    write_small_graph(model, path, weights, nodes)
 
 
 def folded_tables(model: CNNForSequenceClassification) -> tuple[dict[int, np.ndarray], np.ndarray]:
@@ -128,22 +138,3 @@ def folded_tables(model: CNNForSequenceClassification) -> tuple[dict[int, np.nda
     largest = np.max([np.abs(table).max(axis=0) for table in tables.values()], axis=0)
     scales = np.where(largest > 0, largest / TABLE_LIMIT, 1)
     return {offset: (table / scales).astype(np.float32) for offset, table in sorted(tables.items())}, scales
-
-
-def _windows(name: str, offsets: list[int], weights: dict[str, np.ndarray], nodes: list[NodeProto]) -> dict[int, str]:
-    """Add nodes that shift ``[B, T, ...]`` to each offset, with 0 where nothing was."""
-    before, after = max(0, -min(offsets)), max(0, max(offsets))
-    if not before and not after:
-        return {0: name}
-    weights[f"{name}.padding"] = np.array([before, after], dtype=np.int64)
-    weights["time"] = np.array([1], dtype=np.int64)
-    nodes.append(helper.make_node("Pad", [name, f"{name}.padding", "", "time"], [f"{name}.padded"]))
-    shifted = {0: name}
-    for offset in offsets:
-        if offset:
-            shifted[offset] = f"{name}.{offset}"
-            start, end = offset + before, (offset - after) or np.iinfo(np.int64).max
-            weights |= {f"place.{place}": np.array([place], dtype=np.int64) for place in (start, end)}
-            slicing = [f"{name}.padded", f"place.{start}", f"place.{end}", "time"]
-            nodes.append(helper.make_node("Slice", slicing, [shifted[offset]]))
-    return dict(sorted(shifted.items()))

@@ -20,14 +20,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from compress.exporting.onnx_graph import DEFAULT_OPSET, Method, flat_attention, write_fused_graph
+from compress.exporting.onnx_graph import Method, flat_attention, write_fused_graph
 
 MODEL_TYPES = ("deberta-v2",)
 
 
-def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+def export(model: PreTrainedModel, path: Path) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
-    write_fused_graph(model, path, opset=opset, methods=_fused_layers(model))
+    write_fused_graph(model, path, methods=_fused_layers(model))
 
 
 @torch.no_grad()

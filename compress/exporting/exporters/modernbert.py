@@ -16,14 +16,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.exporting.onnx_graph import DEFAULT_OPSET, flat_attention, write_fused_graph
+from compress.exporting.onnx_graph import flat_attention, write_fused_graph
 from compress.models.modeling.families import layers_of
 
 _LENGTH_DEPENDENT = frozenset({"dynamic", "longrope"})
 MODEL_TYPES = ("modernbert",)
 
 
-def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+def export(model: PreTrainedModel, path: Path) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``.
 
     Raises:
@@ -38,7 +38,7 @@ def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) ->
     layers: Any = layers_of(model)
     angles = (rotary, "forward", _angles(rotary.forward))
     attentions = ((layer.attn, "forward", _forward(layer.attn)) for layer in layers)
-    write_fused_graph(model, path, opset=opset, mask=_padding_and_window, methods=(angles, *attentions))
+    write_fused_graph(model, path, mask=_padding_and_window, methods=(angles, *attentions))
 
 
 def _padding_and_window(

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.exporting.onnx_graph import DEFAULT_OPSET, fused_attention, padding_only, write_fused_graph
+from compress.exporting.onnx_graph import fused_attention, padding_only, write_fused_graph
 
 MODEL_TYPES = ("mpnet",)
 
 
-def export(model: PreTrainedModel, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+def export(model: PreTrainedModel, path: Path) -> None:
     """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
     encoder: Any = model.base_model.encoder
     bias = (encoder, "compute_position_bias", _position_bias(encoder))
     attentions = [layer.attention.attn for layer in encoder.layer]
     forwards = ((attention, "forward", _forward(attention)) for attention in attentions)
-    write_fused_graph(model, path, opset=opset, mask=padding_only, methods=(bias, *forwards))
+    write_fused_graph(model, path, mask=padding_only, methods=(bias, *forwards))
 
 
 def _position_bias(encoder: Any) -> Any:

@@ -10,13 +10,13 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from compress.exporting.exporters._small import array, text_ids, undo_scales, write_small_graph
-from compress.exporting.onnx_graph import DEFAULT_OPSET, SCALED_TABLE, TABLE_LIMIT
+from compress.exporting.onnx_graph import SCALED_TABLE, TABLE_LIMIT
 from compress.models.modeling.ngram import NGramConfig, NGramForSequenceClassification, multipliers
 
 MODEL_TYPES = (NGramConfig.model_type,)
 
 
-def export(model: NGramForSequenceClassification, path: Path, *, opset: int = DEFAULT_OPSET) -> None:
+def export(model: NGramForSequenceClassification, path: Path) -> None:
     """Write the model's graph (:func:`compress.exporting.exporters._small.write_small_graph`).
 
     ``rows`` ``[B, N, T]`` are what a text reads of the table, for n-grams of 1 to N tokens from each of T; its first
@@ -66,4 +66,4 @@ def export(model: NGramForSequenceClassification, path: Path, *, opset: int = DE
             helper.make_node("Div", ["total", "sizes.column"], ["encoded"]),
         ]
     undo_scales(model, scales, weights, nodes)
-    write_small_graph(model, path, weights, nodes, opset=opset)
+    write_small_graph(model, path, weights, nodes)

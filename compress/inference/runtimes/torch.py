@@ -1,7 +1,7 @@
 """PyTorch, float32, scaled-dot-product attention: what a user of transformers runs today.
 
-On a GPU float32 is without TF32. With ``precision = "bfloat16"`` matrix products are in bfloat16: several times faster
-where the hardware multiplies it, and logits differ in the third digit.
+On a GPU float32 is without TF32. With ``precision = "bfloat16"`` matrix products are in bfloat16: faster where the
+hardware multiplies it, and logits differ in the third digit.
 """
 
 from collections.abc import Callable

@@ -44,7 +44,7 @@ class BiLSTMForSequenceClassification(SmallModel):
     def _packed(self, input_ids: Tensor, lengths: Tensor) -> nn.utils.rnn.PackedSequence:
         """Return what the LSTM reads. An empty row would make the packing fail; it has one padding token instead."""
         lengths = lengths.clamp(min=1).cpu()
-        embedded = self.embedded(input_ids)
+        embedded = self.dropout(self.embedding(self.remap[input_ids]))
         return nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
 
 

@@ -68,27 +68,36 @@ class CNNForSequenceClassification(SmallModel):
     def encode_tokens(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         states = torch.relu(self._window_sums(input_ids, lengths))
         if self.config.second_filters:
-            states = windows(self.second(states), [self.config.second_width])
+            parts = self.second(states).chunk(self.config.second_width, dim=-1)
+            offsets = offsets_of(self.config.second_width)
+            states = torch.stack([shifted(*place) for place in zip(parts, offsets, strict=True)]).sum(dim=0)
             states = torch.relu(states + self.second_bias) * in_text(input_ids, lengths)[..., None]
         return states
 
     def _window_sums(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """Return the first layer's sums ``[B, T, features]``, zeros beyond the text.
 
-        Products with the weights are computed once for each token of the batch: of 3,300 some 1,150 differ. A token's
-        dropout is then the same wherever it stands. The bias is added to the products of a window's own token, which
-        every window has.
+        In training, products with the weights are computed once for each distinct token of the batch: a batch of about
+        3,300 tokens has about 1,150. A token's dropout is then the same wherever it stands. The bias is added to the
+        products of a window's own token, which every window has.
         """
         config = self.config
-        tokens, numbers = torch.unique(self.remap[input_ids], return_inverse=True)
-        nothing = len(tokens)  # the number of what is beyond the text; its products are not read
+        tokens = self.remap[input_ids]
+        if self.training:
+            tokens, numbers = torch.unique(tokens, return_inverse=True)
+        else:  # sizes must not depend on the ids: CUDA graphs are recorded, operations counted
+            numbers = torch.arange(tokens.numel(), device=tokens.device).view_as(tokens)
+            tokens = tokens.flatten()
+        nothing = len(tokens)  # the number of what is beyond the text
         biases = [
             bias if offset == 0 else torch.zeros_like(bias)
             for width, bias in zip(config.widths, self.first_bias.split(config.filters), strict=True)
             for offset in offsets_of(width)
         ]
-        embedded = self.dropout(self.embedding(nn.functional.pad(tokens, (0, 1))))
+        embedded = self.dropout(self.embedding(tokens))
         products = nn.functional.linear(embedded, self.first.weight, torch.cat(biases)).view(-1, config.filters)
+        # Gradients of frequent tokens are long sums, which bfloat16 cannot hold.
+        products = nn.functional.pad(products.to(self.first_bias.dtype), (0, 0, 0, 1))
         is_text = in_text(input_ids, lengths)
         numbers = numbers.masked_fill(~is_text, nothing)
         offsets = [offset for width in config.widths for offset in offsets_of(width)]
@@ -113,14 +122,6 @@ class CNNForSequenceClassification(SmallModel):
 def in_text(input_ids: Tensor, lengths: Tensor) -> Tensor:
     """Return which places ``[B, T]`` have a token of the text."""
     return torch.arange(input_ids.shape[1], device=input_ids.device) < lengths[:, None]
-
-
-def windows(products: Tensor, widths: Sequence[int]) -> Tensor:
-    """Add up the products ``[B, T, sum(widths) * F]`` of each window's tokens: ``[B, T, len(widths) * F]``."""
-    offsets = [offset for width in widths for offset in offsets_of(width)]
-    parts = iter(products.chunk(len(offsets), dim=-1))
-    sums = [torch.stack([shifted(next(parts), offset) for offset in offsets_of(width)]).sum(dim=0) for width in widths]
-    return torch.cat(sums, dim=-1)
 
 
 def offsets_of(width: int) -> range:

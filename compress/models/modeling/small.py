@@ -94,11 +94,6 @@ class SmallModel(PreTrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embedding
 
-    def embedded(self, input_ids: Tensor) -> Tensor:
-        """Return the embeddings of token ids ``[B, T]``."""
-        found: Tensor = self.dropout(self.embedding(self.remap[input_ids]))
-        return found
-
     def forward(
         self,
         input_ids: Tensor,

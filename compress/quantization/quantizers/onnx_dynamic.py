@@ -2,8 +2,9 @@
 
 Zafrir et al. 2019, "Q8BERT" (arXiv:1910.06188), without its training; the arithmetic is that of ONNX Runtime's
 ``quantize_dynamic``. Matrix products and the LSTM compute in int8. Embeddings are stored as int8 with one scale a
-row and become float32 where they are read: that makes the file smaller, not the model faster. The folded table of a
-convolution is scaled by feature when it is written; here it is rounded, and its rows are added up as integers.
+row and become float32 where they are read: that makes the file smaller, not the model faster. The tables of
+``cnn`` and ``ngram`` are scaled by feature when they are written and rounded here; rows of the former are added up as
+integers.
 Attention, layer norms and the last layer stay in float32. No calibration data is needed.
 """
 

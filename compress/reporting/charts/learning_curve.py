@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from compress.benchmarking.results.files import Result, grouped
+from compress.benchmarking.results.files import Result, grouped, is_control_of
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
@@ -24,13 +24,12 @@ def learning_curve(rows: Sequence[Result]) -> Sweep | None:
     curves = {name: own for name, own in grouped(students, _recipe).items() if len(_means(own)) > 1}
     if not curves:
         return None
-    controls = {line.control_of: line for line in lines.values() if line.kind == "control"}
     pictures, cells = [], []
     for name, own in curves.items():
         own.sort(key=lambda line: line.unlabeled_rows or 0)
         points = _means(own)
         series = [svg.Series(name, points)]
-        found = [control for line in own if (control := controls.get(line.model))]
+        found = [line for line in lines.values() if is_control_of(line, own) and _kept(line)]
         if found:
             level = mean(map(_kept, found))
             series.append(svg.Series("gold rows alone", [(rows, level) for rows, _ in (points[0], points[-1])]))

@@ -112,7 +112,7 @@ def test_the_vocabulary_of_hashes_is_not_cut() -> None:
     ],
 )
 def test_a_cnn_computes_in_training_what_it_answers(kind: Any, settings: dict[str, Any]) -> None:
-    """Its first layer is then computed once for each token of the batch."""
+    """Its first layer is then computed once for each distinct token of the batch."""
     model = cnn(kind, dropout=0.0, **settings)
     with torch.no_grad():
         trained, answered = model.train()(IDS).logits, model.eval()(IDS).logits
