@@ -45,7 +45,7 @@ from compress.training.masked_lm import Masker
 from compress.training.modifiers import Modifier
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
-from compress.training.tokenized_dataset import NO_LABEL, batch_of
+from compress.training.tokenized_dataset import NO_LABEL, batch_of, lengths_of
 from compress.training.training_data import Selection
 
 
@@ -307,8 +307,7 @@ class DistillationTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
-        lengths = np.asarray(rows.with_format("numpy")["length"]).tolist()
-        return EpochSampler(self.args.train_batch_size, lengths, seed=self.args.seed)
+        return EpochSampler(self.args.train_batch_size, lengths_of(rows).tolist(), seed=self.args.seed)
 
 
 def train(
