@@ -35,8 +35,8 @@ RENAMED_OPTIONS = {"--no-floors": "--no-baselines", "--peer": "--competitor"}
 
 COMMANDS_PAGE = ROOT / "docs" / "commands.md"
 JSON_SCHEMA = ROOT / "docs" / "results.schema.json"
-PICTURE = ROOT / "docs" / "sst2.svg"
-PICTURE_STUDY = "sst2"
+PICTURE = ROOT / "docs" / "front.svg"
+PICTURE_STUDY = "front"
 TABLE_PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "pruning.md")
 RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = RESULTS / "README.md"
