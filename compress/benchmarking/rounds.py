@@ -63,7 +63,8 @@ class Workload:
 class Round:
     """What a run took for the batches of a round, in milliseconds, a value a batch.
 
-    ``cold_ms`` has the first call of every turn, ``device_ms`` the time on the GPU where there is one.
+    ``cold_ms`` has the first call of every turn, ``warm_up_ms`` those after it that count in no speed, ``device_ms``
+    the time on the GPU where there is one.
     """
 
     batches: Sequence[list[int]]
@@ -73,6 +74,7 @@ class Round:
     tokenize_cpu_ms: list[float] = field(default_factory=list)
     device_ms: list[float | None] = field(default_factory=list)
     cold_ms: list[float] = field(default_factory=list)
+    warm_up_ms: list[float] = field(default_factory=list)
 
     def add(self, turn: Mapping[str, list[Any]]) -> None:
         for name, values in turn.items():
@@ -276,6 +278,6 @@ def joules_per_row(run: WorkerRun, workload: Workload, batches: Sequence[list[in
     started, before, rows = time.perf_counter(), meter.joules(), 0
     while True:
         turn = run.worker.ask("measure", batches=batches, shape=workload.shape)
-        rows += workload.batch_size * (len(turn["latency_ms"]) + len(turn["cold_ms"]))
+        rows += workload.batch_size * sum(len(turn[name]) for name in ("latency_ms", "cold_ms", "warm_up_ms"))
         if time.perf_counter() - started >= ENERGY_READINGS * meter.resolution_s:
             return (meter.joules() - before) / rows

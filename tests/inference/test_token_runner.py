@@ -102,21 +102,48 @@ class Clock:
         return self.perf_counter_ns() // 2
 
 
+class Timed:
+    """A runner that takes so long for a batch, and remembers what it ran."""
+
+    parameters, tokenizer_inside = 0, True
+
+    def __init__(self, clock: Clock, cost_ns: int) -> None:
+        self.clock, self.cost_ns = clock, cost_ns
+        self.ran: list[str] = []
+
+    def prepare(self, examples: list[Example]) -> str:
+        return examples[0].text
+
+    def run(self, inputs: str) -> None:
+        self.clock.now_ns += self.cost_ns
+        self.ran.append(inputs)
+
+
+def handler_of(runner: Timed) -> worker_main.RequestHandler:
+    child = worker_main.RequestHandler()
+    child.runner, child.examples, child.sizes = runner, ROWS, [1, 2, 3]  # type: ignore[assignment]
+    return child
+
+
+def test_a_fast_model_is_warm_by_other_rows_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(worker_main, "time", clock)
+    fast, slow = Timed(clock, 200_000), Timed(clock, 1_000_000)
+    one, two, three = (row.text for row in ROWS[:3])
+    for runner, warm_ups in ((fast, [one, two, one, two]), (slow, [])):
+        child = handler_of(runner)
+        assert child.measure(batches=[[0], [1]], shape={})["warm_up_ms"] == []  # no turn was before this one
+        runner.ran.clear()
+        turn = child.measure(batches=[[2]], shape={})
+        assert runner.ran == [three, *warm_ups, three]
+        assert len(turn["warm_up_ms"]) == len(warm_ups) and len(turn["latency_ms"]) == 1
+        assert child.measure(batches=[[0, 1]], shape={})["warm_up_ms"] == []  # batches of another size are not read
+
+
 def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(worker_main, "time", clock)
-
-    class Slow:
-        parameters, tokenizer_inside = 0, True
-
-        def prepare(self, examples: list[Example]) -> list[Example]:
-            return examples
-
-        def run(self, inputs: list[Example]) -> None:
-            clock.now_ns += 4_000_000
-
-    child = worker_main.RequestHandler()
-    child.runner, child.examples, child.sizes = Slow(), ROWS, [1, 2, 3]  # type: ignore[assignment]
+    child = handler_of(Timed(clock, 4_000_000))
     plain = child.measure(batches=[[0]] * 5, shape={})
     child.handicap = 0.5
     slower = child.measure(batches=[[0]] * 5, shape={})
