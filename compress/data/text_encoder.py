@@ -146,7 +146,9 @@ def _layout(encoding: "Encoding") -> _Layout:
 
 def _has_independent_words(definition: Mapping[str, Any]) -> bool:
     parts = [(definition[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
-    return parts == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
+    # Text is lowercased before it is searched for added tokens, but not normalised otherwise.
+    added_are_plain = all(token["content"].isascii() for token in definition["added_tokens"])
+    return added_are_plain and parts == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
 
 
 _ENCODERS: "WeakKeyDictionary[AnyTokenizer, TextEncoder]" = WeakKeyDictionary()

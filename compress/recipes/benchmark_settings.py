@@ -6,6 +6,7 @@ from typing import Any
 
 from compress import plugins
 from compress.errors import CompressError, did_you_mean
+from compress.recipes.training import LEAST_MAX_LENGTH
 
 # Name -> model type and what differs from the defaults of its config.
 # Lan et al. (2020), table 1; Devlin et al. (2019), section 3; Sanh et al. (2019), section 2.
@@ -130,6 +131,8 @@ class BenchmarkSettings:
             for name, values, least, most in bounds
             if not all(least <= value <= most for value in values)
         ]
+        if 0 < self.max_length < LEAST_MAX_LENGTH:
+            found.append(f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit")
         if not self.thread_counts or not self.batch_sizes:
             found.append("needs one or more threads and batch_sizes")
         baselines = () if isinstance(self.baselines, bool) else self.baselines

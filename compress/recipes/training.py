@@ -9,6 +9,8 @@ from typing import Any, Literal
 from compress.errors import CompressError
 from compress.recipes.parsing import parse
 
+LEAST_MAX_LENGTH = 8  # tokenizers do not cut to fewer tokens than the special ones that they add
+
 
 @dataclass(frozen=True)
 class Training:
@@ -34,12 +36,13 @@ class Training:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        positive = ("epochs", "batch_size", "learning_rate", "evaluations", "patience", "max_length")
+        positive = ("epochs", "batch_size", "learning_rate", "evaluations", "patience")
         at_least_0 = ("max_steps", "weight_decay", "max_gradient_norm")
         rules = (
             *((not 0 < getattr(self, name) < math.inf, name, "above 0") for name in positive),
             *((not 0 <= getattr(self, name) < math.inf, name, "at least 0") for name in at_least_0),
             (not 0 <= self.warmup_share < 1, "warmup_share", "at least 0 and below 1"),
+            (self.max_length < LEAST_MAX_LENGTH, "max_length", f"at least {LEAST_MAX_LENGTH}"),
         )
         return [f"{name} = {getattr(self, name)} must be {bound}" for is_broken, name, bound in rules if is_broken]
 

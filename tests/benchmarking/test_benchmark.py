@@ -332,6 +332,7 @@ def test_two_threads_are_compared_with_two_threads(
     ("options", "message"),
     [
         ({"rounds": 2}, "rounds = 2 must be at least 3"),
+        ({"max_length": 7}, "max_length = 7 must be at least 8, or 0 for no limit"),
         ({"threads": 999}, "--threads 999 is not possible here"),
         ({"batch_sizes": (0,)}, r"batch_sizes = \(0,\) must be at least 1"),
         ({"metric": "pearson"}, "does not fit classification"),

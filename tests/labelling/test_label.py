@@ -193,7 +193,7 @@ def test_auto_takes_bfloat16_where_it_is_faster_and_close(
     auto = label(teacher, source, tmp_path / "auto", compute=Compute(threads=1), precision="auto")
     notes = {**half.manifest.notes, "reason": "reason"}
     assert auto.manifest.notes == notes
-    np.testing.assert_array_equal([one for _, one in auto], [one for _, one in half])
+    assert auto.manifest.files == half.manifest.files  # the reason, which tells timings, is no part of the shards
 
 
 @pytest.mark.parametrize(

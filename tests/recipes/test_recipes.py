@@ -126,6 +126,7 @@ def test_all_faults_come_at_once() -> None:
         ({"training": {"epochs": 0}}, "training: epochs = 0 must be above 0"),
         ({"training": {"epochs": float("nan")}}, "training: epochs = nan must be above 0"),
         ({"training": {"learning_rate": -1.0}}, "training: learning_rate = -1.0 must be above 0"),
+        ({"training": {"max_length": 7}}, "training: max_length = 7 must be at least 8"),
         ({"training": {"warmup_share": 1.0}}, "training: warmup_share = 1.0 must be at least 0 and below 1"),
         ({"training": {"max_steps": -1}}, "training: max_steps = -1 must be at least 0"),
         ({"augmentation": {"by": {"name": "x"}}}, "unknown augmenter 'x'"),
