@@ -7,13 +7,14 @@ torch, and the environment of a competitor may not have it.
 
 import importlib
 import importlib.metadata
+import itertools
 import json
 import os
 import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,9 +35,10 @@ from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
 
 WARM_UP_SECONDS, WARM_UP_RUNS = 2.0, 10
-WARM_UP_TURN_NS, EARLIER_BATCHES = 1_000_000, 32
+EARLIER_BATCHES = 32
 PREDICT_ROWS = 32
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 # How rows are made: {} as they are, or "length" and "width" of compress.inference.token_runner.
@@ -74,7 +76,7 @@ class RequestHandler:
     handicap = 0.0
 
     def __init__(self) -> None:
-        self.earlier: dict[tuple[Any, ...], deque[Any]] = {}  # inputs of batches by their size and shape
+        self.earlier: dict[tuple[Any, ...], deque[list[int]]] = {}  # batches by their size and shape
 
     def build(
         self, *, folder: str, plugin: str, directory: str, model: str, train: str, gold: str, task: str, classes: int
@@ -173,23 +175,20 @@ class RequestHandler:
         """Time batches back to back, in milliseconds of the wall clock and of this process's CPU time.
 
         The first batch runs once before: that call finds the caches as another model left them. Its wall time is
-        ``cold_ms``. Batches of earlier turns follow it until :data:`WARM_UP_TURN_NS` have passed, so that all
-        others find the caches warm: a model of 50 us is not after one call.
+        ``cold_ms``. The tokenizer, and a model that takes less than a millisecond, are not at their speed after one
+        call; they go on for so long with batches of earlier turns.
         """
+        cold_ms = self._time(self.inputs(batches[0], shape))[0]
+        earlier = self.earlier.setdefault((len(batches[0]), *shape.items()), deque(maxlen=EARLIER_BATCHES))
+        ready = for_a_millisecond(lambda rows: self.inputs(rows, shape), earlier)
+        earlier.extend(batches)
         prepared, tokenize_ms, tokenize_cpu_ms = [], [], []
         for rows in batches:
             inputs, (wall_ms, cpu_ms) = timed(partial(self.inputs, rows, shape))
             prepared.append(inputs)
             tokenize_ms.append(0.0 if self.runner.tokenizer_inside else wall_ms)
             tokenize_cpu_ms.append(0.0 if self.runner.tokenizer_inside else cpu_ms)
-        warm_ns = time.perf_counter_ns() + WARM_UP_TURN_NS
-        cold_ms = [self._time(prepared[0])[0]]
-        earlier = self.earlier.setdefault((len(batches[0]), *shape.items()), deque(maxlen=EARLIER_BATCHES))
-        warm_up_ms = []
-        while earlier and time.perf_counter_ns() < warm_ns:
-            warm_up_ms.append(self._time(earlier[0])[0])
-            earlier.rotate()
-        earlier.extend(prepared)
+        warm_up_ms = for_a_millisecond(lambda inputs: self._time(inputs)[0], ready if cold_ms < 1 else ())
         latency_ms, latency_cpu_ms, device_ms = [], [], []
         for inputs in prepared:
             wall_ms, cpu_ms = self._time(inputs)
@@ -197,7 +196,7 @@ class RequestHandler:
             latency_cpu_ms.append(cpu_ms)
             device_ms.append(getattr(self.runner, "device_ms", None))
         return {
-            "cold_ms": cold_ms,
+            "cold_ms": [cold_ms],
             "warm_up_ms": warm_up_ms,
             "latency_ms": latency_ms,
             "latency_cpu_ms": latency_cpu_ms,
@@ -260,6 +259,14 @@ def timed(work: Callable[[], T]) -> tuple[T, tuple[float, float]]:
     cpu_ns = time.process_time_ns() - cpu_ns
     wall_ms, cpu_ms = (max(round(ns / 1e6, 5), 1e-5) for ns in (wall_ns, cpu_ns))
     return result, (wall_ms, cpu_ms)
+
+
+def for_a_millisecond(work: Callable[[S], T], items: Collection[S]) -> list[T]:
+    """Return what work makes of items, in turn, until a millisecond has passed."""
+    end_ns = time.perf_counter_ns() + 1_000_000
+    return [
+        work(item) for item in itertools.takewhile(lambda _: time.perf_counter_ns() < end_ns, itertools.cycle(items))
+    ]
 
 
 def blank_arrays(lengths: Sequence[int], width: int = 0) -> dict[str, np.ndarray]:

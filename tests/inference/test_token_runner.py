@@ -103,20 +103,22 @@ class Clock:
 
 
 class Timed:
-    """A runner that takes so long for a batch, and remembers what it ran."""
+    """A runner that takes so long for a batch, 0.4 ms to prepare it, and remembers what it did."""
 
     parameters, tokenizer_inside = 0, True
 
     def __init__(self, clock: Clock, cost_ns: int) -> None:
         self.clock, self.cost_ns = clock, cost_ns
-        self.ran: list[str] = []
+        self.done: list[tuple[str, str]] = []
 
     def prepare(self, examples: list[Example]) -> str:
+        self.clock.now_ns += 400_000
+        self.done.append(("prepare", examples[0].text))
         return examples[0].text
 
     def run(self, inputs: str) -> None:
         self.clock.now_ns += self.cost_ns
-        self.ran.append(inputs)
+        self.done.append(("run", inputs))
 
 
 def handler_of(runner: Timed) -> worker_main.RequestHandler:
@@ -125,19 +127,25 @@ def handler_of(runner: Timed) -> worker_main.RequestHandler:
     return child
 
 
-def test_a_fast_model_is_warm_by_other_rows_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cost_ns", "warm_ups"), [(300_000, 4), (1_000_000, 0)])
+def test_tokenizer_and_fast_model_are_warm_by_other_rows_before_they_are_timed(
+    cost_ns: int, warm_ups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     monkeypatch.setattr(worker_main, "time", clock)
-    fast, slow = Timed(clock, 200_000), Timed(clock, 1_000_000)
+    runner = Timed(clock, cost_ns)
+    child = handler_of(runner)
     one, two, three = (row.text for row in ROWS[:3])
-    for runner, warm_ups in ((fast, [one, two, one, two]), (slow, [])):
-        child = handler_of(runner)
-        assert child.measure(batches=[[0], [1]], shape={})["warm_up_ms"] == []  # no turn was before this one
-        runner.ran.clear()
-        turn = child.measure(batches=[[2]], shape={})
-        assert runner.ran == [three, *warm_ups, three]
-        assert len(turn["warm_up_ms"]) == len(warm_ups) and len(turn["latency_ms"]) == 1
-        assert child.measure(batches=[[0, 1]], shape={})["warm_up_ms"] == []  # batches of another size are not read
+    assert child.measure(batches=[[0], [1]], shape={})["warm_up_ms"] == []  # no turn was before this one
+    runner.done.clear()
+    turn = child.measure(batches=[[2]], shape={})
+    cold = [("prepare", three), ("run", three)]
+    tokenizer = [("prepare", text) for text in (one, two, one)]
+    model = [("run", text) for text in (one, two, one, one)[:warm_ups]]
+    assert runner.done == [*cold, *tokenizer, ("prepare", three), *model, ("run", three)]
+    assert len(turn["cold_ms"]) == len(turn["latency_ms"]) == 1
+    assert turn["warm_up_ms"] == pytest.approx([cost_ns / 1e6] * warm_ups, rel=0.01)
+    assert child.measure(batches=[[0, 1]], shape={})["warm_up_ms"] == []  # batches of another size are not read
 
 
 def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> None:
