@@ -39,6 +39,8 @@ Method = tuple[Any, str, Callable[..., Any]]  # an object, the name of a method,
 OPSET = 20
 # How the name of a table begins whose columns are within its limit on either side, so that int8 needs no scales.
 SCALED_TABLE, TABLE_LIMIT = "scaled_table.", 127
+# How the name of a cast begins that makes float32 of zeros and ones, of which int8 makes integers.
+ZERO_OR_ONE = "zero_or_one."
 # How the name of a matrix product begins that is so small that int8 would make it slower.
 SMALL_PRODUCT = "small_product."
 # A protobuf message cannot be larger than 2 GiB; above this, the weights go to a file beside the graph.

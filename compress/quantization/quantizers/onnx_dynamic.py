@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from compress.errors import CompressError
-from compress.exporting.onnx_graph import SCALED_TABLE, SMALL_PRODUCT, clean, layer_of, quiet, write_graph
+from compress.exporting.onnx_graph import SCALED_TABLE, SMALL_PRODUCT, ZERO_OR_ONE, clean, layer_of, quiet, write_graph
 
 WRITES = "onnx"
 # Without VNNI, products of 8 bits can saturate and are no faster than those of 7.
@@ -120,6 +120,7 @@ def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
 
 def _with_casts(nodes: list[onnx.NodeProto], integers: set[str], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """Cast ``integers`` to float32 where they have to be: not for reshaping, a product with ones or the highest."""
+    casts = {node.output[0]: node for node in nodes if node.op_type == "Cast"}
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     found: list[onnx.NodeProto] = []
     cast: set[str] = set()
@@ -129,6 +130,9 @@ def _with_casts(nodes: list[onnx.NodeProto], integers: set[str], graph: onnx.Gra
         if read and node.op_type == "MatMul" and first in arrays and np.all(arrays[first] == 1):
             node.op_type, node.input[0] = "MatMulInteger", f"{first}.uint8"
             graph.initializer.append(numpy_helper.from_array(arrays[first].astype(np.uint8), node.input[0]))
+            integers.add(node.output[0])
+        elif read and node.op_type == "MatMul" and first.startswith(ZERO_OR_ONE):
+            node.op_type, casts[first].attribute[0].i = "MatMulInteger", TensorProto.UINT8
             integers.add(node.output[0])
         elif read and node.op_type in {"Reshape", "ReduceMax"}:
             integers.add(node.output[0])
