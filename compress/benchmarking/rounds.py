@@ -63,8 +63,8 @@ class Workload:
 class Round:
     """What a run took for the batches of a round, in milliseconds, a value a batch.
 
-    ``cold_ms`` has the first call of every turn, ``warm_up_ms`` those after it that count in no speed, ``device_ms``
-    the time on the GPU where there is one.
+    ``cold_ms`` has the first call of every turn and ``warm_up_ms`` those after it, none of which counts in a speed;
+    ``device_ms`` is the time on the GPU where there is one.
     """
 
     batches: Sequence[list[int]]
@@ -277,7 +277,7 @@ def joules_per_row(run: WorkerRun, workload: Workload, batches: Sequence[list[in
     """Return the energy of a row, over as many repeats of the batches as the counter needs to tell them apart."""
     started, before, rows = time.perf_counter(), meter.joules(), 0
     while True:
-        turn = run.worker.ask("measure", batches=batches, shape=workload.shape)
-        rows += workload.batch_size * sum(len(turn[name]) for name in ("latency_ms", "cold_ms", "warm_up_ms"))
+        turn = run.worker.ask("measure", batches=batches, shape=workload.shape, warm_up=False)
+        rows += workload.batch_size * len(turn["latency_ms"])
         if time.perf_counter() - started >= ENERGY_READINGS * meter.resolution_s:
             return (meter.joules() - before) / rows

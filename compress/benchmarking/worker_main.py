@@ -35,7 +35,7 @@ from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
 
 WARM_UP_SECONDS, WARM_UP_RUNS = 2.0, 10
-EARLIER_BATCHES = 32
+TOKENIZER_WARM_UP_MS, MODEL_WARM_UP_MS, EARLIER_BATCHES = 1.0, 4.0, 32
 PREDICT_ROWS = 32
 
 S = TypeVar("S")
@@ -171,24 +171,23 @@ class RequestHandler:
                 break
         return {"stable": is_stable(samples)}
 
-    def measure(self, *, batches: list[list[int]], shape: Shape) -> Any:
+    def measure(self, *, batches: list[list[int]], shape: Shape, warm_up: bool = True) -> Any:
         """Time batches back to back, in milliseconds of the wall clock and of this process's CPU time.
 
-        The first batch runs once before: that call finds the caches as another model left them. Its wall time is
-        ``cold_ms``. The tokenizer, and a model that takes less than a millisecond, are not at their speed after one
-        call; they go on for so long with batches of earlier turns.
+        Neither the tokenizer nor a fast model is at its speed after one call, so that both first go on with batches of
+        earlier turns, for a while and once at least. The first run finds the caches as another model left them: its
+        wall time is ``cold_ms``, that of the others ``warm_up_ms``.
         """
-        cold_ms = self._time(self.inputs(batches[0], shape))[0]
-        earlier = self.earlier.setdefault((len(batches[0]), *shape.items()), deque(maxlen=EARLIER_BATCHES))
-        ready = for_a_millisecond(lambda rows: self.inputs(rows, shape), earlier)
-        earlier.extend(batches)
+        earlier = self.earlier.setdefault((len(batches[0]), *shape.items()), deque(batches, maxlen=EARLIER_BATCHES))
+        ready = for_a_while(TOKENIZER_WARM_UP_MS, lambda rows: self.inputs(rows, shape), earlier if warm_up else ())
         prepared, tokenize_ms, tokenize_cpu_ms = [], [], []
         for rows in batches:
             inputs, (wall_ms, cpu_ms) = timed(partial(self.inputs, rows, shape))
             prepared.append(inputs)
             tokenize_ms.append(0.0 if self.runner.tokenizer_inside else wall_ms)
             tokenize_cpu_ms.append(0.0 if self.runner.tokenizer_inside else cpu_ms)
-        warm_up_ms = for_a_millisecond(lambda inputs: self._time(inputs)[0], ready if cold_ms < 1 else ())
+        earlier.extend(batches)
+        before_ms = for_a_while(MODEL_WARM_UP_MS, lambda inputs: self._time(inputs)[0], ready)
         latency_ms, latency_cpu_ms, device_ms = [], [], []
         for inputs in prepared:
             wall_ms, cpu_ms = self._time(inputs)
@@ -196,8 +195,8 @@ class RequestHandler:
             latency_cpu_ms.append(cpu_ms)
             device_ms.append(getattr(self.runner, "device_ms", None))
         return {
-            "cold_ms": [cold_ms],
-            "warm_up_ms": warm_up_ms,
+            "cold_ms": before_ms[:1],
+            "warm_up_ms": before_ms[1:],
             "latency_ms": latency_ms,
             "latency_cpu_ms": latency_cpu_ms,
             "tokenize_ms": tokenize_ms,
@@ -261,9 +260,9 @@ def timed(work: Callable[[], T]) -> tuple[T, tuple[float, float]]:
     return result, (wall_ms, cpu_ms)
 
 
-def for_a_millisecond(work: Callable[[S], T], items: Collection[S]) -> list[T]:
-    """Return what work makes of items, in turn, until a millisecond has passed."""
-    end_ns = time.perf_counter_ns() + 1_000_000
+def for_a_while(least_ms: float, work: Callable[[S], T], items: Collection[S]) -> list[T]:
+    """Return what work makes of items, in turn, until so much time has passed."""
+    end_ns = time.perf_counter_ns() + 1e6 * least_ms
     return [
         work(item) for item in itertools.takewhile(lambda _: time.perf_counter_ns() < end_ns, itertools.cycle(items))
     ]

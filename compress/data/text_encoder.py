@@ -147,7 +147,7 @@ def _layout(encoding: "Encoding") -> _Layout:
 def _has_independent_words(definition: Mapping[str, Any]) -> bool:
     parts = [(definition[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
     # Text is lowercased before it is searched for added tokens, but not normalised otherwise.
-    added_are_plain = all(token["content"].isascii() for token in definition["added_tokens"])
+    added_are_plain = all(re.fullmatch("[!-~]+", token["content"]) for token in definition["added_tokens"])
     return added_are_plain and parts == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
 
 

@@ -136,12 +136,12 @@ def test_of_several_cards_none_is_guessed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_energy_is_counted_over_as_many_repeats_as_the_counter_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A counter of 0.1 s and turns of 0.2 s of four rows: three turns, each with three runs more that are not timed."""
+    """A counter of 0.1 s and turns of 0.2 s of four rows: three turns without a warm-up."""
     clock = iter(number * 0.2 for number in range(10))
     monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    readings = iter((10.0, 31.0))
-    turn = {"latency_ms": [1.0] * 4, "cold_ms": [2.0], "warm_up_ms": [1.0] * 2}
+    readings = iter((10.0, 22.0))
+    turn = {True: {}, False: {"latency_ms": [1.0] * 4}}  # by whether it warms up
     meter = SimpleNamespace(resolution_s=0.1, joules=lambda: next(readings))
-    run = SimpleNamespace(worker=SimpleNamespace(ask=lambda request, **_: turn))
+    run = SimpleNamespace(worker=SimpleNamespace(ask=lambda request, warm_up=True, **_: turn[warm_up]))
     found = rounds.joules_per_row(run, rounds.Workload(1), [[row] for row in range(4)], meter)  # type: ignore[arg-type]
-    assert found == 21 / 21
+    assert found == 12 / 12

@@ -79,7 +79,7 @@ def test_a_wide_interval_decides_a_change_that_is_larger(results: Results, speed
     assert outcomes(check.check([results(now)], baseline=old))["baseline_speed"] == outcome
 
 
-@pytest.mark.parametrize("then", [{"schema": 2}, {"clock": "cpu"}], ids=str)
+@pytest.mark.parametrize("then", [{"schema": 2}, {"schema": 3}, {"clock": "cpu"}], ids=str)
 def test_a_speed_measured_by_another_method_is_noted_and_not_judged(results: Results, then: dict[str, Any]) -> None:
     old = results(student(**{"clock": "wall", "speedup_low": 50.0, "speedup": 55.0} | then), name="old.jsonl")
     verdict = check.check([results(student(clock="wall"))], baseline=old)

@@ -111,7 +111,7 @@ class Timed:
         self.clock, self.cost_ns = clock, cost_ns
         self.done: list[tuple[str, str]] = []
 
-    def prepare(self, examples: list[Example]) -> str:
+    def prepare(self, examples: list[Example], *, width: int = 0) -> str:
         self.clock.now_ns += 400_000
         self.done.append(("prepare", examples[0].text))
         return examples[0].text
@@ -127,25 +127,28 @@ def handler_of(runner: Timed) -> worker_main.RequestHandler:
     return child
 
 
-@pytest.mark.parametrize(("cost_ns", "warm_ups"), [(300_000, 4), (1_000_000, 0)])
-def test_tokenizer_and_fast_model_are_warm_by_other_rows_before_they_are_timed(
-    cost_ns: int, warm_ups: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("cost_ns", "runs"), [(1_100_000, 4), (5_000_000, 1)])
+def test_tokenizer_and_model_are_warm_by_rows_of_earlier_turns_before_they_are_timed(
+    cost_ns: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(worker_main, "time", clock)
     runner = Timed(clock, cost_ns)
     child = handler_of(runner)
     one, two, three = (row.text for row in ROWS[:3])
-    assert child.measure(batches=[[0], [1]], shape={})["warm_up_ms"] == []  # no turn was before this one
+    child.measure(batches=[[0], [1]], shape={})
+    child.measure(batches=[[2, 2]], shape={})
+    child.measure(batches=[[2]], shape={"width": 8})
     runner.done.clear()
     turn = child.measure(batches=[[2]], shape={})
-    cold = [("prepare", three), ("run", three)]
-    tokenizer = [("prepare", text) for text in (one, two, one)]
-    model = [("run", text) for text in (one, two, one, one)[:warm_ups]]
-    assert runner.done == [*cold, *tokenizer, ("prepare", three), *model, ("run", three)]
+    tokenizer = [("prepare", text) for text in (one, two, one)]  # of turns of this batch size and shape
+    model = [("run", text) for text in (one, two, one, one)[:runs]]
+    assert runner.done == [*tokenizer, ("prepare", three), *model, ("run", three)]
     assert len(turn["cold_ms"]) == len(turn["latency_ms"]) == 1
-    assert turn["warm_up_ms"] == pytest.approx([cost_ns / 1e6] * warm_ups, rel=0.01)
-    assert child.measure(batches=[[0, 1]], shape={})["warm_up_ms"] == []  # batches of another size are not read
+    assert turn["cold_ms"] + turn["warm_up_ms"] == pytest.approx([cost_ns / 1e6] * runs, rel=0.01)
+    runner.done.clear()
+    child.measure(batches=[[1]], shape={}, warm_up=False)
+    assert runner.done == [("prepare", two), ("run", two)]
 
 
 def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> None:

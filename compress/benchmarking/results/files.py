@@ -23,7 +23,8 @@ from compress.models.output_dir import write_atomically
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-EARLIER_SCHEMA = 2
+# Of 2, speed-ups and some fields differ; of 3, turns began with one call alone. Both are read, and not compared.
+EARLIER_SCHEMAS = (2, 3)
 LARGEST_MS = 1e9  # eleven days
 # Kinds as earlier versions wrote them.
 EARLIER_KINDS = {"floor": "baseline", "peer": "competitor", "body": "reference-model", "structure": "pruning-step"}
@@ -157,11 +158,11 @@ def _parse(text: str, number: int, path: str) -> Measurement:
         line = json.loads(text)
     except json.JSONDecodeError as error:
         raise CompressError(f"{path}, line {number} is not valid JSON ({error.msg}); run the benchmark again") from None
-    if isinstance(line, dict) and line.get("schema", SCHEMA) not in (EARLIER_SCHEMA, SCHEMA):
+    if isinstance(line, dict) and line.get("schema", SCHEMA) not in (*EARLIER_SCHEMAS, SCHEMA):
         raise CompressError(
             f"{path}, line {number} has schema {line['schema']}; this compress reads {SCHEMA}: run the benchmark again"
         )
-    if isinstance(line, dict) and line.get("schema") == EARLIER_SCHEMA:
+    if isinstance(line, dict) and line.get("schema") == EARLIER_SCHEMAS[0]:
         line = _upgraded(line)
     if wrong := faults(line):
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -180,7 +181,7 @@ def observed_fields(latency_ms: Rounds, batch_size: int, seed: int = 0) -> Field
 
 
 def _upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line of the schema before as one of this: intervals of what was observed follow from its latencies.
+    """Return a line of schema 2 as one of this: intervals of what was observed follow from its latencies.
 
     Its speed-ups are medians over rounds of the ratio of the wall clock, on other batches in every round; the schema
     number stays, so that no gate compares them with those of today.

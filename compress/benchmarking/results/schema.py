@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 from compress.inference.speedup_intervals import PERCENTILES, Interval
 
-SCHEMA = 3
+SCHEMA = 4
 CLOCKS = ("cpu", "wall")
 
 Fields = dict[str, Any]  # some fields of a line by name, while it is put together

@@ -3,8 +3,7 @@
 Zafrir et al. 2019, "Q8BERT" (arXiv:1910.06188), without its training; the arithmetic is that of ONNX Runtime's
 ``quantize_dynamic``. Matrix products and the LSTM compute in int8. Embeddings are stored as int8 with one scale a
 row and become float32 where they are read: that makes the file smaller, not the model faster. The tables of
-``cnn`` and ``ngram`` are scaled by feature when they are written and rounded here; rows of the former are added up as
-integers.
+``cnn`` and ``ngram`` are scaled by feature when they are written and rounded here; their rows are added up as integers.
 Attention, layer norms and the last layer stay in float32. No calibration data is needed.
 """
 
@@ -119,7 +118,7 @@ def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
 
 
 def _with_casts(nodes: list[onnx.NodeProto], integers: set[str], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Cast ``integers`` to float32 where they have to be: not for reshaping, a product with ones or the highest."""
+    """Cast ``integers`` to float32 where they have to be: not to reshape, for a product with ones or a maximum."""
     casts = {node.output[0]: node for node in nodes if node.op_type == "Cast"}
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     found: list[onnx.NodeProto] = []
