@@ -145,7 +145,12 @@ def with_tables(page: Path) -> str:
     def table(found: re.Match[str]) -> str:
         return found[1] + results_table(*found.group(2, 3)).replace("](benchmarks/", f"]({up}benchmarks/") + found[4]
 
-    return TABLE.sub(table, page.read_text(encoding="utf-8"))
+    return with_repeats(TABLE.sub(table, page.read_text(encoding="utf-8")))
+
+
+def with_repeats(text: str) -> str:
+    """Return a text with its tables of what several seeds say made again."""
+    return REPEATS_TABLE.sub(lambda found: found[1] + repeats_table(found[2]) + found[3], text)
 
 
 def picture(study: str) -> str:
@@ -258,7 +263,7 @@ def survey_page() -> str:
     text = SURVEY_TABLE.sub(
         lambda found: found[1] + survey_tables(found[2].split(",")) + found[3], SURVEY_PAGE.read_text(encoding="utf-8")
     )
-    return REPEATS_TABLE.sub(lambda found: found[1] + repeats_table(found[2]) + found[3], text)
+    return with_repeats(text)
 
 
 def survey_tables(studies: Sequence[str]) -> str:
