@@ -25,6 +25,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
+from compress.recipes.training import LEAST_MAX_LENGTH
 
 PLAN_NAME = "plan.json"
 TEACHER_ONNX = "teacher-onnx"
@@ -71,6 +72,8 @@ def label(
     """
     if precision not in PRECISIONS:
         raise CompressError(f"precision {precision!r} is not known; use {', '.join(PRECISIONS)}")
+    if 0 < max_length < LEAST_MAX_LENGTH:
+        raise CompressError(f"max_length = {max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit")
     model = ModelDir.open(teacher)
     with Stage.begin(
         "label",

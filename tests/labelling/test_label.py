@@ -456,6 +456,11 @@ def test_text_without_any_row_leaves_nothing_behind(teacher: Path, tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pool.csv"]
 
 
+def test_a_length_that_tokenizers_do_not_cut_to_is_refused(teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match="max_length = 7 must be at least 8, or 0 for no limit"):
+        label(teacher, pool(text_file(tmp_path / "pool.txt", 5)), tmp_path / "labels", max_length=7)
+
+
 def test_a_finished_directory_is_refused(teacher: Path, tmp_path: Path, small_shards: None) -> None:
     source = pool(text_file(tmp_path / "pool.txt", 5))
     label(teacher, source, tmp_path / "labels")
