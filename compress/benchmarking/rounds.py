@@ -63,8 +63,7 @@ class Workload:
 class Round:
     """What a run took for the batches of a round, in milliseconds, a value a batch.
 
-    ``cold_ms`` has the first call of every turn and ``warm_up_ms`` those after it, none of which counts in a speed;
-    ``device_ms`` is the time on the GPU where there is one.
+    ``cold_ms`` has the first call of every turn, ``device_ms`` the time on the GPU where there is one.
     """
 
     batches: Sequence[list[int]]
@@ -74,7 +73,6 @@ class Round:
     tokenize_cpu_ms: list[float] = field(default_factory=list)
     device_ms: list[float | None] = field(default_factory=list)
     cold_ms: list[float] = field(default_factory=list)
-    warm_up_ms: list[float] = field(default_factory=list)
 
     def add(self, turn: Mapping[str, list[Any]]) -> None:
         for name, values in turn.items():

@@ -176,7 +176,7 @@ class RequestHandler:
 
         Neither the tokenizer nor a fast model is at its speed after one call, so that both first go on with batches of
         earlier turns, for a while and once at least. The first run finds the caches as another model left them: its
-        wall time is ``cold_ms``, that of the others ``warm_up_ms``.
+        wall time is ``cold_ms``.
         """
         earlier = self.earlier.setdefault((len(batches[0]), *shape.items()), deque(batches, maxlen=EARLIER_BATCHES))
         ready = for_a_while(TOKENIZER_WARM_UP_MS, lambda rows: self.inputs(rows, shape), earlier if warm_up else ())
@@ -196,7 +196,6 @@ class RequestHandler:
             device_ms.append(getattr(self.runner, "device_ms", None))
         return {
             "cold_ms": before_ms[:1],
-            "warm_up_ms": before_ms[1:],
             "latency_ms": latency_ms,
             "latency_cpu_ms": latency_cpu_ms,
             "tokenize_ms": tokenize_ms,

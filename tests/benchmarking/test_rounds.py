@@ -44,7 +44,6 @@ class FakeWorker:
             "tokenize_cpu_ms": [1.0] * len(cpu_ms),
             "device_ms": [None] * len(cpu_ms),
             "cold_ms": [9.0],
-            "warm_up_ms": [],
         }
 
 
