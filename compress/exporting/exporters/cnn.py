@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from compress.errors import CompressError
 from compress.exporting.exporters._small import array, text_ids, undo_scales, write_small_graph
-from compress.exporting.onnx_graph import SCALED_TABLE, TABLE_LIMIT
+from compress.exporting.onnx_graph import SCALED_TABLE, TABLE_LIMIT, ZERO_OR_ONE
 from compress.models.modeling.cnn import CNNConfig, CNNForSequenceClassification, offsets_of
 
 MODEL_TYPES = (CNNConfig.model_type,)
@@ -45,7 +45,7 @@ def export(model: CNNForSequenceClassification, path: Path) -> None:
         "token.numbers": (array(model.remap) + 1).astype(np.float32),  # 0 is what is beyond the text
         "places.kernel": kernel,
         "places.bias": np.arange(len(offsets), dtype=np.float32),
-        "window.ones": np.ones((1, len(offsets)), dtype=np.float32),
+        "window.ones": np.ones((1, len(offsets)), dtype=np.uint8),
         "window.rows": np.array([0, len(offsets), -1], dtype=np.int64),
         "window.features": np.array([0, -1, len(scales)], dtype=np.int64),
     }
@@ -64,7 +64,8 @@ def export(model: CNNForSequenceClassification, path: Path) -> None:
         helper.make_node("Cast", ["places.known"], ["rows"], to=TensorProto.INT32),
         helper.make_node("Gather", [f"{SCALED_TABLE}windows", "rows"], ["products"]),
         helper.make_node("Reshape", ["products", "window.rows"], ["products.flat"]),
-        helper.make_node("MatMul", ["window.ones", "products.flat"], ["sums.flat"]),
+        helper.make_node("Cast", ["window.ones"], [f"{ZERO_OR_ONE}window"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", [f"{ZERO_OR_ONE}window", "products.flat"], ["sums.flat"]),
         helper.make_node("Reshape", ["sums.flat", "window.features"], ["sums"]),
     ]
     sums = "sums"

@@ -112,25 +112,20 @@ def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
                 helper.make_node("Mul", [floats, f"{output}.scales"], [output], name=node.name),
             ]
     del graph.node[:]
-    graph.node.extend(_with_casts(nodes, integers, graph))
+    graph.node.extend(_with_casts(nodes, integers))
     graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in smaller.items())
     clean(model)
 
 
-def _with_casts(nodes: list[onnx.NodeProto], integers: set[str], graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Cast ``integers`` to float32 where they have to be: not to reshape, for a product with ones or a maximum."""
+def _with_casts(nodes: list[onnx.NodeProto], integers: set[str]) -> list[onnx.NodeProto]:
+    """Cast ``integers`` to float32 where they have to be: not to reshape, for a maximum or a product with 0 and 1."""
     casts = {node.output[0]: node for node in nodes if node.op_type == "Cast"}
-    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     found: list[onnx.NodeProto] = []
     cast: set[str] = set()
     for node in nodes:
         read = [name for name in node.input if name in integers]
         first = node.input[0] if node.input else ""
-        if read and node.op_type == "MatMul" and first in arrays and np.all(arrays[first] == 1):
-            node.op_type, node.input[0] = "MatMulInteger", f"{first}.uint8"
-            graph.initializer.append(numpy_helper.from_array(arrays[first].astype(np.uint8), node.input[0]))
-            integers.add(node.output[0])
-        elif read and node.op_type == "MatMul" and first.startswith(ZERO_OR_ONE):
+        if read and node.op_type == "MatMul" and first.startswith(ZERO_OR_ONE):
             node.op_type, casts[first].attribute[0].i = "MatMulInteger", TensorProto.UINT8
             integers.add(node.output[0])
         elif read and node.op_type in {"Reshape", "ReduceMax"}:
