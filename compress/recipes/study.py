@@ -66,13 +66,15 @@ class StudyData:
 class StudyTeacher:
     """A fine-tuned ``model`` below the model root, or a ``recipe`` to fine-tune.
 
-    With both, ``model`` is the teacher and what ``recipe`` gives is measured beside it.
+    With both, ``model`` is the teacher and what ``recipe`` gives is measured beside it. It labels in ``precision``, as
+    ``compress label --precision`` does.
     """
 
     recipe: str = ""
     model: str = ""
     training: Mapping[str, Any] = field(default_factory=dict)
     quantize: bool = True
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""

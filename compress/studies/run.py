@@ -10,7 +10,7 @@ from typing import Any
 
 from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-from compress.data import ExampleSource, LabelledData, describe_rows, join_sources, row_key
+from compress.data import ExampleSource, LabelledData, TextSource, describe_rows, join_sources, row_key
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import label
@@ -195,13 +195,19 @@ class Study:
             "dropped_for": describe_rows({"test": self.rows.test}),
             "content": self.rows.unlabeled_sha256,
         }
-        return {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described()}
+        precision = self.recipe.teacher.precision
+        other = {"precision": precision} if precision != "float32" else {}
+        return {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described(), **other}
+
+    def _label(self, teacher: ModelDir, rows: TextSource, path: Path) -> LabelDir:
+        precision = self.recipe.teacher.precision
+        return label(teacher, rows, path, precision=precision, progress=self.progress, compute=self.compute)
 
     def labels(self, teacher: ModelDir) -> LabelDir:
         """Label the pool and the gold rows once for all students."""
         train = ExampleSource(self.rows.train, "train")
         source = join_sources([self.rows.unlabeled, train] if self.recipe.data.unlabeled else [train])
-        make = partial(label, teacher, source, progress=self.progress, compute=self.compute)
+        make = partial(self._label, teacher, source)
         return LabelDir.open(self.stages.make("labels", {**self._pool_inputs(teacher), "gold": True}, make))
 
     def variant_labels(self, teacher: ModelDir, student: StudentRecipe) -> tuple[LabelDir, ...]:
@@ -221,7 +227,7 @@ class Study:
                 held_out=frozenset(map(row_key, chain(self.rows.validation, self.rows.test))),
                 originals=False,
             )
-            return label(teacher, variants, path, progress=self.progress, compute=self.compute)
+            return self._label(teacher, variants, path)
 
         return (LabelDir.open(self.stages.make(f"{student.name}-variants-labels", inputs, make)),)
 

@@ -250,6 +250,16 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
     assert done < {path.name for path in case.out.iterdir()}
 
 
+def test_the_teacher_labels_in_the_precision_of_the_study(case: Case) -> None:
+    case.rewrite('model = "tiny-bert"', 'model = "tiny-bert"\nprecision = "bfloat16"')
+    case.run()
+    plan = json.loads((case.out / "labels" / "compress.json").read_text())["notes"]
+    assert (plan["runtime"], plan["precision"]) == ("torch", "bfloat16")
+    case.rewrite("bfloat16", "float32")
+    with pytest.raises(CompressError, match="labels was made from other data or settings"):
+        case.run()
+
+
 def test_what_only_people_read_makes_nothing_anew(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case.run()
     before = stamps(case.out)
