@@ -21,7 +21,7 @@ import click
 
 from compress import recipes
 from compress.benchmarking.results.files import Result, read_results, results_of
-from compress.benchmarking.results.formatting import megabytes, points, shown, shown_metric, table, times
+from compress.benchmarking.results.formatting import kind_text, megabytes, points, shown, shown_metric, table, times
 from compress.benchmarking.results.schema import Measurement, groups, json_schema
 from compress.cli import COMMANDS, cli
 from compress.recipes.catalogue import students
@@ -214,7 +214,8 @@ def results_table(study: str, runtime: str = "") -> str:
 def _table_line(row: Result, sizes: list[int], runtime: str) -> str:
     line = row.small_batch
     by_size = {one.batch_size: one for one in row.lines}
-    note = "" if line.kind in {"teacher", "model"} else f" ({line.kind})"
+    kind = "" if line.kind == "teacher" else kind_text(line)
+    note = f" ({kind})" if kind else ""
     metric = difference = kept = "–"
     if line.metric is not None:
         low, high = (shown(end, line.metric_name, digits=1) for end in (line.metric_low, line.metric_high))

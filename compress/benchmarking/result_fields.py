@@ -18,7 +18,7 @@ from compress.inference.speedup_intervals import (
     throughput,
     units_per_second,
 )
-from compress.models.manifest import VOCABULARIES
+from compress.models.manifest import VOCABULARIES, Manifest
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress, logger
 
@@ -70,7 +70,7 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
         "control_of": candidate.control_of,
         "control": candidate.control,
         "stage": manifest.stage,
-        **({"quantizer": manifest.recipe["method"]} if manifest.stage == "quantize" else {}),
+        "quantizer": quantizer_of(manifest),
         "parents": _parents(candidate, runs),
         **({"removals": list(candidate.removals)} if candidate.removals else {}),
         "training_seed": training_seed(candidate.model),
@@ -99,6 +99,13 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
     }
 
 
+def quantizer_of(manifest: Manifest) -> str:
+    """Return which quantizer made a model; ``float32`` where it was refused, nothing for other stages."""
+    if manifest.stage != "quantize":
+        return ""
+    return "float32" if manifest.notes.get("precision") == "fp32" else str(manifest.recipe["method"])
+
+
 def training_fields(model: ModelDir) -> Fields:
     """Return for how many steps of how many rows a model was trained, and on what, where its manifest says so."""
     manifest = model.manifest
@@ -108,7 +115,7 @@ def training_fields(model: ModelDir) -> Fields:
     own = manifest.recipe.get("training", {}).get("batch_size")
     sizes = {phase.get("training", {}).get("batch_size", own) for phase in manifest.recipe.get("phases", ())} or {own}
     given = [entry.get("rows", 0) for entry in manifest.data if entry.get("role") == "unlabeled"]
-    pool = 0 if manifest.notes.get("control") else manifest.notes.get("pool_rows") or sum(given)
+    pool = 0 if manifest.notes.get("control") else manifest.notes.get("pool_rows", sum(given))
     return {
         "training_steps": int(steps),
         "training_batch_size": sizes.pop() if len(sizes) == 1 else None,

@@ -15,6 +15,7 @@ from compress.benchmarking.results.formatting import (
     count,
     in_points,
     is_wide,
+    kind_text,
     megabytes,
     metric_title,
     milliseconds,
@@ -219,7 +220,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     for row in rows:
         line, base = row.small_batch, row.small_batch.is_reference
         cells = [
-            escape(line.model) + (f" ({line.kind})" if line.kind != "model" else ""),
+            escape(line.model) + (f" ({kind})" if (kind := kind_text(line)) else ""),
             line.runtime,
             *(str(getattr(line, key) if getattr(line, key) is not None else "own") for key in settings),
             shown_metric(line).removesuffix("%"),

@@ -159,7 +159,8 @@ def distill(
             gold = replace(
                 gold, logits=teacher_logits(model, train, labels=label_dirs, compute=compute, progress=progress)
             )
-        steps = steps_for(sum(1 for _ in pool) + len(gold.examples), recipe.training)
+        pool_rows = sum(1 for _ in pool)
+        steps = steps_for(pool_rows + len(gold.examples), recipe.training)
         taught = None if options.control else pool
         training_data, selection = _training_rows(taught, gold, selecting, model.task, labelled.metric, compute.seed)
         set_seed(compute.seed)
@@ -197,7 +198,7 @@ def distill(
             notes={
                 "recipe": recipe.name,
                 "control": options.control,
-                **({"pool_rows": data.rows} if data.rows else {}),
+                "pool_rows": 0 if options.control else pool_rows,
                 **summary(outcomes),
             },
         )

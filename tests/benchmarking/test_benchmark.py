@@ -18,7 +18,7 @@ from compress.benchmarking import worker as worker_module
 from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
 from compress.benchmarking.candidates import open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, read_lock
-from compress.benchmarking.result_fields import training_fields
+from compress.benchmarking.result_fields import quantizer_of, training_fields
 from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.start_workers import groups_of
@@ -273,6 +273,16 @@ def test_students_that_are_trained_alike_have_one_control(tmp_path: Path) -> Non
     assert {c.name: c.control_of for c in found if c.kind == "control"} == {"one-control": "one"}
     (alone,) = (c for c in open_candidates(torch_directory("bert"), [two, control], []) if c.kind == "control")
     assert alone.control_of == "two"
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "found"),
+    [("quantize", "int8", "onnx-dynamic"), ("quantize", "fp32", "float32"), ("export", "fp32", "")],
+)
+def test_a_quantizer_that_was_refused_is_not_named(stage: str, precision: str, found: str, tmp_path: Path) -> None:
+    shutil.copytree(onnx_directory("bert").path, tmp_path / "q")
+    made = with_manifest(tmp_path / "q", stage=stage, recipe={"method": "onnx-dynamic"}, notes={"precision": precision})
+    assert quantizer_of(ModelDir.open(made).manifest) == found
 
 
 @pytest.mark.parametrize("control", [False, True])

@@ -328,6 +328,11 @@ def test_several_seeds_are_taken_together(made: Any) -> None:
     assert "Over seeds and data sets" not in made(lines[:2])[0]
 
 
+def test_a_row_says_that_float32_was_kept_instead_of_int8(made: Any) -> None:
+    pages = [made([*usual(), line("s-int8", stage="quantize", quantizer=name)]) for name in ("float32", "onnx-dynamic")]
+    assert [["float32 kept, torch" in text for text in page] for page in pages] == [[True, True], [False, False]]
+
+
 def test_a_kind_from_the_future_is_refused(tmp_path: Path) -> None:
     results = write_lines(tmp_path / "r.jsonl", [usual()[0], line("odd", kind="oracle")])
     with pytest.raises(CompressError, match="odd is a 'oracle' on 'cpu', which this compress does not know"):

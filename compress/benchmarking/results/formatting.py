@@ -47,8 +47,15 @@ def in_points(budget: float) -> str:
 
 
 def precision(line: Measurement) -> str:
-    """Return what quantization made of a model: ``int8``, or ``packed``, which is smaller and no faster."""
-    return "packed" if line.quantizer == "packed" else "int8"
+    """Return what quantization made of a model: ``int8``, ``packed``, smaller and no faster, or ``float32`` again."""
+    return line.quantizer if line.quantizer in {"packed", "float32"} else "int8"
+
+
+def kind_text(line: Measurement) -> str:
+    """Return what a row is, unless it is a model: its kind, or that it kept float32 where int8 was refused."""
+    if line.quantizer == "float32":
+        return "float32 kept"
+    return "" if line.kind == "model" else line.kind
 
 
 def megabytes(size_bytes: float) -> str:

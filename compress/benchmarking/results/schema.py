@@ -64,7 +64,9 @@ class Measurement(WithIntervals):
     control_of: Annotated[str, "for a control: the model it is the control of, or the first of several"]
     control: Annotated[str, "for a model: the control that belongs to it; empty where none was measured"] = ""
     stage: Annotated[str, "stage that made it: finetune, distill, prune, quantize, export; empty if none of ours"]
-    quantizer: Annotated[str, "of stage quantize: onnx-dynamic or onnx-qdq, both int8, or packed: size only"] = ""
+    quantizer: Annotated[
+        str, "of stage quantize: onnx-dynamic or onnx-qdq, both int8, packed (size only), or float32, which was kept"
+    ] = ""
     parents: Annotated[list[str], "sha256 of the models it was made from, nearest first"]
     removals: Annotated[
         list[str], "what compress prune took of it in turn: vocabulary, layers, heads, neurons, hidden"

@@ -8,6 +8,7 @@ from compress.benchmarking.results.formatting import (
     NONE,
     count,
     in_percent,
+    kind_text,
     megabytes,
     points,
     probability,
@@ -41,9 +42,8 @@ def in_one_line(cell: Cell) -> str:
 
 def setting_text(line: Measurement) -> str:
     """Return what ran a row and how: the kind of row unless it is a model, its runtime, and its padding."""
-    kind = "" if line.kind == "model" else line.kind
     padding = f"padded to {line.max_length}" if line.padding == "max_length" else ""
-    return ", ".join(filter(None, (kind, line.runtime, padding)))
+    return ", ".join(filter(None, (kind_text(line), line.runtime, padding)))
 
 
 def number(
