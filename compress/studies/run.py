@@ -156,8 +156,9 @@ class Study:
 
     @property
     def command(self) -> str:
-        """What was typed."""
+        """What was typed, without directories."""
         words = ["compress run", self.recipe.name, *(f"--{key} {value}" for key, value in self.spent.items())]
+        words += [f"--teacher {Path(self.settings.teacher).name}"] if self.settings.teacher else []
         return " ".join([*words, *(f"--only {name}" for name in self.settings.only)])
 
     def teacher(self) -> tuple[ModelDir, list[Path]]:

@@ -328,8 +328,10 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages.open(case.out, force=False)
     rows = open_rows(recipe, stages, case.data)
-    study = run_module.Study(recipe, stages, rows, StudySettings(), Compute("cpu", 1), silent)
+    settings = StudySettings(teacher=case.models / "tiny-bert", only=["small"])
+    study = run_module.Study(recipe, stages, rows, settings, Compute("cpu", 1), silent)
     study.measured(ModelDir.open(case.models / "tiny-bert"), [])
+    assert given["output"].command == f"compress run {recipe.name} --teacher tiny-bert --only small"
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["reference_models"] == ("bert-base",)
     assert given["baselines"] is False and given["train"] is rows.train and given["pruning_steps"] is False
 
