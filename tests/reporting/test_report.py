@@ -331,6 +331,8 @@ def test_several_seeds_are_taken_together(made: Any) -> None:
 def test_a_row_says_that_float32_was_kept_instead_of_int8(made: Any) -> None:
     pages = [made([*usual(), line("s-int8", stage="quantize", quantizer=name)]) for name in ("float32", "onnx-dynamic")]
     assert [["float32 kept, torch" in text for text in page] for page in pages] == [[True, True], [False, False]]
+    control = line("s-control-int8", kind="control", stage="quantize", quantizer="float32")
+    assert "control, float32 kept, torch" in made([*usual(), control])[0]
 
 
 def test_a_kind_from_the_future_is_refused(tmp_path: Path) -> None:

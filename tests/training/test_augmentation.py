@@ -541,7 +541,8 @@ def test_a_study_labels_the_variants_once(tmp_path: Path, monkeypatch: pytest.Mo
     tests = write_study_data(tmp_path / "data", tmp_path)
     augmentation = '[augmentation]\nby = { name = "masking", mask = 0.3, ngram = 0.5 }\ncopies = 3\n'
     (tmp_path / "small.toml").write_text(TINY_STUDENT + augmentation)
-    (tmp_path / "tiny.toml").write_text(STUDY.replace("FOLDER", str(tmp_path)))
+    study = STUDY.replace('model = "tiny-bert"', 'model = "tiny-bert"\nprecision = "bfloat16"')
+    (tmp_path / "tiny.toml").write_text(study.replace("FOLDER", str(tmp_path)))
     given: dict[str, Any] = {
         "settings": StudySettings(data_root=tmp_path / "data", model_root=tmp_path),
         "compute": Compute("cpu", 1),
@@ -549,6 +550,7 @@ def test_a_study_labels_the_variants_once(tmp_path: Path, monkeypatch: pytest.Mo
     run(str(tmp_path / "tiny.toml"), out, **given)
     pool, variants = (LabelDir.open(out / name) for name in ("labels", "small-variants-labels"))
     assert pool.rows == 60 + 40 and 60 < variants.rows <= 180
+    assert [made.manifest.notes["precision"] for made in (pool, variants)] == ["bfloat16"] * 2
     assert not {e.text for e, _ in pool} & {e.text for e, _ in variants}
     held = {row_key(row) for row in (*validation_rows(), *tests)}
     assert not held & {row_key(example) for example, _ in variants}

@@ -167,6 +167,7 @@ def test_a_control_trains_as_many_steps_on_gold_labels_alone(
     assert [row.example for row in seen[1]["rows"]] == train_rows()
     assert all(row.logits is None and row.label is not None for row in seen[1]["rows"])
     assert control.manifest.notes["control"] is True and student.manifest.notes["control"] is False
+    assert [made.manifest.notes["pool_rows"] for made in (student, control)] == [130 - len(train_rows()), 0]
     assert len(seen[0]["rows"]) == 130 and all(row.logits is not None for row in seen[0]["rows"])
 
 
@@ -230,7 +231,8 @@ def test_a_gold_row_that_the_pool_holds_teaches_once(teacher: Path, tmp_path: Pa
     source = pool_file(tmp_path / "pool.txt", [*pool_rows(60), *shared])
     made = taught(teacher, tmp_path / "student", unlabeled=source, train=train_rows(), validation=validation_rows())
     assert made.manifest.stage
-    assert made.manifest.notes["planned_steps"] == steps_for(60 + 40, TRAINING)
+    notes = made.manifest.notes
+    assert (notes["pool_rows"], notes["planned_steps"]) == (60, steps_for(60 + 40, TRAINING))
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,8 @@ def precision(line: Measurement) -> str:
 
 def kind_text(line: Measurement) -> str:
     """Return what a row is, unless it is a model: its kind, or that it kept float32 where int8 was refused."""
-    if line.quantizer == "float32":
-        return "float32 kept"
-    return "" if line.kind == "model" else line.kind
+    kept = "float32 kept" if line.quantizer == "float32" else ""
+    return ", ".join(filter(None, ("" if line.kind == "model" else line.kind, kept)))
 
 
 def megabytes(size_bytes: float) -> str:

@@ -79,7 +79,7 @@ class Measurement(WithIntervals):
         None
     )
     unlabeled_rows: Annotated[
-        int | None, "rows without labels that a student was given; null for a control, and for what has none"
+        int | None, "rows without labels that a student read; null for a control, and for what has none"
     ] = None
     budget: Annotated[str, "budget of the study that it was trained at; left out where the study has none"] = ""
     model_sha256: Annotated[str, "hash of its files; empty where there are none"]
