@@ -1,0 +1,136 @@
+"""Open files that somebody else may have made: regular files, of bounded size, with the content that they should have.
+
+Everything that reads a file of a user goes through these functions, so that a broken file, a hostile one, a pipe or a
+device costs one sentence.
+"""
+
+import errno
+import json
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from compress.errors import CompressError
+
+JSON_LIMIT_BYTES = 2**26
+# What a disk or its rights say is no fault of the file that is read; the command line has sentences for these.
+_OF_THE_SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.EIO}
+
+
+@contextmanager
+def faults_of(path: str | Path, what: str, advice: str = "copy or make it again") -> Iterator[None]:
+    """Turn whatever a library raises while it opens or reads a file into one sentence about that file.
+
+    Args:
+        path: the file or directory that is read in the block, and nothing else.
+        what: what it should be, such as ``"a tokenizer"``.
+        advice: what to do then.
+
+    Raises:
+        CompressError: instead of any exception, but for those of the system, of memory and of interruption.
+    """
+    try:
+        yield
+    except (CompressError, MemoryError, ModuleNotFoundError):
+        raise
+    except OSError as error:
+        if error.errno in _OF_THE_SYSTEM:
+            raise
+        raise _fault(path, what, advice, error) from error
+    except Exception as error:
+        raise _fault(path, what, advice, error) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of libraries in Rust, which make it no Exception
+            raise
+        raise _fault(path, what, advice, error) from error
+
+
+def _fault(path: str | Path, what: str, advice: str, error: BaseException) -> CompressError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    return CompressError(f"{path} cannot be read as {what} ({reason}); {advice}")
+
+
+def regular_file(path: Path, limit_bytes: int | None = None) -> Path:
+    """Return the path of a regular file, links followed, that is no larger than a limit.
+
+    Raises:
+        CompressError: nothing is there, it is a directory, a pipe, a socket or a device, or too large.
+    """
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise CompressError(f"There is no file {str(path)!r}: check the path.") from None
+    except OSError as error:
+        raise CompressError(f"{path} cannot be read ({error.strerror}): check the path.") from None
+    except ValueError:  # a zero byte
+        raise CompressError(f"{str(path)!r} is no path: check it.") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise CompressError(f"{path} is a directory, but a file is needed: name a file in it.")
+    if not stat.S_ISREG(found.st_mode):
+        raise CompressError(f"{path} is a pipe, a socket or a device, but a file is needed: write it to a file first.")
+    if limit_bytes is not None and found.st_size > limit_bytes:
+        raise CompressError(
+            f"{path} has {found.st_size:,} bytes; at most {limit_bytes:,} are read: give a smaller one."
+        )
+    return path
+
+
+def read_text(path: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> str:
+    """Return the text of a UTF-8 file.
+
+    Raises:
+        CompressError: it is no regular file, too large, or not UTF-8.
+    """
+    regular_file(path, limit_bytes)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CompressError(f"{path} is not UTF-8 text (byte {error.start:,}): convert it or make it again") from None
+
+
+def read_json(path: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        CompressError: it is no regular file, too large, or not valid JSON.
+    """
+    return parse_json(read_text(path, limit_bytes), str(path))
+
+
+def read_json_table(path: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> dict[str, Any]:
+    """Return the table that a JSON file holds.
+
+    Raises:
+        CompressError: as :func:`read_json`, and if it holds something else.
+    """
+    found = read_json(path, limit_bytes)
+    if not isinstance(found, dict):
+        raise CompressError(f"{path} is not valid here: it holds no table ({{...}}); copy or make it again")
+    return found
+
+
+def parse_json(text: str, name: str) -> Any:
+    """Return what JSON text holds; NaN and infinities, which JSON does not have, are refused.
+
+    Args:
+        name: what the text is called when something is wrong with it.
+
+    Raises:
+        CompressError: it is not valid, nested too deeply, or has an integer of thousands of digits.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise CompressError(f"{name} is not valid JSON ({error}); copy or make it again") from None
+    except RecursionError:
+        raise CompressError(f"{name} is not valid JSON (nested too deeply); copy or make it again") from None
+    except ValueError as error:  # an integer of more digits than Python reads, or a constant
+        reason = str(error).partition(";")[0]
+        raise CompressError(f"{name} is not valid JSON ({reason}); copy or make it again") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no value of JSON")

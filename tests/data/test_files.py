@@ -1,0 +1,88 @@
+"""Files of others: regular, bounded, valid; and the exceptions of libraries as faults of a file."""
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compress.data.files import faults_of, read_json, read_json_table, read_text, regular_file
+from compress.errors import CompressError
+
+pytestmark = pytest.mark.fast
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda path: None, "no file"),
+        (lambda path: path.mkdir(), "is a directory"),
+        (os.mkfifo, "a pipe, a socket or a device"),
+        (make_socket, "a pipe, a socket or a device"),
+        (lambda path: path.symlink_to("/dev/zero"), "a pipe, a socket or a device"),
+        (lambda path: path.symlink_to(path), "cannot be read"),
+    ],
+    ids=["absent", "directory", "fifo", "socket", "device", "loop"],
+)
+def test_only_regular_files_are_read(tmp_path: Path, make: Callable[[Path], None], expected: str) -> None:
+    path = tmp_path / "f"
+    make(path)
+    with pytest.raises(CompressError, match=expected):
+        regular_file(path)
+
+
+def test_a_file_above_the_limit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    path.write_text("[1, 2, 3]")
+    assert read_json(path, limit_bytes=9) == [1, 2, 3]
+    with pytest.raises(CompressError, match="9 bytes; at most 8"):
+        read_json(path, limit_bytes=8)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "1" * 5000, '{"a": NaN}', "[-Infinity]", "1e", '"\n"'])
+def test_broken_json_is_one_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "f.json"
+    path.write_text(text)
+    with pytest.raises(CompressError, match="f.json is not valid JSON"):
+        read_json(path)
+
+
+def test_json_of_another_form_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    path.write_text("[1]")
+    with pytest.raises(CompressError, match="holds no table"):
+        read_json_table(path)
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"caf\xe9")
+    with pytest.raises(CompressError, match="not UTF-8 text .byte 3"):
+        read_text(path)
+
+
+class PanicException(BaseException):
+    """As libraries in Rust raise it."""
+
+
+@pytest.mark.parametrize("error", [KeyError("a"), RecursionError(), PanicException("index\nout of bounds"), OSError()])
+def test_what_a_library_raises_is_a_fault_of_the_file(error: BaseException) -> None:
+    with pytest.raises(CompressError, match="^m cannot be read as a model ") as caught, faults_of("m", "a model"):
+        raise error
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    "error", [CompressError("as it is"), KeyboardInterrupt(), MemoryError(), OSError(errno.ENOSPC, "full")]
+)
+def test_what_is_no_fault_of_the_file_passes(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught, faults_of("m", "a model"):
+        raise error
+    assert caught.value is error
