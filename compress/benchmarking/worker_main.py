@@ -117,6 +117,7 @@ class RequestHandler:
         module, required = import_plugin(request.folder, request.plugin)
         tokens = None
         if request.folder == "runtimes":
+            from compress.inference.padding import exact_batches
             from compress.inference.token_runner import TokenRunner
 
             tokens = TokenRunner.open(place, request.max_length, request.lengths)
@@ -126,7 +127,7 @@ class RequestHandler:
         started = time.perf_counter_ns()
         opened = module.start(place, threads=request.threads, device=request.device)
         if tokens:
-            tokens.function, opened = opened, tokens
+            tokens.function, opened = exact_batches(opened, tokens.config, getattr(module, "PRECISION", "")), tokens
         elif request.max_length and request.folder == "competitors":
             cut_to(opened, request.max_length)
         self.runner = opened

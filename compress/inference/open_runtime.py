@@ -7,8 +7,10 @@ import numpy as np
 
 from compress import plugins
 from compress.inference.batching import Run
+from compress.inference.padding import exact_batches
 from compress.inference.threads import default_threads
 from compress.models.manifest import ONNX_NAME
+from compress.models.model_dir import ModelDir
 from compress.progress import Advance
 
 
@@ -22,9 +24,10 @@ def open_runtime(directory: Path, runtime: str = "", *, threads: int = 0, device
         device: ``cpu`` or ``cuda``.
         options: what this runtime alone takes, such as ``precision`` of ``torch``.
     """
-    start = plugins.find("runtimes", runtime or runtime_for(directory)).function
-    run: Run = start(directory, threads=threads or default_threads(), device=device, **options)
-    return run
+    plugin = plugins.find("runtimes", runtime or runtime_for(directory))
+    run: Run = plugin.function(directory, threads=threads or default_threads(), device=device, **options)
+    precision = options.get("precision", getattr(plugin.load(), "PRECISION", ""))
+    return exact_batches(run, ModelDir.open(directory, classifier=False, verify=False).config, precision)
 
 
 def counted(run: Run, advance: Advance) -> Run:

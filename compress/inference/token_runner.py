@@ -7,9 +7,10 @@ repeated between the special tokens and cut, so that what the model reads is spr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,8 @@ class TokenRunner:
     """A :class:`compress.inference.runner.Runner` of a function of token arrays and the model's own tokenizer.
 
     The function of a tagger answers tokens, ``[B, T, C]``; ``run`` then gives what words are answered, ``[W, C]``.
-    ``max_length`` is what rows are cut to. ``function`` is set by :meth:`open`'s caller once the model is loaded.
+    ``max_length`` is what rows are cut to, ``config`` the model's ``config.json``. ``function`` is set by
+    :meth:`open`'s caller once the model is loaded.
     """
 
     tokenizer: AnyTokenizer
@@ -40,6 +42,7 @@ class TokenRunner:
     parameters: int = 0
     tokenizer_inside: bool = False
     task: str = "classification"
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def open(cls, directory: Path, max_length: int, lengths: Sequence[int]) -> TokenRunner:
@@ -58,7 +61,7 @@ class TokenRunner:
         longest = maximum_length(tokenizer, model.config)
         if max(lengths, default=0) > longest:
             raise CompressError(f"--length {max(lengths)} is more than the {longest} tokens that it can read")
-        return cls(tokenizer, min(max_length or longest, longest), task=model.task)
+        return cls(tokenizer, min(max_length or longest, longest), task=model.task, config=model.config)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the tokens of each row, after cutting."""

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from compress.data.files import read_json_table
 from compress.errors import CompressError
 
 MANIFEST_NAME = "compress.json"
@@ -62,21 +64,54 @@ class Manifest:
         """
         if not path.is_file():
             return cls(stage="")
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CompressError(f"{path} is not a valid manifest ({error}); make the directory again") from None
-        if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
-            version = raw.get("format_version") if isinstance(raw, dict) else None
+        raw = read_json_table(path)
+        if raw.get("format_version") != FORMAT_VERSION:
+            version = str(raw.get("format_version"))[:40]
             raise CompressError(f"{path} has format version {version}; this compress reads version {FORMAT_VERSION}")
-        if unknown := set(raw) - {f.name for f in fields(cls)}:
-            raise CompressError(f"{path} has unknown keys {sorted(unknown)}; make the directory again")
-        try:
-            for name in ("labels", "parents", "data", "metrics"):
-                raw[name] = tuple(raw.get(name, ()))
-            return cls(**raw)
-        except TypeError as error:
-            raise CompressError(f"{path} is not a valid manifest ({error}); make the directory again") from None
+        if unknown := set(raw) - {field.name for field in fields(cls)}:
+            raise CompressError(f"{path} has unknown keys {sorted(unknown)[:5]}; make the directory again")
+        for key, (allowed, fits) in _FORMS.items():
+            if key in raw and not fits(raw[key]) or key == "stage" and key not in raw:
+                raise CompressError(f"{path} is not a valid manifest: {key} is not {allowed}; make the directory again")
+        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+        return cls(**values)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_tables(**keys: type) -> Callable[[Any], bool]:
+    """Return what tells whether a value is a list of tables that have these keys, of these types."""
+    return lambda value: isinstance(value, list) and all(map(_is_table_of(**keys), value))
+
+
+def _is_table_of(**keys: type) -> Callable[[Any], bool]:
+    return lambda value: _is_table(value) and all(type(value.get(key)) is kind for key, kind in keys.items())
+
+
+def _are_files(value: Any) -> bool:
+    return _is_table(value) and all(map(_is_table_of(sha256=str, size_bytes=int), value.values()))
+
+
+# Field -> what it must be, and whether a value is that. Metrics have more keys with time, and none is read by name.
+_FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("stage", "kind", "name", "task"), ("a text", _is_text)),
+    **dict.fromkeys(("architecture", "recipe", "notes", "seeds", "versions", "host"), ("a table", _is_table)),
+    "labels": ("a list of texts", _are_texts),
+    "parents": ("a list of models with role, name and sha256", _are_tables(role=str, name=str, sha256=str)),
+    "data": ("a list of data with role, name, rows and sha256", _are_tables(role=str, name=str, rows=int, sha256=str)),
+    "metrics": ("a list of tables", _are_tables()),
+    "files": ("a table from files to sha256 and size_bytes", _are_files),
+}
 
 
 def file_sha256(path: Path) -> str:

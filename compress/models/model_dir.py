@@ -6,7 +6,6 @@ a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights 
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,7 @@ from compress.models.manifest import (
     describe_files,
     verify_files,
 )
+from compress.models.model_files import PICKLES, check_files, count_weights, read_config, weight_files
 from compress.models.modeling import TAGGER, auto_class
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class ModelDir:
         if isinstance(path, ModelDir):
             return path
         directory = _local_directory(path)
+        check_files(directory)
         model = cls(directory, Manifest.read(directory / MANIFEST_NAME))
         if model.manifest.kind != "model":
             kind = model.manifest.kind
@@ -58,13 +59,22 @@ class ModelDir:
         if not (directory / "config.json").is_file():
             raise CompressError(f"{path} is not a model directory: it has no config.json")
         model.check_weights()
-        if classifier and not model.is_classifier:
-            names = ", ".join(model.config.get("architectures") or ["none named"])
+        if classifier:
+            model._check_classifier()
+        return model
+
+    def _check_classifier(self) -> None:
+        if not self.is_classifier:
+            names = ", ".join(self.config.get("architectures") or ["none named"])
             raise CompressError(
-                f"{path} is not a sequence classifier or a tagger of words (its architecture: {names}); "
+                f"{self.path} is not a sequence classifier or a tagger of words (its architecture: {names}); "
                 "fine-tune it first with 'compress finetune --teacher ...'"
             )
-        return model
+        if self.config.get("problem_type") == "multi_label_classification":
+            raise CompressError(
+                f"{self.path} gives a text several labels (problem_type = multi_label_classification), which is not "
+                "supported; use a model that gives each text one label, such as one model for each label"
+            )
 
     @property
     def name(self) -> str:
@@ -72,14 +82,7 @@ class ModelDir:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        file = self.path / "config.json"
-        try:
-            config = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CompressError(f"{file} is not valid JSON ({error})") from None
-        if not isinstance(config, dict):
-            raise CompressError(f"{file} is not valid JSON for a model: it holds no table")
-        return config
+        return read_config(self.path)
 
     @property
     def is_onnx(self) -> bool:
@@ -127,33 +130,20 @@ class ModelDir:
         """Number of weights, read from the headers of the files."""
         if "parameters" in self.manifest.architecture:
             return int(self.manifest.architecture["parameters"])
-        from safetensors import safe_open
-
-        total = 0
-        for file in self.path.glob("*.safetensors"):
-            with safe_open(file, framework="numpy") as tensors:
-                total += sum(math.prod(tensors.get_slice(key).get_shape()) for key in tensors.keys())
-        return total
+        return count_weights(sorted(self.path.glob("*.safetensors")))[1]
 
     def check_weights(self) -> None:
         if self.is_onnx:
             return
-        files = list(self.path.glob("*.safetensors"))
+        files = weight_files(self.path)
         if not files:
-            if pickles := [f.name for f in self.path.iterdir() if f.suffix in {".bin", ".pt", ".pth", ".pkl", ".ckpt"}]:
+            if pickles := [file.name for file in self.path.iterdir() if file.suffix in PICKLES]:
                 raise CompressError(
                     f"{self.path} holds pickled weights ({pickles[0]}), which can run code when opened; "
                     "save the model again with save_pretrained, which writes model.safetensors"
                 )
             raise CompressError(f"{self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}")
-        from safetensors import SafetensorError, safe_open
-
-        for file in files:
-            try:
-                with safe_open(file, framework="numpy") as tensors:
-                    tensors.keys()
-            except (SafetensorError, OSError) as error:
-                raise CompressError(f"{file} is corrupt or cut short ({error}); copy or make it again") from None
+        count_weights(files)
 
     def load(self) -> "PreTrainedModel":
         """Load the torch model in eval mode, float32."""
@@ -162,43 +152,60 @@ class ModelDir:
                 f"{self.path} is an ONNX model, which cannot be trained or pruned; "
                 "use the directory it was exported from"
             )
-        from compress.models.modeling.registration import register_models
+        from compress.models.loading import load_network, unfit
         from compress.progress import quiet_libraries
 
         quiet_libraries()
-        register_models()
         if self.is_packed:
             from compress.models.packed_weights import load_packed
 
             return load_packed(self.path, self.task)
-        try:
-            loaded: Any = auto_class(self.task).from_pretrained(self.path, dtype="float32", output_loading_info=True)
-        except (ValueError, OSError, RuntimeError) as error:
-            raise CompressError(f"{self.path} cannot be loaded: {str(error).splitlines()[0]}") from None
-        model, found = loaded
-        if missing := sorted(found["missing_keys"]):  # transformers would go on with random ones
-            raise CompressError(f"{self.path} lacks weights of its model ({missing[0]}); copy or make it again")
+        model, found = load_network(auto_class(self.task), self.path)
+        if names := unfit(found):  # transformers would go on with random ones
+            raise CompressError(
+                f"{self.path} has no weights of its model, or in another shape ({names[0]}); copy or make it again"
+            )
         return cast("PreTrainedModel", model.eval())
 
     def load_tokenizer(self, *, words: bool = False) -> "PreTrainedTokenizerFast":
         """Load the tokenizer; ``words`` makes one of bytes read words one by one as it reads them within a text."""
-        from transformers import AutoTokenizer
+        from compress.models.loading import load_tokenizer
 
         if not any((self.path / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
             raise CompressError(f"{self.path} has no tokenizer ({VOCABULARIES[0]}); copy its files beside the weights")
-        try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(self.path)
-        except (ValueError, OSError, KeyError) as error:
-            raise CompressError(f"{self.path} has no tokenizer that opens: {str(error).splitlines()[0]}") from None
+        tokenizer = load_tokenizer(self.path)
         if words and getattr(tokenizer, "add_prefix_space", None) is False:  # RoBERTa's pieces begin with the space
-            tokenizer = AutoTokenizer.from_pretrained(self.path, add_prefix_space=True)
+            tokenizer = load_tokenizer(self.path, add_prefix_space=True)
+        self._check_tokenizer(tokenizer)
         return cast("PreTrainedTokenizerFast", tokenizer)
 
     def open_tokenizer(self) -> AnyTokenizer:
         """Open the tokenizer for inference: without transformers where the model runs without it."""
-        if self.is_onnx and (self.path / TOKENIZER_NAME).is_file():
-            return StoredTokenizer(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)
-        return self.load_tokenizer()
+        if not self.is_onnx or not (self.path / TOKENIZER_NAME).is_file():
+            return self.load_tokenizer()
+        tokenizer = StoredTokenizer(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)
+        self._check_tokenizer(tokenizer)
+        return tokenizer
+
+    def _check_tokenizer(self, tokenizer: AnyTokenizer) -> None:
+        """Refuse a tokenizer that batches cannot be made with, or whose ids the model has no embeddings for."""
+        if not hasattr(tokenizer, "backend_tokenizer"):
+            raise CompressError(
+                f"{self.path} has a tokenizer in Python alone ({type(tokenizer).__name__}); save it as tokenizer.json, "
+                "which the package tokenizers reads"
+            )
+        if tokenizer.pad_token_id is None:
+            raise CompressError(
+                f"the tokenizer of {self.path} has no padding token, so that texts of several lengths make no batch; "
+                "set pad_token in its tokenizer_config.json and pad_token_id in its config.json"
+            )
+        ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values()
+        embeddings = self.config.get("tokenizer_size", self.config.get("vocab_size"))
+        if embeddings is not None and max(ids, default=0) >= embeddings:
+            raise CompressError(
+                f"the tokenizer of {self.path} knows the id {max(ids)}, and the model has {embeddings} embeddings; "
+                "copy the tokenizer that belongs to these weights"
+            )
 
 
 def parent_entry(role: str, model: ModelDir) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Packing makes the file smaller, not inference faster.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
+from compress.data.files import faults_of, parse_json
 from compress.errors import CompressError
 from compress.models.integer_rounding import Grid, grid_of
+from compress.models.loading import check_finite, check_size, load_config
 from compress.models.manifest import PACKED_NAME
+from compress.models.model_files import check_config_size, read_config
 from compress.models.modeling import auto_class
 
 _LAYOUT = "layout"
@@ -58,35 +62,46 @@ def read_packed(directory: Path) -> dict[str, Tensor]:
     """Return the state dict, float32, of a directory with ``packed.safetensors``.
 
     Raises:
-        CompressError: the file does not say how it is packed.
+        CompressError: the file is damaged or does not say how it is packed.
     """
-    with safe_open(directory / PACKED_NAME, framework="pt") as file:
+    path = directory / PACKED_NAME
+    with faults_of(path, "packed weights"), safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
-        try:
-            layout = json.loads((file.metadata() or {})[_LAYOUT])
-        except (KeyError, json.JSONDecodeError):
-            raise CompressError(
-                f"{directory / PACKED_NAME} does not say how its weights are packed; copy or make it again"
-            ) from None
-    for name, how in layout.items():
-        parts = (tensors.pop(f"{name}.{part}") for part in ("codes", "low", "step"))
-        tensors[name] = _unpacked(*parts, **how)
+        stored = (file.metadata() or {}).get(_LAYOUT, "")
+    layout = parse_json(stored, f"the layout of {path}")
+    if not isinstance(layout, dict):
+        raise CompressError(f"{path} does not say how its weights are packed; copy or make it again")
+    with faults_of(path, "packed weights"):
+        for name, how in layout.items():
+            parts = (tensors.pop(f"{name}.{part}") for part in ("codes", "low", "step"))
+            tensors[name] = _unpacked(*parts, **how)
     return tensors
 
 
 def load_packed(directory: Path, task: str) -> PreTrainedModel:
-    """Return the model of a directory with ``packed.safetensors``, float32 and in eval mode."""
-    model: PreTrainedModel = auto_class(task).from_config(AutoConfig.from_pretrained(directory))
-    try:
-        model.load_state_dict(read_packed(directory))
-    except RuntimeError as error:
-        raise CompressError(f"{directory} cannot be loaded: {str(error).splitlines()[0]}") from None
+    """Return the model of a directory with ``packed.safetensors``, float32 and in eval mode.
+
+    Raises:
+        CompressError: files are damaged, or the config asks for another model than they hold.
+    """
+    weights = read_packed(directory)
+    count = sum(weight.numel() for weight in weights.values())
+    check_config_size(read_config(directory), directory, len(weights), count)
+    config = load_config(directory)
+    check_size(auto_class(task), directory, config, count)
+    with faults_of(directory, "a model"):
+        model: PreTrainedModel = auto_class(task).from_config(config)
+        model.load_state_dict(weights)
+    check_finite(model, directory)
     model.float().eval()
     return model
 
 
 def _unpacked(codes: Tensor, low: Tensor, step: Tensor, bits: int, shape: list[int], rows_per_group: int) -> Tensor:
-    numbers = unpack(codes.numpy(), bits, int(np.prod(shape))).reshape(shape)
+    count = math.prod(shape)
+    if min(bits, rows_per_group, *shape) < 1 or codes.numel() != -(-count * bits // 8):
+        raise ValueError(f"{codes.numel():,} bytes do not hold {count:,} codes of {bits} bits")
+    numbers = unpack(codes.numpy(), bits, count).reshape(shape)
     return Grid(low, step, bits, rows_per_group).values(torch.from_numpy(numbers), torch.arange(shape[0]))
 
 

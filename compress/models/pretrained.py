@@ -3,14 +3,14 @@ in a student that has a head.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.errors import CompressError
+from compress.models.loading import load_config, load_network, unfit
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import PROBLEM_TYPES, auto_class
-from compress.models.modeling.registration import register_models
 
 HEAD_PARTS = {"classifier", "head", "pre_classifier", "pooler"}
 
@@ -24,23 +24,16 @@ def load_classifier(encoder: ModelDir, labels: Sequence[str], task: str) -> PreT
     Raises:
         CompressError: more than the head would start at random.
     """
-    register_models()
-    config = AutoConfig.from_pretrained(
+    config = load_config(
         encoder.path,
         num_labels=len(labels),
         id2label=dict(enumerate(labels)),
         label2id={name: index for index, name in enumerate(labels)},
         problem_type=PROBLEM_TYPES[task],
     )
-    model, loaded = auto_class(task).from_pretrained(
-        encoder.path,
-        config=config,
-        dtype="float32",
-        ignore_mismatched_sizes=True,  # a head of other classes
-        output_loading_info=True,
-    )
+    model, loaded = load_network(auto_class(task), encoder.path, config)
     _check_loaded(encoder, loaded)
-    return cast("PreTrainedModel", model)
+    return model
 
 
 def load_body(student: PreTrainedModel, encoder: ModelDir) -> None:
@@ -49,7 +42,7 @@ def load_body(student: PreTrainedModel, encoder: ModelDir) -> None:
     Raises:
         CompressError: another family or shape, or weights of the encoder are missing.
     """
-    body, loaded = AutoModel.from_pretrained(encoder.path, dtype="float32", output_loading_info=True)
+    body, loaded = load_network(AutoModel, encoder.path)
     _check_loaded(encoder, loaded)
     ours, theirs = (
         {name: value for name, value in base.state_dict().items() if not set(name.split(".")) & HEAD_PARTS}
@@ -85,9 +78,7 @@ def check_vocabulary(encoder: ModelDir, tokenizer: PreTrainedTokenizerFast) -> N
 
 def _check_loaded(encoder: ModelDir, loaded: Mapping[str, Any]) -> None:
     """Refuse an encoder of which more than the head would start at random."""
-    mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in loaded.get("mismatched_keys", ())]
-    missing = [*loaded.get("missing_keys", ()), *mismatched]
-    fresh = [key for key in missing if not set(key.split(".")) & HEAD_PARTS]
+    fresh = [key for key in unfit(loaded) if not set(key.split(".")) & HEAD_PARTS]
     if fresh:
         raise CompressError(
             f"{encoder.path} lacks weights of its own architecture ({len(fresh)}, such as {fresh[0]}), which would "

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from compress.models.dummy_inputs import example_inputs
+from compress.models.loading import load_network
 from compress.models.manifest import Manifest
 from compress.models.modeling import auto_class, input_names
 from compress.models.modeling.registration import register_models
@@ -64,8 +65,8 @@ def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, mani
     model = model.cpu().float().eval()
     save_model(model, tokenizer, working)
     finish(working, manifest)
-    reopened = auto_class(manifest.task).from_pretrained(working, dtype="float32").eval()
-    check_same(model, reopened)
+    reopened, _ = load_network(auto_class(manifest.task), working)
+    check_same(model, reopened.eval())
 
 
 def check_same(model: PreTrainedModel, reopened: PreTrainedModel) -> None:

@@ -22,6 +22,7 @@ from compress.evaluation.metrics import (
     score,
 )
 from compress.inference.batching import TorchRun, logits_of
+from compress.inference.padding import exact_batches
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.pruning.scoring import check_rows
@@ -142,7 +143,7 @@ class MaskedEvaluation:
         with masked(self.model, masks or {}):
             return logits_of(
                 rows.gold.examples[:first],
-                TorchRun(self.model),
+                exact_batches(TorchRun(self.model), self.model.config.to_dict(), "float32"),
                 self.tokenizer,
                 max_length=rows.max_length,
                 task=rows.task,

@@ -8,7 +8,7 @@ No code of a package runs.
 import os
 import shutil
 import zipfile
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from compress.errors import CompressError
@@ -35,14 +35,24 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
         CompressError: the parts are no archive of a model.
     """
     if not recipe.package_parts:
-        spec = util.find_spec(recipe.package.replace("-", "_")) if recipe.package else None
-        return Path(spec.origin).parent / recipe.package_folder if spec and spec.origin else None
+        return _folder(recipe.package, recipe.package_folder) if recipe.package else None
     try:
         parts = [_part(name, number) for number, name in enumerate(packages_of(recipe), start=1)]
     except metadata.PackageNotFoundError:
         return None
     version = metadata.version(packages_of(recipe)[0])
     return unpacked(parts, CACHE / f"{recipe.package}-{version}")
+
+
+def _folder(package: str, folder: str) -> Path | None:
+    """Return a folder of a package that is installed, by the list of its files: finding a module could import one."""
+    try:
+        files = metadata.files(package) or ()
+    except metadata.PackageNotFoundError:
+        return None
+    ending = f"{folder}/config.json" if folder else "config.json"
+    found = next((file for file in files if file.as_posix().endswith(f"/{ending}")), None)
+    return None if found is None else Path(str(found.locate())).parent
 
 
 def _part(package: str, number: int) -> Path:

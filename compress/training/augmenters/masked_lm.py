@@ -11,16 +11,17 @@ Unlike there, only words of one subword token are candidates, and never the word
 import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data.examples import Example, batched
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.inference.compute import resolve_device
+from compress.models.loading import load_network, load_tokenizer, unfit
 from compress.models.model_dir import ModelDir
+from compress.models.model_files import check_files
 from compress.progress import quiet_libraries
 from compress.training.augmentation import Variation, vary_sides
 from compress.training.augmenters._word_replacement import (
@@ -87,16 +88,11 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
             "masked language model"
         )
     quiet_libraries()
-    try:
-        network, found = AutoModelForMaskedLM.from_pretrained(
-            directory, dtype="float32", output_loading_info=True, local_files_only=True, trust_remote_code=False
-        )
-        tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (ValueError, OSError, RuntimeError, KeyError) as error:
-        raise CompressError(
-            f"augmentation: {directory} does not open as a masked language model: {str(error).splitlines()[0]}"
-        ) from None
-    if missing := sorted(found["missing_keys"]):  # transformers would go on with random ones
+    path = Path(directory)
+    check_files(path)
+    network, found = load_network(AutoModelForMaskedLM, path)
+    tokenizer = load_tokenizer(path)
+    if missing := unfit(found):  # transformers would go on with random ones
         raise CompressError(
             f"augmentation: {directory} has no trained masked-language-model head ({missing[0]} is missing); give the "
             "model as it was pretrained, not one that was fine-tuned for a task, or use the augmenter neighbours"

@@ -1,0 +1,131 @@
+"""Open networks and tokenizers of transformers from a directory: the only place that calls ``from_pretrained``.
+
+Nothing is fetched, no code of the directory runs, and weights are read from safetensors alone. A network is built
+without memory first: what its config asks for is compared with the weights that are there.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compress.data.files import faults_of
+from compress.errors import CompressError
+from compress.models.model_files import CONFIG_NAME, check_config_size, count_weights, read_config, weight_files
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+_TRUSTED = {"trust_remote_code": False, "local_files_only": True}
+# What a head of other labels, and weights that are shared by name only, may add to those of the files.
+_FRESH_WEIGHTS = 2**26
+_SHARED = 2
+# Keys of config.json by which transformers would fetch or import something else.
+_FOREIGN = {
+    "quantization_config": "weights quantized by another library",
+    "adapter_config": "an adapter without its model",
+}
+_ATTENTION = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+
+
+def load_config(directory: Path, **changes: Any) -> "PretrainedConfig":
+    """Return the config of a model directory as transformers reads it.
+
+    Args:
+        changes: fields to replace.
+
+    Raises:
+        CompressError: it is damaged, or needs code that transformers does not have.
+    """
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    from compress.models.modeling.registration import register_models
+
+    register_models()
+    raw = read_config(directory)
+    if raw.get("auto_map") and raw.get("model_type") not in CONFIG_MAPPING:
+        raise CompressError(
+            f"{directory} needs Python code of its own (auto_map in its config.json), which is never run; use a model "
+            "type that transformers has, or an ONNX export"
+        )
+    for key, what in _FOREIGN.items():
+        if raw.get(key):
+            raise CompressError(f"{directory} holds {what} ({key}), which is not read; save it in float32 or bfloat16")
+    if (directory / "adapter_config.json").exists():
+        raise CompressError(f"{directory} holds an adapter (adapter_config.json); merge it into its model and save it")
+    if any("/" in str(raw.get(key)) for key in _ATTENTION):
+        raise CompressError(f"{directory / CONFIG_NAME} names kernels to fetch for its attention; delete that entry")
+    with faults_of(directory, "a model"):
+        config: PretrainedConfig = AutoConfig.from_pretrained(directory, **changes, **_TRUSTED)
+    return config
+
+
+def load_network(
+    opener: Any, directory: Path, config: "PretrainedConfig | None" = None
+) -> tuple["PreTrainedModel", Mapping[str, Any]]:
+    """Return the network of a model directory in float32, and what transformers says of keys that did not fit.
+
+    Args:
+        opener: an Auto class of transformers.
+        config: what to build, if it is not the config of the directory.
+
+    Raises:
+        CompressError: files are damaged, the config asks for more than they hold, or weights are not finite.
+    """
+    tensors, weights = count_weights(weight_files(directory))
+    check_config_size(read_config(directory), directory, tensors, weights)
+    config = load_config(directory) if config is None else config
+    check_size(opener, directory, config, weights)
+    with faults_of(directory, "a model"):
+        model, found = opener.from_pretrained(
+            directory,
+            config=config,
+            dtype="float32",
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # unfit() names them
+            output_loading_info=True,
+            **_TRUSTED,
+        )
+    check_finite(model, directory)
+    return model, found
+
+
+def unfit(found: Mapping[str, Any]) -> list[str]:
+    """Return the names of a network's weights that its files lack or have in another shape; these are random."""
+    mismatched = [entry if isinstance(entry, str) else entry[0] for entry in found.get("mismatched_keys", ())]
+    return sorted({*found.get("missing_keys", ()), *mismatched})
+
+
+def check_size(opener: Any, directory: Path, config: "PretrainedConfig", weights: int) -> None:
+    """Build a network without memory and check that it is about as large as the weights that are there.
+
+    Raises:
+        CompressError: it is much larger, or cannot be built.
+    """
+    import torch
+
+    with faults_of(directory, "a model"), torch.device("meta"):
+        asked = sum(parameter.numel() for parameter in opener.from_config(config).parameters())
+    if asked > _SHARED * weights + _FRESH_WEIGHTS:
+        raise CompressError(
+            f"{directory / CONFIG_NAME} asks for {asked:,} weights, and the files hold {weights:,}; copy or make it "
+            "again"
+        )
+
+
+def check_finite(model: "PreTrainedModel", directory: Path) -> None:
+    """Refuse a network with weights that are infinite or no numbers."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise CompressError(f"{directory} has weights that are not finite numbers ({name}); copy or make it again")
+
+
+def load_tokenizer(directory: Path, **options: Any) -> Any:
+    """Return the tokenizer of a model directory as transformers reads it.
+
+    Raises:
+        CompressError: it is damaged.
+    """
+    from transformers import AutoTokenizer
+
+    with faults_of(directory, "a tokenizer", "copy the tokenizer's files again"):
+        return AutoTokenizer.from_pretrained(directory, **options, **_TRUSTED)
