@@ -1,5 +1,6 @@
 """Open a model directory in a runtime of this process."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,19 @@ from compress.inference.batching import Run
 from compress.inference.padding import exact_batches
 from compress.inference.threads import default_threads
 from compress.models.manifest import ONNX_NAME
-from compress.models.model_dir import ModelDir
+from compress.models.model_files import read_config
 from compress.progress import Advance
 
 
-def open_runtime(directory: Path, runtime: str = "", *, threads: int = 0, device: str = "cpu", **options: Any) -> Run:
+def open_runtime(
+    directory: Path,
+    runtime: str = "",
+    *,
+    threads: int = 0,
+    device: str = "cpu",
+    config: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Run:
     """Return a function from token arrays to logits.
 
     Args:
@@ -22,12 +31,13 @@ def open_runtime(directory: Path, runtime: str = "", *, threads: int = 0, device
         runtime: a name from ``compress list runtimes``; by default :func:`runtime_for`.
         threads: CPU threads; 0 for :func:`default_threads`.
         device: ``cpu`` or ``cuda``.
+        config: the ``config.json`` of the model, where it does not lie in the directory yet.
         options: what this runtime alone takes, such as ``precision`` of ``torch``.
     """
     plugin = plugins.find("runtimes", runtime or runtime_for(directory))
     run: Run = plugin.function(directory, threads=threads or default_threads(), device=device, **options)
     precision = options.get("precision", getattr(plugin.load(), "PRECISION", ""))
-    return exact_batches(run, ModelDir.open(directory, classifier=False, verify=False).config, precision)
+    return exact_batches(run, read_config(directory) if config is None else config, precision)
 
 
 def counted(run: Run, advance: Advance) -> Run:

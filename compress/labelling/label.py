@@ -229,13 +229,8 @@ def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
         directory = scratch / TEACHER_ONNX
         if not directory.is_dir():
             export(model, directory)
-    return open_runtime(
-        directory,
-        plan.runtime,
-        threads=plan.threads,
-        device=plan.device,
-        **({"precision": plan.precision} if plan.runtime == "torch" else {}),
-    )
+    options: dict[str, Any] = {"precision": plan.precision} if plan.runtime == "torch" else {}
+    return open_runtime(directory, plan.runtime, threads=plan.threads, device=plan.device, **options)
 
 
 def _kept_plan(scratch: Path, make: Callable[[], Plan]) -> Plan:

@@ -68,7 +68,7 @@ def read_packed(directory: Path) -> dict[str, Tensor]:
     with faults_of(path, "packed weights"), safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
         stored = (file.metadata() or {}).get(_LAYOUT, "")
-    layout = parse_json(stored, f"the layout of {path}")
+    layout = parse_json(stored, f"the layout of {path}") if stored else None
     if not isinstance(layout, dict):
         raise CompressError(f"{path} does not say how its weights are packed; copy or make it again")
     with faults_of(path, "packed weights"):

@@ -51,7 +51,8 @@ class Judge:
         runtime = runtime_for(int8)
         self.threads = threads or default_threads()  # the same for both, whatever else begins to run
         self.runs = {
-            name: open_runtime(path, runtime, threads=self.threads) for name, path in (("fp32", fp32), ("int8", int8))
+            name: open_runtime(path, runtime, threads=self.threads, config=source.config)
+            for name, path in (("fp32", fp32), ("int8", int8))
         }
         self.timed = runtime == "onnxruntime"
         self.task = source.task

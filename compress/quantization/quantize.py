@@ -194,7 +194,7 @@ def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, dict[str, Any]]:
 
 def _check_opens(working: Path, source: ModelDir) -> None:
     """Open the written model and run it, so that a broken graph is never returned."""
-    run = open_runtime(working, threads=1)
+    run = open_runtime(working, threads=1, config=source.config)
     ids = np.full((2, 8), 1, dtype=np.int64)
     logits = run({"input_ids": ids, "attention_mask": np.ones_like(ids)})
     if (logits.shape[0], logits.shape[-1]) != (2, len(source.labels)) or not np.isfinite(logits).all():
