@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import shutil
+import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from compress.errors import CompressError
 from compress.models.manifest import MANIFEST_NAME
-from compress.models.output_dir import write_atomically
+from compress.models.output_dir import discard, discard_unfinished, write_atomically
+from compress.models.output_safety import entry, output_path, unwritable
 from compress.progress import logger
 
 JOURNAL_NAME = "study.json"
@@ -34,12 +35,14 @@ class Stages:
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, directory: Path, force: bool) -> Self:
+    def open(cls, output: str | Path, force: bool) -> Self:
+        directory = Path(output)
         journal = directory / JOURNAL_NAME
-        if directory.exists() and not directory.is_dir():
-            raise CompressError(f"{directory} is a file; choose another -o")
         if journal.is_file():
             return cls(directory, force, _read_journal(journal))
+        if (found := entry(output_path(output))) and not directory.is_dir():
+            kind = "a link to nothing" if stat.S_ISLNK(found.st_mode) else "a file"
+            raise CompressError(f"{directory} is {kind}; choose another -o")
         if directory.exists() and any(directory.iterdir()):
             raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
         return cls(directory, force)
@@ -66,12 +69,15 @@ class Stages:
                     f"{path} was made from other data or settings than the study now names; make it again with --force "
                     "or choose another -o"
                 )
-        if path.is_dir():
-            shutil.rmtree(path)
         if self.force:
-            shutil.rmtree(path.with_name(f".{path.name}.partial"), ignore_errors=True)
+            if (path / MANIFEST_NAME).is_file():
+                discard(path)
+            discard_unfinished(path)
         logger.info("%s: started", name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path.parent, error) from None
         self._remember(name, fingerprint, None)
         started = time.monotonic()
         make(path)

@@ -384,14 +384,15 @@ def test_wrong_inputs_are_refused(options: dict[str, Any], message: str, tmp_pat
 def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     output.write_text("precious")
-    with pytest.raises(CompressError, match="--force"):
-        benchmark(torch_directory("bert"), [], examples(), QUICK, output=output)
+    for force in (False, True):
+        with pytest.raises(CompressError, match="results.jsonl exists and is not results of compress"):
+            benchmark(torch_directory("bert"), [], examples(), QUICK, output=BenchmarkOutput(output, force))
     assert output.read_text() == "precious"
 
 
 def test_an_unwritable_output_is_refused_before_measuring(tmp_path: Path) -> None:
     (tmp_path / "results.lock.json").write_text("precious")
-    with pytest.raises(CompressError, match="results.lock.json already exists.*--force"):
+    with pytest.raises(CompressError, match="results.lock.json exists and is not a lock"):
         benchmark(torch_directory("bert"), [], examples(), QUICK, output=tmp_path / "results.jsonl")
     with pytest.raises(CompressError, match="is a directory; give a file in it"):
         benchmark(torch_directory("bert"), [], examples(), QUICK, output=BenchmarkOutput(tmp_path, force=True))

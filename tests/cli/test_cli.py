@@ -119,7 +119,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "no text at all": (lambda d: d.command("label", unlabeled=d.file("e.csv", 'text,n\n"",1\n')), "no text"),
     "binary as text": (lambda d: d.command("label", unlabeled=d.file("b.txt", bytes(range(256)) * 9)), "b.txt"),
     "weights as text": (lambda d: d.command("label", unlabeled=d.teacher / "model.safetensors"), "model.safetensors"),
-    "a directory as text": (lambda d: d.command("label", unlabeled=d.folder), "director"),
+    "a directory as text": (lambda d: d.command("label", unlabeled=d.teacher), "director"),
     "wrong column": (lambda d: d.command("finetune", text_column="txt"), "Did you mean 'text'"),
     "wrong label column": (lambda d: d.command("prune", label_column="labl"), "Did you mean 'label'"),
     "unknown format": (lambda d: d.command("label", format="docx"), "no format 'docx'"),
@@ -436,5 +436,5 @@ def test_an_output_never_replaces_what_the_command_reads(tmp_path: Path) -> None
         ["replay", str(mine), "--data", "test.csv", "-o", other, "--force"],
     ):
         result = subprocess.run([sys.executable, "-m", "compress", *arguments], capture_output=True, text=True)
-        assert result.returncode == 2 and "would replace a file that this command reads" in result.stderr, result.stderr
+        assert result.returncode == 2 and "which this command reads" in result.stderr, result.stderr
         assert mine.read_text(encoding="utf-8") == "keep me"

@@ -185,8 +185,9 @@ def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     bad.write_text("a,b\n1,2\n")
     with pytest.raises(CompressError, match="is not a pruning curve"):
         report([results], tmp_path / "out", curves=[bad])
+    (tmp_path / "model").mkdir()
     with pytest.raises(CompressError, match=r"there is no .*pruning_curve.csv: 'compress prune' writes it where"):
-        report([results], tmp_path / "out", curves=[tmp_path])
+        report([results], tmp_path / "out", curves=[tmp_path / "model"])
     bad.write_text(CURVE.replace("0.80", "nan"))
     with pytest.raises(CompressError, match="not both finite"):
         report([results], tmp_path / "out", curves=[bad])
