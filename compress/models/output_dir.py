@@ -72,7 +72,7 @@ def _make(working: Path, target: Path) -> None:
     try:
         working.mkdir(parents=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
-        if entry(working) is None:
+        if not os.path.lexists(working):
             raise unwritable(target, error) from None
         check_working(working, f"{WORK_FOLDER}/{REQUEST_NAME}")
 
@@ -85,13 +85,14 @@ def _locked(working: Path, target: Path) -> Iterator[None]:
     except OSError as error:
         raise unwritable(target, error) from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise busy from None
         found = entry(working / LOCK_NAME)
         if found is None or not os.path.samestat(found, os.fstat(lock)):  # it has just moved to its place
             raise busy
         yield
-    except BlockingIOError:
-        raise busy from None
     finally:
         os.close(lock)
 
@@ -135,6 +136,8 @@ def _to_replace(target: Path, force: bool) -> dict[str, str] | None:
         return None
     if not stat.S_ISDIR(found.st_mode):
         raise CompressError(f"{target} exists and is not a directory; choose another -o")
+    if target.is_mount():
+        raise CompressError(f"{target} is a mount point, which cannot be replaced; name a directory in it")
     if not any(target.iterdir()):
         return None
     if not force:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,13 +35,13 @@ class Stages:
 
     @classmethod
     def open(cls, output: str | Path, force: bool) -> Self:
-        directory = Path(output)
+        # A study may be resumed in the current directory: nothing in it is replaced but its own stages.
+        directory = Path(output) if str(output) in {".", ".."} else output_path(output)
+        if entry(directory) and not directory.is_dir():
+            raise CompressError(f"{directory} is a file; choose another -o")
         journal = directory / JOURNAL_NAME
         if journal.is_file():
             return cls(directory, force, _read_journal(journal))
-        if (found := entry(output_path(output))) and not directory.is_dir():
-            kind = "a link to nothing" if stat.S_ISLNK(found.st_mode) else "a file"
-            raise CompressError(f"{directory} is {kind}; choose another -o")
         if directory.exists() and any(directory.iterdir()):
             raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
         return cls(directory, force)

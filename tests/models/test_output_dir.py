@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -302,3 +303,23 @@ def test_work_that_goes_on_is_not_discarded(tmp_path: Path) -> None:
     with writing(tmp_path / "out", REQUEST), pytest.raises(CompressError, match="another command is writing"):
         discard_unfinished(tmp_path / "out")
     assert (tmp_path / "out").is_dir()
+
+
+def test_a_mount_point_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be renamed to it."""
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "out")
+    refused(tmp_path / "out", "is a mount point, which cannot be replaced; name a directory in it")
+
+
+def test_a_lock_that_moved_with_the_finished_work_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command ended between the opening of its lock and the asking for it."""
+    original = fcntl.flock
+
+    def flock(lock: int, operation: int) -> None:
+        (tmp_path / ".out.partial").rename(tmp_path / "out")
+        original(lock, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(CompressError, match="another command is writing"):
+        make(tmp_path / "out")
