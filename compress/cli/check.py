@@ -12,7 +12,7 @@ import click
 
 from compress.cli.options import keep_inputs
 from compress.errors import CompressError
-from compress.models.output_safety import check_file, unwritable
+from compress.models.output_safety import check_file, output_path, unwritable
 
 if TYPE_CHECKING:
     from compress.gating.budgets import GateBudget, Tolerance
@@ -128,8 +128,8 @@ def _check_outputs(junit: str | None, json_file: str | None) -> None:
 
     for option, path, read in (("--junit", junit, read_junit), ("--json", json_file, read_verdict)):
         if path is not None:
+            keep_inputs([output_path(path, option)], option)
             check_file(path, read, "a verdict", option=option)
-            keep_inputs([path], option)
     if junit and json_file and os.path.realpath(junit) == os.path.realpath(json_file):
         raise CompressError(f"--junit and --json are both {json_file}; name two files")
 
