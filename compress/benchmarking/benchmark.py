@@ -93,7 +93,9 @@ class BenchmarkOutput:
 
     def check(self) -> None:
         """Refuse before the measurement files that could not, or must not, be written after it."""
-        for path, read, what in zip(self.files, (read_result_file, read_lock), ("results", "a lock"), strict=False):
+        for path, read, what in zip(
+            self.files, (read_result_file, read_lock), ("results of compress", "a lock of compress"), strict=False
+        ):
             check_file(path, read, what, force=self.force)
 
     def write(self, write: Callable[[Path], None]) -> None:

@@ -129,7 +129,7 @@ def _check_outputs(junit: str | None, json_file: str | None) -> None:
     for option, path, read in (("--junit", junit, read_junit), ("--json", json_file, read_verdict)):
         if path is not None:
             keep_inputs([output_path(path, option)], option)
-            check_file(path, read, "a verdict", option=option)
+            check_file(path, read, "a verdict of compress", option=option)
     if junit and json_file and os.path.realpath(junit) == os.path.realpath(json_file):
         raise CompressError(f"--junit and --json are both {json_file}; name two files")
 

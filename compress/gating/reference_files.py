@@ -103,7 +103,7 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> lis
         raise CompressError(f"--update-baseline {directory} is a file; give the directory that holds one file a host")
     by_host = {Path(directory) / f"{host}{REFERENCE_SUFFIX}": own for host, own in grouped(lines, _host).items()}
     for path in by_host:
-        check_file(path, read_result_file, "results", option="--update-baseline")
+        check_file(path, read_result_file, "results of compress", option="--update-baseline")
     for path, own in by_host.items():
         write_results(path, own)
     return list(by_host)

@@ -100,7 +100,7 @@ def check_file(
     """Refuse, before the work, a file that cannot be written after it, or that is not ours to replace.
 
     Args:
-        is_ours: reads an existing file, and raises where it is not ``what`` this command writes.
+        is_ours: reads an existing file, and raises where it is not ``what`` the command writes.
         force: replace a file of ours.
 
     Raises:
@@ -118,7 +118,7 @@ def check_file(
                 is_ours(target)
         except CompressError:
             raise CompressError(
-                f"{option} {path} exists and is not {what} of compress, so that it is not replaced; choose another"
+                f"{option} {path} exists and is not {what}, so that it is not replaced; choose another"
             ) from None
     if found and not force:
         raise CompressError(f"{path} already exists; choose another {option} or replace it with --force")

@@ -88,7 +88,7 @@ def report(
 
 def _check_files(target: Path, force: bool) -> None:
     for name, read in _READERS.items():
-        check_file(target / name, read, "a report as 'compress report' wrote it", force=force)
+        check_file(target / name, read, "as 'compress report' wrote it", force=force)
 
 
 def _signed(text: str) -> str:

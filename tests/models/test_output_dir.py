@@ -150,7 +150,7 @@ def test_what_appears_meanwhile_stays_and_the_same_command_resumes(kind: str, fo
 
 @pytest.mark.parametrize("name", ["notes.txt", "inner/weights"])
 def test_force_keeps_what_somebody_changes_meanwhile(name: str, out: Path) -> None:
-    with pytest.raises(CompressError, match="was changed while this command ran"):
+    with pytest.raises(CompressError, match="appeared or was changed while this command ran"):
         with writing(out, REQUEST, force=True) as working:
             fill(working, "second")
             (out / name).write_text("theirs")
