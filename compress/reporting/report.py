@@ -98,8 +98,8 @@ def _signed(text: str) -> str:
 
 
 def unsigned(text: str) -> str:
-    """Return a page without the comment at its end."""
-    return text.rpartition(_SIGNATURE)[0]
+    """Return a page without the comment at its end, which earlier versions did not write."""
+    return text.rsplit(_SIGNATURE, 1)[0]
 
 
 def _read_signed(path: Path) -> None:

@@ -85,7 +85,7 @@ def link(path: Path) -> None:
 @pytest.mark.parametrize(
     ("lay", "message"),
     [
-        (lambda path: path.write_text("precious"), "exists and is not a list of compress, so that it is not replaced"),
+        (lambda path: path.write_text("precious"), "exists and is not a list, so that it is not replaced"),
         (lambda path: path.write_bytes(b"\xff" * 9), "exists and is not a list"),
         (lambda path: path.write_text("ours"), "already exists; choose another -o or replace it with --force"),
         (lambda path: path.touch(), "already exists"),
