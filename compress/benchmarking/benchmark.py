@@ -7,9 +7,10 @@ groups, each with the teacher among them.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -25,7 +26,7 @@ from compress.benchmarking.candidates import (
     open_candidates,
     plan_entries,
 )
-from compress.benchmarking.lockfile import lock_path, write_lock
+from compress.benchmarking.lockfile import LOCK_SUFFIX, lock_path, read_lock, write_lock
 from compress.benchmarking.quality_fields import quality_fields
 from compress.benchmarking.random_weights import build_pruning_steps, build_reference_models, plan_pruning_steps
 from compress.benchmarking.result_fields import (
@@ -37,7 +38,7 @@ from compress.benchmarking.result_fields import (
     setting_fields,
     speed_fields,
 )
-from compress.benchmarking.results.files import host_id, write_results
+from compress.benchmarking.results.files import host_id, read_result_file, write_results
 from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement
 from compress.benchmarking.rounds import WorkerRun, take_turns, workloads_of
 from compress.benchmarking.start_workers import Files, groups_of, started
@@ -50,6 +51,7 @@ from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
 from compress.inference.threads import free_cores
 from compress.models.model_dir import ModelDir
+from compress.models.output_safety import check_file, entry, keep_apart, output_path
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
 
@@ -85,23 +87,36 @@ class BenchmarkOutput:
         return output if isinstance(output, BenchmarkOutput) else cls(output)
 
     @property
-    def target(self) -> Path | None:
-        return None if self.path is None else Path(self.path)
+    def files(self) -> tuple[Path, ...]:
+        """The result file and its lock; none where nothing is written."""
+        return () if self.path is None else _with_lock(output_path(self.path, added=LOCK_SUFFIX))
 
     def check(self) -> None:
-        """Refuse before the measurement a file that could not, or must not, be written after it."""
-        if self.target is None:
-            return
-        if self.target.is_dir():
-            raise CompressError(f"-o {self.path} is a directory; give a file in it, such as {self.path}/results.jsonl")
-        taken = next((path for path in (self.target, lock_path(self.target)) if path.exists()), None)
-        if taken is not None and not self.force:
-            raise CompressError(f"{taken} already exists; choose another -o or replace it with --force")
-        folder = next(parent for parent in self.target.absolute().parents if parent.exists())
+        """Refuse before the measurement files that could not, or must not, be written after it."""
+        for path, read, what in zip(
+            self.files, (read_result_file, read_lock), ("results of compress", "a lock of compress"), strict=False
+        ):
+            check_file(path, read, what, force=self.force)
+
+    def write(self, write: Callable[[Path], None]) -> None:
+        """Write the files by ``write(path)``: beside their place where something else lies there since the start.
+
+        Raises:
+            CompressError: it does; what was measured is written first.
+        """
         try:
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            raise CompressError(f"-o {self.path} cannot be written ({error.strerror}); choose another") from None
+            self.check()
+        except CompressError as error:
+            result = self.files[0]
+            beside = (result.with_name(f"{result.stem}-{number}{result.suffix}") for number in count(2))
+            free = next(path for path in beside if not any(map(entry, _with_lock(path))))
+            write(free)
+            raise CompressError(f"{error}: the results are in {free}") from None
+        write(self.files[0])
+
+
+def _with_lock(results: Path) -> tuple[Path, Path]:
+    return results, lock_path(results)
 
 
 def benchmark(
@@ -148,6 +163,7 @@ def benchmark(
             threads,
         )
     candidates = open_candidates(teacher, models, controls)
+    keep_apart(output.files, [candidate.model.path for candidate in candidates])
     steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
     first = candidates[0].model
     rows = _read_rows(data, output.data_name, "test", first)
@@ -213,10 +229,14 @@ def benchmark(
             title: metrics.predictions(values, metric.task) for title, values in logits.items() if values is not None
         }
         lines = keep_predictions(lines, predictions, rows.gold)
-    if output.target is not None:
-        write_results(output.target, lines)
-        given = [first, *models, *controls]
-        write_lock(output.target, lines, settings, compute, given, fitted.examples if fitted else None)
+    if output.files:
+
+        def write(path: Path) -> None:
+            write_results(path, lines)
+            given = [first, *models, *controls]
+            write_lock(path, lines, settings, compute, given, fitted.examples if fitted else None)
+
+        output.write(write)
     return lines
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compress.benchmarking.benchmark import BenchmarkOutput, Data, benchmark, read_rows
-from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, LockedModel, lock_path, read_lock
+from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, LockedModel, read_lock
 from compress.benchmarking.replay_agreement import Agreement, compare
 from compress.benchmarking.results.schema import Measurement
 from compress.data import Example, content_sha256
@@ -17,6 +17,7 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
 from compress.models.model_dir import ModelDir
+from compress.models.output_safety import keep_apart
 
 DEPTH = 4  # how far below a root model directories are looked for
 
@@ -52,8 +53,7 @@ def replay(
     """
     output = BenchmarkOutput.of(output)
     if not isinstance(lock, Lock):
-        if output.target is not None and lock_path(output.target).resolve() == Path(lock).resolve():
-            raise CompressError(f"-o {output.path} would replace the lock that is replayed; choose another name")
+        keep_apart(output.files, [lock])
         roots = roots or (Path(lock).parent, Path.cwd())
         lock = read_lock(lock)
     if lock.train is None and train is not None:

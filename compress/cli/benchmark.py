@@ -153,11 +153,12 @@ def command(
     Speed, quality, size and memory, each with its interval. Every model and runtime is a process of its own,
     pinned to its cores; they take turns until speed-ups are precise or the time is over.
     """
-    options.keep_inputs({"-o": output}, [data, *fitted])
     from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
     from compress.inference.cores import available_cores
     from compress.recipes import BenchmarkSettings
 
+    written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
+    options.keep_inputs(written.files)
     source = open_source(data, role="test", labelled=True, **columns)
     train = None
     if fitted:
@@ -175,7 +176,7 @@ def command(
         ),
         controls=controls,
         train=train,
-        output=BenchmarkOutput(output, force, command=options.typed(), progress=progress),
+        output=written,
         compute=Compute(device, seed=seed),
     )
     if not quiet:

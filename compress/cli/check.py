@@ -12,6 +12,7 @@ import click
 
 from compress.cli.options import keep_inputs
 from compress.errors import CompressError
+from compress.models.output_safety import check_file, output_path, unwritable
 
 if TYPE_CHECKING:
     from compress.gating.budgets import GateBudget, Tolerance
@@ -56,7 +57,7 @@ def command(
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
     from compress.gating.check import HOLDS, GateVerdict, check, read_budgets, store_reference
 
-    keep_inputs({"--junit": junit, "--json": json_file}, [*results, budgets, baseline])
+    _check_outputs(junit, json_file)
     file = read_budgets(budgets) if budgets else None
     asked, tolerances = _from_options(options, file.baseline if file else None, baseline or against)
     every = [*(file.budget if file else ()), *asked]
@@ -121,14 +122,27 @@ def _show(verdict: GateVerdict) -> None:
             file.write(to_markdown(verdict) + "\n")
 
 
+def _check_outputs(junit: str | None, json_file: str | None) -> None:
+    """Refuse, before the work, files that are not verdicts of earlier checks."""
+    from compress.gating.outputs import read_junit, read_verdict
+
+    for option, path, read in (("--junit", junit, read_junit), ("--json", json_file, read_verdict)):
+        if path is not None:
+            keep_inputs([output_path(path, option)], option)
+            check_file(path, read, "a verdict of compress", option=option)
+    if junit and json_file and os.path.realpath(junit) == os.path.realpath(json_file):
+        raise CompressError(f"--junit and --json are both {json_file}; name two files")
+
+
 def _write(junit: str | None, json_file: str | None, verdict: GateVerdict) -> None:
     from compress.gating.outputs import to_json, to_junit
     from compress.models.output_dir import write_atomically
 
+    _check_outputs(junit, json_file)
     for option, path, form in (("--junit", junit, to_junit), ("--json", json_file, to_json)):
         if path:
             try:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(Path(path), form(verdict))
             except OSError as error:
-                raise CompressError(f"{option} {path} cannot be written ({error.strerror}); choose another") from None
+                raise unwritable(path, error, option) from None

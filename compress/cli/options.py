@@ -1,12 +1,14 @@
 """Options shared by commands, and opening of the text that they name."""
 
 import functools
+import glob
 import json
 import logging
 import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -17,11 +19,15 @@ from compress.errors import CompressError
 from compress.host import without_home
 from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import places_of
+from compress.models.output_safety import keep_apart
 from compress.progress import for_terminal, logger
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-output = click.option("-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist.")
+output_folder = click.option(
+    "-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist."
+)
 force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
 seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 metric = click.option("--metric", metavar="NAME", help="Default: accuracy; for regression pearson.")
@@ -45,6 +51,10 @@ threads = click.option(
     help="CPU threads; 0 is one for each core that no other program keeps busy.",
 )
 
+
+# What stands for a path in the help, and options of such that are written, or only searched.
+_PATHS = {"FILE", "DIR", "PATH", "LOCK", "RESULTS"}
+_NOT_READ = {"output", "json_file", "junit", "update_baseline", "roots"}
 
 Names = dict[str, Any]  # the columns and the format of data files, as open_source takes them
 
@@ -151,12 +161,27 @@ def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None) 
     return pool.sample(rows) if rows else pool
 
 
-def keep_inputs(outputs: dict[str, str | None], inputs: Sequence[str | None]) -> None:
-    """Refuse to write over a file that the same command reads, also with ``--force``."""
-    read = {os.path.realpath(path) for path in inputs if path}
-    for option, path in outputs.items():
-        if path and os.path.realpath(path) in read:
-            raise CompressError(f"{option} {path} would replace a file that this command reads; name another")
+def output(function: Function) -> Function:
+    """``-o DIR`` of a stage, which overlaps nothing that the command reads."""
+
+    @output_folder
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        keep_inputs(places_of(named["output"]))
+        return function(*arguments, **named)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def keep_inputs(outputs: Sequence[str | Path], option: str = "-o") -> None:
+    """Refuse, before the work, outputs that overlap a file or directory that the running command is given to read."""
+    context = click.get_current_context()
+    given: list[str] = []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.name not in _NOT_READ and (parameter.metavar or "").strip(".") in _PATHS and value:
+            given += [value] if isinstance(value, str) else value
+    keep_apart(outputs, [path for name in given for path in glob.glob(name) or [name]], option)
 
 
 def show_result(model: ModelDir) -> None:

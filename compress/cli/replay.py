@@ -52,10 +52,10 @@ def command(
     from compress.benchmarking.benchmark import BenchmarkOutput
     from compress.benchmarking.replay import replay
 
-    options.keep_inputs({"-o": output}, [lock, data, *train])
+    written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
+    options.keep_inputs(written.files)
     rows = options.read_labelled(data, "test", columns)
     fitted = [row for path in train for row in options.read_labelled(path, "train", columns)]
-    written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
     made = replay(lock, rows, roots=roots, train=fitted or None, output=written)
     if not quiet:
         _show(made)

@@ -39,7 +39,7 @@ from compress.progress import Progress
     help="The test data, to show the texts of flipped rows in the page; may be repeated.",
 )
 @options.columns
-@options.output
+@options.output_folder
 @options.force
 @options.verbosity
 def command(

@@ -47,14 +47,14 @@ def command(study: str, output: str, compute: Compute, quiet: bool, **given: Any
 def _print(directory: Path, quiet: bool) -> None:
     """Print the report of a study, if it was made, and last its table of published systems."""
     from compress.benchmarking.results.files import read_results
-    from compress.reporting.report import MARKDOWN_NAME
+    from compress.reporting.report import MARKDOWN_NAME, unsigned
     from compress.reporting.sections import gather
     from compress.reporting.tables import survey_table
     from compress.studies.run import REPORT_NAME, RESULTS_NAME
 
     page = directory / REPORT_NAME / MARKDOWN_NAME
     if not quiet and page.is_file():
-        click.echo(page.read_text(encoding="utf-8"))
+        click.echo(unsigned(page.read_text(encoding="utf-8")))
         for part in gather(read_results([directory / RESULTS_NAME])):
             if table := survey_table.survey(part.rows, part.lines):
                 click.echo(survey_table.as_markdown(table))

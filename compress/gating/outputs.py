@@ -4,13 +4,18 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from compress.benchmarking.results.formatting import megabytes, plain, points, shown_metric, table, times
+from compress.data.files import read_json_table, read_text
+from compress.errors import CompressError
 from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
 
 JSON_SCHEMA = 1
+_JSON_KEYS = {"schema", "outcome", "exit_code", "judgements", "notes"}
+_XML_HEAD, _SUITE = '<?xml version="1.0" encoding="UTF-8"?>\n', "compress check"
 _MARKS = {HOLDS: "✅", BROKEN: "❌", UNDECIDED: "❔"}
 _CHANGE = "{}: metric {} then, {} now, {} points; speed-up {} then, {} now, ratio {}; weights {} then, {} now."
 _HEADINGS = {HOLDS: "the budgets hold", BROKEN: "a budget is broken", UNDECIDED: "cannot decide"}
@@ -58,14 +63,24 @@ def to_junit(verdict: GateVerdict) -> str:
         "errors": "0",
         "skipped": str(sum(j.outcome == UNDECIDED for j in verdict.judgements)),
     }
-    root = ElementTree.Element("testsuites", {"name": "compress check", **numbers})
-    suite = ElementTree.SubElement(root, "testsuite", {"name": "compress check", **numbers})
+    root = ElementTree.Element("testsuites", {"name": _SUITE, **numbers})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": _SUITE, **numbers})
     for judgement in verdict.judgements:
         _test_case(suite, judgement)
     if verdict.notes:
         ElementTree.SubElement(suite, "system-out").text = "\n".join(verdict.notes)
     ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+    return _XML_HEAD + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def read_junit(path: Path) -> None:
+    """Read a file that is about to be replaced.
+
+    Raises:
+        CompressError: it is not what :func:`to_junit` returns.
+    """
+    if not read_text(path).startswith(f'{_XML_HEAD}<testsuites name="{_SUITE}" '):
+        raise CompressError(f"{path} is no verdict of compress check")
 
 
 def _test_case(suite: ElementTree.Element, judgement: Judgement) -> None:
@@ -112,6 +127,16 @@ def to_json(verdict: GateVerdict) -> str:
         "notes": list(verdict.notes),
     }
     return json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def read_verdict(path: Path) -> None:
+    """Read a file that is about to be replaced.
+
+    Raises:
+        CompressError: it is not what :func:`to_json` returns.
+    """
+    if set(read_json_table(path)) != _JSON_KEYS:
+        raise CompressError(f"{path} is no verdict of compress check")
 
 
 def _finite(value: Any) -> Any:

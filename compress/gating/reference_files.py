@@ -6,9 +6,10 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from compress.benchmarking.results.files import grouped, parse_results, read_results, write_results
+from compress.benchmarking.results.files import grouped, parse_results, read_result_file, read_results, write_results
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
+from compress.models.output_safety import check_file
 
 SAYS = "<git>"  # stands for git's own words in a message
 REFERENCE_SUFFIX = ".jsonl"
@@ -95,12 +96,14 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> lis
     """Make results the baseline of their hosts: ``directory/<host_id>.jsonl``, each replaced whole; return the files.
 
     Raises:
-        CompressError: the directory is a file, or a host's fingerprint cannot be the name of a file.
+        CompressError: the directory is a file, or holds something else under the name of a host.
     """
     lines = read_results(results)
     if Path(directory).is_file():
         raise CompressError(f"--update-baseline {directory} is a file; give the directory that holds one file a host")
     by_host = {Path(directory) / f"{host}{REFERENCE_SUFFIX}": own for host, own in grouped(lines, _host).items()}
+    for path in by_host:
+        check_file(path, read_result_file, "results of compress", option="--update-baseline")
     for path, own in by_host.items():
         write_results(path, own)
     return list(by_host)

@@ -3,19 +3,32 @@
 import fcntl
 import json
 import os
+import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError
-from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
+from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files, verify_files
+from compress.models.output_safety import (
+    CARD_NAME,
+    LOCK_NAME,
+    check_working,
+    delete_owned,
+    entry,
+    output_path,
+    owned_files,
+    unwritable,
+)
+from compress.models.output_safety import WORK_FOLDER as WORK_FOLDER
 from compress.progress import logger
 
-WORK_FOLDER = ".work"
 REQUEST_NAME = "request.json"
+PREVIOUS = ".previous"
 
 
 @contextmanager
@@ -25,88 +38,191 @@ def writing(
     """Give a working directory beside ``output`` that becomes ``output`` only when everything succeeded.
 
     Unfinished work stays in the sibling (``keep``) and the same request resumes it. What only serves the making lies
-    in its ``.work`` folder, which is no part of the result. A finished ``output`` is refused
-    without ``force``; a ``force`` replaces only a directory that this project made.
+    in its ``.work`` folder, which is no part of the result. A finished ``output`` is refused without ``force``; a
+    ``force`` replaces only a directory of which this project wrote every file, and which is still as it was then.
 
     Args:
         output: where the finished directory shall lie.
         request: what was asked for (JSON values); unfinished work of another request is refused without ``force``.
     """
-    target = Path(output)
-    working = target.with_name(f".{target.name}.partial")
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise CompressError(f"{output} exists and is not a directory; choose another -o")
-    if target.exists() and any(target.iterdir()):
-        if not force:
-            raise CompressError(f"{output} already exists; choose another -o or replace it with --force")
-        if not (target / MANIFEST_NAME).is_file():
-            raise CompressError(
-                f"{output} exists and was not made by compress, so --force does not replace it; choose another -o"
-            )
-    asked = json.dumps(request, sort_keys=True, default=str)
-    try:
-        working.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
-        raise CompressError(
-            f"{output} cannot be written ({error.strerror}); choose another -o, in a folder that can be"
-        ) from None
-    with _locked(working, output):
-        request_file = working / WORK_FOLDER / REQUEST_NAME
-        if request_file.exists() and request_file.read_text(encoding="utf-8") != asked:
-            if not force:
-                raise CompressError(
-                    f"{working} holds unfinished work of another command for {output}; "
-                    "repeat that command to resume it, choose another -o, or discard it with --force"
-                )
-            empty(working)
-        request_file.parent.mkdir(exist_ok=True)
-        if not request_file.exists():
-            write_atomically(request_file, asked)
-        if _has_progress(working):
-            logger.info("going on where this command was stopped: %s", working)
-        try:
+    target, working, previous = places_of(output)
+    _make(working, target)
+    with _locked(working, target):
+        with _discarded(working, keep=True):
+            _recover(target, previous)
+            replaced = _to_replace(target, force)
+            _begin(working, target, json.dumps(request, sort_keys=True, default=str), force)
+        with _discarded(working, keep):
             yield working
-        except BaseException as error:
-            if not keep or isinstance(error, CompressError) and not _has_progress(working):
-                shutil.rmtree(working, ignore_errors=True)
-            raise
         for stray in working.glob(".*.tmp"):  # of a start that was killed while it wrote
             stray.unlink()
-        previous = target.with_name(f".{target.name}.previous")
-        if target.exists():
-            shutil.rmtree(previous, ignore_errors=True)
-            target.rename(previous)
-        working.rename(target)
-        shutil.rmtree(previous, ignore_errors=True)
-        if previous.exists():
-            logger.warning("could not delete what %s replaced: delete %s yourself", target, previous)
+        _put_in_place(target, working, previous, replaced)
         # Only now: what is needed to resume must be there until the result is.
         shutil.rmtree(target / WORK_FOLDER)
-        (target / ".lock").unlink(missing_ok=True)
+        (target / LOCK_NAME).unlink(missing_ok=True)
+
+
+def places_of(output: str | Path) -> tuple[Path, Path, Path]:
+    """Return where a directory will lie, where it is made, and where what it replaces is kept until then."""
+    target = output_path(output, added=f".{PREVIOUS}")
+    return target, target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}{PREVIOUS}")
+
+
+def _make(working: Path, target: Path) -> None:
+    try:
+        working.mkdir(parents=True)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+        if not os.path.lexists(working):
+            raise unwritable(target, error) from None
+        check_working(working, f"{WORK_FOLDER}/{REQUEST_NAME}")
 
 
 @contextmanager
-def _locked(working: Path, output: str | Path) -> Iterator[None]:
-    with (working / ".lock").open("w") as handle:
+def _locked(working: Path, target: Path) -> Iterator[None]:
+    busy = CompressError(f"another command is writing {target} now; wait for it or choose another -o")
+    try:
+        lock = os.open(working / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise unwritable(target, error) from None
+    try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CompressError(f"another command is writing {output} now; wait for it or choose another -o") from None
+            raise busy from None
+        found = entry(working / LOCK_NAME)
+        if found is None or not os.path.samestat(found, os.fstat(lock)):  # it has just moved to its place
+            raise busy
         yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _discarded(working: Path, keep: bool) -> Iterator[None]:
+    """Delete the working directory after a failure that leaves nothing to resume."""
+    try:
+        yield
+    except BaseException as error:
+        if not keep or isinstance(error, CompressError) and not _has_progress(working):
+            shutil.rmtree(working, ignore_errors=True)
+        raise
+
+
+def _recover(target: Path, previous: Path) -> None:
+    """Put back what a killed command had set aside, or delete it where what should replace it is whole."""
+    found = entry(previous)
+    if found is None:
+        return
+    if stat.S_ISDIR(found.st_mode) and Manifest.read(previous / MANIFEST_NAME).stage and entry(target) is None:
+        previous.rename(target)
+        logger.info("put %s back, which a killed command had set aside", target)
+        return
+    with suppress(CompressError):
+        manifest = Manifest.read(target / MANIFEST_NAME)
+        verify_files(target, manifest)
+        if manifest.stage and stat.S_ISDIR(found.st_mode):
+            delete_owned(previous, owned_files(previous))
+    if entry(previous) is not None:
+        raise CompressError(
+            f"{previous}, where a killed command sets aside what it replaces, holds what {target} does not; "
+            "move it away or choose another -o"
+        )
+
+
+def _to_replace(target: Path, force: bool) -> dict[str, str] | None:
+    """Return the files of what lies at the output, None for nothing; refuse what is not to be replaced."""
+    found = entry(target)
+    if found is None:
+        return None
+    if not stat.S_ISDIR(found.st_mode):
+        raise CompressError(f"{target} exists and is not a directory; choose another -o")
+    if target.is_mount():
+        raise CompressError(f"{target} is a mount point, which cannot be replaced; name a directory in it")
+    if not any(target.iterdir()):
+        return None
+    if not force:
+        raise CompressError(f"{target} already exists; choose another -o or replace it with --force")
+    return owned_files(target)
+
+
+def _begin(working: Path, target: Path, asked: str, force: bool) -> None:
+    request_file = working / WORK_FOLDER / REQUEST_NAME
+    if request_file.exists() and request_file.read_text(encoding="utf-8", errors="replace") != asked:
+        if not force:
+            raise CompressError(
+                f"{working} holds unfinished work of another command for {target}; "
+                "repeat that command to resume it, choose another -o, or discard it with --force"
+            )
+        empty(working)
+    request_file.parent.mkdir(exist_ok=True)
+    if not request_file.exists():
+        write_atomically(request_file, asked)
+    if _has_progress(working):
+        logger.info("going on where this command was stopped: %s", working)
+
+
+def _put_in_place(target: Path, working: Path, previous: Path, replaced: Mapping[str, str] | None) -> None:
+    """Give the finished work its name, unless what lies there is no longer what was checked before the work."""
+    try:
+        if replaced is not None and entry(target) is not None:
+            if owned_files(target) != replaced:
+                raise CompressError("it is another one now")
+            target.rename(previous)
+        try:
+            working.rename(target)
+        except OSError:
+            if replaced is not None and entry(target) is None:
+                previous.rename(target)
+            raise
+    except (CompressError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CompressError(
+            f"{target} appeared or was changed while this command ran, and is left as it is ({reason}); move it away, "
+            f"and the same command goes on from {working}"
+        ) from None
+    if entry(previous) is None:
+        return
+    with suppress(OSError):
+        delete_owned(previous, replaced or ())
+    if entry(previous) is not None:
+        logger.warning("could not delete all of what %s replaced: look at %s", target, previous)
+
+
+def discard(output: Path) -> None:
+    """Delete a finished directory, if this project wrote every file of it.
+
+    Raises:
+        CompressError: a file is not as this project wrote it.
+    """
+    if (files := _to_replace(output, force=True)) is not None:
+        delete_owned(output, files)
+
+
+def discard_unfinished(output: Path) -> None:
+    """Delete unfinished work for a directory.
+
+    Raises:
+        CompressError: a command is writing it now, or it is no work of ours.
+    """
+    target, working, _ = places_of(output)
+    if entry(working) is not None:
+        check_working(working, f"{WORK_FOLDER}/{REQUEST_NAME}")
+        with _locked(working, target):
+            shutil.rmtree(working)
 
 
 def _has_progress(working: Path) -> bool:
     made = [*working.iterdir(), *(working / WORK_FOLDER).glob("*")]
-    return any(path.name not in {WORK_FOLDER, REQUEST_NAME, ".lock"} for path in made)
+    return any(path.name not in {WORK_FOLDER, REQUEST_NAME, LOCK_NAME} for path in made)
 
 
 def empty(directory: Path) -> None:
-    """Remove everything that a start has left in a working directory, but for its lock."""
-    for entry in directory.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        elif entry.name != ".lock":
-            entry.unlink()
+    """Remove everything that a start has left in a working directory but its lock; what was asked for comes last."""
+    for path in sorted(directory.iterdir(), key=lambda path: path.name == WORK_FOLDER):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK_NAME:
+            path.unlink()
 
 
 def finish(working: Path, manifest: Manifest) -> Manifest:
@@ -115,9 +231,10 @@ def finish(working: Path, manifest: Manifest) -> Manifest:
     from compress.models.model_card import model_card
 
     complete = replace(manifest, files=describe_files(working), versions=library_versions(), host=describe_host())
-    if complete.kind == "model":
-        (working / "README.md").write_text(model_card(complete), encoding="utf-8")
     write_atomically(working / MANIFEST_NAME, complete.to_json())
+    if complete.kind == "model":  # of what is read again, so that it is known again
+        card = model_card(Manifest.read(working / MANIFEST_NAME))
+        (working / CARD_NAME).write_text(card, encoding="utf-8")
     mode = (working / MANIFEST_NAME).stat().st_mode  # as the umask says; safetensors lets nobody but the owner read
     for name in complete.files:
         (working / name).chmod(mode)
@@ -125,9 +242,10 @@ def finish(working: Path, manifest: Manifest) -> Manifest:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a text file whole or not at all; a link at its name is replaced, not followed."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # of no name that could be too long, or lie there
     try:
+        temporary.touch(exist_ok=False)
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     finally:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.output_dir import WORK_FOLDER, finish, writing
+from compress.models.output_dir import WORK_FOLDER, finish, places_of, writing
+from compress.models.output_safety import keep_apart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -63,6 +64,7 @@ class Stage:
         request |= {} if data is None else {"data": list(data)}
         request |= {} if seed is None else {"seed": seed}
         given = {role: model for role, model in parents.items() if model}
+        keep_apart(places_of(output), [model.path for model in given.values()])
         first = next(iter(given.values()))
         manifest = Manifest(
             stage=name,

@@ -18,7 +18,8 @@ from compress.inference.side_by_side import Speed
 from compress.inference.threads import using_threads
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import empty, write_atomically
+from compress.models.output_dir import empty, places_of, write_atomically
+from compress.models.output_safety import keep_apart
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.pruning.evaluation import split_rows
@@ -85,6 +86,7 @@ def prune(
         )
     plugins.find("criteria", pruning.criterion)
     labels = open_labels(data.labels)
+    keep_apart(places_of(output), [directory.path for directory in labels])
     check_labels(source, labels, pruning.recover, bool(data.validation))
     rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
     compute = replace(compute, device=resolve_device(compute.device))

@@ -1,5 +1,6 @@
 """Reporting stage: write results as ``report.html``, ``report.md`` and ``report.json``."""
 
+import hashlib
 import json
 import math
 import os
@@ -9,8 +10,10 @@ from pathlib import Path
 from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import Measurement
 from compress.data import TextSource, content_sha256, open_source, read_examples
+from compress.data.files import read_json_table, read_text
 from compress.errors import CompressError
 from compress.models.output_dir import write_atomically
+from compress.models.output_safety import check_file, keep_apart, output_path, unwritable
 from compress.reporting.charts.pruning_curve import read_curve
 from compress.reporting.page import Options, machine, view
 from compress.reporting.provenance import locks_beside, short
@@ -19,6 +22,7 @@ from compress.reporting.tables.cost import PriceList, parse_prices
 
 HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
+_SIGNATURE = "<!-- written by compress report, sha256 "
 
 
 def report(
@@ -48,12 +52,11 @@ def report(
     Raises:
         CompressError: a file is missing or not what it should be, or the output exists.
     """
-    target = Path(output)
-    names = (HTML_NAME, MARKDOWN_NAME, JSON_NAME)
+    target = output_path(output)
     if target.is_file():
-        raise CompressError(f"{target} is a file; -o names a directory for {', '.join(names)}")
-    if not force and any((target / name).exists() for name in names):
-        raise CompressError(f"{target} already holds a report; choose another -o or replace it with --force")
+        raise CompressError(f"{target} is a file; -o names a directory for {', '.join(_READERS)}")
+    keep_apart([target / name for name in _READERS], [*results, *curves])
+    _check_files(target, force)
     if not math.isfinite(max_accuracy_drop) or max_accuracy_drop < 0:
         raise CompressError(
             f"--max-accuracy-drop {max_accuracy_drop:g} is not a number of points; type 0 or more, such as 1.0"
@@ -70,17 +73,47 @@ def report(
         MARKDOWN_NAME: render("report.md.j2", page),
         JSON_NAME: json.dumps(machine(page), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
     }
+    _check_files(target, force)
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name, text in written.items():
-            write_atomically(target / name, text)
+            write_atomically(target / name, text if name == JSON_NAME else _signed(text))
         if os.environ.get(SUMMARY_VARIABLE):
             with Path(os.environ[SUMMARY_VARIABLE]).open("a", encoding="utf-8") as summary:
                 summary.write(written[MARKDOWN_NAME] + "\n")
     except OSError as error:
-        where = error.filename or target
-        raise CompressError(f"{where} cannot be written ({error.strerror}); choose another -o") from None
+        raise unwritable(error.filename or target, error) from None
     return target / HTML_NAME
+
+
+def _check_files(target: Path, force: bool) -> None:
+    for name, read in _READERS.items():
+        check_file(target / name, read, "as 'compress report' wrote it", force=force)
+
+
+def _signed(text: str) -> str:
+    """Return a page with a comment at its end, by which it is known again as long as nobody changes it."""
+    lines = "\n".join(text.splitlines())  # however they end
+    return f"{text}{_SIGNATURE}{hashlib.sha256(lines.encode()).hexdigest()} -->\n"
+
+
+def unsigned(text: str) -> str:
+    """Return a page without the comment at its end, which earlier versions did not write."""
+    return text.rsplit(_SIGNATURE, 1)[0]
+
+
+def _read_signed(path: Path) -> None:
+    text = read_text(path)
+    if _signed(unsigned(text)) != text:
+        raise CompressError(f"{path} is not as compress report wrote it")
+
+
+def _read_json(path: Path) -> None:
+    if not {"format", "title", "budget_points", "sections"} <= set(read_json_table(path)):
+        raise CompressError(f"{path} is no report of compress report")
+
+
+_READERS = {HTML_NAME: _read_signed, MARKDOWN_NAME: _read_signed, JSON_NAME: _read_json}
 
 
 def _read_texts(given: Sequence[TextSource | str | Path], lines: Sequence[Measurement]) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compress.errors import CompressError
+from compress.models.output_dir import write_atomically
 
 STANDARD_LIBRARY = "python"
 # Modules by subject, each with all that lies below it.
@@ -101,10 +102,8 @@ def build_corpus(directory: Path, *, seed: int = 0) -> dict[str, Path]:
     paths = {}
     for role, rows in sets.items():
         paths[role] = directory / ("unlabeled.txt" if role == "unlabeled" else f"{role}.jsonl")
-        with paths[role].open("w", encoding="utf-8", newline="\n") as stream:
-            for row in rows:
-                line = row.text if role == "unlabeled" else json.dumps(vars(row), ensure_ascii=False)
-                stream.write(line + "\n")
+        lines = [row.text if role == "unlabeled" else json.dumps(vars(row), ensure_ascii=False) for row in rows]
+        write_atomically(paths[role], "".join(f"{line}\n" for line in lines))
     return paths
 
 

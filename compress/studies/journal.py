@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from typing import Any, Self
 
 from compress.errors import CompressError
 from compress.models.manifest import MANIFEST_NAME
-from compress.models.output_dir import write_atomically
+from compress.models.output_dir import discard, discard_unfinished, write_atomically
+from compress.models.output_safety import entry, output_path, unwritable
 from compress.progress import logger
 
 JOURNAL_NAME = "study.json"
@@ -34,10 +34,12 @@ class Stages:
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, directory: Path, force: bool) -> Self:
-        journal = directory / JOURNAL_NAME
-        if directory.exists() and not directory.is_dir():
+    def open(cls, output: str | Path, force: bool) -> Self:
+        # A study may be resumed in the current directory: nothing in it is replaced but its own stages.
+        directory = Path(output) if str(output) in {".", ".."} else output_path(output)
+        if entry(directory) and not directory.is_dir():
             raise CompressError(f"{directory} is a file; choose another -o")
+        journal = directory / JOURNAL_NAME
         if journal.is_file():
             return cls(directory, force, _read_journal(journal))
         if directory.exists() and any(directory.iterdir()):
@@ -66,12 +68,15 @@ class Stages:
                     f"{path} was made from other data or settings than the study now names; make it again with --force "
                     "or choose another -o"
                 )
-        if path.is_dir():
-            shutil.rmtree(path)
         if self.force:
-            shutil.rmtree(path.with_name(f".{path.name}.partial"), ignore_errors=True)
+            if (path / MANIFEST_NAME).is_file():
+                discard(path)
+            discard_unfinished(path)
         logger.info("%s: started", name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path.parent, error) from None
         self._remember(name, fingerprint, None)
         started = time.monotonic()
         make(path)

@@ -89,7 +89,7 @@ def run(
     check_only(settings.only, recipe, plans)
     for pruning in recipe.prune:
         replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruned_name(pruning)}")
-    stages = Stages.open(Path(output), force)
+    stages = Stages.open(output, force)
     logger.info("%s", announcement(recipe, plans, settings.only))
     rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
     compute, settings = replace(compute, seed=recipe.seed), replace(settings, budget=budget)

@@ -25,6 +25,8 @@ from compress.inference.compute import Compute, resolve_device
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import places_of
+from compress.models.output_safety import keep_apart
 from compress.models.pretrained import check_vocabulary, load_body, load_classifier
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
@@ -109,6 +111,7 @@ def distill(
     data = replace(data, labels=open_labels(data.labels), variants=open_labels(data.variants))
     _check_request(model, recipe, data, options.control)
     label_dirs = cast("list[LabelDir]", [*data.labels, *data.variants])
+    keep_apart(places_of(output), [directory.path for directory in label_dirs])
     unlabeled, labelled, validation = data.unlabeled, data.labelled, data.labelled.validation
     compute = replace(compute, device=resolve_device(compute.device))
     find_metric(labelled.metric, task=model.task, classes=len(model.labels))  # refuses an unknown one before the work

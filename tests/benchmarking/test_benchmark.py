@@ -384,14 +384,15 @@ def test_wrong_inputs_are_refused(options: dict[str, Any], message: str, tmp_pat
 def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     output.write_text("precious")
-    with pytest.raises(CompressError, match="--force"):
-        benchmark(torch_directory("bert"), [], examples(), QUICK, output=output)
+    for force in (False, True):
+        with pytest.raises(CompressError, match="results.jsonl exists and is not results of compress"):
+            benchmark(torch_directory("bert"), [], examples(), QUICK, output=BenchmarkOutput(output, force))
     assert output.read_text() == "precious"
 
 
 def test_an_unwritable_output_is_refused_before_measuring(tmp_path: Path) -> None:
     (tmp_path / "results.lock.json").write_text("precious")
-    with pytest.raises(CompressError, match="results.lock.json already exists.*--force"):
+    with pytest.raises(CompressError, match="results.lock.json exists and is not a lock"):
         benchmark(torch_directory("bert"), [], examples(), QUICK, output=tmp_path / "results.jsonl")
     with pytest.raises(CompressError, match="is a directory; give a file in it"):
         benchmark(torch_directory("bert"), [], examples(), QUICK, output=BenchmarkOutput(tmp_path, force=True))
@@ -545,3 +546,22 @@ def test_rows_of_the_test_are_left_out_where_that_is_said(tmp_path: Path, monkey
     assert execute(words) == 2 and asked == []
     assert execute([*words, "--drop-overlap"]) == 0
     assert [example.text for example in asked[0]] == ["long", "short"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_appears_while_a_benchmark_runs_stays_and_so_do_the_results(force: bool, tmp_path: Path) -> None:
+    output = BenchmarkOutput(tmp_path / "results.jsonl", force)
+    output.check()
+    (tmp_path / "results.jsonl").write_text("theirs")
+    (tmp_path / "results-2.lock.json").write_text("theirs too")
+    with pytest.raises(CompressError, match=r"results.jsonl exists .* the results are in .*results-3.jsonl"):
+        output.write(lambda path: path.write_text("measured") and None)
+    assert (tmp_path / "results.jsonl").read_text() == "theirs"
+    assert (tmp_path / "results-3.jsonl").read_text() == "measured"
+
+
+def test_results_do_not_lie_in_a_model_that_is_measured(tmp_path: Path) -> None:
+    model = write(tmp_path / "model", classifier())
+    with pytest.raises(CompressError, match="lies in .*model, which this command reads"):
+        benchmark(model, [], examples(), QUICK, output=model / "results.jsonl")
+    assert not (model / "results.jsonl").exists()

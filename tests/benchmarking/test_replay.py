@@ -322,7 +322,7 @@ def test_training_rows_must_be_given_and_the_same(house: Path, tmp_path: Path, m
 
 
 def test_the_lock_itself_is_not_overwritten(house: Path) -> None:
-    with pytest.raises(CompressError, match="would replace the lock"):
+    with pytest.raises(CompressError, match="results.lock.json, which this command reads"):
         replay(
             house / "results.lock.json", house / "test.csv", output=BenchmarkOutput(house / "results.jsonl", force=True)
         )

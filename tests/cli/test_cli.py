@@ -119,7 +119,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "no text at all": (lambda d: d.command("label", unlabeled=d.file("e.csv", 'text,n\n"",1\n')), "no text"),
     "binary as text": (lambda d: d.command("label", unlabeled=d.file("b.txt", bytes(range(256)) * 9)), "b.txt"),
     "weights as text": (lambda d: d.command("label", unlabeled=d.teacher / "model.safetensors"), "model.safetensors"),
-    "a directory as text": (lambda d: d.command("label", unlabeled=d.folder), "director"),
+    "a directory as text": (lambda d: d.command("label", unlabeled=d.teacher), "director"),
     "wrong column": (lambda d: d.command("finetune", text_column="txt"), "Did you mean 'text'"),
     "wrong label column": (lambda d: d.command("prune", label_column="labl"), "Did you mean 'label'"),
     "unknown format": (lambda d: d.command("label", format="docx"), "no format 'docx'"),
@@ -171,6 +171,38 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "an unreachable hub model": (lambda d: d.command("label", teacher="some/one"), "neither a directory here nor"),
     "data nowhere": (lambda d: ["run", "sst2", "-o", str(d.out)], "give --data-root or set COMPRESS_DATA"),
     "a parent that is a file": (lambda d: d.command("label", output=d.file("f", "x") / "out"), "out"),
+    "the model as output": (
+        lambda d: [*d.command("quantize", output=d.teacher), "--force"],
+        "which this command reads and would change",
+    ),
+    "an output in the model": (lambda d: d.command("export", output=d.teacher / "onnx"), "onnx lies in "),
+    "an output that holds the text": (lambda d: d.command("label", output=d.folder), "holds "),
+    "an output that holds one of several": (
+        lambda d: d.command("distill", unlabeled=d.folder / "p*l.txt", output=d.pool),
+        "pool.txt is ",
+    ),
+    "results in the model": (lambda d: d.command("benchmark", output=d.teacher / "r.jsonl"), "r.jsonl lies in "),
+    "results over weights": (
+        lambda d: [*d.command("benchmark", model="m", output=d.teacher / "model.safetensors"), "--force"],
+        "model.safetensors lies in ",
+    ),
+    "results over notes": (
+        lambda d: [*d.command("benchmark", output=d.file("notes.txt", "mine")), "--force"],
+        "notes.txt exists and is not results of compress",
+    ),
+    "a lock over notes": (
+        lambda d: [*d.command("benchmark", output=d.file("n.lock.json", "{}").with_name("n.jsonl")), "--force"],
+        "n.lock.json exists and is not a lock of compress",
+    ),
+    "no output": (lambda d: d.command("label", output=""), "-o '' is no name"),
+    "the root as output": (lambda d: d.command("label", output="/"), "-o '/' is no name"),
+    "a directory above as output": (lambda d: d.command("export", output=".."), "-o '..' is no name"),
+    "a zero byte in the output": (lambda d: d.command("export", output="a\0b"), "-o 'a\\x00b' is no name"),
+    "an output that is no text": (lambda d: d.command("export", output="a\udc80"), "-o 'a\\udc80' is no name"),
+    "a long output": (lambda d: d.command("export", output=d.out.with_name("o" * 250)), "give a name of at most 245"),
+    "no results": (lambda d: d.command("benchmark", output=""), "-o '' is no name"),
+    "no study": (lambda d: ["run", "quickstart", "-o", ""], "-o '' is no name"),
+    "a long study": (lambda d: ["run", "quickstart", "-o", "o" * 256], "give a name of at most 255"),
     "no option": (lambda d: ["label", "--teacher", str(d.teacher), "-o", str(d.out)], "Missing option '--unlabeled'"),
     "an unknown option": (lambda d: [*d.command("label"), "--batchsize", "3"], "No such option"),
     "a number that is none": (lambda d: [*d.command("label"), "--threads", "two"], "'two' is not a valid integer"),
@@ -436,5 +468,5 @@ def test_an_output_never_replaces_what_the_command_reads(tmp_path: Path) -> None
         ["replay", str(mine), "--data", "test.csv", "-o", other, "--force"],
     ):
         result = subprocess.run([sys.executable, "-m", "compress", *arguments], capture_output=True, text=True)
-        assert result.returncode == 2 and "would replace a file that this command reads" in result.stderr, result.stderr
+        assert result.returncode == 2 and "which this command reads" in result.stderr, result.stderr
         assert mine.read_text(encoding="utf-8") == "keep me"

@@ -70,6 +70,13 @@ def test_exit_codes(results: Results, capsys: Any, limits: dict[str, float], cod
         (["--against", "nonsense"], "is not REF:PATH"),
         (["--min-speedup", "5", "--junit", "b.toml/x.xml"], "--junit b.toml/x.xml cannot be written"),
         (["--update-baseline", "b.toml"], "is a file"),
+        (["--update-baseline", "taken"], "abc123.jsonl exists and is not results of compress"),
+        (["--min-speedup", "5", "--junit", "b.toml"], "--junit b.toml exists and is not a verdict of compress"),
+        (["--min-speedup", "5", "--json", "b.toml"], "--json b.toml exists and is not a verdict of compress"),
+        (["--min-speedup", "5", "--json", "linked"], "--json linked is a link or a device"),
+        (["--min-speedup", "5", "--json", ""], "--json '' is no name"),
+        (["--min-speedup", "5", "--json", "v", "--junit", "./v"], "--junit and --json are both v; name two files"),
+        (["--baseline", "taken", "--json", "taken/v.json"], "--json taken/v.json lies in taken, which this command"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(
@@ -78,9 +85,14 @@ def test_mistakes_are_one_sentence_and_exit_code_2(
     path = results(student())
     monkeypatch.chdir(tmp_path)
     Path("b.toml").write_text("[[budget]]\nmax_size = '1GB'\n")
+    Path("linked").symlink_to("b.toml")
+    Path("taken").mkdir()
+    Path("taken", "abc123.jsonl").write_text("mine")
+    before = {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")}
     assert execute(["check", str(path), *arguments]) == 2
     said = capsys.readouterr().err
     assert message in said and said.startswith("Error: ") and said.count("\n") == 1
+    assert {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")} == before
 
 
 def test_budgets_come_from_a_file_and_from_options(results: Results, tmp_path: Path, capsys: Any) -> None:

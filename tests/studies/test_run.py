@@ -19,6 +19,7 @@ from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import finish, writing
 from compress.progress import silent
 from compress.studies import run as run_module
 from compress.studies.data import open_rows
@@ -313,6 +314,33 @@ def test_a_directory_that_is_not_a_study_is_left_alone(case: Case) -> None:
     with pytest.raises(CompressError, match="is not empty and is not a study"):
         case.run(force=True)
     assert [path.name for path in case.out.iterdir()] == ["thesis.tex"]
+
+
+def test_a_study_replaces_its_own_stages_and_nothing_else(tmp_path: Path) -> None:
+    def make(path: Path, text: str) -> None:
+        with writing(path, {"text": text}) as working:
+            (working / "weights").write_text(text)
+            finish(working, Manifest(stage="test", kind="labels"))
+
+    Stages.open(tmp_path / "out", force=False).make("small", {"seed": 1}, lambda path: make(path, "first"))
+    small, others = tmp_path / "out" / "small", tmp_path / "out" / "others"
+    forced = Stages.open(tmp_path / "out", force=True)
+    (small / "notes.txt").write_text("mine")
+    with pytest.raises(CompressError, match="small holds notes.txt"):
+        forced.make("small", {"seed": 2}, lambda path: make(path, "second"))
+    assert (small / "notes.txt").read_text() == "mine" and (small / "weights").read_text() == "first"
+    (small / "notes.txt").unlink()
+    forced.make("small", {"seed": 2}, lambda path: make(path, "second"))
+    assert (small / "weights").read_text() == "second"
+    make(others, "theirs")
+    with pytest.raises(CompressError, match="others already exists"):
+        Stages.open(tmp_path / "out", force=False).make("others", {}, lambda path: make(path, "ours"))
+    assert (others / "weights").read_text() == "theirs"
+    others.rename(tmp_path / "elsewhere")
+    (tmp_path / "out" / ".others.partial").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CompressError, match="is no directory; move it away"):
+        forced.make("others", {}, lambda path: make(path, "ours"))
+    assert (tmp_path / "elsewhere" / "weights").read_text() == "theirs"
 
 
 def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, faults, interval_fields
+from compress.data.files import read_text
 from compress.errors import CompressError
 from compress.inference.speedup_intervals import PERCENTILES, Rounds, noise, percentile, throughput
 from compress.models.output_dir import write_atomically
+from compress.models.output_safety import unwritable
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -118,7 +120,16 @@ def write_results(path: Path, lines: Iterable[Measurement]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
-        raise CompressError(f"{path} cannot be written ({error.strerror}); choose another -o") from None
+        raise unwritable(path, error) from None
+
+
+def read_result_file(path: Path) -> None:
+    """Read a file that is about to be replaced.
+
+    Raises:
+        CompressError: it holds anything but results.
+    """
+    parse_results(read_text(path), str(path))
 
 
 def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
