@@ -181,10 +181,10 @@ def text_limit_bytes() -> int:
     return int(given) * 10**6
 
 
-def too_long(where: str) -> CompressError:
+def too_long(where: str, limit_bytes: int) -> CompressError:
     """Return the error for a text, or a line or row of a file of texts, that is longer than the limit."""
     return CompressError(
-        f"{where} is longer than {text_limit_bytes() // 10**6} MB: cut the text, or set {TEXT_LIMIT} to a larger number"
+        f"{where} is longer than {limit_bytes // 10**6} MB: cut the text, or set {TEXT_LIMIT} to a larger number"
     )
 
 

@@ -66,7 +66,7 @@ class FileSource(TextSource):
                 text = (cells[text_at] or "").strip()
                 pair = None if pair_at is None else (cells[pair_at] or "").strip()
                 if len(text) > longest or (pair and len(pair) > longest):
-                    raise too_long(f"{table.name}, row {number}")
+                    raise too_long(f"{table.name}, row {number}", longest)
                 if not text or pair == "":
                     self._skipped += 1
                     continue

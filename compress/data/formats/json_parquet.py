@@ -247,7 +247,7 @@ def _refuse_bomb(name: str, metadata: Any, size: int) -> None:
     """Raise where the parts of a file that are in memory at a time are far larger than the file."""
     parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     largest = max((part.total_byte_size for part in parts), default=0)
-    if largest > max(ALWAYS_BYTES, LARGEST_RATIO * size) or metadata.num_rows > ALWAYS_BYTES + LARGEST_RATIO * size:
+    if max(largest, 8 * metadata.num_rows) > max(ALWAYS_BYTES, LARGEST_RATIO * size):
         raise CompressError(
             f"{name} holds more than {LARGEST_RATIO} times its own size, which text does not: write it again "
             "without compression if that is meant."
@@ -258,7 +258,7 @@ def _records(name: str, batches: Any) -> Iterator[tuple[Any, ...]]:
     limit = text_limit_bytes()
     for batch in batches:
         if batch.nbytes > limit and any(_longest_text(column) > limit for column in batch.columns):
-            raise too_long(f"a text of {name}")
+            raise too_long(f"a text of {name}", limit)
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 

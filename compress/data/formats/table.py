@@ -79,15 +79,20 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         del self.notes["lines read as Windows-1252"]
-        start, number = b"", 0
+        start, size, number = list[bytes](), 0, 0
         with open_bytes(self.path) as stream, reading(self.path):
             for block in itertools.chain(iter(partial(stream.read, _BLOCK_BYTES), b""), [b""]):
-                lines = (start + block).split(b"\n")
+                start.append(block)
+                size += len(block)
+                if b"\n" not in block and block and size <= self.longest:
+                    continue
+                lines = b"".join(start).split(b"\n")
                 if number == 0:
                     lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
                 if len(lines[0]) > self.longest:  # no other is longer than a block
-                    raise too_long(f"{self.name}, line {number + 1}")
-                start = lines.pop() if block or not start else b""
+                    raise too_long(f"{self.name}, line {number + 1}", self.longest)
+                start = [lines.pop()] if block or not size else []
+                size = sum(map(len, start))
                 for line in lines:
                     number += 1
                     try:

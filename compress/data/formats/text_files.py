@@ -101,7 +101,7 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
             for line in lines:
                 left -= len(line)
                 if left < 0:
-                    raise too_long(f"{name}, the row with line {reader.line_num + 1}")
+                    raise too_long(f"{name}, the row with line {reader.line_num + 1}", longest)
                 yield line
 
         reader = csv_rows(counted(), dialect)
