@@ -214,7 +214,7 @@ def read_parquet(path: Path) -> Table:
     columns = tuple(field.name for field in file.schema_arrow if _holds_text(field.type))
     if file.metadata.num_rows == 0:
         raise CompressError(f"{name} is empty: give a file with at least one row.")
-    _refuse_bomb(name, file.metadata, path.stat().st_size)
+    refuse_bomb(name, file.metadata, path.stat().st_size)
     if len(set(columns)) < len(columns):
         raise CompressError(f"{name} has two columns of one name: write it again with other names.")
 
@@ -232,18 +232,19 @@ def _holds_text(kind: Any) -> bool:
     if types.is_dictionary(kind):
         return _holds_text(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind):
-        return _is_string(kind.value_type)
+        return is_string(kind.value_type)
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
-    return _is_string(kind) or any(test(kind) for test in tests)
+    return is_string(kind) or any(test(kind) for test in tests)
 
 
-def _is_string(kind: Any) -> bool:
+def is_string(kind: Any) -> bool:
+    """Say whether an Arrow type is of strings."""
     from pyarrow import types
 
     return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
 
 
-def _refuse_bomb(name: str, metadata: Any, size: int) -> None:
+def refuse_bomb(name: str, metadata: Any, size: int) -> None:
     """Raise where the parts of a file that are in memory at a time are far larger than the file."""
     parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     largest = max((part.total_byte_size for part in parts), default=0)
@@ -268,4 +269,4 @@ def _longest_text(column: Any) -> int:
 
     values = column.dictionary if types.is_dictionary(column.type) else column
     values = values.flatten() if types.is_list(values.type) or types.is_large_list(values.type) else values
-    return compute.max(compute.binary_length(values)).as_py() or 0 if _is_string(values.type) else 0
+    return compute.max(compute.binary_length(values)).as_py() or 0 if is_string(values.type) else 0
