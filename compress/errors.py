@@ -4,6 +4,9 @@ import difflib
 from collections.abc import Iterable
 
 INSTALL_ALL = "pip install 'compress[train]'"
+# Values and names of files may be as long as a file: a message shows its start and its end, which says what to do.
+_LONGEST_MESSAGE, _LAST = 4000, 400
+_LONGEST_NAME = 200
 
 
 class CompressError(Exception):
@@ -11,6 +14,11 @@ class CompressError(Exception):
 
     The command line prints it as one sentence without a traceback and exits with code 2.
     """
+
+    def __init__(self, message: str = "") -> None:
+        if len(message) > _LONGEST_MESSAGE:
+            message = f"{message[: _LONGEST_MESSAGE - _LAST]} ... {message[-_LAST:]}"
+        super().__init__(message)
 
 
 class Unavailable(CompressError):
@@ -27,5 +35,6 @@ class MissingPackage(CompressError, ImportError):
 
 def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest allowed name, or an empty string."""
-    close = difflib.get_close_matches(value, list(allowed), n=1, cutoff=0.5)
+    names = [name for name in allowed if max(len(name), len(value)) <= _LONGEST_NAME]  # it compares in squared time
+    close = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""

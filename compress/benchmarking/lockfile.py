@@ -14,17 +14,18 @@ from typing import Any, Literal, Self
 from compress.benchmarking.results.files import EARLIER_KINDS
 from compress.benchmarking.results.schema import Measurement, WithIntervals
 from compress.data import Example, content_sha256
+from compress.data.files import read_json
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.recipes import BenchmarkSettings, parse
+from compress.recipes.study import faults_of_seeds
 
 LOCK_SUFFIX = ".lock.json"
 LOCK_VERSION = 1
 LOCKED_KINDS = ("teacher", "model", "control")  # found again by their hashes; a replay makes all others anew
 LARGEST_BYTES = 64_000_000
-LARGEST_NUMBER = 2**63
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,9 @@ class LockedFigure(WithIntervals):
 
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
-        numbers = {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
         bounds = (self.metric, self.metric_low, self.metric_high)
         checks = {
-            **{f"{name} is too large": abs(value) < LARGEST_NUMBER for name, value in numbers.items()},
-            **{f"{name} is not above 0": numbers[name] > 0 for name in ("speedup", "latency_p50_ms")},
+            **{f"{name} is not above 0": getattr(self, name) > 0 for name in ("speedup", "latency_p50_ms")},
             "speedup is outside its interval": 0 < self.speedup_low <= self.speedup <= self.speedup_high,
             "model_sha256 is not a hash": not self.model_sha256 or _is_sha256(self.model_sha256),
             "metric has no interval": len({value is None for value in bounds}) == 1,
@@ -113,7 +112,7 @@ class LockedSettings(BenchmarkSettings):
 
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
-        return super().faults() + ([] if abs(self.seed) < LARGEST_NUMBER else ["seed is too large"])
+        return super().faults() + faults_of_seeds([self.seed])
 
 
 @dataclass(frozen=True)
@@ -207,14 +206,11 @@ def read_lock(path: str | Path) -> Lock:
     Raises:
         CompressError: it is missing, damaged, of another version, or says something that no benchmark writes.
     """
-    source = Path(path)
+    if not Path(path).exists():
+        raise CompressError(f"{path} does not exist; 'compress benchmark -o results.jsonl' writes its lock")
     try:
-        if source.stat().st_size > LARGEST_BYTES:
-            raise CompressError(f"{path} is too large to be a lock; give the .lock.json of a benchmark")
-        content = json.loads(source.read_text(encoding="utf-8"), parse_constant=_refuse)
-    except FileNotFoundError:
-        raise CompressError(f"{path} does not exist; 'compress benchmark -o results.jsonl' writes its lock") from None
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_json(Path(path), LARGEST_BYTES)
+    except CompressError as error:
         raise CompressError(f"{path} cannot be read as a lock ({error}); give the .lock.json of a benchmark") from None
     if not isinstance(content, dict):
         raise CompressError(f"{path} is not a lock of compress benchmark: it is not an object")
@@ -236,10 +232,6 @@ def read_lock(path: str | Path) -> Lock:
 
 def _failed(checks: Mapping[str, bool]) -> list[str]:
     return [fault for fault, is_right in checks.items() if not is_right]
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number")
 
 
 def _is_sha256(text: str) -> bool:

@@ -12,7 +12,14 @@ from compress.data.examples import (
     row_key,
 )
 from compress.data.grouped_split import grouped_split
-from compress.data.label_encoding import encode_gold, encode_labels, encode_scores, infer_labels, infer_task
+from compress.data.label_encoding import (
+    check_classes,
+    encode_gold,
+    encode_labels,
+    encode_scores,
+    infer_labels,
+    infer_task,
+)
 from compress.data.overlap import CheckedRoles, check_roles
 from compress.data.sources import ExampleSource, join_sources, open_source, read_examples
 from compress.data.text_source import TextSource
@@ -25,6 +32,7 @@ __all__ = [
     "ExampleSource",
     "LabelledData",
     "TextSource",
+    "check_classes",
     "check_roles",
     "content_sha256",
     "data_entry",

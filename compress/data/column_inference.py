@@ -135,6 +135,8 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
     first = [cell or "" for cell in rows[0]]
     if any(name in first for name in wanted if name and not name.isdigit()):
         return True
+    if len(_USUAL & set(map(usual, first))) > 1 and all(map(_IDENTIFIER.fullmatch, first)):  # one may stand there twice
+        return True
     if len(set(first)) < len(first) or not all(_IDENTIFIER.fullmatch(cell) for cell in first):
         return False
     if any(usual(cell) in _USUAL for cell in first):
@@ -194,6 +196,9 @@ def choose_columns(
                 "needed here: name one with --label-column."
             )
     chosen = [name for name in (text, pair, label) if name is not None]
+    twice = next((name for name in chosen if names.count(name) > 1), None)
+    if twice is not None:
+        raise CompressError(f"{source} has two columns {twice!r}: rename one of them.")
     if len(set(chosen)) < len(chosen):
         raise CompressError(
             f"{source}: the same column cannot be text, pair and label at once (text = {text}, pair = {pair}, "

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import itertools
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 _PAIR_SEPARATOR = "\x1f"
 _NO_BREAK_SPACE = "\u00a0"
+_PIECES = re.compile(r"\s+|\S{1,1000}")  # normalising takes squared time where a text is combining marks
 Item = TypeVar("Item")
 
 
@@ -56,7 +58,7 @@ def sentence(words: Iterable[str]) -> str:
 def normalise(text: str) -> str:
     """Return the text as overlap sees it: NFKC, case folded, white space collapsed."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
+        text = "".join(unicodedata.normalize("NFKC", piece) for piece in _PIECES.findall(text))
     return " ".join(text.casefold().split())
 
 

@@ -6,15 +6,23 @@ device costs one sentence.
 
 import errno
 import json
+import math
+import os
+import re
 import stat
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from compress.errors import CompressError
 
 JSON_LIMIT_BYTES = 2**26
+TOML_LIMIT_BYTES = 2**20
+TEXT_LIMIT = "COMPRESS_MAX_TEXT_MB"  # the environment variable that raises the limit of a text
+_TEXT_LIMIT_MB = 16
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 # What a disk or its rights say is no fault of the file that is read; the command line has sentences for these.
 _OF_THE_SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.EIO}
 
@@ -112,25 +120,74 @@ def read_json_table(path: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> dict[str
     return found
 
 
-def parse_json(text: str, name: str) -> Any:
+def parse_json(text: str, name: str, *, halves: bool = False) -> Any:
     """Return what JSON text holds; NaN and infinities, which JSON does not have, are refused.
 
     Args:
         name: what the text is called when something is wrong with it.
+        halves: whether strings may hold halves of characters (``"\\ud800"``), which no file can be written with.
 
     Raises:
-        CompressError: it is not valid, nested too deeply, or has an integer of thousands of digits.
+        CompressError: it is not valid, nested too deeply, or has a number that is too large.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise CompressError(f"{name} is not valid JSON ({error}); copy or make it again") from None
+        found = _DECODER.decode(text)
+        if not halves and _HALF_CHARACTER.search(text):
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except RecursionError:
-        raise CompressError(f"{name} is not valid JSON (nested too deeply); copy or make it again") from None
-    except ValueError as error:  # an integer of more digits than Python reads, or a constant
+        reason = "nested too deeply"
+    except json.JSONDecodeError as error:
+        reason = str(error)
+    except UnicodeEncodeError:
+        reason = "a string holds half a character"
+    except ValueError as error:  # an integer of more digits than Python reads, or what _finite refuses
         reason = str(error).partition(";")[0]
-        raise CompressError(f"{name} is not valid JSON ({reason}); copy or make it again") from None
+    raise CompressError(f"{name} is not valid JSON ({reason}); copy or make it again")
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no value of JSON")
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.40} is no finite number")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the table that a TOML file holds.
+
+    Raises:
+        CompressError: it is no regular file, too large, or not valid TOML.
+    """
+    try:
+        return tomllib.loads(read_text(path, TOML_LIMIT_BYTES))
+    except RecursionError:
+        raise CompressError(f"{path} is not valid TOML (nested too deeply): correct it") from None
+    except ValueError as error:  # an integer of more digits than Python reads, too
+        raise CompressError(f"{path} is not valid TOML ({str(error).partition(';')[0]}): correct it") from None
+
+
+def text_limit_bytes() -> int:
+    """Return how long a text, and a line or row of a file of texts, may be.
+
+    A tokenizer takes a hundred times the memory of its text. ``COMPRESS_MAX_TEXT_MB`` raises the limit.
+    """
+    given = os.environ.get(TEXT_LIMIT) or str(_TEXT_LIMIT_MB)
+    if not re.fullmatch("[1-9][0-9]{0,5}", given):
+        raise CompressError(f"{TEXT_LIMIT} is {given!r}: give a whole number of megabytes, such as 64")
+    return int(given) * 10**6
+
+
+def too_long(where: str, limit_bytes: int) -> CompressError:
+    """Return the error for a text, or a line or row of a file of texts, that is longer than the limit."""
+    return CompressError(
+        f"{where} is longer than {limit_bytes // 10**6} MB: cut the text, or set {TEXT_LIMIT} to a larger number"
+    )
+
+
+def printable_name(path: str | Path) -> str:
+    """Return a path as it can be written: bytes of a name that are not UTF-8 as ``\\udcff``."""
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")

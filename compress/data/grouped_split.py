@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from compress.data.examples import Example, words
@@ -55,41 +55,28 @@ def _groups(rows: Sequence[tuple[str, ...]]) -> list[int]:
     pair occurs.
     """
     groups = [0] * len(rows)
-    roots: list[tuple[str, ...]] = []
+    roots: list[str] = []  # with a space around each word
     by_word: dict[str, int] = {}  # the first root with this word
-    by_pair: dict[tuple[str, str], list[tuple[int, int]]] = {}  # (root, position of the pair), roots ascending
+    by_pair: dict[tuple[str, str], list[int]] = {}  # the roots with this pair, ascending
     empty: int | None = None
     for index in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), rows[i])):
         words = rows[index]
         root = by_word.get(words[0]) if len(words) == 1 else _first_root(words, roots, by_pair) if words else empty
         if root is None:
             root = len(roots)
-            roots.append(words)
+            roots.append(f" {' '.join(words)} ")
             empty = root if not words else empty
             for word in words:
                 by_word.setdefault(word, root)
-            for position, pair in enumerate(pairwise(words)):
-                by_pair.setdefault(pair, []).append((root, position))
+            for pair in dict.fromkeys(pairwise(words)):
+                by_pair.setdefault(pair, []).append(root)
         groups[index] = root
     return groups
 
 
 def _first_root(
-    words: tuple[str, ...],
-    roots: Sequence[tuple[str, ...]],
-    by_pair: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
+    words: tuple[str, ...], roots: Sequence[str], by_pair: Mapping[tuple[str, str], Sequence[int]]
 ) -> int | None:
-    best: Sequence[tuple[int, int]] | None = None
-    offset = 0
-    for position, pair in enumerate(pairwise(words)):
-        places = by_pair.get(pair)
-        if places is None:
-            return None
-        if best is None or len(places) < len(best):
-            best, offset = places, position
-    matches: Iterator[int] = (
-        root
-        for root, place in best or ()
-        if place >= offset and roots[root][place - offset : place - offset + len(words)] == words
-    )
-    return next(matches, None)
+    places = [by_pair.get(pair, ()) for pair in pairwise(words)]
+    text = f" {' '.join(words)} "
+    return next((root for root in min(places, key=len) if text in roots[root]), None)

@@ -2,13 +2,15 @@
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 
 from compress.data.examples import Example
 from compress.errors import CompressError, did_you_mean
 
-_INTEGER = re.compile(r"[+-]?\d+")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SHOWN_LABELS = 10
 
 
@@ -42,6 +44,9 @@ def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     Of rows to tag they are the tags, sorted as text. Labels are scores when all are numbers and one has a fraction, or
     when they are integers with more than 50 different values of fewer than five rows each. Integer classes are sorted
     as numbers, others as text.
+
+    Raises:
+        CompressError: two classes are one number, or one text, written in two ways, such as ``1`` and ``1.0``.
     """
     if tags := {tag for example in examples for tag in example.tags or ()}:
         return tuple(sorted(tags))
@@ -51,8 +56,34 @@ def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
         has_fraction = any(number is not None and not number.is_integer() for number in numbers)
         if has_fraction or (len(counts) > 50 and counts.total() < 5 * len(counts)):
             return None
+    _refuse_two_spellings(counts)
+    if numbers and all(number is not None for number in numbers):
         return tuple(sorted(counts, key=lambda label: (float(label), label)))
     return tuple(sorted(counts))
+
+
+def _refuse_two_spellings(labels: Iterable[str]) -> None:
+    """Raise where classes would be told apart by how they are written: a file has ``1.0`` and another ``1``."""
+    known: dict[Decimal | str, str] = {}
+    for label in labels:
+        other = known.setdefault(_identity(label), label)
+        if other != label:
+            raise CompressError(
+                f"The labels {other!r} and {label!r} are one class written in two ways: write them alike in all files."
+            )
+
+
+def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> None:
+    """Refuse validation rows none of whose classes is in train: they are named in another way, or of another task.
+
+    Raises:
+        CompressError: they have no class in common.
+    """
+    classes = [sorted({row.label for row in rows if row.label is not None}) for rows in (train, validation)]
+    if all(classes) and not set(classes[0]) & set(classes[1]):
+        raise CompressError(
+            f"validation has the classes {_listed(classes[1])}, and train has {_listed(classes[0])}: write them alike."
+        )
 
 
 def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: str) -> list[int]:
@@ -65,10 +96,10 @@ def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: s
 
     Raises:
         CompressError: for a label outside the set, naming its value and row. An index is not accepted
-            where any of the names is itself an integer, because ``1`` would then mean two things.
+            where any of the names is itself a number, because ``1`` would then mean two things.
     """
     index = {label: position for position, label in enumerate(labels)}
-    if not any(_INTEGER.fullmatch(label) for label in labels):
+    if not any(_NUMBER.fullmatch(label) for label in labels):
         index |= {str(position): position for position in range(len(labels))}
     encoded = []
     for row, example in enumerate(examples, start=1):
@@ -124,8 +155,8 @@ def _label_error(label: str | None, row: int, labels: Sequence[str], name: str) 
             f"Row {row} of {name} has no label, but one of {shown} is needed: remove the row or name another "
             "column with --label-column."
         )
-    folded = {known.casefold(): known for known in labels}
-    same = folded.get(label.casefold())
+    folded = {key: known for known in labels for key in (known.casefold(), _identity(known))}
+    same = folded.get(label.casefold()) or folded.get(_identity(label))
     hint = f" Did you mean {same!r}?" if same else did_you_mean(label, labels)
     return CompressError(
         f"Row {row} of {name} has the label {label!r}, which the model does not know: allowed are {shown} "
@@ -134,14 +165,16 @@ def _label_error(label: str | None, row: int, labels: Sequence[str], name: str) 
     )
 
 
+def _identity(label: str) -> Decimal | str:
+    """Return what two labels share that differ in how they are written alone."""
+    return Decimal(label) if _NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label)
+
+
 def _listed(labels: Sequence[str]) -> str:
     shown = ", ".join(labels[:_SHOWN_LABELS])
     return shown if len(labels) <= _SHOWN_LABELS else f"{shown}, ... ({len(labels)} in all)"
 
 
 def _number(label: str) -> float | None:
-    try:
-        value = float(label)
-    except ValueError:
-        return None
+    value = float(label) if _NUMBER.fullmatch(label) else math.nan
     return value if math.isfinite(value) else None

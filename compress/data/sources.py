@@ -1,12 +1,15 @@
 """Open files and hub data sets as streams of labelled or unlabelled examples."""
 
 import glob
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from compress.data.column_inference import choose_columns
 from compress.data.examples import Columns, Example, content_sha256
+from compress.data.files import faults_of, printable_name, text_limit_bytes, too_long
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import read_table
@@ -26,6 +29,9 @@ _FORMAT_NAMES = {
     "trees": "trees",
     "conllu": "CoNLL-U",
 }
+# Files of a pattern are open at the same time; systems allow a thousand.
+_MOST_FILES = 250
+_MOST_COLUMNS = 10_000
 
 
 class FileSource(TextSource):
@@ -54,22 +60,26 @@ class FileSource(TextSource):
         text_at = index[columns.text]
         pair_at = None if columns.text_pair is None else index[columns.text_pair]
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
-        for number, cells in table.rows():
-            text = (cells[text_at] or "").strip()
-            pair = None if pair_at is None else (cells[pair_at] or "").strip()
-            if not text or pair == "":
-                self._skipped += 1
-                continue
-            if table.tagged:
-                yield Example(text, tags=None if label_at is None else tuple((cells[label_at] or "").split(" ")))
-                continue
-            label = None if label_at is None else (cells[label_at] or "").strip()
-            if label == "":
-                raise CompressError(
-                    f"{table.name}, row {number} has no label in column {columns.label!r}: remove the "
-                    "row or name another column with --label-column."
-                )
-            yield Example(text, pair, label)
+        longest = text_limit_bytes()
+        with faults_of(table.name, "examples"):
+            for number, cells in table.rows():
+                text = (cells[text_at] or "").strip()
+                pair = None if pair_at is None else (cells[pair_at] or "").strip()
+                if len(text) > longest or (pair and len(pair) > longest):
+                    raise too_long(f"{table.name}, row {number}", longest)
+                if not text or pair == "":
+                    self._skipped += 1
+                    continue
+                if table.tagged:
+                    yield Example(text, tags=None if label_at is None else tuple((cells[label_at] or "").split(" ")))
+                    continue
+                label = None if label_at is None else (cells[label_at] or "").strip()
+                if label == "":
+                    raise CompressError(
+                        f"{table.name}, row {number} has no label in column {columns.label!r}: remove the "
+                        "row or name another column with --label-column."
+                    )
+                yield Example(text, pair, label)
 
     def describe(self) -> str:
         """Return one line to show: ``train.tsv: TSV without quoting, text = sentence, label = label``."""
@@ -166,20 +176,31 @@ def open_source(
     wanted = (text_column, text_pair_column, label_column)
     typed = str(path)
     files = [Path(path)]
-    if not files[0].exists() and any(mark in typed for mark in "*?["):
+    if not os.path.lexists(path) and any(mark in typed for mark in "*?["):
         files = [Path(name) for name in sorted(glob.glob(typed))]
-        if not files:
-            raise CompressError(f"No file matches {typed!r}: check the pattern.")
-    if len(files) == 1 and not files[0].exists() and is_hub_name(typed):
+        if not 0 < len(files) <= _MOST_FILES:
+            found = (
+                f"{len(files):,} files match, and at most {_MOST_FILES} are read at a time"
+                if files
+                else "No file matches"
+            )
+            raise CompressError(f"{found} {typed!r}: check the pattern.")
+    if len(files) == 1 and not os.path.lexists(path) and is_hub_name(typed):
         tables = [read_hub(typed, role)]
     else:
-        tables = [read_table(file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files]
-    name = tables[0].name if len(tables) == 1 else f"{Path(typed).name} ({len(tables)} files)"
+        tables = [_open_file(file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files]
+    name = tables[0].name if len(tables) == 1 else printable_name(f"{Path(typed).name} ({len(tables)} files)")
     odd = next((table for table in tables if table.columns != tables[0].columns), None)
     if odd is not None:
         raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")
-    source = FileSource(tables, _columns(tables[0], given, labelled), name=name, labelled=labelled)
+    with faults_of(name, "examples"):
+        source = FileSource(tables, _columns(tables[0], given, labelled), name=name, labelled=labelled)
     return source if limit is None else Subset(source, limit=limit)
+
+
+def _open_file(path: Path, **options: Any) -> Table:
+    with faults_of(printable_name(path), "examples"):
+        return read_table(path, **options)
 
 
 def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
@@ -189,6 +210,10 @@ def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
                 f"{table.name} holds texts without labels, but labels are needed here: give labelled data."
             )
         return Columns("text", None, "label" if "label" in table.columns else None)
+    if len(table.columns) > _MOST_COLUMNS:
+        raise CompressError(
+            f"{table.name} has {len(table.columns):,} columns, and at most {_MOST_COLUMNS:,} are read: leave some out."
+        )
     sample = table.sample()
     if not sample:
         raise CompressError(f"{table.name} is empty: it has a header but no rows.")

@@ -9,8 +9,8 @@ through the ``tokenizers`` library, as does all text of other tokenizers.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 TokenRows = dict[str, list[np.ndarray]]
+Item = TypeVar("Item")
 
+PART_CHARACTERS = 2**22  # tokenised at a time: an encoding has a hundred bytes a character, also of what is cut
 KEPT_WORDS = 65_536  # some 10 MB; later words are cut anew each time
 _PRINTABLE = re.compile(r"[\t\n\r -~]*")
 _ID_BYTES = 8
@@ -58,9 +60,9 @@ class TextEncoder:
         )
         rows = [self._look_up(row, max_length) for row in inputs]
         others = [index for index, row in enumerate(rows) if row is None]
-        if others:
-            _, encodings = self.encode([inputs[i] if pairs is not None else texts[i] for i in others], max_length)
-            for index, encoding in zip(others, encodings, strict=True):
+        for part in in_parts(others, lambda index: sum(map(len, inputs[index]))):
+            _, encodings = self.encode([inputs[i] if pairs is not None else texts[i] for i in part], max_length)
+            for index, encoding in zip(part, encodings, strict=True):
                 rows[index] = _arrays(encoding)
         return self._token_rows([row for row in rows if row is not None])
 
@@ -106,6 +108,20 @@ class TextEncoder:
             return None
         read = np.frombuffer(bytearray().join(ids), np.int64)
         return read, np.zeros_like(read) if layout.segments is None else np.repeat(layout.segments, sizes)
+
+
+def in_parts(items: Sequence[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yield items in lists of at most :data:`PART_CHARACTERS`, or of one item."""
+    part, left = list[Item](), PART_CHARACTERS
+    for item in items:
+        size = characters(item)
+        if part and size > left:
+            yield part
+            part, left = [], PART_CHARACTERS
+        part.append(item)
+        left -= size
+    if part:
+        yield part
 
 
 def _arrays(encoding: "Encoding") -> tuple[np.ndarray, np.ndarray]:

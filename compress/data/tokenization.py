@@ -7,7 +7,7 @@ characters: metrics count it as wrong, and neither training nor checkpoint selec
 
 import hashlib
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from compress.data.examples import Example, batched, texts_of
 from compress.data.stored_tokenizer import AnyTokenizer
-from compress.data.text_encoder import TokenRows, shared_encoder
+from compress.data.text_encoder import TokenRows, in_parts, shared_encoder
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
@@ -47,12 +47,27 @@ def encode(
     """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: int64 ``[T]`` a row, not padded.
 
     For ``tagging`` the words of a row are tokenised one by one, and ``words`` says where each starts
-    (:func:`compress.data.tokenization.first_tokens`).
+    (:func:`compress.data.tokenization.first_tokens`). Where the tokenizer leaves nothing of a row, it has the unknown
+    token.
     """
+    tokens = _encode(tokenizer, examples, max_length, task)
+    if not all(map(len, tokens["input_ids"])):
+        instead = {"input_ids": int(tokenizer.unk_token_id or 0)}
+        for key, rows in tokens.items():
+            empty = np.array([instead.get(key, 0)], dtype=np.int64)
+            tokens[key] = [row if len(row) else empty for row in rows]
+    return tokens
+
+
+def _encode(tokenizer: AnyTokenizer, examples: Sequence[Example], max_length: int, task: str) -> TokenRows:
     if task == "tagging":
-        sentences = [list(example.words) for example in examples]
-        tokens, encodings = shared_encoder(tokenizer).encode(sentences, max_length, words=True)
-        return tokens | {"words": [np.array(first_tokens(found.word_ids), dtype=np.int64) for found in encodings]}
+        found = defaultdict[str, list[np.ndarray]](list)
+        for part in in_parts(examples, lambda example: len(example.text)):
+            tokens, encodings = shared_encoder(tokenizer).encode([list(e.words) for e in part], max_length, words=True)
+            tokens["words"] = [np.array(first_tokens(one.word_ids), dtype=np.int64) for one in encodings]
+            for key, rows in tokens.items():
+                found[key] += rows
+        return dict(found)
     texts = [example.text for example in examples]
     has_pairs = bool(examples) and examples[0].text_pair is not None
     return shared_encoder(tokenizer)(
@@ -69,8 +84,9 @@ def token_counts(tokenizer: "PreTrainedTokenizerFast", examples: Iterable[Exampl
     """Return how often each token id occurs in a stream of whole texts; special tokens are not put around them."""
     counts: Counter[int] = Counter()
     for texts in text_batches(examples):
-        for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
-            counts.update(ids)
+        for part in in_parts(texts, len):
+            for ids in tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]:
+                counts.update(ids)
     return counts
 
 

@@ -2,10 +2,10 @@
 
 import math
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from compress.data.files import read_toml
 from compress.errors import CompressError
 from compress.gating.selectors import Selector
 from compress.recipes import parse
@@ -136,14 +136,9 @@ def read_budgets(path: str | Path) -> BudgetFile:
         CompressError: it is missing, not TOML, or has faults; all of them are listed.
     """
     path = Path(path)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CompressError(f"{path} does not exist; docs/gate.md shows what a file of budgets looks like") from None
-    except (ValueError, RecursionError) as error:  # TOML's and UTF-8's faults are ValueErrors
-        raise CompressError(f"{path} is not valid TOML: {error}") from None
-    except OSError as error:
-        raise CompressError(f"{path} cannot be read ({error.strerror}); give a TOML file to --budgets") from None
+    if not path.exists():
+        raise CompressError(f"{path} does not exist; docs/gate.md shows what a file of budgets looks like")
+    table = read_toml(path)
     found = parse(BudgetFile, table, source=str(path))
     if not found.budget and "baseline" not in table:
         raise CompressError(f"{path} holds no [[budget]]; docs/gate.md shows what a file of budgets looks like")

@@ -6,7 +6,14 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from compress.benchmarking.results.files import grouped, parse_results, read_result_file, read_results, write_results
+from compress.benchmarking.results.files import (
+    RESULTS_LIMIT_BYTES,
+    grouped,
+    parse_results,
+    read_result_file,
+    read_results,
+    write_results,
+)
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.models.output_safety import check_file
@@ -66,6 +73,8 @@ def read_against(spec: str, hosts: Iterable[str]) -> list[Measurement]:
 
     def read(inside: str = "") -> list[Measurement]:
         fault = f"{spec}{inside} cannot be read from the repository; git says: {SAYS}"
+        if int(_git(fault, "cat-file", "-s", f"{found}{inside}")) > RESULTS_LIMIT_BYTES:
+            raise CompressError(f"{spec}{inside} has more than {RESULTS_LIMIT_BYTES:,} bytes; give a smaller one")
         content = _git(fault, "cat-file", "blob", f"{found}{inside}")
         try:
             return parse_results(content.decode("utf-8"), f"{spec}{inside}")

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
 from compress.data.examples import batched
+from compress.data.files import read_json_table
 from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
 from compress.errors import CompressError
 from compress.exporting.export import export, exporter_for
@@ -26,6 +27,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
+from compress.recipes import parse
 from compress.recipes.training import LEAST_MAX_LENGTH
 
 PLAN_NAME = "plan.json"
@@ -238,7 +240,7 @@ def _kept_plan(scratch: Path, make: Callable[[], Plan]) -> Plan:
     """Return the plan of the run that began this directory, or make one and write it down."""
     path = scratch / PLAN_NAME
     if path.is_file():
-        return Plan(**json.loads(path.read_text(encoding="utf-8")))
+        return parse(Plan, read_json_table(path), source=str(path))
     plan = make()
     write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")
     return plan

@@ -7,22 +7,44 @@ the rows and the checksum.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compress.data import Example
+from compress.data.files import faults_of, read_json_table, regular_file
+from compress.data.formats.json_parquet import is_string, refuse_bomb
 from compress.data.tokenization import by_sentence, word_counts
 from compress.errors import CompressError
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
 from compress.models.output_dir import write_atomically
+from compress.plugins import fits
+from compress.recipes import parse
 
 SHARD_ROWS = 2048
+_KEPT = ("task", "labels", "parents", "data")
+
+
+@dataclass(frozen=True)
+class LabelRecord:
+    """What is read of the manifest of labels."""
+
+    task: Literal["classification", "regression", "tagging"]
+    labels: tuple[str, ...]
+    parents: tuple[Mapping[str, Any], ...]
+    data: tuple[Mapping[str, Any], ...]
+
+    def faults(self) -> list[str]:
+        """Return what the labelling stage does not write."""
+        known = all(isinstance(parent.get("sha256"), str) for parent in self.parents)
+        counted = all(fits(entry.get("rows"), "int") and entry["rows"] >= 0 for entry in self.data)
+        checks = {"labels are missing": self.labels, "parents have no hash": self.parents and known}
+        return [fault for fault, holds in {**checks, "data have no rows": counted}.items() if not holds]
 
 
 @dataclass(frozen=True)
@@ -40,17 +62,34 @@ class LabelDir:
             raise CompressError(
                 f"{path} is not a finished label directory (no {MANIFEST_NAME}); make one with 'compress label'"
             )
-        manifest = Manifest.read(directory / MANIFEST_NAME)
-        if manifest.kind != "labels":
+        with faults_of(directory / MANIFEST_NAME, "the manifest of labels", "label the text again"):
+            manifest = Manifest.read(directory / MANIFEST_NAME)
+            if manifest.kind != "labels":
+                raise CompressError(
+                    f"{path} is a directory of kind {manifest.kind!r}, not of labels; make one with 'compress label'"
+                )
+            verify_files(directory, manifest)
+            parse(LabelRecord, {name: getattr(manifest, name) for name in _KEPT}, source=str(directory / MANIFEST_NAME))
+        opened = cls(directory, manifest)
+        opened._check_shards()
+        return opened
+
+    def _check_shards(self) -> None:
+        """Raise where shards are missing, or together have other rows than the manifest says."""
+        there = {path.name for path in self.path.glob("shard-*.parquet")}
+        for number in range(len(there)):
+            if shard_path(self.path, number).name not in there:
+                raise CompressError(f"{shard_path(self.path, number)} is missing; copy or label the text again")
+        found = sum(_open_shard(self.path, number).metadata.num_rows for number in range(len(there)))
+        if found != self.rows:
             raise CompressError(
-                f"{path} is a directory of kind {manifest.kind!r}, not of labels; make one with 'compress label'"
+                f"{self.path} has labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}; copy or label "
+                "the text again"
             )
-        verify_files(directory, manifest)
-        return cls(directory, manifest)
 
     @property
     def rows(self) -> int:
-        return sum(int(entry["rows"]) for entry in self.manifest.data)
+        return sum(entry["rows"] for entry in self.manifest.data)
 
     @property
     def teacher_sha256(self) -> str:
@@ -59,7 +98,7 @@ class LabelDir:
     def __iter__(self) -> Iterator[tuple[Example, np.ndarray]]:
         """Yield every example with its logits ``[C]``, of a tagger ``[W, C]``, a shard in memory at a time."""
         for number in range(len(list(self.path.glob("shard-*.parquet")))):
-            examples, logits = read_shard(self.path, number, task=self.manifest.task)
+            examples, logits = read_shard(self.path, number, len(self.manifest.labels), task=self.manifest.task)
             yield from zip(examples, logits, strict=True)
 
 
@@ -105,27 +144,75 @@ def write_shard(
 
 
 def read_shard(
-    directory: Path, number: int, *, task: str = "classification"
+    directory: Path, number: int, classes: int, *, task: str = "classification"
 ) -> tuple[list[Example], np.ndarray | list[np.ndarray]]:
-    """Return a shard's examples and logits ``[N, C]`` float32; of a tagger one array ``[W, C]`` for each example."""
-    table = pq.read_table(shard_path(directory, number))
-    texts = table["text"].to_pylist()
-    pairs = table["text_pair"].to_pylist() if "text_pair" in table.column_names else [None] * len(texts)
-    logits = table["logits"].combine_chunks()
-    examples = [Example(text, pair) for text, pair in zip(texts, pairs, strict=True)]
-    values = logits.flatten().to_numpy(zero_copy_only=False)
-    if task == "tagging":
-        counts = word_counts(examples)
-        return examples, by_sentence(values.reshape(sum(counts), -1), counts)
-    return examples, values.reshape(len(texts), -1)
+    """Return a shard's examples and logits ``[N, C]`` float32; of a tagger one array ``[W, C]`` for each example.
+
+    Raises:
+        CompressError: it is damaged, or has other columns, types or numbers than labels have.
+    """
+    path = shard_path(directory, number)
+    with faults_of(path, "a shard of labels", "label the text again"):
+        file = _open_shard(directory, number)
+        names = [name for name in ("text", "text_pair", "logits") if name in file.schema_arrow.names]
+        table = file.read(columns=names)
+        columns = {name: table[name].combine_chunks() for name in names}
+        logits = columns.pop("logits")
+        fault = _fault(columns, logits)
+        if fault:
+            raise CompressError(f"{path} {fault}; label the text again")
+        texts = columns["text"].to_pylist()
+        pairs = columns["text_pair"].to_pylist() if "text_pair" in columns else [None] * len(texts)
+        examples = [Example(text, pair) for text, pair in zip(texts, pairs, strict=True)]
+        values = logits.flatten().to_numpy(zero_copy_only=False)
+        counts = word_counts(examples) if task == "tagging" else [1] * len(examples)
+        if logits.value_lengths().to_pylist() != [count * classes for count in counts]:
+            raise CompressError(
+                f"{path} has not {classes} logits for each {'word' if task == 'tagging' else 'text'}, one a class; "
+                "label the text again"
+            )
+        values = values.reshape(sum(counts), classes)
+        known = np.isfinite(values).all(axis=1)
+        if task == "tagging":  # a word that was cut off has none
+            known |= np.isnan(values).all(axis=1)
+        if not known.all():
+            raise CompressError(
+                f"{path} has logits that are not finite numbers (row {np.argmin(known) + 1} of them); label the text "
+                "again"
+            )
+        return examples, by_sentence(values, counts) if task == "tagging" else values
+
+
+def _open_shard(directory: Path, number: int) -> pq.ParquetFile:
+    path = regular_file(shard_path(directory, number))
+    with faults_of(path, "a shard of labels", "label the text again"):
+        file = pq.ParquetFile(path)
+        refuse_bomb(str(path), file.metadata, path.stat().st_size)
+        if not {"text", "logits"} <= set(file.schema_arrow.names) or file.metadata.num_rows > SHARD_ROWS:
+            raise CompressError(f"{path} has not at most {SHARD_ROWS:,} rows of text and logits; label the text again")
+    return file
+
+
+def _fault(columns: Mapping[str, pa.Array], logits: pa.Array) -> str:
+    """Return what is wrong with the types of a shard's columns; nothing if they are as :func:`write_shard` has them."""
+    for name, values in {**columns, "logits": logits}.items():
+        if values.null_count:
+            return f"has rows without {name}"
+    for name, values in columns.items():
+        if not is_string(values.type):
+            return f"has a column {name} of {values.type}, which is no text"
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(test(logits.type) for test in lists) or logits.type.value_type != pa.float32():
+        return f"has logits of type {logits.type}, not lists of float32"
+    return "has logits that are null" if logits.flatten().null_count else ""
 
 
 def shard_is_done(directory: Path, number: int, record: dict[str, Any]) -> bool:
     """Tell whether a shard is whole and was made by the same teacher, tokenizer and plan."""
     path = shard_path(directory, number)
     try:
-        written = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+        written = read_json_table(path.with_suffix(".json"))
+    except CompressError:
         return False
     same = all(written.get(key) == value for key, value in record.items())
     return same and path.is_file() and file_sha256(path) == written.get("sha256")

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
-import tomllib
+import os
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from compress.data.files import read_toml
 from compress.errors import CompressError, did_you_mean
 from compress.recipes.benchmark_settings import BenchmarkSettings
 from compress.recipes.parsing import Choice, parse
@@ -96,20 +97,17 @@ def load_recipe(kind: Kind, name_or_path: str) -> Any:
     path = Path(name_or_path)
     if path.suffix != ".toml":
         path = folder(kind) / f"{name_or_path}.toml"
-        if not path.is_file():
+        if name_or_path not in recipe_names(kind):
             there = recipe_names(kind)
             raise CompressError(
                 f"unknown {RECIPE_SINGULAR[kind]} {name_or_path!r}; there is {', '.join(there)}, or give a .toml file."
                 f"{did_you_mean(name_or_path, there)}"
             )
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not os.path.exists(path):
         raise CompressError(
             f"{name_or_path} does not exist; {RECIPE_SINGULAR[kind]} recipes here: {', '.join(recipe_names(kind))}"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CompressError(f"{path} is not valid TOML: {error}") from None
+        )
+    table = read_toml(path)
     return parse(RECIPE_KINDS[kind], {**table, "name": path.stem}, source=path.name)
 
 

@@ -4,12 +4,12 @@ Figures of our own are texts in ``measured.json`` beside the recipes, which ``do
 results.
 """
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from compress import plugins, recipes
+from compress.data.files import read_json_table
 from compress.errors import CompressError, did_you_mean
 from compress.recipes import Budget, Choice, Phase, StudentRecipe, StudyPrune, StudyRecipe, TeacherRecipe, Training
 from compress.recipes.pruning import AMOUNTS
@@ -101,7 +101,7 @@ def in_short(recipe: StudentRecipe) -> tuple[str, str, str, str]:
 def figures() -> Mapping[str, list[dict[str, str]]]:
     """Return what was measured of every student recipe: texts by figure, an entry a data set and machine."""
     path = recipes.folder("students") / FIGURES_NAME
-    found: dict[str, list[dict[str, str]]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    found: dict[str, list[dict[str, str]]] = read_json_table(path) if path.is_file() else {}
     return found
 
 

@@ -12,6 +12,8 @@ from compress.errors import CompressError, did_you_mean
 from compress.plugins import fits
 
 RecipeType = TypeVar("RecipeType")
+LARGEST_NUMBER = 2**63
+LARGEST_SEED = 2**32 - 1  # of numpy
 
 # Key of a recipe that holds a plug-in -> the plug-in's folder.
 CHOICE_FOLDERS: Mapping[str, str] = {
@@ -34,10 +36,26 @@ class Choice:
 def parse(recipe_type: type[RecipeType], table: Mapping[str, Any], *, source: str) -> RecipeType:
     """Turn a TOML table into a recipe; a :class:`CompressError` lists all faults."""
     faults: list[str] = []
-    recipe = _build(recipe_type, table, "", faults)
+    try:
+        _check_numbers(table, "", faults)
+        recipe = _build(recipe_type, table, "", faults) if not faults else None
+    except RecursionError:
+        raise CompressError(f"{source} is nested too deeply; make it again") from None
     if faults:
         raise CompressError(f"{source} has {len(faults)} fault{'s' * (len(faults) > 1)}: " + "; ".join(faults))
     return typing.cast(RecipeType, recipe)
+
+
+def _check_numbers(value: Any, where: str, faults: list[str]) -> None:
+    """Find the numbers that nothing can be done with: infinite ones, NaN, and those that no library holds."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_numbers(item, f"{where}.{key}" if where else str(key), faults)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _check_numbers(item, f"{where}[{number}]", faults)
+    elif isinstance(value, int | float) and not abs(value) < LARGEST_NUMBER:
+        faults.append(f"{where} = {value!r:.60} is not a number below {LARGEST_NUMBER:g}")
 
 
 def _build(kind: Any, value: Any, where: str, faults: list[str]) -> Any:

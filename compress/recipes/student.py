@@ -18,6 +18,10 @@ ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
 PRUNING = frozenset(("gradual-pruning",))
 
 
+def _is_positive(value: Any) -> bool:
+    return not isinstance(value, int | float) or value > 0  # another type is a fault of the option
+
+
 def needs_of(losses: Iterable[Choice]) -> frozenset[str]:
     """Return what losses read of teacher and batch, ``logits``, ``hidden``, ``labels`` and so on, as they name it."""
     return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in losses))
@@ -124,7 +128,7 @@ class Phase:
             ),
             *(
                 (
-                    not choice.options.get("temperature", 1.0) > 0,
+                    not _is_positive(choice.options.get("temperature", 1.0)),
                     f"{choice.name}: temperature = {choice.options.get('temperature')} must be above 0",
                 )
                 for choice in self.losses

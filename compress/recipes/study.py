@@ -1,16 +1,23 @@
 """Study recipe: data, teacher, students, pruning, quantization, benchmark settings and budgets."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from compress import plugins
 from compress.errors import CompressError
 from compress.recipes.benchmark_settings import BenchmarkSettings
+from compress.recipes.parsing import LARGEST_SEED
 from compress.recipes.pruning import Pruning
 from compress.recipes.student import Phase
 from compress.recipes.training import training_faults
+
+# Folders and files of a study.
+OWN_NAMES = frozenset(
+    ("corpora", "finetuned", "labels", "report", "results.jsonl", "results.lock.json", "study.json", "teacher")
+)
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,10 @@ class DataSet:
     text_column: str = ""
     text_pair_column: str = ""
     label_column: str = ""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        return [] if self.rows >= 0 else [f"rows = {self.rows} must be at least 0"]
 
 
 @dataclass(frozen=True)
@@ -78,14 +89,25 @@ class StudyTeacher:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        return [] if self.recipe or self.model else ["needs a recipe or a model"]
+        path = PurePosixPath(self.model)
+        leaves = path.is_absolute() or ".." in path.parts or any(mark in self.model for mark in "\\:\0")
+        rules = (
+            (not (self.recipe or self.model), "needs a recipe or a model"),
+            (leaves, f"model = {self.model!r} is not a name below the model root"),
+        )
+        return [fault for is_broken, fault in rules if is_broken]
 
 
 def faults_of_name(name: str) -> list[str]:
     """Return what is wrong with the name of a model of a study, if it has one: it names a folder."""
-    if re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)?", name):
-        return []
-    return [f"name = {name!r} is no name of a folder; use letters, digits, '.', '_' and '-'"]
+    if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})?", name):
+        return [f"name = {name!r} is no name of a folder; use at most 100 letters, digits, '.', '_' and '-'"]
+    return [f"name = {name!r} is what a study calls a part of its own; choose another"] if name in OWN_NAMES else []
+
+
+def faults_of_seeds(seeds: Iterable[int]) -> list[str]:
+    """Return which seeds no random generator takes."""
+    return [f"seed {seed} must be from 0 to {LARGEST_SEED}" for seed in seeds if not 0 <= seed <= LARGEST_SEED]
 
 
 @dataclass(frozen=True)
@@ -126,7 +148,7 @@ class StudyStudent:
                 self.rows and self.control,
                 f"rows = {self.rows} changes nothing for the control, which reads gold rows only: set control = false",
             ),
-            *((True, fault) for fault in faults_of_name(self.name)),
+            *((True, fault) for fault in (*faults_of_name(self.name), *faults_of_seeds(self.seeds))),
             (len(set(self.seeds)) < len(self.seeds), f"student {self.recipe}: seeds names one twice"),
         )
         found = [fault for is_broken, fault in rules if is_broken]
@@ -245,5 +267,6 @@ class StudyRecipe:
                 self.benchmark.pruning_steps and not any(prune.removes_several for prune in self.prune),
                 "benchmark.pruning_steps takes removals apart, and no prune has two kinds of them; leave it out",
             ),
+            *((True, fault) for fault in faults_of_seeds([self.seed])),
         )
         return [fault for is_broken, fault in rules if is_broken]

@@ -4,15 +4,17 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from compress.data.files import read_json_table
 from compress.errors import CompressError
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.output_dir import discard, discard_unfinished, write_atomically
 from compress.models.output_safety import entry, output_path, unwritable
 from compress.progress import logger
+from compress.recipes import parse
 
 JOURNAL_NAME = "study.json"
 
@@ -32,6 +34,7 @@ class Stages:
     directory: Path
     force: bool
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _asked: dict[str, str] = field(default_factory=dict)  # the fingerprints of this run
 
     @classmethod
     def open(cls, output: str | Path, force: bool) -> Self:
@@ -57,6 +60,8 @@ class Stages:
         """
         path = self.directory / name
         fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
+        if self._asked.setdefault(name, fingerprint) != fingerprint:
+            raise CompressError(f"two parts of the study are called {name}; give one of them another name")
         known = self.done.get(name)
         # A stage that ended just before the study was stopped has its manifest, but not yet its time.
         if known and path.exists() and (known["seconds"] is not None or (path / MANIFEST_NAME).is_file()):
@@ -90,11 +95,22 @@ class Stages:
         write_atomically(self.directory / JOURNAL_NAME, json.dumps(self.done, indent=1) + "\n")
 
 
+@dataclass(frozen=True)
+class _Entry:
+    fingerprint: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class _Journal:
+    stages: Mapping[str, _Entry]
+
+
 def _read_journal(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        journal: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        if all({"fingerprint", "seconds"} <= set(entry) for entry in journal.values()):
-            return journal
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError):
-        pass
-    raise CompressError(f"{path} is damaged, so that nobody knows what its stages were made from; choose another -o")
+        found = parse(_Journal, {"stages": read_json_table(path)}, source=str(path))
+    except CompressError as error:
+        raise CompressError(
+            f"{path} is damaged, so that nobody knows what its stages were made from ({error}); choose another -o"
+        ) from None
+    return {name: asdict(entry) for name, entry in found.stages.items()}

@@ -16,6 +16,7 @@ from compress.recipes import (
     resolved,
 )
 from compress.recipes.controls import control_key
+from compress.recipes.study import faults_of_name
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def student_plans(recipe: StudyRecipe) -> list[tuple[StudyStudent, StudentRecipe
         if plan.phases:
             student = in_phases(student, plan.phases, source=f"{recipe.name}: student {plan.name}")
         student = replace(student, name=plan.name or student.name)
+        if faults := faults_of_name(student.name):
+            raise CompressError(f"{recipe.name}: student {plan.recipe}: {'; '.join(faults)}")
         if any(other.name == student.name for _, other in plans):
             raise CompressError(f"{recipe.name} names the student {student.name!r} twice; give the other a name")
         plans.append((plan, replace(student, training=training)))

@@ -317,6 +317,8 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationDat
                 f"{directory.path} was labelled by another teacher ({directory.manifest.parents[0]['name']}) than "
                 f"{model.name}; label the text again with 'compress label --teacher ...'"
             )
+        if len(directory.manifest.labels) != len(model.labels):
+            raise CompressError(f"{directory.path} has labels of other classes than {model.name}; label the text again")
     if data.labels and recipe.augmentation and not data.variants:
         raise CompressError(
             f"the student {recipe.name!r} varies the text before the teacher labels it, so that it cannot use "

@@ -7,7 +7,7 @@ from typing import cast
 from transformers import set_seed
 
 from compress import recipes
-from compress.data import LabelledData, check_roles, describe_rows, encode_gold, infer_labels, infer_task
+from compress.data import LabelledData, check_classes, check_roles, describe_rows, encode_gold, infer_labels, infer_task
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
@@ -52,6 +52,8 @@ def finetune(
     task, labels = infer_task(rows), infer_labels(rows)
     if labels is not None and len(labels) < 2:
         raise CompressError(f"train has only one class, {labels[0]!r}; give rows of two or more classes")
+    if task == "classification":
+        check_classes(roles["train"], roles["validation"])
     names = labels or ("score",)
     metric = find_metric(data.metric, task=task, classes=len(names)).name
     training = training or (recipe.training if recipe else Training())

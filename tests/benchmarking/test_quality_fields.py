@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from compress.benchmarking.quality_fields import quality_fields
-from compress.benchmarking.results.schema import faults, groups
+from compress.benchmarking.results.line_faults import faults
+from compress.benchmarking.results.schema import groups
 from compress.errors import CompressError
 from compress.evaluation.calibration_error import calibration_error, calibration_interval
 from compress.evaluation.metrics import METRICS, mcnemar_p, paired_difference

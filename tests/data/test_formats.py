@@ -244,7 +244,7 @@ MISTAKES: list[tuple[str, bytes | None, dict[str, Any], str]] = [
     ("a.json", b'{"text": ["a"', {}, "a.json is not valid JSON"),
     ("a.json", b'{"text": "a"}', {}, "holds no rows"),
     ("a.json", b'{"val": [["a b c", "x"]]}', {}, "has the splits val, but none for the role train"),
-    ("a.parquet", b"PAR1 but no more", {}, "not a readable Parquet file"),
+    ("a.parquet", b"PAR1 but no more", {}, "a.parquet cannot be read as examples"),
     ("plain.txt", b"only text\nis here\n", {}, "is plain text, one text a line, but labels are needed"),
     ("t.txt", b"(3 (2 a) (4 b))\n" * 1000 + b"(3 (2 a)\n", {}, "line 1001 is not a tree"),
     ("x.all", b"0 one\n1 two\n" * 500 + b"three\n", {}, "line 1001 does not start with a label"),

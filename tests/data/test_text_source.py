@@ -34,7 +34,7 @@ def augmented_source(directory: Path) -> TextSource:
 
 def pool_of_labels(directory: Path) -> TextSource:
     write_shard(directory, 0, EXAMPLES, np.zeros((len(EXAMPLES), 2)), {})
-    manifest = Manifest(stage="label", kind="labels", name="labels", data=({"rows": len(EXAMPLES)},))
+    manifest = Manifest(stage="label", kind="labels", name="labels", labels=("0", "1"), data=({"rows": len(EXAMPLES)},))
     return LabelledPool((LabelDir(directory, manifest),), identity=frozenset({"labels"}))
 
 

@@ -129,8 +129,8 @@ def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
         ("[budget]\nmax_size = 1", "budget = .* is not a list"),
         ("budget = [1]", r"budget\[0\] = 1 is not a table"),
         ("[[budget]]\nmax_accuracy_drop = 2026-11-20", "is not of type float"),
-        ("[[budget]]\nmin_speedup = inf", "min_speedup = inf is not a ratio"),
-        ("[[budget]]\nmin_speedup = nan", "min_speedup = nan is not a ratio"),
+        ("[[budget]]\nmin_speedup = inf", "min_speedup = inf is not a number"),
+        ("[[budget]]\nmin_speedup = nan", "min_speedup = nan is not a number"),
         ("[[budget]]\nmin_speedup = true", "is not of type float"),
         ("[[budget]]\n__class__ = 1\nmax_size = 1", "unknown key budget\\[0\\].__class__"),
         ("baseline = 3", "baseline = 3 is not a table"),
@@ -144,10 +144,10 @@ def test_hostile_files_are_the_users_mistake(tmp_path: Path, text: str, message:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(CompressError, match="none.toml does not exist"):
         read_budgets(tmp_path / "none.toml")
-    with pytest.raises(CompressError, match="cannot be read"):
+    with pytest.raises(CompressError, match="is a directory"):
         read_budgets(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(CompressError, match="is not valid TOML"):
+    with pytest.raises(CompressError, match="is not UTF-8 text"):
         read_budgets(tmp_path / "bytes.toml")
 
 

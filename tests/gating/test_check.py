@@ -155,12 +155,13 @@ def test_what_was_not_measured_is_undecided_and_never_passed(results: Results, n
         ({"min_metric": 0.1}, ("metric_low", "metric_high")),
     ],
 )
-def test_bounds_that_are_not_numbers_decide_nothing(
+def test_bounds_that_are_not_numbers_are_refused(
     tmp_path: Path, limit: dict[str, float], fields: tuple[str, ...]
 ) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(student(**dict.fromkeys(fields, float("nan"))).to_json()))
-    assert check([path], **limit).exit_code == 3
+    with pytest.raises(CompressError, match="results.jsonl, line 1 is not valid JSON .NaN is no finite number"):
+        check([path], **limit)
 
 
 def test_broken_wins_over_undecided(results: Results) -> None:

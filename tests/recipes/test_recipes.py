@@ -124,7 +124,7 @@ def test_all_faults_come_at_once() -> None:
         ({"augmentation": {"by": {"name": "masking", "weight": 2.0}}}, "augmenter 'masking' has no option 'weight'"),
         ({"architecture": {"name": "bilstm", "hidden_size": "wide"}}, "hidden_size = 'wide' is not of type int"),
         ({"training": {"epochs": 0}}, "training: epochs = 0 must be above 0"),
-        ({"training": {"epochs": float("nan")}}, "training: epochs = nan must be above 0"),
+        ({"training": {"epochs": float("nan")}}, "training.epochs = nan is not a number below"),
         ({"training": {"learning_rate": -1.0}}, "training: learning_rate = -1.0 must be above 0"),
         ({"training": {"max_length": 7}}, "training: max_length = 7 must be at least 8"),
         ({"training": {"warmup_share": 1.0}}, "training: warmup_share = 1.0 must be at least 0 and below 1"),
@@ -179,7 +179,11 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "does not exist; student recipes here: .*bilstm"), (b"a = = 1", "not valid TOML"), (b"\xff\xfe", "TOML")],
+    [
+        (None, "does not exist; student recipes here: .*bilstm"),
+        (b"a = = 1", "not valid TOML"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
 )
 def test_a_file_that_is_no_recipe(tmp_path: Path, text: bytes | None, message: str) -> None:
     path = tmp_path / "mine.toml"

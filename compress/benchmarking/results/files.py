@@ -6,6 +6,7 @@ stands on its own. Examples are known by their row number only; no line holds a 
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, faults, interval_fields
-from compress.data.files import read_text
+from compress.benchmarking.results.line_faults import LARGEST_MS, faults
+from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, interval_fields
+from compress.data.files import parse_json, read_text
 from compress.errors import CompressError
 from compress.inference.speedup_intervals import PERCENTILES, Rounds, noise, percentile, throughput
 from compress.models.output_dir import write_atomically
@@ -27,7 +29,7 @@ K = TypeVar("K", bound=Hashable)
 
 # Of 2, speed-ups and some fields differ; of 3, turns began with one call alone. Both are read, and not compared.
 EARLIER_SCHEMAS = (2, 3)
-LARGEST_MS = 1e9  # eleven days
+RESULTS_LIMIT_BYTES = 2**28
 # Kinds as earlier versions wrote them.
 EARLIER_KINDS = {"floor": "baseline", "peer": "competitor", "body": "reference-model", "structure": "pruning-step"}
 
@@ -129,7 +131,7 @@ def read_result_file(path: Path) -> None:
     Raises:
         CompressError: it holds anything but results.
     """
-    parse_results(read_text(path), str(path))
+    parse_results(read_text(path, RESULTS_LIMIT_BYTES), str(path))
 
 
 def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
@@ -140,13 +142,9 @@ def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
     """
     lines: list[Measurement] = []
     for path in map(Path, paths):
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise CompressError(f"{path} does not exist; make it with 'compress benchmark ... -o {path}'") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise CompressError(f"{path} cannot be read as results ({error}); give a .jsonl of benchmark") from None
-        lines += parse_results(text, str(path))
+        if not os.path.lexists(path):
+            raise CompressError(f"{path} does not exist; make it with 'compress benchmark ... -o {path}'")
+        lines += parse_results(read_text(path, RESULTS_LIMIT_BYTES), str(path))
     return lines
 
 
@@ -165,13 +163,11 @@ def parse_results(text: str, path: str) -> list[Measurement]:
 
 
 def _parse(text: str, number: int, path: str) -> Measurement:
-    try:
-        line = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise CompressError(f"{path}, line {number} is not valid JSON ({error.msg}); run the benchmark again") from None
+    line = parse_json(text, f"{path}, line {number}")
     if isinstance(line, dict) and line.get("schema", SCHEMA) not in (*EARLIER_SCHEMAS, SCHEMA):
+        found = f"{line['schema']!r:.20}"
         raise CompressError(
-            f"{path}, line {number} has schema {line['schema']}; this compress reads {SCHEMA}: run the benchmark again"
+            f"{path}, line {number} has schema {found}; this compress reads {SCHEMA}: run the benchmark again"
         )
     if isinstance(line, dict) and line.get("schema") == EARLIER_SCHEMAS[0]:
         line = _upgraded(line)

@@ -24,7 +24,7 @@ _BOUNDS = {
 }
 
 
-def _names(name: str) -> list[str]:
+def names_of(name: str) -> list[str]:
     """Return the fields of a figure, of its lower and of its upper bound."""
     bound = _BOUNDS.get(name, name + "_{}")
     return [name, bound.format("low"), bound.format("high")]
@@ -32,7 +32,7 @@ def _names(name: str) -> list[str]:
 
 def interval_fields(name: str, figure: Iterable[float] | None) -> Fields:
     """Return a figure and its bounds as the fields that :meth:`Measurement.interval` reads; null without a figure."""
-    return dict(zip(_names(name), figure or (None, None, None), strict=True))
+    return dict(zip(names_of(name), figure or (None, None, None), strict=True))
 
 
 class WithIntervals:
@@ -42,7 +42,7 @@ class WithIntervals:
 
     def interval(self, name: str) -> Interval | None:
         """Return a figure, such as ``speedup`` or ``difference_points``, with its 95% interval; None without one."""
-        value, low, high = (getattr(self, one) for one in _names(name))
+        value, low, high = (getattr(self, one) for one in names_of(name))
         return None if value is None or low is None or high is None else Interval(value, low, high)
 
 
@@ -262,6 +262,7 @@ class Field:
     meaning: str
     null: bool
     optional: bool
+    hint: Any  # its annotation, without null
 
 
 # JSON type -> the Python types that hold it.
@@ -293,7 +294,7 @@ def _read_fields() -> dict[str, Field]:
         bare = get_args(hint)[0] if null else hint
         kind = next(kind for kind, types in _PYTHON.items() if (get_origin(bare) or bare) in types)
         optional = one.default is not MISSING or one.default_factory is not MISSING
-        found[one.name] = Field(one.name, kind, meaning, null, optional)
+        found[one.name] = Field(one.name, kind, meaning, null, optional, bare)
     return found
 
 
@@ -308,33 +309,6 @@ def groups() -> dict[str, list[Field]]:
         group = _GROUP_STARTS.get(one.name, group)
         found.setdefault(group, []).append(one)
     return found
-
-
-def faults(line: object) -> list[str]:
-    """Return everything about a line that is not as the table says, as short phrases; none if it is right."""
-    if not isinstance(line, dict):
-        return ["it is not an object"]
-    found = [f"it has no {f.name}" for f in FIELDS.values() if f.name not in line and not f.optional]
-    found += [f"{name} is unknown" for name in line if name not in FIELDS]
-    found += [f"{name} is not of type {FIELDS[name].kind}" for name in line if name in FIELDS and not _fits(name, line)]
-    return found or _clock_faults(line)
-
-
-def _clock_faults(line: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the samples that speed-ups are made of."""
-    if line["clock"] not in CLOCKS:
-        return [f"clock is none of {', '.join(CLOCKS)}"]
-    rounds = [line.get(name, ()) for name in ("latency_ms", "latency_cpu_ms")]
-    sizes = [[len(batches) if isinstance(batches, list) else None for batches in samples] for samples in rounds]
-    differ = line["clock"] == "cpu" and sizes[0] != sizes[1]
-    return ["latency_cpu_ms has other batches than latency_ms"] if differ else []
-
-
-def _fits(name: str, line: Mapping[str, Any]) -> bool:
-    known, value = FIELDS[name], line[name]
-    if value is None:
-        return known.null
-    return isinstance(value, _PYTHON[known.kind]) and (known.kind == "boolean" or not isinstance(value, bool))
 
 
 def json_schema() -> dict[str, Any]:

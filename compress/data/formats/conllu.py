@@ -12,6 +12,7 @@ from compress.data.examples import sentence
 from compress.data.formats.table import Lines, Row, Table
 from compress.errors import CompressError
 
+LONGEST_SENTENCE = 100_000
 _NO_WORD = re.compile(r"\d+-\d+|\d+\.\d+")
 
 
@@ -21,7 +22,7 @@ def read_conllu(lines: Lines, labelled: bool) -> Table:
     The surface form of a contraction (``1-2``) is skipped for its words, and so are words that are not there in the
     text (``1.1``). https://universaldependencies.org/format.html
     """
-    name = lines.path.name
+    name = lines.name
 
     def rows() -> Iterator[Row]:
         words, tags = list[str](), list[str]()
@@ -45,5 +46,10 @@ def read_conllu(lines: Lines, labelled: bool) -> Table:
                     )
                 words.append(cells[1])
                 tags.append(tag)
+                if len(words) > LONGEST_SENTENCE:
+                    raise CompressError(
+                        f"{name}, line {number} is in a sentence of more than {LONGEST_SENTENCE:,} words: put an empty "
+                        "line after each sentence."
+                    )
 
     return Table(name, "conllu", ("text", "label")[: 1 + labelled], rows, fixed=True, tagged=True)

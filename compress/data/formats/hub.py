@@ -4,6 +4,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,11 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*){1,2}(:[\w.-]+)?")
 
 def is_hub_name(name: str) -> bool:
     """Say whether a path that does not exist reads like a data set on the Hugging Face hub."""
-    return bool(_HUB_NAME.fullmatch(name)) and not Path(name).parent.exists() and not Path(name.split(":")[0]).suffix
+    return (
+        bool(_HUB_NAME.fullmatch(name))
+        and not os.path.exists(Path(name).parent)
+        and not Path(name.split(":")[0]).suffix
+    )
 
 
 def read_hub(name: str, role: str) -> Table:
@@ -31,18 +36,25 @@ def read_hub(name: str, role: str) -> Table:
     parts = repository.split("/")
     attempts = [(repository, None), (parts[0], parts[1])] if len(parts) == 2 else [("/".join(parts[:2]), parts[2])]
     stream = _load(name, attempts, role, split)
-    columns = tuple(stream.column_names or next(iter(stream)))
+    with _unbroken(name):
+        columns = tuple(stream.column_names or next(iter(stream), ()))
 
     def rows() -> Iterator[Row]:
-        try:
+        with _unbroken(name):
             for number, record in enumerate(stream, start=1):
                 # The hub writes -1 where a label is withheld.
                 yield number, tuple(None if record.get(c) == -1 else cell(record.get(c)) for c in columns)
-        except Exception as error:
-            raise CompressError(f"The data set {name!r} broke off ({_line(error)}): go online and try again.") from None
 
     place = frozenset({f"hub:{repository}:{stream.split}"})
     return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)
+
+
+@contextmanager
+def _unbroken(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise CompressError(f"The data set {name!r} broke off ({_line(error)}): go online and try again.") from None
 
 
 def _load(name: str, attempts: Iterable[tuple[str, str | None]], role: str, split: str) -> Any:

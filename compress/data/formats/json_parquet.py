@@ -1,8 +1,8 @@
 """Formats that hold records: JSON Lines, JSON in its many shapes, Parquet, Hugging Face data sets."""
 
-import gzip
 import itertools
 import json
+import math
 import re
 import shutil
 import tempfile
@@ -12,7 +12,18 @@ from typing import IO, Any
 
 from compress.data.column_inference import TEXT_COLUMNS, usual
 from compress.data.examples import sentence
-from compress.data.formats.table import SAMPLE, Lines, Row, Table, open_bytes, reading
+from compress.data.files import parse_json, printable_name, text_limit_bytes, too_long
+from compress.data.formats.table import (
+    ALWAYS_BYTES,
+    LARGEST_RATIO,
+    SAMPLE,
+    Lines,
+    Row,
+    Table,
+    Unzipped,
+    open_bytes,
+    reading,
+)
 from compress.errors import CompressError
 
 SPLITS = {
@@ -21,7 +32,8 @@ SPLITS = {
     "test": ("test",),
     "unlabeled": ("unlabeled", "unlabelled", "unsupervised", "unsup", "pool"),
 }
-_JSON_LIMIT = 512 * 2**20
+JSON_DATA_BYTES = 2**27  # of a file that is not read line by line; in memory it is up to 25 times as large
+_PARQUET_ROWS = 64
 _WRAPPERS = ("data", "examples", "rows", "items")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -36,6 +48,8 @@ def cell(value: Any) -> str | None:
     """Return a JSON or Parquet value as text: lists of segments or tokens joined, absent values None."""
     if value is None or isinstance(value, str):
         text = value
+    elif isinstance(value, float) and math.isnan(value):  # how pandas and polars write that there is none
+        text = None
     elif isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, list) and value and all(isinstance(part, Mapping) and "text" in part for part in value):
@@ -56,17 +70,12 @@ def _whole(text: str) -> str:
 
 def read_json_lines(lines: Lines) -> Table:
     """One JSON object (or array of cells, or string) a line."""
-    name = lines.path.name
+    name = lines.name
 
     def records() -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                try:
-                    yield number, json.loads(line)
-                except ValueError as error:
-                    raise CompressError(
-                        f"{name}, line {number} is not valid JSON ({_reason(error)}): correct that line."
-                    ) from None
+                yield number, parse_json(line, f"{name}, line {number}", halves=True)
 
     return _records_table(name, "jsonl", records)
 
@@ -77,15 +86,17 @@ def read_json(lines: Lines, role: str) -> Table:
     Of a file with splits the role picks its own; keys such as ``oos_train`` belong to the split that
     they name, so that CLINC150 keeps its out-of-scope questions as the class they are labelled with.
     """
-    name = lines.path.name
-    if lines.path.stat().st_size > _JSON_LIMIT:
-        raise CompressError(
-            f"{name} is over 512 MiB, and JSON cannot be read piece by piece: convert it to JSON Lines."
-        )
-    try:
-        content = json.loads("".join(lines))
-    except ValueError as error:
-        raise CompressError(f"{name} is not valid JSON ({_reason(error)}): correct it.") from None
+    name = lines.name
+    left = lines.longest
+    text = list[str]()
+    for line in lines:
+        left -= len(line)
+        if left < 0:
+            raise CompressError(
+                f"{name} has more than {lines.longest:,} characters, and JSON is read whole: convert it to JSON Lines."
+            )
+        text.append(line)
+    content = parse_json("".join(text), name, halves=True)
     form, parts = "json", ""
     while isinstance(content, dict) and len(content) == 1 and next(iter(content)) in _WRAPPERS:
         content = next(iter(content.values()))
@@ -102,7 +113,9 @@ def read_json(lines: Lines, role: str) -> Table:
                 form, parts = f"json, split {' + '.join(keys)}", "+".join(keys)
                 content = [row for key in keys for row in content[key]]
             elif any(usual(key) in TEXT_COLUMNS for key in content):
-                content = [dict(zip(content, row, strict=True)) for row in zip(*values, strict=False)]
+                if len(set(map(len, values))) > 1:
+                    raise CompressError(f"{name} has columns of different lengths: give each a cell a row.")
+                content = [dict(zip(content, row, strict=True)) for row in zip(*values, strict=True)]
             else:
                 content = [_labelled(record, key) for key, rows in content.items() for record in rows]
         elif all(isinstance(value, dict) for value in values):
@@ -113,7 +126,7 @@ def read_json(lines: Lines, role: str) -> Table:
         )
     rows = content
     table = _records_table(name, form, lambda: enumerate(rows, start=1))
-    table.identity = frozenset({f"{lines.path.resolve()}#{parts}"})
+    table.identity = frozenset({printable_name(f"{lines.path.resolve()}#{parts}")})
     return table
 
 
@@ -123,10 +136,6 @@ def _labelled(record: Any, label: str) -> dict[str, Any]:
         text = next((record[key] for key in record if usual(key) in (*TEXT_COLUMNS, "data")), None)
         return {"text": text if text is not None else record, "label": label}
     return {"text": record, "label": label}
-
-
-def _reason(error: ValueError) -> str:
-    return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _records_table(name: str, form: str, records: Any) -> Table:
@@ -164,16 +173,22 @@ def _tagged_table(name: str, form: str, records: Any, *, labelled: bool) -> Tabl
 
     def rows() -> Iterator[Row]:
         for number, record in records():
-            words, tags = record.get("words"), record.get("tags", [])
-            if not all(isinstance(part, list) and all(map(_is_word, part)) for part in (words, tags)):
+            words, tags = _word_lists(record)
+            if not all(map(_is_word, (*words, *tags))):
                 raise CompressError(f"{name}, row {number} needs a list of words and one of tags: correct that row.")
             if labelled and len(words) != len(tags):
                 raise CompressError(
                     f"{name}, row {number} has {len(tags)} tags for {len(words)} words: correct that row."
                 )
-            yield number, (sentence(map(_whole, words)), sentence(tags))[: 1 + labelled]
+            yield number, (sentence(map(_whole, words)), sentence(map(_whole, tags)))[: 1 + labelled]
 
     return Table(name, form, ("text", "label")[: 1 + labelled], rows, fixed=True, tagged=True)
+
+
+def _word_lists(record: Any) -> tuple[list[Any], list[Any]]:
+    """Return the words and the tags of a record; a list that holds no word where they are no lists."""
+    words, tags = (record.get("words"), record.get("tags", [])) if isinstance(record, dict) else (None, None)
+    return (words, tags) if isinstance(words, list) and isinstance(tags, list) else ([None], [])
 
 
 def _is_word(value: Any) -> bool:
@@ -181,31 +196,77 @@ def _is_word(value: Any) -> bool:
 
 
 def read_parquet(path: Path) -> Table:
-    """A Parquet file, read in batches."""
-    import pyarrow
+    """A Parquet file, read in batches; columns that hold neither text nor labels, such as images, are left out."""
     from pyarrow import parquet
+
+    name = printable_name(path.name)
 
     def opened() -> Any:
         stream: IO[bytes] = open_bytes(path)
-        if isinstance(stream, gzip.GzipFile):  # Parquet is read from its end, which gzip cannot give
+        if isinstance(getattr(stream, "raw", None), Unzipped):  # Parquet is read from its end, which gzip cannot give
             spool = tempfile.TemporaryFile()
             with reading(path):
                 shutil.copyfileobj(stream, spool)
             stream = spool
-        try:
-            return parquet.ParquetFile(stream)
-        except (pyarrow.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise CompressError(f"{path.name} is not a readable Parquet file ({reason}): write it again.") from None
+        return parquet.ParquetFile(stream)
 
     file = opened()
-    columns = tuple(file.schema_arrow.names)
+    columns = tuple(field.name for field in file.schema_arrow if _holds_text(field.type))
     if file.metadata.num_rows == 0:
-        raise CompressError(f"{path.name} is empty: give a file with at least one row.")
+        raise CompressError(f"{name} is empty: give a file with at least one row.")
+    refuse_bomb(name, file.metadata, path.stat().st_size)
+    if len(set(columns)) < len(columns):
+        raise CompressError(f"{name} has two columns of one name: write it again with other names.")
 
     def rows() -> Iterator[Row]:
-        batches = opened().iter_batches(batch_size=SAMPLE)
-        records = (row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
-        return ((number, tuple(map(cell, record))) for number, record in enumerate(records, start=1))
+        batches = opened().iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns))
+        return ((n, tuple(map(cell, record))) for n, record in enumerate(_records(name, batches), start=1))
 
-    return Table(path.name, "parquet", columns, rows, identity=frozenset({str(path.resolve())}))
+    return Table(name, "parquet", columns, rows, identity=frozenset({printable_name(path.resolve())}))
+
+
+def _holds_text(kind: Any) -> bool:
+    """Say whether a column's values are text, labels or lists of words."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return is_string(kind.value_type)
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    return is_string(kind) or any(test(kind) for test in tests)
+
+
+def is_string(kind: Any) -> bool:
+    """Say whether an Arrow type is of strings."""
+    from pyarrow import types
+
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
+
+
+def refuse_bomb(name: str, metadata: Any, size: int) -> None:
+    """Raise where the parts of a file that are in memory at a time are far larger than the file."""
+    parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    largest = max((part.total_byte_size for part in parts), default=0)
+    if max(largest, 8 * metadata.num_rows) > max(ALWAYS_BYTES, LARGEST_RATIO * size):
+        raise CompressError(
+            f"{name} holds more than {LARGEST_RATIO} times its own size, which text does not: write it again "
+            "without compression if that is meant."
+        )
+
+
+def _records(name: str, batches: Any) -> Iterator[tuple[Any, ...]]:
+    limit = text_limit_bytes()
+    for batch in batches:
+        if batch.nbytes > limit and any(_longest_text(column) > limit for column in batch.columns):
+            raise too_long(f"a text of {name}", limit)
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _longest_text(column: Any) -> int:
+    """Return the bytes of the longest string of a column; 0 where it has none."""
+    from pyarrow import compute, types
+
+    values = column.dictionary if types.is_dictionary(column.type) else column
+    values = values.flatten() if types.is_list(values.type) or types.is_large_list(values.type) else values
+    return compute.max(compute.binary_length(values)).as_py() or 0 if is_string(values.type) else 0

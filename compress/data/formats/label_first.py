@@ -16,9 +16,7 @@ def read_label_first(lines: Lines, labelled: bool) -> Table:
                 continue
             match = LABEL_FIRST.fullmatch(line.rstrip("\n"))
             if match is None:
-                raise CompressError(
-                    f"{lines.path.name}, line {number} does not start with a label and a space: correct it."
-                )
+                raise CompressError(f"{lines.name}, line {number} does not start with a label and a space: correct it.")
             yield number, (match[2], match[1].removeprefix("__label__"))
 
-    return Table(lines.path.name, "label-first", ("text", "label"), rows, fixed=True)
+    return Table(lines.name, "label-first", ("text", "label"), rows, fixed=True)

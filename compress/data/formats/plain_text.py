@@ -11,7 +11,7 @@ from compress.errors import CompressError
 
 def read_plain_text(lines: Lines, labelled: bool) -> Table:
     path = lines.path
-    texts = Table(path.name, "text", ("text",), lambda: ((n, (x.rstrip("\n"),)) for n, x in enumerate(lines, 1)))
+    texts = Table(lines.name, "text", ("text",), lambda: ((n, (x.rstrip("\n"),)) for n, x in enumerate(lines, 1)))
     texts.fixed = True
     if not labelled:
         return texts
@@ -22,24 +22,24 @@ def read_plain_text(lines: Lines, labelled: bool) -> Table:
         def rows() -> Iterator[Row]:
             for number, (text, label) in enumerate(itertools.zip_longest(lines, labels), start=1):
                 if text is None or label is None:
-                    short, long = (path, beside) if text is None else (beside, path)
+                    short, long = (lines, labels) if text is None else (labels, lines)
                     raise CompressError(
                         f"{short.name} ends after {number - 1} lines but {long.name} goes on: they must "
                         "have one line each."
                     )
                 yield number, (text.rstrip("\n"), label.strip())
 
-        return Table(path.name, f"text beside {beside.name}", ("text", "label"), rows, fixed=True)
+        return Table(lines.name, f"text beside {labels.name}", ("text", "label"), rows, fixed=True)
     label = Path(path.name.removesuffix(".gz")).suffix[1:]
     if label.isdigit():
         return Table(
-            path.name,
+            lines.name,
             f"text of label {label}",
             ("text", "label"),
             fixed=True,
             rows=lambda: ((n, (x.rstrip("\n"), label)) for n, x in enumerate(lines, 1)),
         )
     raise CompressError(
-        f"{path.name} is plain text, one text a line, but labels are needed here: give CSV, TSV, JSON "
+        f"{lines.name} is plain text, one text a line, but labels are needed here: give CSV, TSV, JSON "
         "Lines or Parquet with a label column, or pass this file as --unlabeled."
     )

@@ -1,21 +1,30 @@
 """``Table``: the rows of a file as text cells, and ``Lines``, its decoded lines; both can be read repeatedly."""
 
 import gzip
+import io
 import itertools
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 from compress.data.column_inference import Cells
+from compress.data.files import printable_name, regular_file, text_limit_bytes, too_long
 from compress.errors import CompressError
 
 Row = tuple[int, Cells]  # the line or row number in the file, and the cells
-SAMPLE = 1000  # rows looked at before anything is decided
+Item = TypeVar("Item")
+SAMPLE = 1000  # rows looked at before anything is decided, or so many that they have SAMPLE_CHARACTERS
+SAMPLE_CHARACTERS = 2**25
+# What a gzip or Parquet file may hold: a hundred times its own size, or this if that is more. Text has a tenth.
+LARGEST_RATIO = 100
+ALWAYS_BYTES = 2**26
+_BLOCK_BYTES = 2**18
 # No text has these; the last one stands for a byte that Windows-1252 does not have.
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")
 
@@ -39,7 +48,19 @@ class Table:
     def sample(self) -> list[Cells]:
         """Return the first thousand rows' cells."""
         with closing(cast(Any, self.rows())) as rows:
-            return [cells for _, cells in itertools.islice(rows, SAMPLE)]
+            return sampled((cells for _, cells in rows), lambda cells: sum(len(cell or "") for cell in cells))
+
+
+def sampled(items: Iterable[Item], size: Callable[[Item], int]) -> list[Item]:
+    """Return the first items, which ``size`` measures in characters."""
+    found: list[Item] = []
+    left = SAMPLE_CHARACTERS
+    for item in itertools.islice(items, SAMPLE):
+        found.append(item)
+        left -= size(item)
+        if left < 0:
+            break
+    return found
 
 
 class Lines:
@@ -47,34 +68,53 @@ class Lines:
 
     A line that is not UTF-8 is read as Windows-1252, the superset of Latin-1 that older data sets
     (TREC, Subj) are written in; it is decided line by line because some files mix both, and the lines
-    are counted in ``notes``.
+    are counted in ``notes``. No line may be longer than ``longest`` bytes, by default the limit of a text.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, longest: int | None = None) -> None:
         self.path = path
+        self.name = printable_name(path.name)
+        self.longest = longest or text_limit_bytes()
         self.notes = Counter[str]()
 
     def __iter__(self) -> Iterator[str]:
         del self.notes["lines read as Windows-1252"]
+        start, size, number = list[bytes](), 0, 0
         with open_bytes(self.path) as stream, reading(self.path):
-            for number, line in enumerate(stream, start=1):
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                if b"\x00" in line:
-                    wide = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
-                    what = "UTF-16 text" if wide else f"not text (a zero byte in line {number})"
-                    raise CompressError(f"{self.path.name} is {what}: give a UTF-8 text file or Parquet.")
-                yield self._decode(line, number).rstrip("\r\n") + "\n"
+            for block in itertools.chain(iter(partial(stream.read, _BLOCK_BYTES), b""), [b""]):
+                start.append(block)
+                size += len(block)
+                if b"\n" not in block and block and size <= self.longest:
+                    continue
+                lines = b"".join(start).split(b"\n")
+                if number == 0:
+                    lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+                if len(lines[0]) > self.longest:  # no other is longer than a block
+                    raise too_long(f"{self.name}, line {number + 1}", self.longest)
+                start = [lines.pop()] if block or not size else []
+                size = sum(map(len, start))
+                for line in lines:
+                    number += 1
+                    try:
+                        text = line.decode()
+                    except UnicodeDecodeError as error:
+                        text = self._decode(line, number, error.start)
+                    if "\x00" in text:
+                        raise self._zero_byte(line, number)
+                    yield text.rstrip("\r\n") + "\n"
 
-    def _decode(self, line: bytes, number: int) -> str:
-        try:
-            return line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            place = error.start
+    def _zero_byte(self, line: bytes, number: int) -> CompressError:
+        wide = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
+        what = "UTF-16 text" if wide else f"not text (a zero byte in line {number})"
+        return CompressError(f"{self.name} is {what}: give a UTF-8 text file or Parquet.")
+
+    def _decode(self, line: bytes, number: int, place: int) -> str:
         text = line.decode("cp1252", errors="replace")
+        if b"\x00" in line:
+            raise self._zero_byte(line, number)
         if _CONTROL.search(text):
             raise CompressError(
-                f"{self.path.name} is not text: line {number} has the byte 0x{line[place]:02x} at position "
+                f"{self.name} is not text: line {number} has the byte 0x{line[place]:02x} at position "
                 f"{place + 1}, which is neither UTF-8 nor Windows-1252; convert the file to UTF-8."
             )
         self.notes["lines read as Windows-1252"] += 1
@@ -83,18 +123,43 @@ class Lines:
 
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a file, unzipping it when its first bytes say so, or say in one sentence why that cannot be."""
+    regular_file(path)
     try:
-        if path.is_dir():
-            raise CompressError(f"{path.name or path} is a directory, but a file is needed: name a file in it.")
         with path.open("rb") as raw:
             start = raw.read(2)
         if not start:
-            raise CompressError(f"{path.name} is empty: give a file with at least one row.")
-        return cast("IO[bytes]", gzip.open(path)) if start == b"\x1f\x8b" else path.open("rb")
-    except FileNotFoundError:
-        raise CompressError(f"There is no file {str(path)!r}: check the path.") from None
+            raise CompressError(f"{printable_name(path.name)} is empty: give a file with at least one row.")
+        return io.BufferedReader(Unzipped(path), 2**17) if start == b"\x1f\x8b" else path.open("rb")
     except OSError as error:
-        raise CompressError(f"{path.name} cannot be read ({error.strerror}): check its permissions.") from None
+        raise CompressError(
+            f"{printable_name(path.name)} cannot be read ({error.strerror}): check its permissions."
+        ) from None
+
+
+class Unzipped(io.RawIOBase):
+    """What a gzip file holds, as far as it is no more than text can be: a bomb of 20 MB holds 20 GB."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = gzip.open(path)
+        self._name = printable_name(path.name)
+        self._left = max(ALWAYS_BYTES, LARGEST_RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise CompressError(
+                f"{self._name} holds more than {LARGEST_RATIO} times its own size, which text does not: unzip it first "
+                "if that is meant."
+            )
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 @contextmanager
@@ -104,4 +169,4 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         kind = "truncated" if isinstance(error, EOFError) else "damaged"
-        raise CompressError(f"{path.name} is a {kind} gzip file: download or write it again.") from None
+        raise CompressError(f"{printable_name(path.name)} is a {kind} gzip file: download or write it again.") from None

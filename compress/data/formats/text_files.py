@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from compress.data.column_inference import Dialect, csv_rows, has_header, sniff_dialect
+from compress.data.files import printable_name, text_limit_bytes, too_long
 from compress.data.formats.conllu import read_conllu
-from compress.data.formats.json_parquet import read_json, read_json_lines, read_parquet
+from compress.data.formats.json_parquet import JSON_DATA_BYTES, read_json, read_json_lines, read_parquet
 from compress.data.formats.label_first import LABEL_FIRST, read_label_first
 from compress.data.formats.plain_text import read_plain_text
-from compress.data.formats.table import SAMPLE, Lines, Row, Table, open_bytes, reading
+from compress.data.formats.table import Lines, Row, Table, open_bytes, reading, sampled
 from compress.data.formats.trees import TREE, read_trees
 from compress.errors import CompressError
 
 FORMATS = ("csv", "tsv", "tsv-unquoted", "jsonl", "json", "parquet", "text", "label-first", "trees", "conllu")
 _LINE_FORMATS = {"text": read_plain_text, "label-first": read_label_first, "trees": read_trees, "conllu": read_conllu}
 
-csv.field_size_limit(2**27)  # whole reviews and articles; the default stops at 128 KiB
+csv.field_size_limit(2**31 - 1)  # rows are bounded where they are read; the default stops at 128 KiB a cell
 
 
 def read_table(
@@ -41,20 +42,23 @@ def read_table(
         magic = stream.read(4)
     if format == "parquet" or (format is None and magic == b"PAR1"):
         return read_parquet(path)
-    lines = Lines(path)
-    with closing(cast(Any, iter(lines))) as start:
-        head = list(itertools.islice(start, SAMPLE))
-    if not any(line.strip() for line in head):
-        raise CompressError(f"{path.name} is empty: give a file with at least one row.")
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    may_be_json = (format or suffix.removeprefix(".")) in ("json", "")  # which may be a single line
+    lines = Lines(path, max(JSON_DATA_BYTES, text_limit_bytes()) if may_be_json else None)
+    with closing(cast(Any, iter(lines))) as start:
+        head = sampled(start, len)
+    if not any(line.strip() for line in head):
+        raise CompressError(f"{lines.name} is empty: give a file with at least one row.")
     kind = format or _sniff_format(head, suffix)
+    if kind != "json":
+        lines.longest = text_limit_bytes()
     if kind in ("json", "jsonl"):
         table = read_json_lines(lines) if kind == "jsonl" else read_json(lines, role)
     elif kind in ("csv", "tsv", "tsv-unquoted", "table"):
         table = _delimited(lines, head, suffix, kind, [name for name in wanted if name])
     else:
         table = _LINE_FORMATS[kind](lines, labelled)
-    table.identity = table.identity or frozenset({str(path.resolve())})
+    table.identity = table.identity or frozenset({printable_name(path.resolve())})
     table.notes = lines.notes
     return table
 
@@ -86,19 +90,33 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
     assert dialect is not None
     if kind in ("tsv", "tsv-unquoted"):
         dialect = Dialect("\t", quoted=kind == "tsv")
-    name = lines.path.name
+    name = lines.name
 
     def raw() -> Iterator[tuple[int, list[str]]]:
-        reader = csv_rows(lines, dialect)
+        longest = lines.longest
+        left = longest  # of a row, which may have many lines
+
+        def counted() -> Iterator[str]:
+            nonlocal left
+            for line in lines:
+                left -= len(line)
+                if left < 0:
+                    raise too_long(f"{name}, the row with line {reader.line_num + 1}", longest)
+                yield line
+
+        reader = csv_rows(counted(), dialect)
         try:
-            yield from ((reader.line_num, cells) for cells in reader if cells)
+            for cells in reader:
+                left = longest
+                if cells:
+                    yield reader.line_num, cells
         except csv.Error as error:
             raise CompressError(
                 f"{name}, line {reader.line_num}: {error}; correct the quotation marks or say --format tsv-unquoted."
             ) from None
 
     with closing(cast(Any, raw())) as start:
-        sample = [cells for _, cells in itertools.islice(start, SAMPLE)]
+        sample = sampled((cells for _, cells in start), lambda cells: sum(map(len, cells)))
     named = has_header(sample, wanted)
     width = len(sample[0]) if named else min(len(cells) for cells in sample)
     columns = tuple(cell.strip() for cell in sample[0]) if named else tuple(map(str, range(width)))

@@ -62,6 +62,7 @@ def model(name: str, mistakes: int, **fields: Any) -> Measurement:
         "difference_low": -9.0,
         "difference_high": 1.0,
         "predictions": wrong(mistakes),
+        "data_rows": len(GOLD),
         "stage": "distill",
         "recipe": "narrow",
         "training_seed": 0,

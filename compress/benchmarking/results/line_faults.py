@@ -1,0 +1,115 @@
+"""What is wrong with a result line that somebody else may have made, before anything divides by its numbers."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+from compress.benchmarking.results.schema import CLOCKS, FIELDS, names_of
+from compress.evaluation.metrics import METRICS
+from compress.recipes.parsing import LARGEST_NUMBER
+
+LARGEST_MS = 1e9  # eleven days
+_LEAST_ABOVE_ZERO = 1e-12
+
+Rule = Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value) and value >= 0
+
+
+def _is_number_or_null(value: Any) -> bool:
+    return value is None or _is_number(value)
+
+
+_FLIP: Mapping[str, Rule] = {"row": _is_count, "gold": _is_number, "predicted": _is_number, "change": _is_number}
+# Field -> the keys of each of its objects.
+_KEYS: Mapping[str, Mapping[str, Rule]] = {
+    "classes": {
+        "label": _is_text,
+        "rows": _is_count,
+        **dict.fromkeys(("recall", "teacher_recall", "difference_points", "low", "high"), _is_number_or_null),
+    },
+    "flips_lost": _FLIP,
+    "flips_won": _FLIP,
+    "left_out": {"name": _is_text, "reason": _is_text},
+}
+_COUNTED_FROM_ONE = ("threads", "batch_size", "rounds", "data_rows")
+_ABOVE_ZERO = ("speedup", "throughput", "latency_p", "latency_cold", "size_ratio", "parameters_ratio")
+_MAY_BE_NEGATIVE = ("difference", "metric", "agreement")
+_INTERVALS = ("speedup", "speedup_with_tokenizer", "speedup_same_runtime", "metric", "difference_points")
+
+
+def faults(line: object) -> list[str]:
+    """Return everything about a line that is not as the table says, as short phrases; none if it is right."""
+    if not isinstance(line, dict):
+        return ["it is not an object"]
+    found = [f"it has no {f.name}" for f in FIELDS.values() if f.name not in line and not f.optional]
+    found += [f"{name} is unknown" for name in line if name not in FIELDS]
+    found += [f"{name} is not of type {FIELDS[name].kind}" for name in line if name in FIELDS and not _fits(name, line)]
+    return found or [*_value_faults(line), *_sample_faults(line)]
+
+
+def _fits(name: str, line: Mapping[str, Any]) -> bool:
+    known, value = FIELDS[name], line[name]
+    if value is None:
+        return known.null
+    keys = _KEYS.get(name, {})
+    return _is_of(value, known.hint) and all(
+        key in one and rule(one[key]) for one in (value if keys else ()) for key, rule in keys.items()
+    )
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Tell whether a value of JSON is of a type, and so are its parts; numbers are those that can be computed with."""
+    origin, inner = get_origin(hint) or hint, get_args(hint)
+    if origin is list:
+        return isinstance(value, list | tuple) and all(_is_of(item, inner[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_is_of(item, inner[1]) for item in value.values())
+    if origin in (int, float):
+        return _is_number(value) and (origin is float or isinstance(value, int))
+    return origin is Any or isinstance(value, origin)
+
+
+def _value_faults(line: Mapping[str, Any]) -> Iterator[str]:
+    """Say which values no benchmark measures."""
+    for name, value in line.items():
+        if FIELDS[name].kind not in ("integer", "number") or value is None:
+            continue
+        least = 1 if name in _COUNTED_FROM_ONE else _LEAST_ABOVE_ZERO if name.startswith(_ABOVE_ZERO) else 0
+        if value < least and not name.startswith(_MAY_BE_NEGATIVE):
+            yield f"{name} = {value} is too small"
+    if line["metric_name"] is not None and line["metric_name"] not in METRICS:
+        yield f"metric_name is none of {', '.join(METRICS)}"
+    for name in _INTERVALS:
+        _, low, high = (line.get(one) for one in names_of(name))
+        if low is not None and high is not None and low > high:
+            yield f"{name} has an interval that ends before it begins"
+
+
+def _sample_faults(line: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is wrong with what figures are computed of again: samples of latency, and predictions."""
+    if line["clock"] not in CLOCKS:
+        yield f"clock is none of {', '.join(CLOCKS)}"
+    rounds = [line.get(name, ()) for name in ("latency_ms", "latency_cpu_ms")]
+    if not rounds[0] or not all(rounds[0]):
+        yield "latency_ms has a round without batches"
+    if not all(0 <= value < LARGEST_MS for samples in rounds for batches in samples for value in batches):
+        yield "latency_ms has times that no benchmark measures"
+    if line["clock"] == "cpu" and len({tuple(map(len, samples)) for samples in rounds}) > 1:
+        yield "latency_cpu_ms has other batches than latency_ms"
+    known = METRICS.get(line["metric_name"] or "")
+    classes = range(-1, len(line["labels"])) if known and known.task != "regression" else None  # -1: no answer
+    for name in ("predictions", "gold"):
+        if classes is not None and any(value not in classes for value in line.get(name, ())):
+            yield f"{name} has classes that are not in labels"
+        if len(line.get(name, ())) not in (0, line["data_rows"]):
+            yield f"{name} has other rows than data_rows says"
