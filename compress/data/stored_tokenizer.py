@@ -53,7 +53,7 @@ class StoredTokenizer:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise CompressError(f"{directory} has no tokenizer that opens: {reason}") from None
         self.model_input_names = ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
-        self.model_max_length = int(settings.get("model_max_length") or 1e30)
+        self.model_max_length = settings.get("model_max_length") or int(1e30)
         self.truncation_side = str(settings.get("truncation_side") or "right")
         self.pad_token_id = self._id(settings.get("pad_token"))
         self.unk_token_id = self._id(settings.get("unk_token"))

@@ -6,13 +6,16 @@ a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights 
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from compress.data.files import faults_of
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, StoredTokenizer
+from compress.data.text_encoder import shared_encoder
 from compress.errors import CompressError
 from compress.models.manifest import (
     MANIFEST_NAME,
@@ -199,6 +202,14 @@ class ModelDir:
                 f"the tokenizer of {self.path} has no padding token, so that texts of several lengths make no batch; "
                 "set pad_token in its tokenizer_config.json and pad_token_id in its config.json"
             )
+        longest = tokenizer.model_max_length
+        if not isinstance(longest, int | float) or not 1 <= longest < math.inf:
+            raise CompressError(
+                f"the tokenizer of {self.path} has model_max_length = {str(longest)[:40]!r}; give a number of tokens "
+                "in its tokenizer_config.json"
+            )
+        with faults_of(self.path, "a tokenizer", "copy the tokenizer's files again"):
+            shared_encoder(tokenizer).encode(["a word"], 16)
         ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values()
         embeddings = self.config.get("tokenizer_size", self.config.get("vocab_size"))
         if embeddings is not None and max(ids, default=0) >= embeddings:

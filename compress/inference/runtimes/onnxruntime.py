@@ -11,6 +11,7 @@ from compress.models.manifest import ONNX_NAME
 
 OPENS = "onnx"
 DEVICES = ("cpu", "cuda")
+INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _CUDA = "CUDAExecutionProvider"
 # float32 means float32: with TF32, the convolutions by which small students number tokens would be wrong.
 _PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": [(_CUDA, {"use_tf32": "0"}), "CPUExecutionProvider"]}
@@ -44,10 +45,18 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     if device == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         raise Unavailable("ONNX Runtime could not start CUDA on this host (see its log); use --device cpu")
     names = [argument.name for argument in session.get_inputs()]
+    unknown = sorted({*names} - INPUTS)
+    if unknown or "logits" not in {output.name for output in session.get_outputs()}:
+        what = f"has the input {unknown[0]!r}" if unknown else "has no output 'logits'"
+        raise CompressError(f"{directory / ONNX_NAME} is no classifier that compress runs: it {what}; export it again")
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
         # A tokenizer without segments leaves token_type_ids out; then every token is of segment 0.
         feed = {name: inputs[name] if name in inputs else np.zeros_like(inputs["input_ids"]) for name in names}
-        return np.asarray(session.run(["logits"], feed)[0])
+        try:
+            return np.asarray(session.run(["logits"], feed)[0])
+        except Exception as error:  # its exception classes are private and share no base but this one
+            reason = str(error).splitlines()[0]
+            raise CompressError(f"ONNX Runtime cannot run {directory / ONNX_NAME}: {reason}") from error
 
     return run
