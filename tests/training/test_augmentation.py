@@ -474,7 +474,7 @@ def test_models_that_are_no_masked_language_models(teacher: Path, language_model
         made("masked-lm", model=str(teacher))
     with pytest.raises(CompressError, match="is no model directory"):
         made("masked-lm", model="bert-base-uncased")
-    with pytest.raises(CompressError, match="does not open as a masked language model"):
+    with pytest.raises(CompressError, match="cannot be read as a model"):
         made("masked-lm", model=str(write(tmp_path / "bilstm", bilstm())))
     with pytest.raises(CompressError, match="--device tpu is not known"):
         made("masked-lm", model=str(language_model), device="tpu")

@@ -82,7 +82,7 @@ def link_model(directory: Path, model: ModelDir, *, weights: bool) -> None:
         if file.suffix != ".safetensors":
             shutil.copyfile(file, directory / file.name)
         elif weights:
-            (directory / file.name).symlink_to(file.resolve())
+            _place(file.resolve(), directory / file.name)
     (directory / COMPETITOR_NAME).write_text(json.dumps({"parameters": model.parameters}), encoding="utf-8")
 
 
@@ -101,3 +101,11 @@ def token_runner(
         return function({n: arrays[n] if n in arrays else np.zeros_like(arrays["input_ids"]) for n in inputs})
 
     return TokenRunner(tokenizer, maximum_length(tokenizer, placed.config), run, parameters, task=placed.task)
+
+
+def _place(file: Path, target: Path) -> None:
+    """Put a file into another directory, without a copy where the file system allows it."""
+    try:
+        os.link(file, target)
+    except OSError:
+        shutil.copyfile(file, target)
