@@ -1,10 +1,11 @@
 """A tokenizer as its files describe it, opened without transformers; and what inference needs of any tokenizer."""
 
-import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from compress.data.files import faults_of, read_json_table, regular_file
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 TOKENIZER_NAME = "tokenizer.json"
 _SETTINGS_NAME = "tokenizer_config.json"
+_LIMIT_BYTES = 2**28
 
 
 class AnyTokenizer(Protocol):
@@ -45,16 +47,20 @@ class StoredTokenizer:
     def __init__(self, directory: Path, *, segments: bool) -> None:
         from tokenizers import Tokenizer
 
-        try:
-            self.backend_tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_NAME))
+        with faults_of(directory, "a directory with a tokenizer"):
+            definition = regular_file(directory / TOKENIZER_NAME, _LIMIT_BYTES)
+            self.backend_tokenizer = Tokenizer.from_file(str(definition))
             path = directory / _SETTINGS_NAME
-            settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        except Exception as error:  # the class that tokenizers raises has no name of its own
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise CompressError(f"{directory} has no tokenizer that opens: {reason}") from None
+            settings = read_json_table(path) if os.path.lexists(path) else {}
+            limit = settings.get("model_max_length") or 1e30  # what transformers writes for none
+            if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 1:
+                raise CompressError(f"{path} has the model_max_length {limit!r:.40}: give a number of tokens")
+            side = settings.get("truncation_side") or "right"
+            if side not in ("left", "right"):
+                raise CompressError(f"{path} has the truncation_side {side!r:.40}: give left or right")
         self.model_input_names = ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
-        self.model_max_length = settings.get("model_max_length") or int(1e30)
-        self.truncation_side = str(settings.get("truncation_side") or "right")
+        self.model_max_length = int(limit)
+        self.truncation_side = str(side)
         self.pad_token_id = self._id(settings.get("pad_token"))
         self.unk_token_id = self._id(settings.get("unk_token"))
 

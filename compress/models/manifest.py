@@ -108,7 +108,7 @@ _FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("architecture", "recipe", "notes", "seeds", "versions", "host"), ("a table", _is_table)),
     "labels": ("a list of texts", _are_texts),
     "parents": ("a list of models with role, name and sha256", _are_tables(role=str, name=str, sha256=str)),
-    "data": ("a list of data with role and name", _are_tables(role=str, name=str)),
+    "data": ("a list of tables", _are_tables()),
     "metrics": ("a list of tables", _are_tables()),
     "files": ("a table from files to sha256 and size_bytes", _are_files),
 }

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from compress.data.files import faults_of, read_json, read_json_table, read_text, regular_file
+from compress.data.files import (
+    TEXT_LIMIT,
+    faults_of,
+    parse_json,
+    read_json,
+    read_json_table,
+    read_text,
+    read_toml,
+    regular_file,
+    text_limit_bytes,
+)
 from compress.errors import CompressError
 
 pytestmark = pytest.mark.fast
@@ -46,7 +56,9 @@ def test_a_file_above_the_limit_is_refused(tmp_path: Path) -> None:
         read_json(path, limit_bytes=8)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "1" * 5000, '{"a": NaN}', "[-Infinity]", "1e", '"\n"'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[" * 100_000, "1" * 5000, '{"a": NaN}', "[-Infinity]", "1e", '"\n"', "1e999", '"\\ud800"']
+)
 def test_broken_json_is_one_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "f.json"
     path.write_text(text)
@@ -86,3 +98,30 @@ def test_what_is_no_fault_of_the_file_passes(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, faults_of("m", "a model"):
         raise error
     assert caught.value is error
+
+
+def test_half_a_character_is_read_where_it_is_replaced_later() -> None:
+    assert parse_json('"\\ud83d\\ude00"', "x") == "\U0001f600"
+    assert parse_json('"\\ud83d"', "x", halves=True) == "\ud83d"
+
+
+@pytest.mark.parametrize("text", ["a = ", "a = " + "[" * 100_000, "a = " + "1" * 5000])
+def test_broken_toml_is_one_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "f.toml"
+    path.write_text(text)
+    with pytest.raises(CompressError, match="f.toml is not valid TOML"):
+        read_toml(path)
+
+
+def test_the_limit_of_a_text_can_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert text_limit_bytes() == 16_000_000
+    monkeypatch.setenv(TEXT_LIMIT, "64")
+    assert text_limit_bytes() == 64_000_000
+    monkeypatch.setenv(TEXT_LIMIT, "0")
+    with pytest.raises(CompressError, match="COMPRESS_MAX_TEXT_MB is '0': give a whole number"):
+        text_limit_bytes()
+
+
+def test_a_long_message_shows_its_start_and_its_end() -> None:
+    assert str(CompressError("a" * 9000 + "type this")).endswith("type this")
+    assert len(str(CompressError("a" * 9000))) < 5000

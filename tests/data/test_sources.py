@@ -11,6 +11,7 @@ import pytest
 from compress.data import (
     Example,
     TextSource,
+    check_classes,
     check_roles,
     content_sha256,
     encode_labels,
@@ -353,3 +354,25 @@ def test_sst2_is_split_by_sentence(shared_data: Path) -> None:
     fitting, held_out = grouped_split(train, 0.05, seed=0)
     assert len(fitting) + len(held_out) == 67_349 and 0.05 <= len(held_out) / 67_349 < 0.052
     check_roles({"train": fitting, "validation": held_out}, drop_overlap=False)
+
+
+@pytest.mark.parametrize("pair", [("1", "1.0"), ("0", "-0"), ("1", "01"), ("e\u0301", "\u00e9")])
+def test_one_class_written_in_two_ways_is_refused(pair: tuple[str, str]) -> None:
+    with pytest.raises(CompressError, match="are one class written in two ways: write them alike"):
+        infer_labels(classes(*pair, "x"))
+
+
+def test_labels_that_only_look_alike_stay_classes() -> None:
+    labels = ("10000000000000001", "10000000000000000", "a\nb", "\u05d0", "\U0001f600", "1_0", "nan", "inf")
+    assert set(infer_labels(classes(*labels)) or ()) == set(labels)
+
+
+def test_a_number_is_no_index_where_names_are_numbers() -> None:
+    with pytest.raises(CompressError, match="label '1', which the model does not know.*Did you mean '1.0'"):
+        encode_labels(classes("1"), ("1.0", "2.0"), name="test")
+
+
+def test_validation_of_other_classes_is_refused() -> None:
+    check_classes(classes("a", "b"), classes("b", "c"))
+    with pytest.raises(CompressError, match="validation has the classes neg, pos, and train has 0, 1: write them"):
+        check_classes(classes("0", "1"), classes("pos", "neg"))

@@ -156,5 +156,5 @@ def test_a_stored_tokenizer_keeps_its_settings(side: str, tmp_path: Path) -> Non
 def test_a_damaged_tokenizer_is_one_error(damaged: str, tmp_path: Path) -> None:
     tokenizer("bert").save_pretrained(tmp_path)
     (tmp_path / damaged).write_text("{", encoding="utf-8")
-    with pytest.raises(CompressError, match="has no tokenizer that opens: "):
+    with pytest.raises(CompressError, match="cannot be read as a directory with a tokenizer|is not valid JSON"):
         StoredTokenizer(tmp_path, segments=True)

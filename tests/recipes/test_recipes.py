@@ -158,6 +158,17 @@ def test_one_fault_of_a_student(change: dict[str, Any], message: str) -> None:
         ({"data": {**STUDY["data"], "train": {"sett": "a"}}}, "unknown key data.train.sett. Did you mean"),
         ({"benchmark": {"batch_sizes": [1, "x"]}}, "benchmark.batch_sizes[1] = 'x' is not of type int"),
         ({"benchmark": {"runtimes": ["torch", "onxruntime"]}}, "unknown runtime 'onxruntime'"),
+        ({"teacher": {"model": "../secret"}}, "model = '../secret' is not a name below the model root"),
+        ({"teacher": {"model": "/secret"}}, "model = '/secret' is not a name below the model root"),
+        ({"seed": 10**30}, "seed = 1000000000000000000000000000000 is not a number below"),
+        ({"seed": -1}, "seed -1 must be from 0 to 4294967295"),
+        (
+            {"students": [{"recipe": "cnn", "name": "labels"}]},
+            "'labels' is what a study calls a part of its own",
+        ),
+        ({"students": [{"recipe": "cnn", "name": "x" * 250}]}, "use at most 100 letters"),
+        ({"students": [{"recipe": "cnn", "seeds": [2**32]}]}, "seed 4294967296 must be from 0"),
+        ({"data": {**STUDY["data"], "test": {"set": "a", "rows": -1}}}, "rows = -1 must be at least 0"),
     ],
 )
 def test_one_fault_of_a_study(change: dict[str, Any], message: str) -> None:

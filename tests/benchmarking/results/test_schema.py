@@ -95,3 +95,30 @@ def test_a_line_of_the_schema_before_gets_the_intervals_that_follow_from_its_lat
 def test_a_damaged_line_of_the_schema_before_is_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(CompressError, match=r"r\.jsonl, line 1 is not a result of compress benchmark"):
         parse_results(json.dumps(earlier(**damage)), "r.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"speedup": 0.0}, "speedup = 0.0 is too small"),
+        ({"speedup": 1e308}, "speedup is not of type number"),
+        ({"latency_p95_ms": -1.0}, "latency_p95_ms = -1.0 is too small"),
+        ({"size_bytes": 10**30}, "size_bytes is not of type integer"),
+        ({"batch_size": 0}, "batch_size = 0 is too small"),
+        ({"speedup_low": 9.0}, "speedup has an interval that ends before it begins"),
+        ({"metric_name": "luck"}, "metric_name is none of accuracy"),
+        ({"latency_ms": [[1.0], "2"]}, "latency_ms is not of type array"),
+        ({"latency_ms": [[]], "latency_cpu_ms": [[]]}, "latency_ms has a round without batches"),
+        ({"latency_ms": [[1e12, 1.0]] * 3}, "latency_ms has times that no benchmark measures"),
+        ({"classes": [{"label": "a"}]}, "classes is not of type array"),
+        ({"flips_lost": [{"row": -1, "gold": 0, "predicted": 1, "change": 0}]}, "flips_lost is not of type array"),
+        ({"predictions": [5] * 2000}, "predictions has classes that are not in labels"),
+        ({"predictions": [1]}, "predictions has other rows than data_rows says"),
+        ({"versions": {"torch": 2}}, "versions is not of type object"),
+    ],
+    ids=str,
+)
+def test_a_line_that_no_benchmark_writes_is_refused(change: dict[str, Any], message: str) -> None:
+    text = json.dumps({**line("model").to_json(), **change})
+    with pytest.raises(CompressError, match=f"r.jsonl, line 1 is not a result of compress benchmark: {message}"):
+        parse_results(text, "r.jsonl")

@@ -1,0 +1,353 @@
+"""Whatever bytes and values a file holds, its reader returns something or says one sentence."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compress.benchmarking.lockfile import read_lock, write_lock
+from compress.benchmarking.results.files import read_results
+from compress.data import Example, check_roles, grouped_split, open_source, read_examples
+from compress.data.stored_tokenizer import StoredTokenizer
+from compress.errors import CompressError
+from compress.gating.budgets import read_budgets
+from compress.inference.compute import Compute
+from compress.labelling.label_dir import LabelDir, write_shard
+from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
+from compress.recipes import BenchmarkSettings, load_recipe
+from compress.recipes import folder as recipe_folder
+from compress.studies.journal import Stages
+from compress.studies.plan import student_plans
+from tests.support.results import line
+from tests.support.tiny import tokenizer
+
+ROWS = [("a fine, quiet film", "good"), ('they call it "art"', "bad"), ("dull \U0001f600", "bad"), ("a joy", "good")]
+RESULTS = [line("teacher", kind="teacher"), line("student", predictions=[0, 1] * 1000)]
+SETTINGS = settings(max_examples=60)
+
+# What every value of a file may be replaced with.
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    10**30,
+    float("nan"),
+    float("inf"),
+    "",
+    "\ud800",
+    "../../x",
+    "a\nb\0",
+    "x" * 5000,
+    [],
+    {},
+    [[]],
+    {"a": {"b": []}},
+    [1, "a", None],
+]
+MARKS = [b"\x00", b"\xff\xfe", b'"', b"\n", b"\t", b",", b"{", b"[" * 3000, b"1" * 5000, b"NaN", b"\xed\xa0\x80", b"="]
+EDITS = st.lists(
+    st.tuples(st.sampled_from(["cut", "put", "drop"]), st.floats(0, 1), st.sampled_from(MARKS)), min_size=1, max_size=3
+)
+
+
+def edited(content: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:
+    """Return content that was cut off, has bytes put into it, or lacks some."""
+    for what, share, mark in edits:
+        place = int(share * len(content))
+        rest = {"cut": b"", "put": mark + content[place:], "drop": content[place + len(mark) :]}[what]
+        content = content[:place] + rest
+    return content
+
+
+def parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every container of a JSON value with each of its keys."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield value, key
+        yield from parts(item)
+
+
+def changed(value: Any, share: float, odd: Any) -> Any:
+    """Return a JSON value one part of which is replaced."""
+    found = copy.deepcopy(value)
+    places = list(parts(found))
+    container, key = places[min(int(share * len(places)), len(places) - 1)]
+    container[key] = odd
+    return found
+
+
+def only_sentences(read: Callable[[], Any]) -> None:
+    """Read; a mistake of the file is one sentence of a size that somebody reads."""
+    try:
+        read()
+    except CompressError as error:
+        assert 0 < len(str(error)) < 5000
+
+
+def read_data(path: Path) -> None:
+    for labelled in (False, True):
+        only_sentences(lambda labelled=labelled: use(path, labelled))  # type: ignore[misc]
+
+
+def use(path: Path, labelled: bool) -> None:
+    source = open_source(path, role="train", labelled=labelled)
+    source.describe()
+    rows = read_examples(source)
+    check_roles({"train": rows}, drop_overlap=False)
+    grouped_split(rows, 0.3, seed=0)
+
+
+def parquet(table: dict[str, Any], path: Path) -> bytes:
+    pq.write_table(pa.table(table), path)
+    return path.read_bytes()
+
+
+def as_json_lines(rows: list[Any]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+RECORDS = [{"text": text, "label": label} for text, label in ROWS]
+TAGGED = [{"words": ["We", "ca", "n't"], "tags": ["A", "B", "C"]}, {"words": ["Yes"], "tags": ["A"]}]
+DATA: dict[str, bytes] = {
+    "a.csv": b"text,label\n" + "".join('"{}",{}\n'.format(t.replace('"', '""'), x) for t, x in ROWS).encode(),
+    "a.tsv": b"text\tlabel\n" + "".join(f"{t}\t{x}\n" for t, x in ROWS).encode(),
+    "a.jsonl": as_json_lines(RECORDS),
+    "tagged.jsonl": as_json_lines(TAGGED),
+    "a.json": json.dumps(RECORDS).encode(),
+    "labels.json": json.dumps({"good": ["a b", "c d"], "bad": ["e f"]}).encode(),
+    "columns.json": json.dumps({"text": ["a", "b"], "label": ["x", "y"]}).encode(),
+    "a.txt": "".join(f"{text}\n" for text, _ in ROWS).encode(),
+    "a.txt.gz": gzip.compress("".join(f"{text}\n" for text, _ in ROWS).encode(), mtime=0),
+    "x.all": b"1 a fine film\n0 dull\n",
+    "trees.txt": b"(3 (2 a) (4 (3 fine) (2 film)))\n(1 (2 so) (0 dull))\n",
+    "a.conllu": b"1\tWe\t_\tX\n2\tgo\t_\tY\n\n1\tYes\t_\tX\n",
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_bytes_of_data(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    path = tmp_path_factory.mktemp("data") / name
+
+    @SETTINGS
+    @given(EDITS)
+    def check(edits: list[tuple[str, float, bytes]]) -> None:
+        path.write_bytes(edited(DATA[name], edits))
+        read_data(path)
+
+    check()
+
+
+@pytest.mark.parametrize("name", [name for name in DATA if name.endswith((".json", ".jsonl"))])
+def test_values_of_data(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    path = tmp_path_factory.mktemp("data") / name
+    lines = [json.loads(row) for row in DATA[name].splitlines()]
+
+    @SETTINGS
+    @given(st.floats(0, 1), st.sampled_from(ODD))
+    def check(share: float, odd: Any) -> None:
+        path.write_bytes(as_json_lines(changed(lines, share, odd)))
+        read_data(path)
+
+    check()
+
+
+COLUMNS: dict[str, Any] = {
+    "integers": pa.array([1, 2, 2, 1]),
+    "numbers": pa.array([1.0, float("nan"), float("inf"), None]),
+    "bytes": pa.array([b"\xff", b"a", b"b", None]),
+    "lists": pa.array([["a", "b"], [], None, [None]]),
+    "tables": pa.array([{"a": 1}, None, {"a": 2}, {"a": 3}]),
+    "times": pa.array([1, 2, 3, 4], pa.timestamp("ns")),
+    "classes": pa.array(["a", "b", "a", None]).dictionary_encode(),
+    "texts": pa.array(["a b", None, "", "c d"]),
+    "nothing": pa.nulls(4),
+    "decimals": pa.array([1, 2, 3, 4], pa.decimal128(5, 2)),
+}
+
+
+@pytest.mark.parametrize("text", COLUMNS)
+@pytest.mark.parametrize("label", COLUMNS)
+def test_columns_of_parquet(tmp_path: Path, text: str, label: str) -> None:
+    path = tmp_path / "a.parquet"
+    parquet({"text": COLUMNS[text], "label": COLUMNS[label]}, path)
+    read_data(path)
+
+
+def test_bytes_of_parquet(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("data") / "a.parquet"
+    content = parquet({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]}, path)
+
+    @SETTINGS
+    @given(EDITS)
+    def check(edits: list[tuple[str, float, bytes]]) -> None:
+        path.write_bytes(edited(content, edits))
+        read_data(path)
+
+    check()
+
+
+@cache
+def labels(folder: Path) -> dict[str, bytes]:
+    write_shard(folder, 0, [Example(text) for text, _ in ROWS], np.ones((len(ROWS), 2), np.float32), {})
+    manifest = Manifest(
+        stage="label",
+        kind="labels",
+        labels=("bad", "good"),
+        parents=({"role": "teacher", "name": "t", "sha256": "a" * 64},),
+        data=({"role": "unlabeled", "name": "p", "rows": len(ROWS), "sha256": "b" * 64},),
+        files=describe_files(folder),
+    )
+    (folder / MANIFEST_NAME).write_text(manifest.to_json())
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def read_labels(folder: Path) -> None:
+    opened = LabelDir.open(folder)
+    assert isinstance(opened.rows, int) and isinstance(opened.teacher_sha256, str)
+    assert all(np.isfinite(logits).all() and len(logits) == 2 for _, logits in opened)
+
+
+def test_values_of_the_manifest_of_labels(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("labels")
+    manifest = json.loads(labels(folder)[MANIFEST_NAME])
+
+    @SETTINGS
+    @given(st.floats(0, 1), st.sampled_from(ODD))
+    def check(share: float, odd: Any) -> None:
+        (folder / MANIFEST_NAME).write_text(json.dumps(changed(manifest, share, odd)))
+        only_sentences(lambda: LabelDir.open(folder))
+
+    check()
+
+
+LOGITS: dict[str, Any] = {
+    "none": None,
+    "ragged": [[1.0], [1.0, 2.0], [], [1.0, 2.0, 3.0]],
+    "narrow": [[1.0]] * 4,
+    "wide": [[1.0] * 3] * 4,
+    "not a number": [[1.0, float("nan")]] * 4,
+    "infinite": [[1.0, float("inf")]] * 4,
+    "null": [[1.0, None]] * 4,
+    "no list": [None] * 4,
+    "numbers": [1.0] * 4,
+    "texts": [["a", "b"]] * 4,
+}
+
+
+@pytest.mark.parametrize("rows", [0, 3, 4])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("given", LOGITS)
+def test_shards_of_other_logits_are_refused(tmp_path: Path, given: str, kind: Any, rows: int) -> None:
+    labels.__wrapped__(tmp_path)
+    values = LOGITS[given]
+    table: dict[str, Any] = {"text": pa.array([text for text, _ in ROWS][:rows], pa.string())}
+    if values is not None:
+        is_list = given not in ("numbers", "texts")
+        table["logits"] = pa.array(values[:rows], pa.list_(kind)) if is_list else pa.array(values[:rows])
+    pq.write_table(pa.table(table), tmp_path / "shard-00000.parquet")
+    manifest = json.loads((tmp_path / MANIFEST_NAME).read_text())
+    manifest["files"] = describe_files(tmp_path)
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(manifest))
+    with pytest.raises(CompressError):
+        read_labels(tmp_path)
+
+
+def reads(folder: Path) -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
+    """Return the files of JSON and TOML by name: what is in them, and what reads them."""
+    write_lock(folder / "r.jsonl", RESULTS, BenchmarkSettings(), Compute(), [])
+    results = "".join(json.dumps(one.to_json()) + "\n" for one in RESULTS).encode()
+    student = (recipe_folder("students") / "best-of.toml").read_bytes()
+    study = (recipe_folder("benchmarks") / "table1.toml").read_bytes()
+    tokenizer("bert").save_pretrained(folder / "tokenizer")
+    config = (folder / "tokenizer" / "tokenizer_config.json").read_bytes()
+    return {
+        "r.jsonl": (results, lambda path: read_results([path])),
+        "r.lock.json": ((folder / "r.lock.json").read_bytes(), read_lock),
+        "study.json": (
+            json.dumps({"teacher": {"fingerprint": "a", "seconds": 1.5}}).encode(),
+            lambda path: Stages.open(path.parent, False),
+        ),
+        "budgets.toml": (
+            b'[[budget]]\nmodel = "bilstm*"\nmax_accuracy_drop = 1.0\nmax_size = "30MB"\n[baseline]\nmax_drop = 1.0\n',
+            lambda path: [budget.limits() for budget in read_budgets(path).budget],
+        ),
+        "student.toml": (student, lambda path: load_recipe("students", str(path))),
+        "table.toml": (study, lambda path: student_plans(load_recipe("benchmarks", str(path)))),
+        "tokenizer/tokenizer_config.json": (config, lambda path: StoredTokenizer(path.parent, segments=True)),
+    }
+
+
+NAMES = (
+    "r.jsonl",
+    "r.lock.json",
+    "study.json",
+    "budgets.toml",
+    "student.toml",
+    "table.toml",
+    "tokenizer/tokenizer_config.json",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_of_records(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    folder = tmp_path_factory.mktemp("records")
+    content, read = reads(folder)[name]
+
+    @SETTINGS
+    @given(EDITS)
+    def check(edits: list[tuple[str, float, bytes]]) -> None:
+        (folder / name).write_bytes(edited(content, edits))
+        only_sentences(lambda: read(folder / name))
+
+    check()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "json" in name])
+def test_values_of_records(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    folder = tmp_path_factory.mktemp("records")
+    content, read = reads(folder)[name]
+    is_lines = name.endswith(".jsonl")
+    value = [json.loads(row) for row in content.splitlines()] if is_lines else json.loads(content)
+
+    @settings(max_examples=200)
+    @given(st.floats(0, 1), st.sampled_from(ODD))
+    def check(share: float, odd: Any) -> None:
+        made = changed(value, share, odd)
+        (folder / name).write_bytes(as_json_lines(made) if is_lines else json.dumps(made).encode())
+        only_sentences(lambda: read(folder / name))
+
+    check()
+
+
+TOML_VALUES = ["true", "-1", "0", "1e308", "1" * 30, "nan", "inf", '""', '"../x"', "[]", "{}", "[[1]]", "2026-01-01"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".toml")])
+def test_values_of_recipes_and_budgets(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    folder = tmp_path_factory.mktemp("records")
+    content, read = reads(folder)[name]
+    rows = content.decode().splitlines()
+    places = [number for number, row in enumerate(rows) if " = " in row and not row.startswith((" ", "#"))]
+
+    @settings(max_examples=150)
+    @given(st.sampled_from(places), st.sampled_from(TOML_VALUES))
+    def check(place: int, odd: str) -> None:
+        made = list(rows)
+        made[place] = made[place].split(" = ")[0] + " = " + odd
+        (folder / name).write_text("\n".join(made))
+        only_sentences(lambda: read(folder / name))
+
+    check()
