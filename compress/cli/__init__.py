@@ -8,11 +8,13 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 
 import click
 
 import compress
+from compress.cli.printing import close_streams, complain, open_streams
 from compress.errors import CompressError, MissingPackage, did_you_mean
 
 # Their one-line help stands here, so that ``compress --help`` imports none of them.
@@ -35,7 +37,7 @@ COMMANDS = {
     "show": "Explain a recipe or plug-in.",
 }
 
-FAILED, INTERRUPTED = 2, 130
+FAILED, INTERRUPTED, UNREAD = 2, 130, 141
 
 
 class Commands(click.Group):
@@ -63,6 +65,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("-v", "--verbose", is_flag=True, expose_value=False, help="Print the traceback of an error too.")
 @click.version_option(compress.__version__, prog_name="compress")
 def cli() -> None:
     """Distil, prune and quantize text classifiers, and measure accuracy, speed and size against the teacher.
@@ -75,41 +78,68 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, an interruption exit code 130."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what CI sends a job that it cancels ends like Ctrl-C
-    sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
+    open_streams()
+    code = execute(sys.argv[1:] if arguments is None else arguments)
+    close_streams()
+    sys.exit(code)
 
 
 def execute(arguments: list[str]) -> int:
-    """Run a command and return its exit code."""
+    """Run a command and return its exit code; whatever goes wrong is one sentence."""
     # Not named run: importing the command of this name binds it in this module.
     try:
-        result = cli.main(arguments, prog_name="compress", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except CompressError as error:
-        return _fail(str(error))
+        return _invoke(arguments)
     except click.exceptions.NoArgsIsHelpError as error:
-        print(error.ctx.get_help() if error.ctx else error.format_message(), file=sys.stderr)
+        complain(error.ctx.get_help() if error.ctx else error.format_message())
         return FAILED
-    except click.UsageError as error:
-        hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        return _fail(error.format_message().rstrip(".") + hint)
-    except (KeyboardInterrupt, click.Abort):
-        print(f"\nInterrupted. {_resumable(arguments)}", file=sys.stderr)
+    except KeyboardInterrupt:
+        complain(f"\nInterrupted. {_resumable(arguments)}")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output has closed it; print nothing more, not even at interpreter shutdown.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        if error.errno in _EXPLAINED:
-            where = f" {error.filename}" if error.filename else ""
-            return _fail(f"{_EXPLAINED[error.errno]}{where}; what was finished before stays. {_resumable(arguments)}")
+        return UNREAD
+    except (SystemExit, GeneratorExit):
         raise
-    except ModuleNotFoundError as error:
-        return _fail(str(MissingPackage(error)))
-    except Exception as error:
-        if not _disk_is_full(error):
-            raise
-        return _fail(f"{_EXPLAINED[errno.ENOSPC]}; what was finished before stays. {_resumable(arguments)}")
+    except BaseException as error:  # of libraries in Rust, whose panics are no Exception
+        foreseen = isinstance(error, CompressError | click.UsageError)
+        cause = error.__cause__ if foreseen else error
+        if cause is not None and not {"-v", "--verbose"}.isdisjoint(arguments):
+            complain("".join(traceback.format_exception(cause)).rstrip("\n"))
+        complain(f"Error: {' '.join(_sentence(error, arguments).split())}")
+        return FAILED
+
+
+def _invoke(arguments: list[str]) -> int:
+    # Not cli.main, which exits itself where nobody reads, and takes the end of a damaged file for an interruption.
+    try:
+        with cli.make_context("compress", [*arguments]) as context:
+            code = cli.invoke(context)
+    except click.exceptions.Exit as end:
+        code = end.exit_code
+    sys.stdout.flush()
+    return code if isinstance(code, int) else 0
+
+
+def _sentence(error: BaseException, arguments: list[str]) -> str:
+    """Say what went wrong and what to do."""
+    if isinstance(error, CompressError):
+        return str(error)
+    if isinstance(error, click.UsageError):
+        hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
+        return error.format_message().rstrip(".") + hint
+    if isinstance(error, ModuleNotFoundError):
+        return str(MissingPackage(error))
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory: give fewer rows, or end other programs. {_resumable(arguments)}"
+    number = errno.ENOSPC if _disk_is_full(error) else error.errno if isinstance(error, OSError) else None
+    if number is not None:
+        reason = _EXPLAINED.get(number) or f"the system says {os.strerror(number)!r}:"
+        where = f" {os.fsdecode(name)}" if isinstance(name := getattr(error, "filename", None), str | bytes) else ""
+        return f"{(reason + where).rstrip(':')}; what was finished before stays. {_resumable(arguments)}"
+    says = next(iter(str(error).split("\n")), "")
+    return (
+        f"{type(error).__name__}{': ' if says else ''}{says} (a fault of compress, not yours: "
+        "type 'compress -v' and the rest of the command to see where, and report it)"
+    )
 
 
 def _disk_is_full(error: BaseException | None) -> bool:
@@ -135,11 +165,6 @@ _EXPLAINED = {
     errno.EISDIR: "a file is needed, and this is a directory:",
     errno.ENAMETOOLONG: "the name is too long:",
 }
-
-
-def _fail(message: str) -> int:
-    print(f"Error: {' '.join(message.split())}", file=sys.stderr)
-    return FAILED
 
 
 def _resumable(arguments: list[str]) -> str:

@@ -1,12 +1,12 @@
 """compress benchmark"""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from compress.cli import options
+from compress.cli.printing import say, show
 from compress.data import Example, check_roles, open_source
 from compress.errors import CompressError
 from compress.inference.compute import Compute
@@ -179,14 +179,10 @@ def command(
         compute=Compute(device, seed=seed),
     )
     if not quiet:
-        from rich.console import Console
-
         from compress.reporting.summary import results_table
 
-        # A pipe has no width: cut columns would make a log useless.
-        console = Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)
-        console.print(results_table(lines))
-        click.echo(f"{output}: {len(lines)} lines")
+        show(results_table(lines), WIDTH_IN_A_LOG)
+        say(f"{output}: {len(lines)} lines")
 
 
 def _labelled_rows(paths: Sequence[str], columns: options.Names) -> list[Example] | None:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.inference.compute import Compute
 
 
@@ -54,4 +55,4 @@ def command(
         model, output, data=data, study=study, compute=compute, force=settings["force"], progress=settings["progress"]
     )
     if not quiet:
-        click.echo(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")
+        say(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.recipes.training import LEAST_MAX_LENGTH
 
 
@@ -45,7 +46,7 @@ def command(
     made = label(teacher, pool, output, max_length=max_length or 0, **settings)
     if not quiet:
         plan = made.manifest.notes
-        click.echo(
+        say(
             f"{output}: {made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, {plan['threads']} threads, "
             f"{plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
         )

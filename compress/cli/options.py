@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from compress.cli.printing import MessageFormatter, say
 from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
@@ -111,7 +112,7 @@ def set_up_messages(level: int) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(MessageFormatter("%(message)s"))
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
@@ -165,7 +166,7 @@ def show_result(model: ModelDir) -> None:
         return
     facts = [f"{model.parameters:,} parameters", f"{model.size_bytes / 1e6:.1f} MB"]
     facts += [f"{m['name']} {m['value']:.4f} on {m['split']} (n = {m['rows']:,})" for m in model.manifest.metrics]
-    click.echo(f"{model.path}: {', '.join(facts)}")
+    say(f"{model.path}: {', '.join(facts)}")
 
 
 def numbers(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.recipes.pruning import Pruning
 
 _DEFAULT = Pruning()
@@ -129,4 +130,4 @@ def command(
     made = prune(model, pruning, output, data=data, **named)
     options.show_result(made)
     if not quiet:
-        click.echo(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")
+        say(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")

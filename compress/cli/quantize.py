@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.inference.compute import Compute
 
 
@@ -90,9 +91,9 @@ def command(
     if not quiet:
         for note, value in made.manifest.notes.items():
             if isinstance(value, str | int | float):
-                click.echo(f"  {note}: {value}")
+                say(f"  {note}: {value}")
         for name, outcome in made.manifest.notes.get("candidates", {}).items():
-            click.echo(f"  {name}: {outcome if isinstance(outcome, str) else _in_words(outcome)}")
+            say(f"  {name}: {outcome if isinstance(outcome, str) else _in_words(outcome)}")
 
 
 def _in_words(outcome: Mapping[str, Any]) -> str:

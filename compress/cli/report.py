@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.data import open_source
 from compress.errors import CompressError
 from compress.progress import Progress
@@ -63,4 +64,4 @@ def command(
     sources = [open_source(path, role="test", labelled=True, **columns) for path in texts]
     page = report(results, output, curves=curves, texts=sources, prices=PriceList(prices, currency), **settings)
     if not quiet:
-        click.echo(str(page))
+        say(str(page))

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.inference.compute import Compute
 
 
@@ -54,8 +55,8 @@ def _print(directory: Path, quiet: bool) -> None:
 
     page = directory / REPORT_NAME / MARKDOWN_NAME
     if not quiet and page.is_file():
-        click.echo(page.read_text(encoding="utf-8"))
+        say(page.read_text(encoding="utf-8"))
         for part in gather(read_results([directory / RESULTS_NAME])):
             if table := survey_table.survey(part.rows, part.lines):
-                click.echo(survey_table.as_markdown(table))
-        click.echo(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")
+                say(survey_table.as_markdown(table))
+        say(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")

@@ -10,6 +10,7 @@ from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import Measurement
 from compress.data import TextSource, content_sha256, open_source, read_examples
 from compress.errors import CompressError
+from compress.escaping.characters import visible
 from compress.models.output_dir import write_atomically
 from compress.reporting.charts.pruning_curve import read_curve
 from compress.reporting.page import Options, machine, view
@@ -68,7 +69,7 @@ def report(
     written = {
         HTML_NAME: render("report.html.j2", page),
         MARKDOWN_NAME: render("report.md.j2", page),
-        JSON_NAME: json.dumps(machine(page), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        JSON_NAME: visible(json.dumps(machine(page), indent=1, ensure_ascii=False, allow_nan=False)) + "\n",
     }
     try:
         target.mkdir(parents=True, exist_ok=True)
