@@ -9,7 +9,9 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -40,6 +42,15 @@ COMMANDS = {
 FAILED, INTERRUPTED, UNREAD = 2, 130, 141
 
 
+class _Given(click.types.StringParamType):
+    """Text that says something: an empty path is none, nor is an empty name."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty: give a value or leave it out", parameter, context)
+        return super().convert(value, parameter, context)
+
+
 class Commands(click.Group):
     """The commands in the order of the pipeline; each is imported when it is used."""
 
@@ -54,6 +65,9 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"compress.cli.{name}").command
+        for parameter in command.params:
+            if parameter.type is click.STRING and parameter.default != "":
+                parameter.type = _Given()
         return command
 
     def resolve_command(
@@ -110,6 +124,8 @@ def execute(arguments: list[str]) -> int:
 
 def _invoke(arguments: list[str]) -> int:
     # Not cli.main, which exits itself where nobody reads, and takes the end of a damaged file for an interruption.
+    if zero := next((word for word in arguments if "\0" in word), None):
+        raise CompressError(f"the argument {zero!r} has a zero byte; leave it out")
     try:
         with cli.make_context("compress", [*arguments]) as context:
             code = cli.invoke(context)
@@ -175,8 +191,8 @@ def _resumable(arguments: list[str]) -> str:
             value = flag.removeprefix("--output=")
         elif flag.startswith("-o") and len(flag) > 2:
             value = flag[2:]
-        if value:
-            target = Path(value)
+        target = Path(value)
+        with suppress(OSError, ValueError):  # a path that cannot be
             if target.with_name(f".{target.name}.partial").is_dir() or (target / "study.json").is_file():
                 return f"The same command goes on from what is finished of {target}."
     return "Nothing was written."

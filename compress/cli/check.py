@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compress.cli.options import keep_inputs
+from compress.cli.options import Whole, keep_inputs
 from compress.cli.printing import say
 from compress.errors import CompressError
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--max-memory", metavar="SIZE", help="Memory of the model above its libraries', at most.")
 @click.option("--model", "models", multiple=True, metavar="NAME", help="Judge only this one; may be repeated.")
 @click.option("--runtime", "runtimes", multiple=True, metavar="NAME", help="Judge only this runtime; may be repeated.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Of the speed; default the smallest measured.")
+@click.option("--batch-size", type=Whole(min=1), help="Of the speed; default the smallest measured.")
 @click.option("--baseline", metavar="PATH", help="Older results: a file, or a directory with a file for each host.")
 @click.option("--against", metavar="REF:PATH", help="Older results as they are at a git reference.")
 @click.option("--max-baseline-drop", type=float, metavar="POINTS", help="Below the older results; default 1.")

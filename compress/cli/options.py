@@ -3,10 +3,12 @@
 import functools
 import json
 import logging
+import math
 import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -21,10 +23,52 @@ from compress.models.model_dir import ModelDir
 from compress.progress import for_terminal, logger
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+LARGEST = 2**31 - 1  # that libraries count with
 
-output = click.option("-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist.")
+
+class Whole(click.IntRange):
+    """A whole number that libraries can count with."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, parameter, context)
+        if number > LARGEST:
+            self.fail(f"it is larger than {LARGEST:,}", parameter, context)
+        return number
+
+
+class Real(click.FloatRange):
+    """A finite number."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, parameter, context)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", parameter, context)
+        return number
+
+
+class Output(click.types.StringParamType):
+    """A path to write to, whose last part is a name."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if not Path(value).name or Path(value).name == ".." or not is_utf8(value):
+            self.fail(f"{value!r} does not end with a name in UTF-8", parameter, context)
+        return value
+
+
+def is_utf8(text: str) -> bool:
+    """Tell whether text can be written to a file; names of files and arguments may hold any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+output = click.option(
+    "-o", "--output", required=True, type=Output(), metavar="DIR", help="Directory to write; it must not exist."
+)
 force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
-seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
+seed = click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of everything random.")
 metric = click.option("--metric", metavar="NAME", help="Default: accuracy; for regression pearson.")
 drop_overlap = click.option(
     "--drop-overlap",
@@ -40,7 +84,7 @@ device = click.option(
 )
 threads = click.option(
     "--threads",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=0,
     show_default=True,
     help="CPU threads; 0 is one for each core that no other program keeps busy.",
@@ -173,7 +217,7 @@ def numbers(context: click.Context, parameter: click.Parameter, values: Sequence
     """Read whole numbers above 0, repeated or separated by commas."""
     read: list[int] = []
     for part in (part.strip() for value in values for part in value.split(",")):
-        if not part.isdigit() or int(part) < 1:
+        if not (part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0):
             raise click.BadParameter(f"{part!r} is not a whole number above 0, such as 1 or 32", context, parameter)
         read.append(int(part))
     return tuple(read)

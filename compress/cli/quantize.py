@@ -32,7 +32,7 @@ from compress.inference.compute import Compute
 )
 @click.option(
     "--keep-fp32",
-    type=click.IntRange(min=0),
+    type=options.Whole(min=0),
     default=0,
     show_default=True,
     metavar="N",
@@ -42,7 +42,7 @@ from compress.inference.compute import Compute
 @click.option("--validation", metavar="FILE", help="Labelled rows to check int8 on; without them it is unchecked.")
 @click.option(
     "--max-accuracy-drop",
-    type=click.FloatRange(min=0),
+    type=options.Real(min=0),
     default=1.0,
     show_default=True,
     help="Points of the metric that int8 may lose before fp32 is kept.",

@@ -19,7 +19,7 @@ from compress.progress import Progress
 @click.option("--title", default="", metavar="TEXT", help="Heading; default the study's name.")
 @click.option(
     "--max-accuracy-drop",
-    type=float,
+    type=options.Real(min=0),
     default=1.0,
     show_default=True,
     metavar="POINTS",
