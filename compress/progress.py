@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from compress.escaping.terminal import terminal_text
+
 logger = logging.getLogger("compress")
 
 Advance = Callable[[int], None]
@@ -97,14 +99,14 @@ def bar(title: str, total: int | None) -> Iterator[Advance]:
 
     console = Console(stderr=True, no_color="NO_COLOR" in os.environ)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with RichProgress(*columns, console=console, transient=True) as drawn:
-        task = drawn.add_task(title, total=total)
+        task = drawn.add_task(terminal_text(title), total=total)
         yield lambda steps: drawn.advance(task, steps)
 
 

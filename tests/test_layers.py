@@ -28,6 +28,7 @@ LAYERS = (
     ("evaluation", "models", "recipes"),
     ("data", "plugins"),
     ("errors", "progress", "host"),
+    ("escaping",),
 )
 SOURCES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -8,11 +8,15 @@ import importlib
 import os
 import signal
 import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
 import compress
+from compress.cli.printing import close_streams, complain, open_streams
 from compress.errors import CompressError, MissingPackage, did_you_mean
 
 # Their one-line help stands here, so that ``compress --help`` imports none of them.
@@ -35,7 +39,16 @@ COMMANDS = {
     "show": "Explain a recipe or plug-in.",
 }
 
-FAILED, INTERRUPTED = 2, 130
+FAILED, INTERRUPTED, UNREAD = 2, 130, 141
+
+
+class _Given(click.types.StringParamType):
+    """Text that says something: an empty path is none, nor is an empty name."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty: give a value or leave it out", parameter, context)
+        return super().convert(value, parameter, context)
 
 
 class Commands(click.Group):
@@ -52,6 +65,9 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"compress.cli.{name}").command
+        for parameter in command.params:
+            if parameter.type is click.STRING and parameter.default != "":
+                parameter.type = _Given()
         return command
 
     def resolve_command(
@@ -63,6 +79,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("-v", "--verbose", is_flag=True, expose_value=False, help="Print the traceback of an error too.")
 @click.version_option(compress.__version__, prog_name="compress")
 def cli() -> None:
     """Distil, prune and quantize text classifiers, and measure accuracy, speed and size against the teacher.
@@ -75,41 +92,70 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, an interruption exit code 130."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what CI sends a job that it cancels ends like Ctrl-C
-    sys.exit(execute(sys.argv[1:] if arguments is None else arguments))
+    open_streams()
+    code = execute(sys.argv[1:] if arguments is None else arguments)
+    close_streams()
+    sys.exit(code)
 
 
 def execute(arguments: list[str]) -> int:
-    """Run a command and return its exit code."""
+    """Run a command and return its exit code; whatever goes wrong is one sentence."""
     # Not named run: importing the command of this name binds it in this module.
     try:
-        result = cli.main(arguments, prog_name="compress", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except CompressError as error:
-        return _fail(str(error))
+        return _invoke(arguments)
     except click.exceptions.NoArgsIsHelpError as error:
-        print(error.ctx.get_help() if error.ctx else error.format_message(), file=sys.stderr)
+        complain(error.ctx.get_help() if error.ctx else error.format_message())
         return FAILED
-    except click.UsageError as error:
-        hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        return _fail(error.format_message().rstrip(".") + hint)
-    except (KeyboardInterrupt, click.Abort):
-        print(f"\nInterrupted. {_resumable(arguments)}", file=sys.stderr)
+    except KeyboardInterrupt:
+        complain(f"\nInterrupted. {_resumable(arguments)}")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output has closed it; print nothing more, not even at interpreter shutdown.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        if error.errno in _EXPLAINED:
-            where = f" {error.filename}" if error.filename else ""
-            return _fail(f"{_EXPLAINED[error.errno]}{where}; what was finished before stays. {_resumable(arguments)}")
+        return UNREAD
+    except (SystemExit, GeneratorExit):
         raise
-    except ModuleNotFoundError as error:
-        return _fail(str(MissingPackage(error)))
-    except Exception as error:
-        if not _disk_is_full(error):
-            raise
-        return _fail(f"{_EXPLAINED[errno.ENOSPC]}; what was finished before stays. {_resumable(arguments)}")
+    except BaseException as error:  # of libraries in Rust, whose panics are no Exception
+        foreseen = isinstance(error, CompressError | click.UsageError)
+        cause = error.__cause__ if foreseen else error
+        if cause is not None and not {"-v", "--verbose"}.isdisjoint(arguments):
+            complain("".join(traceback.format_exception(cause)).rstrip("\n"))
+        complain(f"Error: {' '.join(_sentence(error, arguments).split())}")
+        return FAILED
+
+
+def _invoke(arguments: list[str]) -> int:
+    # Not cli.main, which exits itself where nobody reads, and takes the end of a damaged file for an interruption.
+    if zero := next((word for word in arguments if "\0" in word), None):
+        raise CompressError(f"the argument {zero!r} has a zero byte; leave it out")
+    try:
+        with cli.make_context("compress", [*arguments]) as context:
+            code = cli.invoke(context)
+    except click.exceptions.Exit as end:
+        code = end.exit_code
+    sys.stdout.flush()
+    return code if isinstance(code, int) else 0
+
+
+def _sentence(error: BaseException, arguments: list[str]) -> str:
+    """Say what went wrong and what to do."""
+    if isinstance(error, CompressError):
+        return str(error)
+    if isinstance(error, click.UsageError):
+        hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
+        return error.format_message().rstrip(".") + hint
+    if isinstance(error, ModuleNotFoundError):
+        return str(MissingPackage(error))
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory: give fewer rows, or end other programs. {_resumable(arguments)}"
+    number = errno.ENOSPC if _disk_is_full(error) else error.errno if isinstance(error, OSError) else None
+    if number is not None:
+        reason = _EXPLAINED.get(number) or f"the system says {os.strerror(number)!r}:"
+        where = f" {os.fsdecode(name)}" if isinstance(name := getattr(error, "filename", None), str | bytes) else ""
+        return f"{(reason + where).rstrip(':')}; what was finished before stays. {_resumable(arguments)}"
+    says = next(iter(str(error).split("\n")), "")
+    return (
+        f"{type(error).__name__}{': ' if says else ''}{says} (a fault of compress, not yours: "
+        "type 'compress -v' and the rest of the command to see where, and report it)"
+    )
 
 
 def _disk_is_full(error: BaseException | None) -> bool:
@@ -137,11 +183,6 @@ _EXPLAINED = {
 }
 
 
-def _fail(message: str) -> int:
-    print(f"Error: {' '.join(message.split())}", file=sys.stderr)
-    return FAILED
-
-
 def _resumable(arguments: list[str]) -> str:
     """Tell whether the same command would resume."""
     for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
@@ -150,8 +191,8 @@ def _resumable(arguments: list[str]) -> str:
             value = flag.removeprefix("--output=")
         elif flag.startswith("-o") and len(flag) > 2:
             value = flag[2:]
-        if value:
-            target = Path(value)
+        target = Path(value)
+        with suppress(OSError, ValueError):  # a path that cannot be
             if target.with_name(f".{target.name}.partial").is_dir() or (target / "study.json").is_file():
                 return f"The same command goes on from what is finished of {target}."
     return "Nothing was written."

@@ -1,12 +1,12 @@
 """compress benchmark"""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from compress.cli import options
+from compress.cli.printing import say, show
 from compress.data import Example, check_roles, open_source
 from compress.errors import CompressError
 from compress.inference.compute import Compute
@@ -78,7 +78,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 )
 @click.option(
     "--max-length",
-    type=click.IntRange(min=0),
+    type=options.Whole(min=0),
     default=0,
     metavar="N",
     help="Tokens a text is cut to. Default: as many as each model can read.",
@@ -91,7 +91,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 )
 @click.option(
     "--half-width",
-    type=click.FloatRange(0.025, 1),
+    type=options.Real(0.025, 1),
     default=0.05,
     show_default=True,
     metavar="SHARE",
@@ -100,14 +100,16 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=1),
+    type=options.Real(min=1),
     default=120.0,
     show_default=True,
     metavar="SECONDS",
     help="Begin no further round after so long, if three are done.",
 )
-@click.option("--rounds", type=click.IntRange(min=3), default=100, show_default=True, help="Most rounds.")
-@click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")
+@click.option("--rounds", type=options.Whole(min=3), default=100, show_default=True, help="Most rounds.")
+@click.option(
+    "-o", "--output", required=True, type=options.Output(), metavar="FILE", help="Results to write: JSON lines."
+)
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -180,14 +182,10 @@ def command(
         compute=Compute(device, seed=seed),
     )
     if not quiet:
-        from rich.console import Console
-
         from compress.reporting.summary import results_table
 
-        # A pipe has no width: cut columns would make a log useless.
-        console = Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)
-        console.print(results_table(lines))
-        click.echo(f"{output}: {len(lines)} lines")
+        show(results_table(lines), WIDTH_IN_A_LOG)
+        say(f"{output}: {len(lines)} lines")
 
 
 def _labelled_rows(paths: Sequence[str], columns: options.Names) -> list[Example] | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compress.cli.options import keep_inputs
+from compress.cli.options import Whole, keep_inputs
+from compress.cli.printing import say
 from compress.errors import CompressError
 from compress.models.output_safety import check_file, output_path, unwritable
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--max-memory", metavar="SIZE", help="Memory of the model above its libraries', at most.")
 @click.option("--model", "models", multiple=True, metavar="NAME", help="Judge only this one; may be repeated.")
 @click.option("--runtime", "runtimes", multiple=True, metavar="NAME", help="Judge only this runtime; may be repeated.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Of the speed; default the smallest measured.")
+@click.option("--batch-size", type=Whole(min=1), help="Of the speed; default the smallest measured.")
 @click.option("--baseline", metavar="PATH", help="Older results: a file, or a directory with a file for each host.")
 @click.option("--against", metavar="REF:PATH", help="Older results as they are at a git reference.")
 @click.option("--max-baseline-drop", type=float, metavar="POINTS", help="Below the older results; default 1.")
@@ -69,9 +69,9 @@ def command(
     _write(junit, json_file, verdict)
     if update_baseline and verdict.outcome == HOLDS:
         for path in store_reference(results, update_baseline):
-            click.echo(f"baseline: wrote {path}")
+            say(f"baseline: wrote {path}")
     elif update_baseline:
-        click.echo(f"note: {update_baseline} is left as it is, because the verdict is {verdict.outcome}")
+        say(f"note: {update_baseline} is left as it is, because the verdict is {verdict.outcome}")
     context.exit(verdict.exit_code)
 
 
@@ -110,14 +110,13 @@ def _show(verdict: GateVerdict) -> None:
     """Print the verdict; on GitHub annotate the job and add to its summary."""
     from compress.gating.outputs import github_annotations, to_markdown, to_text
 
-    text = to_text(verdict)
+    if not verdict.judgements:
+        return
+    say(to_text(verdict))
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        # Names of models come from files: no line of the verdict may be taken for a command of the workflow.
-        token = secrets.token_hex(16)
-        text = "\n".join([f"::stop-commands::{token}", text, f"::{token}::", *github_annotations(verdict)])
-    if verdict.judgements:
-        click.echo(text)
-    if verdict.judgements and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
+        for annotation in github_annotations(verdict):
+            print(annotation)  # a command of the workflow, which saying would make text
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(to_markdown(verdict) + "\n")
 

@@ -16,7 +16,7 @@ from compress.inference.compute import Compute
 @click.option("--unlabeled", multiple=True, metavar="FILE", help="Text that the teacher labels first; may be repeated.")
 @click.option(
     "--rows",
-    type=click.IntRange(min=0),
+    type=options.Whole(min=0),
     default=0,
     help="Use only so many unlabelled rows, spread evenly; 0 is all.",
     show_default=True,

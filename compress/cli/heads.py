@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.inference.compute import Compute
 
 
@@ -19,8 +20,16 @@ from compress.inference.compute import Compute
     metavar="NAME",
     help="An importance criterion; may be repeated; see 'compress list criteria'. [default: all but shapley]",
 )
-@click.option("--examples", type=int, default=1024, show_default=True, help="Rows of --train that score the heads.")
-@click.option("--step", type=float, default=0.1, show_default=True, help="Share of heads between two points.")
+@click.option(
+    "--examples",
+    type=options.Whole(min=1),
+    default=1024,
+    show_default=True,
+    help="Rows of --train that score the heads.",
+)
+@click.option(
+    "--step", type=options.Real(min=0), default=0.1, show_default=True, help="Share of heads between two points."
+)
 @click.option(
     "--normalise/--no-normalise", default=True, show_default=True, help="Divide scores by the norm of their layer."
 )
@@ -54,4 +63,4 @@ def command(
         model, output, data=data, study=study, compute=compute, force=settings["force"], progress=settings["progress"]
     )
     if not quiet:
-        click.echo(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")
+        say(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")

@@ -5,15 +5,16 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.recipes.training import LEAST_MAX_LENGTH
 
 
 @click.command()
 @click.option("--teacher", required=True, metavar="DIR", help="The teacher: a directory or hub name.")
 @click.option("--unlabeled", required=True, multiple=True, metavar="FILE", help="Text to label; repeat for more files.")
-@click.option("--rows", type=click.IntRange(min=1), help="Use only so many rows, spread evenly over the text.")
+@click.option("--rows", type=options.Whole(min=1), help="Use only so many rows, spread evenly over the text.")
 @click.option(
-    "--max-length", type=click.IntRange(min=LEAST_MAX_LENGTH), default=None, help="Cut texts to so many tokens."
+    "--max-length", type=options.Whole(min=LEAST_MAX_LENGTH), default=None, help="Cut texts to so many tokens."
 )
 @click.option(
     "--precision",
@@ -45,7 +46,7 @@ def command(
     made = label(teacher, pool, output, max_length=max_length or 0, **settings)
     if not quiet:
         plan = made.manifest.notes
-        click.echo(
+        say(
             f"{output}: {made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, {plan['threads']} threads, "
             f"{plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
         )

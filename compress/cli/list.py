@@ -2,6 +2,7 @@
 
 import click
 
+from compress.cli.printing import say
 from compress.errors import CompressError, did_you_mean
 from compress.recipes.catalogue import LISTED_KINDS, entries, students
 
@@ -17,9 +18,9 @@ def command(kind: str) -> None:
     rows = students() if kind == "students" else entries(kind)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     if kind == "students":
-        click.echo(
+        say(
             "\nPublished: times smaller, performance kept, times as fast, by the survey of Rogers et al. 2020.\n"
             "Measured here: metric, times smaller on disk as a torch model, kept of the teacher's metric, best\n"
             "speed-up. bilstm, cnn, minilm-3 and ngram were trained fully (docs/results.md), the others shortly and\n"

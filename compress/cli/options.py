@@ -4,6 +4,7 @@ import functools
 import glob
 import json
 import logging
+import math
 import os
 import shlex
 import sys
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from compress.cli.printing import MessageFormatter, say
 from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
@@ -24,12 +26,52 @@ from compress.models.output_safety import keep_apart
 from compress.progress import for_terminal, logger
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+LARGEST = 2**31 - 1  # that libraries count with
+
+
+class Whole(click.IntRange):
+    """A whole number that libraries can count with."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, parameter, context)
+        if number > LARGEST:
+            self.fail(f"it is larger than {LARGEST:,}", parameter, context)
+        return number
+
+
+class Real(click.FloatRange):
+    """A finite number."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, parameter, context)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", parameter, context)
+        return number
+
+
+class Output(click.types.StringParamType):
+    """A path to write to, whose last part is a name."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if not Path(value).name or Path(value).name == ".." or not is_utf8(value):
+            self.fail(f"{value!r} does not end with a name in UTF-8", parameter, context)
+        return value
+
+
+def is_utf8(text: str) -> bool:
+    """Tell whether text can be written to a file; names of files and arguments may hold any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 output_folder = click.option(
-    "-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist."
+    "-o", "--output", required=True, type=Output(), metavar="DIR", help="Directory to write; it must not exist."
 )
 force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
-seed = click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
+seed = click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of everything random.")
 metric = click.option("--metric", metavar="NAME", help="Default: accuracy; for regression pearson.")
 drop_overlap = click.option(
     "--drop-overlap",
@@ -45,7 +87,7 @@ device = click.option(
 )
 threads = click.option(
     "--threads",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     default=0,
     show_default=True,
     help="CPU threads; 0 is one for each core that no other program keeps busy.",
@@ -121,7 +163,7 @@ def set_up_messages(level: int) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(MessageFormatter("%(message)s"))
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
@@ -190,14 +232,14 @@ def show_result(model: ModelDir) -> None:
         return
     facts = [f"{model.parameters:,} parameters", f"{model.size_bytes / 1e6:.1f} MB"]
     facts += [f"{m['name']} {m['value']:.4f} on {m['split']} (n = {m['rows']:,})" for m in model.manifest.metrics]
-    click.echo(f"{model.path}: {', '.join(facts)}")
+    say(f"{model.path}: {', '.join(facts)}")
 
 
 def numbers(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[int, ...]:
     """Read whole numbers above 0, repeated or separated by commas."""
     read: list[int] = []
     for part in (part.strip() for value in values for part in value.split(",")):
-        if not part.isdigit() or int(part) < 1:
+        if not (part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0):
             raise click.BadParameter(f"{part!r} is not a whole number above 0, such as 1 or 32", context, parameter)
         read.append(int(part))
     return tuple(read)

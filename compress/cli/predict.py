@@ -5,6 +5,7 @@ import json
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.data import Example
 from compress.data.examples import batched
 from compress.errors import CompressError
@@ -44,4 +45,4 @@ def command(
     for chunk in batched(rows, CHUNK_ROWS):
         for example, prediction in zip(chunk, predict(chunk), strict=True):
             pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
-            click.echo(json.dumps({**prediction, "text": example.text, **pair}, ensure_ascii=False))
+            say(json.dumps({**prediction, "text": example.text, **pair}, ensure_ascii=False))

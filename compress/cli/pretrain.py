@@ -15,8 +15,12 @@ from compress.errors import CompressError
 )
 @click.option("--head-only", is_flag=True, help="Freeze the encoder; train only a head for masked tokens.")
 @click.option("--unlabeled", required=True, multiple=True, metavar="FILE", help="Text to train on; may be repeated.")
-@click.option("--rows", type=click.IntRange(min=1), help="Use only so many rows, spread evenly over the text.")
-@click.option("--epochs", type=float, help="Passes over the text. Default: the part of the recipe's for these phases.")
+@click.option("--rows", type=options.Whole(min=1), help="Use only so many rows, spread evenly over the text.")
+@click.option(
+    "--epochs",
+    type=options.Real(min=0),
+    help="Passes over the text. Default: the part of the recipe's for these phases.",
+)
 @options.output
 @options.columns
 @options.computing

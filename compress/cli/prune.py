@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.recipes.pruning import Pruning
 
 _DEFAULT = Pruning()
@@ -22,21 +23,21 @@ _DEFAULT = Pruning()
 )
 @click.option(
     "--max-accuracy-drop",
-    type=float,
+    type=options.Real(min=0),
     default=0.0,
     metavar="POINTS",
     help="Remove as many heads and neurons as the interval on --validation allows, before recovery.",
 )
 @click.option(
     "--speedup",
-    type=float,
+    type=options.Real(min=0),
     default=0.0,
     metavar="TIMES",
     help="Remove heads and neurons until the model is so many times as fast on this host.",
 )
 @click.option(
     "--speedup-batch-size",
-    type=int,
+    type=options.Whole(min=1),
     default=_DEFAULT.speedup_batch_size,
     show_default=True,
     help="Rows a batch for --speedup.",
@@ -47,10 +48,18 @@ _DEFAULT = Pruning()
     "--criterion", default=_DEFAULT.criterion, show_default=True, metavar="NAME", help="See 'compress list criteria'."
 )
 @click.option(
-    "--examples", type=int, default=_DEFAULT.examples, show_default=True, help="Rows of --train used for scoring."
+    "--examples",
+    type=options.Whole(min=1),
+    default=_DEFAULT.examples,
+    show_default=True,
+    help="Rows of --train used for scoring.",
 )
 @click.option(
-    "--step", type=float, default=_DEFAULT.step, show_default=True, help="Share of units to remove at a time."
+    "--step",
+    type=options.Real(min=0),
+    default=_DEFAULT.step,
+    show_default=True,
+    help="Share of units to remove at a time.",
 )
 @click.option(
     "--recompute/--no-recompute", default=_DEFAULT.recompute, show_default=True, help="Score again after each step."
@@ -69,11 +78,15 @@ _DEFAULT = Pruning()
     help="Rank units over the whole model, or remove equally many from every layer.",
 )
 @click.option(
-    "--keep-heads", type=int, default=_DEFAULT.keep_heads, show_default=True, help="Heads that every layer keeps."
+    "--keep-heads",
+    type=options.Whole(min=0),
+    default=_DEFAULT.keep_heads,
+    show_default=True,
+    help="Heads that every layer keeps.",
 )
 @click.option(
     "--multiple",
-    type=int,
+    type=options.Whole(min=1),
     default=_DEFAULT.multiple,
     show_default=True,
     help="Round feed-forward widths to multiples of this.",
@@ -85,7 +98,13 @@ _DEFAULT = Pruning()
     show_default=True,
     help="Remove before the recovery, or mask gradually during it.",
 )
-@click.option("--recover", type=float, default=0.0, metavar="EPOCHS", help="Distil from the unpruned model afterwards.")
+@click.option(
+    "--recover",
+    type=options.Real(min=0),
+    default=0.0,
+    metavar="EPOCHS",
+    help="Distil from the unpruned model afterwards.",
+)
 @click.option(
     "--recovery",
     type=click.Choice(["logits", "hidden", "relations"]),
@@ -129,4 +148,4 @@ def command(
     made = prune(model, pruning, output, data=data, **named)
     options.show_result(made)
     if not quiet:
-        click.echo(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")
+        say(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")

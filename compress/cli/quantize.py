@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.inference.compute import Compute
 
 
@@ -31,7 +32,7 @@ from compress.inference.compute import Compute
 )
 @click.option(
     "--keep-fp32",
-    type=click.IntRange(min=0),
+    type=options.Whole(min=0),
     default=0,
     show_default=True,
     metavar="N",
@@ -41,7 +42,7 @@ from compress.inference.compute import Compute
 @click.option("--validation", metavar="FILE", help="Labelled rows to check int8 on; without them it is unchecked.")
 @click.option(
     "--max-accuracy-drop",
-    type=click.FloatRange(min=0),
+    type=options.Real(min=0),
     default=1.0,
     show_default=True,
     help="Points of the metric that int8 may lose before fp32 is kept.",
@@ -90,9 +91,9 @@ def command(
     if not quiet:
         for note, value in made.manifest.notes.items():
             if isinstance(value, str | int | float):
-                click.echo(f"  {note}: {value}")
+                say(f"  {note}: {value}")
         for name, outcome in made.manifest.notes.get("candidates", {}).items():
-            click.echo(f"  {name}: {outcome if isinstance(outcome, str) else _in_words(outcome)}")
+            say(f"  {name}: {outcome if isinstance(outcome, str) else _in_words(outcome)}")
 
 
 def _in_words(outcome: Mapping[str, Any]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from compress.cli import options
+from compress.cli.printing import say, show
+from compress.escaping.characters import one_line
+from compress.escaping.terminal import terminal_cell
 from compress.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ WIDTH_IN_A_LOG = 160
     metavar="DIR",
     help="Folder to search for models; default the lock's folder and the current directory.",
 )
-@click.option("-o", "--output", required=True, metavar="FILE", help="New results to write: JSON lines.")
+@click.option(
+    "-o", "--output", required=True, type=options.Output(), metavar="FILE", help="New results to write: JSON lines."
+)
 @options.columns
 @options.force
 @options.verbosity
@@ -59,16 +63,12 @@ def command(
     made = replay(lock, rows, roots=roots, train=fitted or None, output=written)
     if not quiet:
         _show(made)
-    click.echo(f"{made.agreement.verdict}: {_reason(made)}")
+    say(f"{made.agreement.verdict}: {_reason(made)}")
     click.get_current_context().exit(made.agreement.exit_code)
 
 
 def _show(made: Replay) -> None:
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
-
-    from compress.gating.gate_verdict import printable
 
     table = Table()
     for heading, side in (
@@ -94,13 +94,12 @@ def _show(made: Replay) -> None:
             _number(row, row.after),
             row.outcome,
         )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    # A pipe has no width: cut columns would make a log useless.
-    (Console() if sys.stdout.isatty() else Console(width=WIDTH_IN_A_LOG)).print(table)
+        table.add_row(*map(terminal_cell, cells))
+    show(table, WIDTH_IN_A_LOG)
     for missing in made.agreement.missing:
-        click.echo(f"not measured again: {printable(missing)}")
+        say(f"not measured again: {one_line(missing)}")
     for name, (before, after) in made.agreement.versions.items():
-        click.echo(f"version of {printable(name)}: {printable(before)} then, {printable(after)} now")
+        say(f"version of {one_line(name)}: {one_line(before)} then, {one_line(after)} now")
 
 
 def _number(row: ReplayComparison, value: float) -> str:

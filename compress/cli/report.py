@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.data import open_source
 from compress.errors import CompressError
 from compress.progress import Progress
@@ -18,7 +19,7 @@ from compress.progress import Progress
 @click.option("--title", default="", metavar="TEXT", help="Heading; default the study's name.")
 @click.option(
     "--max-accuracy-drop",
-    type=float,
+    type=options.Real(min=0),
     default=1.0,
     show_default=True,
     metavar="POINTS",
@@ -63,4 +64,4 @@ def command(
     sources = [open_source(path, role="test", labelled=True, **columns) for path in texts]
     page = report(results, output, curves=curves, texts=sources, prices=PriceList(prices, currency), **settings)
     if not quiet:
-        click.echo(str(page))
+        say(str(page))

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
+from compress.cli.printing import say
 from compress.inference.compute import Compute
 
 
@@ -21,7 +22,12 @@ from compress.inference.compute import Compute
 @click.option("--budget", default="", metavar="NAME", help="One of the study's budgets; default its first.")
 @click.option("--only", multiple=True, metavar="NAME", help="Make and measure this student or pruned model only.")
 @click.option(
-    "-o", "--output", required=True, metavar="DIR", help="Directory of the study; the same command resumes it."
+    "-o",
+    "--output",
+    required=True,
+    type=options.Output(),
+    metavar="DIR",
+    help="Directory of the study; the same command resumes it.",
 )
 @options.placing
 @options.force
@@ -54,8 +60,8 @@ def _print(directory: Path, quiet: bool) -> None:
 
     page = directory / REPORT_NAME / MARKDOWN_NAME
     if not quiet and page.is_file():
-        click.echo(unsigned(page.read_text(encoding="utf-8")))
+        say(unsigned(page.read_text(encoding="utf-8")))
         for part in gather(read_results([directory / RESULTS_NAME])):
             if table := survey_table.survey(part.rows, part.lines):
-                click.echo(survey_table.as_markdown(table))
-        click.echo(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")
+                say(survey_table.as_markdown(table))
+        say(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")

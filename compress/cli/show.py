@@ -2,6 +2,8 @@
 
 import click
 
+from compress.cli.printing import say
+
 
 @click.command()
 @click.argument("name")
@@ -12,4 +14,4 @@ def command(name: str) -> None:
     """
     from compress.recipes.catalogue import describe
 
-    click.echo(describe(name))
+    say(describe(name))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from compress.benchmarking.results.files import grouped, read_results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.budgets import GateBudget, Tolerance, read_budgets
-from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, GateVerdict, Judgement, Limit, printable, subjects
+from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, GateVerdict, Judgement, Limit, subjects
 from compress.gating.limits import (
     JUDGES,
     OF_THE_MODEL,
@@ -75,7 +74,7 @@ def check(
         judgements += _judge_budget(lines, budget, f"budget[{index}]")
     older = _older(lines, baseline, against)
     if older is None:
-        return _printable(GateVerdict(tuple(judgements), tuple(notes)))
+        return GateVerdict(tuple(judgements), tuple(notes))
     for tolerance in tolerances:
         older.judge(select(tolerance, results_of(lines), source="the baseline"), tolerance)
     if not older.judgements:
@@ -84,17 +83,7 @@ def check(
             "it out"
         )
     every = tuple(judgements + older.judgements)
-    return _printable(GateVerdict(every, tuple(notes + older.notes), tuple(older.changes), older.name))
-
-
-def _printable(verdict: GateVerdict) -> GateVerdict:
-    """Take out of every text what names from files could steer a terminal or CI with."""
-    return GateVerdict(
-        tuple(replace(j, subject=printable(j.subject), sentence=printable(j.sentence)) for j in verdict.judgements),
-        tuple(map(printable, verdict.notes)),
-        tuple(replace(change, subject=printable(change.subject)) for change in verdict.changes),
-        printable(verdict.older),
-    )
+    return GateVerdict(every, tuple(notes + older.notes), tuple(older.changes), older.name)
 
 
 def _refuse_faults(budgets: Sequence[GateBudget], tolerances: Sequence[Tolerance]) -> None:

@@ -148,8 +148,3 @@ def shown_interval(form: Callable[[float], str], low: float, high: float) -> str
 def lost(drop: float) -> str:
     """Return a loss in points with its direction: ``0.50 lost``, ``0.20 won``."""
     return f"{points(drop).lstrip('+−')} {'lost' if drop >= 0 else 'won'}"
-
-
-def printable(text: str) -> str:
-    """Return text on one line without control characters: names come from files and must not steer a terminal or CI."""
-    return "".join(char if char.isprintable() else "�" for char in " ".join(text.split()))

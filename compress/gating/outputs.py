@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from compress.benchmarking.results.formatting import megabytes, plain, points, shown_metric, table, times
+from compress.benchmarking.results.formatting import megabytes, points, shown_metric, table, times
 from compress.data.files import read_json_table, read_text
 from compress.errors import CompressError
+from compress.escaping.characters import one_line, visible
+from compress.escaping.markdown import Markdown, markdown_text
+from compress.escaping.terminal import terminal_text
 from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
 
 JSON_SCHEMA = 1
@@ -24,10 +27,10 @@ _HEADINGS = {HOLDS: "the budgets hold", BROKEN: "a budget is broken", UNDECIDED:
 def to_markdown(verdict: GateVerdict) -> str:
     """Return the verdict for a pull request or ``$GITHUB_STEP_SUMMARY``: notes, judgements, then what changed."""
     parts = [f"## compress check: {_HEADINGS[verdict.outcome]}", ""]
-    parts += [f"* ℹ️ {plain(note)}" for note in verdict.notes]
-    parts += [f"* {_MARKS[j.outcome]} {plain(j.sentence)}" for j in verdict.judgements]
+    parts += [f"* ℹ️ {markdown_text(note)}" for note in verdict.notes]
+    parts += [f"* {_MARKS[j.outcome]} {markdown_text(j.sentence)}" for j in verdict.judgements]
     if verdict.changes:
-        parts += ["", f"### Since {plain(verdict.older)}", "", change_table(verdict.changes)]
+        parts += ["", f"### Since {markdown_text(verdict.older)}", "", change_table(verdict.changes)]
     return "\n".join([*parts, ""])
 
 
@@ -36,10 +39,10 @@ def to_text(verdict: GateVerdict) -> str:
     lines = [f"note: {note}" for note in verdict.notes]
     lines += [f"{judgement.outcome}: {judgement.sentence}" for judgement in verdict.judgements]
     lines += [f"since {verdict.older}: {_CHANGE.format(*_change_row(change))}" for change in verdict.changes]
-    return "\n".join(lines)
+    return "\n".join(terminal_text(one_line(line)) for line in lines)
 
 
-def change_table(changes: Sequence[Change]) -> str:
+def change_table(changes: Sequence[Change]) -> Markdown:
     """Return then, now and difference of each model as a Markdown table; intervals in brackets, ``–`` for unknown."""
     headings = ["Model", "metric then", "now", "points", "speed-up then", "now", "ratio", "weights then", "now"]
     return table(headings, [_change_row(change) for change in changes])
@@ -68,7 +71,7 @@ def to_junit(verdict: GateVerdict) -> str:
     for judgement in verdict.judgements:
         _test_case(suite, judgement)
     if verdict.notes:
-        ElementTree.SubElement(suite, "system-out").text = "\n".join(verdict.notes)
+        ElementTree.SubElement(suite, "system-out").text = "\n".join(map(one_line, verdict.notes))
     ElementTree.indent(root)
     return _XML_HEAD + ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -84,15 +87,16 @@ def read_junit(path: Path) -> None:
 
 
 def _test_case(suite: ElementTree.Element, judgement: Judgement) -> None:
-    name = f"{judgement.gate} {judgement.limit:.10g}"
-    case = ElementTree.SubElement(suite, "testcase", {"classname": judgement.subject, "name": name, "time": "0"})
+    name, sentence = f"{judgement.gate} {judgement.limit:.10g}", one_line(judgement.sentence)
+    about = {"classname": one_line(judgement.subject), "name": name, "time": "0"}
+    case = ElementTree.SubElement(suite, "testcase", about)
     if judgement.outcome == BROKEN:
-        failure = ElementTree.SubElement(case, "failure", {"message": judgement.sentence, "type": judgement.gate})
-        failure.text = judgement.sentence
+        failure = ElementTree.SubElement(case, "failure", {"message": sentence, "type": judgement.gate})
+        failure.text = sentence
     elif judgement.outcome == UNDECIDED:
-        ElementTree.SubElement(case, "skipped", {"message": judgement.sentence})
+        ElementTree.SubElement(case, "skipped", {"message": sentence})
     else:
-        ElementTree.SubElement(case, "system-out").text = judgement.sentence
+        ElementTree.SubElement(case, "system-out").text = sentence
 
 
 def github_annotations(verdict: GateVerdict) -> list[str]:
@@ -107,8 +111,8 @@ def github_annotations(verdict: GateVerdict) -> list[str]:
 
 
 def _message(text: str) -> str:
-    """Escape as GitHub's own toolkit does; what is not escaped would start another command."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    """Escape as GitHub's own toolkit does; on one line there is nothing else to escape."""
+    return terminal_text(one_line(text)).replace("%", "%25")
 
 
 def _property(text: str) -> str:
@@ -126,7 +130,7 @@ def to_json(verdict: GateVerdict) -> str:
         ],
         "notes": list(verdict.notes),
     }
-    return json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return visible(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)) + "\n"
 
 
 def read_verdict(path: Path) -> None:

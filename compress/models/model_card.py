@@ -4,6 +4,8 @@ import json
 
 from jinja2 import Environment, PackageLoader
 
+from compress.escaping.characters import visible
+from compress.escaping.markdown import Markdown, markdown_text
 from compress.models.manifest import ONNX_NAME, PACKED_NAME, Manifest
 from compress.models.modeling import AUTO_CLASSES, CLASSIFIER
 
@@ -14,12 +16,16 @@ PIPELINES = {"tagging": "token-classification", "fill-mask": "fill-mask", "featu
 def model_card(manifest: Manifest) -> str:
     """Return the card as Markdown with the front matter that the Hugging Face hub reads."""
     environment = Environment(
-        loader=PackageLoader("compress.models"), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        loader=PackageLoader("compress.models"),
+        finalize=markdown_text,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     return environment.get_template("model_card.md.j2").render(
         manifest=manifest,
         architecture=manifest.architecture,
-        recipe=json.dumps(manifest.recipe, indent=2, sort_keys=True, ensure_ascii=False),
+        recipe=Markdown(visible(json.dumps(manifest.recipe, indent=2, sort_keys=True, ensure_ascii=False))),
         pipeline=PIPELINES.get(manifest.task, "text-classification"),
         auto_class=AUTO_CLASSES.get(manifest.task, CLASSIFIER),
         is_onnx=ONNX_NAME in manifest.files,

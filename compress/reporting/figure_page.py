@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.formatting import points, shown, span, table
+from compress.escaping.markdown import Markdown
 from compress.models.output_dir import write_atomically
 from compress.reporting.charts.svg import Picture
 from compress.reporting.rendering import render
@@ -28,7 +29,7 @@ class Figure:
     rows: Sequence[Sequence[Cell]]
 
     @property
-    def markdown(self) -> str:
+    def markdown(self) -> Markdown:
         return table(self.headings, [[" ".join(filter(None, (c.text, c.small))) for c in row] for row in self.rows])
 
 

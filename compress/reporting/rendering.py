@@ -1,8 +1,10 @@
-"""Render the Jinja templates of reports; HTML is escaped, Markdown is not."""
+"""Render the Jinja templates of reports; every value is escaped, as HTML or as Markdown."""
 
 from typing import Any
 
-from compress.benchmarking.results.formatting import exact, plain, plural, points, table, times
+from compress.benchmarking.results.formatting import exact, plural, points, table, times
+from compress.escaping.markdown import markdown_text
+from compress.escaping.markup import visible_value
 from compress.reporting.charts.pareto import MARKERS, symbol
 from compress.reporting.provenance import short
 from compress.reporting.tables import seeds_table
@@ -15,16 +17,17 @@ def render(template: str, page: Any) -> str:
     """Return a page from one of the ``templates``."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    is_html = template.endswith(".html.j2")
     environment = Environment(
         loader=PackageLoader("compress.reporting"),
-        autoescape=template.endswith(".html.j2"),
+        autoescape=is_html,
+        finalize=visible_value if is_html else markdown_text,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        plain=plain,
         plural=plural,
         points=points,
         times=times,

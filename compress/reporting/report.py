@@ -12,6 +12,7 @@ from compress.benchmarking.results.schema import Measurement
 from compress.data import TextSource, content_sha256, open_source, read_examples
 from compress.data.files import read_json_table, read_text
 from compress.errors import CompressError
+from compress.escaping.characters import visible
 from compress.models.output_dir import write_atomically
 from compress.models.output_safety import check_file, keep_apart, output_path, unwritable
 from compress.reporting.charts.pruning_curve import read_curve
@@ -71,7 +72,7 @@ def report(
     written = {
         HTML_NAME: render("report.html.j2", page),
         MARKDOWN_NAME: render("report.md.j2", page),
-        JSON_NAME: json.dumps(machine(page), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        JSON_NAME: visible(json.dumps(machine(page), indent=1, ensure_ascii=False, allow_nan=False)) + "\n",
     }
     _check_files(target, force)
     try:

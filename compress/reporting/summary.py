@@ -30,6 +30,7 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, DropVerdict
+from compress.escaping.terminal import terminal_cell
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.inference.speedup_intervals import Interval
 from compress.reporting.leaders import Leaders, control_pair, judge, judged_baselines, outcome_of, teacher_row
@@ -193,7 +194,6 @@ def gain_interval(model: Measurement, control: Measurement, teacher: Measurement
 
 def results_table(lines: Sequence[Measurement]) -> Table:
     """Return results as a table for the terminal: one row a configuration, intervals in brackets."""
-    from rich.markup import escape
     from rich.table import Table
 
     rows = results_of(lines)
@@ -201,7 +201,8 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     settings = [
         key for key in ("threads", "length", "padding") if len({getattr(row.small_batch, key) for row in rows}) > 1
     ]
-    table = Table(title=f"{small_batch.metric_name} on {escape(small_batch.data)}, {small_batch.data_rows:,} rows")
+    title = f"{small_batch.metric_name} on {small_batch.data}, {small_batch.data_rows:,} rows"
+    table = Table(title=terminal_cell(title, "table.title"))
     table.add_column("model", overflow="fold")
     table.add_column("runtime")
     for name in (
@@ -216,11 +217,11 @@ def results_table(lines: Sequence[Measurement]) -> Table:
         "memory",
         "noise",
     ):
-        table.add_column(name, justify="right")
+        table.add_column(terminal_cell(name), justify="right")
     for row in rows:
         line, base = row.small_batch, row.small_batch.is_reference
         cells = [
-            escape(line.model) + (f" ({kind})" if (kind := kind_text(line)) else ""),
+            line.model + (f" ({kind})" if (kind := kind_text(line)) else ""),
             line.runtime,
             *(str(getattr(line, key) if getattr(line, key) is not None else "own") for key in settings),
             shown_metric(line).removesuffix("%"),
@@ -233,12 +234,13 @@ def results_table(lines: Sequence[Measurement]) -> Table:
             megabytes(line.model_memory_bytes),
             f"{line.noise:.1%}",
         ]
-        table.add_row(*cells, style="dim" if line.kind in {"control", "baseline", "reference-model"} else None)
+        style = "dim" if line.kind in {"control", "baseline", "reference-model"} else None
+        table.add_row(*map(terminal_cell, cells), style=style)
     return table
 
 
 def _bracketed(form: Callable[[float], str], figure: Interval | None) -> str:
-    return NONE if figure is None else "{} \\[{}, {}]".format(*map(form, figure))
+    return NONE if figure is None else "{} [{}, {}]".format(*map(form, figure))
 
 
 def _speed(form: Callable[[float], str], figure: Interval | None) -> str:

@@ -18,6 +18,7 @@ import pytest
 
 from compress.cli import COMMANDS, execute, options
 from compress.data import Example
+from compress.errors import CompressError
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
 from compress.recipes import catalogue
@@ -352,10 +353,36 @@ def test_ctrl_c_before_anything_was_written(
     assert capsys.readouterr().err.strip() == "Interrupted. Nothing was written."
 
 
-def test_a_bug_of_ours_keeps_its_traceback(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "open_source", lambda *given, **named: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        execute(desk.command("label"))
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ZeroDivisionError("division\nby zero"), "ZeroDivisionError: division (a fault of compress, not yours: type"),
+        (RecursionError(), "RecursionError (a fault of compress, not yours: type"),
+        (EOFError("cut short"), "EOFError: cut short (a fault"),
+        (MemoryError(), "there is not enough memory: give fewer rows"),
+        (OSError(errno.ELOOP, "x", "a\x1b"), "the system says 'Too many levels of symbolic links': a\\u001b; what"),
+        (OSError(errno.EISDIR, "x", b"a"), "a file is needed, and this is a directory: a; what was"),
+        (OSError("no number"), "OSError: no number (a fault"),
+        (
+            CompressError("the \x1b[31m file\n::error::x\n##[set-output name=a;]b"),
+            "the \\u001b[31m file ::error::x #\\u0023[",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_goes_wrong_is_one_sentence(
+    error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(name: str) -> None:
+        raise error from KeyError("the cause")
+
+    monkeypatch.setattr(catalogue, "describe", fail)
+    assert execute(["show", "x"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith(f"Error: {sentence}") and captured.err.count("\n") == 1
+    assert execute(["-v", "show", "x"]) == 2
+    said = capsys.readouterr().err
+    assert "KeyError: 'the cause'" in said and said.endswith(captured.err)
 
 
 # When all is well

@@ -208,20 +208,17 @@ def test_notes_are_notices(results: Results) -> None:
 def test_hostile_names_start_no_command(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """GitHub takes a line that begins with :: for a command, and ##[ anywhere in one: between stop and token, none."""
+    """GitHub takes a line that begins with :: for a command, and ##[ anywhere in one."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     path = results(student(model=HOSTILE), student(model="##[add-mask]student"))
     assert execute(["check", str(path), *options(BREAKS)]) == 1
-    stop, *middle, end, first, second = capsys.readouterr().out.splitlines()
-    token = stop.removeprefix("::stop-commands::")
-    assert re.fullmatch("[0-9a-f]{32}", token) and end == f"::{token}::"
-    assert len(middle) == 2 and not any(text.startswith("::") for text in middle)
+    said = capsys.readouterr().out
+    *verdict, first, second = said.splitlines()
+    assert len(verdict) == 2 and not any(text.startswith("::") for text in verdict) and "##[" not in said
     for annotation in (first, second):
         command, title, message = re.fullmatch(r"::(\w+) title=([^:,]*)::(.*)", annotation).groups()  # type: ignore[union-attr]
         assert command == "error" and title and message
-        assert "%" not in re.sub("%(25|0D|0A|3A|2C)", "", annotation)
-    assert execute(["check", str(path), *options(BREAKS)]) == 1
-    assert capsys.readouterr().out.splitlines()[0] != stop  # a token nobody can know before
+        assert "%" not in re.sub("%(25|3A|2C)", "", annotation)
 
 
 def test_there_are_no_annotations_elsewhere(results: Results, capsys: Any) -> None:
@@ -273,13 +270,13 @@ def test_markdown_holds_hostile_names(results: Results) -> None:
     assert len(named) == 4  # the limit, two judgements against the baseline, and a cell of the table
     for token in named:
         assert {child.type for child in token.children or ()} == {"text"}
-        said = "".join(child.content for child in token.children or ())
+        said = "".join(child.content for child in token.children or ()).replace("\u200b", "")
         assert "[a](https://example.org)%0A,:@team #1 $x$ ~y~" in said and "]]><!--\"'&<b>|*_`" in said
     assert sum(token.type == "td_open" for token in rendered) == 9
     assert "@team" not in text and "#1" not in text and "\n::" not in text
 
 
-def test_no_text_of_a_verdict_holds_what_cannot_be_printed(results: Results) -> None:
+def test_no_output_of_a_verdict_holds_what_cannot_be_printed(results: Results) -> None:
     """Names of models, metrics and data that a line may have, now and then, judged, noted or gone."""
     hostile = {"data": HOSTILE, "runtime": HOSTILE}
     baseline = line(HOSTILE, kind="baseline", difference_low=-0.5, difference_high=0.5)
@@ -288,8 +285,11 @@ def test_no_text_of_a_verdict_holds_what_cannot_be_printed(results: Results) -> 
     old = results(*then, name="old.jsonl")
     verdict = check_module.check([now], [check_module.GateBudget(max_accuracy_drop=1.0)], baseline=old)
     assert len(verdict.judgements) == 3 and len(verdict.notes) == 3 and len(verdict.changes) == 3
-    texts = [*verdict.sentences, *verdict.notes, *(c.subject for c in verdict.changes), verdict.older]
-    assert all(text.isprintable() for text in texts)
+    for text in (to_text(verdict), to_markdown(verdict), to_junit(verdict), to_json(verdict)):
+        assert text.replace("\n", "").isprintable()
+    for annotation in github_annotations(verdict):
+        assert annotation.isprintable() and "##[" not in annotation
+    assert json.loads(to_json(verdict))["judgements"][0]["subject"] == verdict.judgements[0].subject
 
 
 def test_json_has_every_figure(results: Results) -> None:

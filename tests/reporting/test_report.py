@@ -152,7 +152,7 @@ def test_every_name_is_escaped(made: Any, tmp_path: Path) -> None:
 def test_a_second_command_in_markdown_ends_the_list(made: Any) -> None:
     later = line("s", created="2026-11-21T12:00:00+00:00", command="compress benchmark <b>@someone</b>")
     _, markdown = made([*usual(), later])
-    assert "\n<pre>compress benchmark &lt;b&gt;@someone&lt;/b&gt;</pre>\n" in markdown
+    assert "\n<code>compress benchmark &lt;b>@&#8203;someone&lt;/b></code>\n" in markdown
 
 
 def test_hosts_are_never_compared(made: Any) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from compress.benchmarking.results.schema import Measurement
+from compress.escaping.markdown import Markdown, markdown_text
 from compress.inference.speedup_intervals import Interval
 
 NONE = "–"
@@ -131,15 +132,8 @@ def is_wide(interval: Interval) -> bool:
     return interval.high > WIDE * interval.low
 
 
-def plain(text: object) -> str:
-    """Make text safe in a line or a table cell: one line, no column marks, HTML, emphasis, links, maths or mentions."""
-    flat = " ".join(str(text).split()).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
-    for mark in "|*_`[]~$":
-        flat = flat.replace(mark, "\\" + mark)
-    return flat.replace("#", "&#35;").replace("@", "&#64;")
-
-
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Markdown:
     """Return a table: the first column to the left, numbers to the right."""
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *([plain(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    first, *others = ([markdown_text(cell) for cell in row] for row in (headings, *rows))
+    lines = [first, ["---", *["---:"] * (len(headings) - 1)], *others]
+    return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))

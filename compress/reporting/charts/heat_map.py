@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from html import escape
 
+from compress.escaping.markup import markup_text
 from compress.reporting.charts.svg import Canvas, document
 
 CELL_HEIGHT = 26
@@ -41,22 +41,23 @@ def draw(
     )
     width = (canvas.right - canvas.left) / widest
     largest = max((abs(value) for row in rows for value in row), default=0.0) or 1.0
-    parts = [f'<text class="title" x="{canvas.left if canvas.width > 500 else 8}" y="22">{escape(title)}</text>']
+    parts = [f'<text class="title" x="{canvas.left if canvas.width > 500 else 8}" y="22">{markup_text(title)}</text>']
     for column, name in enumerate(heads):
         x = canvas.left + width * (column + 0.5)
         short = name if len(name) * 7 < width else name[: max(1, int(width // 8))]
         place = f'x="{x:.1f}" y="{canvas.top + 8}" text-anchor="middle"'
-        parts.append(f'<text class="faint small" {place}>{escape(short)}</text>')
+        parts.append(f'<text class="faint small" {place}>{markup_text(short)}</text>')
     for index, (row, name) in enumerate(zip(rows, names, strict=True)):
         y = canvas.top + 16 + CELL_HEIGHT * index
-        parts.append(f'<text class="faint" x="{canvas.left - 8}" y="{y + 17}" text-anchor="end">{escape(name)}</text>')
+        place = f'x="{canvas.left - 8}" y="{y + 17}" text-anchor="end"'
+        parts.append(f'<text class="faint" {place}>{markup_text(name)}</text>')
         for column, value in enumerate(row):
             share = abs(value) / largest
             x = canvas.left + width * column
             parts.append(
                 f'<rect class="{"below" if value < 0 else "cell"}" x="{x:.1f}" y="{y}" width="{width - 2:.1f}" '
                 f'height="{CELL_HEIGHT - 2}" fill-opacity="{share:.3f}">'
-                f"<title>{escape(name)}, {escape(heads[column])}: {value:.4g}</title></rect>"
+                f"<title>{markup_text(name)}, {markup_text(heads[column])}: {value:.4g}</title></rect>"
             )
             if formatted and width > 30:
                 parts.append(

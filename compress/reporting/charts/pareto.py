@@ -8,8 +8,8 @@ and at the edge where its speed is out of range too.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
+from compress.escaping.markup import markup_text
 from compress.reporting.charts.svg import WIDE, Axis, Canvas, document, frame, horizontal_ticks, vertical_ticks
 
 
@@ -178,7 +178,7 @@ def _drawn(point: Point, plot: _Plot, labels: str) -> str:
     at = "".join(f"--{mode}:{plot.x(point, mode)}px;" for mode in MODES)
     arrow = '<path class="arrow" d="M-4 11l4 5 4-5M0 8v8"/>' if plot.sunk(point) else ""
     return (
-        f'<g class="point {escape(point.kind)}" tabindex="0" role="img" aria-label="{escape(point.caption)}" '
+        f'<g class="point {markup_text(point.kind)}" tabindex="0" role="img" aria-label="{markup_text(point.caption)}" '
         f'style="{at}--y:{plot.height(point)}px">{_bars(point, plot)}{arrow}'
         f'<path class="mark" d="{MARKERS[point.kind].path}"/>{labels}</g>'
     )
@@ -219,7 +219,7 @@ def _labels(points: Sequence[Point], plot: _Plot, mode: str) -> dict[int, str]:
             inside = inside and canvas.top - 12 <= box[1] and box[3] <= canvas.bottom
             if inside and not any(_meet(box, other) for other in taken if other is not taken[index]):
                 taken.append(box)
-                name = escape(points[index].name)
+                name = markup_text(points[index].name)
                 found[index] = f'<text class="name on-{mode}" x="{dx}" y="{dy}" text-anchor="{anchor}">{name}</text>'
                 break
     return found

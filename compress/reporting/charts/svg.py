@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
+
+from compress.escaping.markup import markup_text
 
 # Okabe and Ito's colours, told apart by colour-blind readers; the dark set is lighter for the same contrast.
 STYLE = """
@@ -170,7 +171,7 @@ def line_chart(
             line = " ".join(f"{a},{b}" for a, b in placed)
             parts.append(f'<polyline class="line {style}" points="{line}"/>')
         for (a, b), (value, result) in zip(placed, one.points, strict=True):
-            says = escape(f"{one.name}: {number(round(value, 2))} → {number(round(result, 2))}")
+            says = markup_text(f"{one.name}: {number(round(value, 2))} → {number(round(result, 2))}")
             parts.append(f'<circle class="dot {style}" cx="{a}" cy="{b}" r="4.5"><title>{says}</title></circle>')
     return document(canvas, title, parts, description=_in_words(series, x_label, y_label))
 
@@ -179,7 +180,7 @@ def document(
     canvas: Canvas, title: str, parts: Sequence[str], *, description: str = "", style: str = "", role: str = "img"
 ) -> str:
     """Wrap drawn parts into an SVG document with its own colours."""
-    label = escape(f"{title}. {description}")
+    label = markup_text(f"{title}. {description}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {canvas.width} {canvas.height}" '
         f'role="{role}" aria-label="{label}"><style>{STYLE}{style}</style>'
@@ -191,10 +192,10 @@ def frame(canvas: Canvas, title: str, x_label: str, y_label: str) -> list[str]:
     """Return the title and the names of both axes."""
     across, down = (canvas.left + canvas.right) / 2, (canvas.top + canvas.bottom) / 2
     return [
-        f'<text class="title" x="{canvas.left if canvas.width > 500 else 8}" y="22">{escape(title)}</text>',
-        f'<text class="faint" x="{across}" y="{canvas.height - 10}" text-anchor="middle">{escape(x_label)}</text>',
+        f'<text class="title" x="{canvas.left if canvas.width > 500 else 8}" y="22">{markup_text(title)}</text>',
+        f'<text class="faint" x="{across}" y="{canvas.height - 10}" text-anchor="middle">{markup_text(x_label)}</text>',
         f'<text class="faint" transform="translate(14 {down}) rotate(-90)" text-anchor="middle">'
-        f"{escape(y_label)}</text>",
+        f"{markup_text(y_label)}</text>",
     ]
 
 
@@ -227,7 +228,7 @@ def _legend(canvas: Canvas, names: Sequence[str]) -> list[str]:
     return [
         f'<g><line class="line s{index % 4}" x1="{left}" x2="{left + 34}" y1="{y - 4}" y2="{y - 4}"/>'
         f'<circle class="dot s{index % 4}" cx="{left + 17}" cy="{y - 4}" r="4.5"/>'
-        f'<text x="{left + 42}" y="{y}">{escape(name)}</text></g>'
+        f'<text x="{left + 42}" y="{y}">{markup_text(name)}</text></g>'
         for index, name in enumerate(names)
         for y in [44 + LEGEND_STEP * index]
     ]

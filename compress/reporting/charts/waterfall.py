@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 
+from compress.escaping.markup import markup_text
 from compress.reporting.charts.svg import WIDE, Axis, Canvas, document, frame, vertical_ticks
 
 STYLE = """
@@ -39,8 +39,8 @@ def waterfall_chart(
         ends = sorted((x.place(1.0 if bar.is_total else start), x.place(bar.end)))
         style = "total" if bar.is_total else "slower" if bar.end < start else "faster"
         parts.append(
-            f'<text class="step" x="{x.start}" y="{top + 16}">{escape(bar.name)}: '
-            f'<tspan font-weight="600">{escape(bar.says)}</tspan></text>'
+            f'<text class="step" x="{x.start}" y="{top + 16}">{markup_text(bar.name)}: '
+            f'<tspan font-weight="600">{markup_text(bar.says)}</tspan></text>'
             f'<rect class="bar {style}" x="{ends[0]}" y="{top + 22}" width="{max(ends[1] - ends[0], 1.5):.1f}" '
             f'height="{THICKNESS}"/>'
         )

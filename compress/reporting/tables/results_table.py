@@ -7,6 +7,7 @@ from itertools import groupby
 from compress.benchmarking.results import formatting
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import NONE, in_percent, megabytes, milliseconds, shown_rate
+from compress.escaping.markdown import Markdown
 from compress.reporting.tables import cells
 from compress.reporting.tables.cells import Cell, number, ratio, share, speed
 
@@ -64,11 +65,11 @@ def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
     )
 
 
-def as_markdown(table: ResultsTable) -> str:
+def as_markdown(table: ResultsTable) -> Markdown:
     """Return a table's most telling columns in Markdown, safe whatever the names hold."""
     at = [index for index, column in enumerate(table.columns) if column.key in ESSENTIAL]
     rows = [[cells.in_one_line(row.cells[i]) for i in at] for row in table.rows]
-    return formatting.table([formatting.plain(_title(table.columns[i])) for i in at], rows) + "\n"
+    return Markdown(formatting.table([_title(table.columns[i]) for i in at], rows) + "\n")
 
 
 def _title(column: Column) -> str:

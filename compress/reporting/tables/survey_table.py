@@ -14,7 +14,6 @@ from compress.benchmarking.results.formatting import (
     NONE,
     in_percent,
     megabytes,
-    plain,
     plural,
     points,
     precision,
@@ -25,6 +24,7 @@ from compress.benchmarking.results.formatting import (
     times,
 )
 from compress.benchmarking.results.schema import Measurement
+from compress.escaping.markdown import Markdown, markdown_text
 from compress.recipes import StudentRecipe, Survey
 from compress.reporting.leaders import teacher_row
 from compress.reporting.provenance import known_student
@@ -126,10 +126,11 @@ def unmeasured(students: Sequence[StudentRecipe]) -> str:
     return table([HEADINGS[key] for key in PUBLISHED], text) + "\n\nNot measured yet.\n"
 
 
-def as_markdown(found: SurveyTable) -> str:
+def as_markdown(found: SurveyTable) -> Markdown:
     """Return the table and its notes in Markdown."""
     text = [[cells.in_one_line(cell) for cell in row] for row in found.rows]
-    return "\n".join([table(found.headings, text), "", *(f"* {plain(note)}" for note in found.notes)]) + "\n"
+    notes = [f"* {markdown_text(note)}\n" for note in found.notes]
+    return Markdown(f"{table(found.headings, text)}\n\n{''.join(notes)}")
 
 
 def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:

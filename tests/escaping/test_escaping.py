@@ -1,0 +1,149 @@
+"""Foreign text in every medium: what is rendered is the text, and nothing in it acts."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from compress.escaping.characters import one_line, visible
+from compress.escaping.markdown import Markdown, markdown_text
+from compress.escaping.markup import markup_text
+from compress.escaping.terminal import terminal_cell, terminal_text
+
+# Pieces that act somewhere; hypothesis puts them together and between any other characters.
+ACTING = (
+    *"\x00\x07\x08\x1b\x7f\x85\x9b\xad\u061c\u200b\u200e\u2028\u2029\u202a\u202e\u2066\u2069\ufeff\ufffe\uffff\ud800",
+    *"|*_~`[]()<>!#$&:-+=.@\"'\\\n\r\t \u00a0\u3000%,",
+    *("\x1b[31m", "\x1b]8;;https://example.org\x07", "\udcff", "\U000e0041", "<script>", "</pre>", "]]>", "<!--"),
+    *("&lt;", "&#60;", "javascript:alert(1)", "[a](https://example.org)", "![a](b)", "https://a.org", "WWW.a.org"),
+    *("a@b.org", "@team", "#123", ":tada:", ":white_check_mark:", "::error::", "##[group]", "##vso[x]", "```", "1. "),
+    *("12) ", "---", "===", "\n\n# a", "\n    a", "| a | b |\n|---|---|\n", "[a]: b", "<https://a.org>", "&copy", "\\"),
+)
+texts = st.lists(st.sampled_from(ACTING) | st.text(max_size=4), max_size=8).map("".join)
+ORDINARY = (
+    "cnn-int8",
+    "minilm_l6",
+    "a*b",
+    "×46.2 (×44.0 to ×48.0)",
+    "-5",
+    "+2.07",
+    "1.5",
+    "Rätsel 謎 👩‍🔬",
+    "C:\\models",
+)
+COMMONMARK = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+@given(texts)
+def test_visible_text_has_no_character_that_controls(text: str) -> None:
+    shown = visible(text)
+    assert not re.search(
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufffe]", shown
+    )
+    assert visible(shown) == shown and not re.search(r"[\n\t]", one_line(text))
+
+
+@given(texts)
+def test_json_in_which_characters_are_shown_is_the_same_json(text: str) -> None:
+    assert json.loads(visible(json.dumps({text: text}, ensure_ascii=False, indent=1))) == {text: text}
+    assert json.loads(terminal_text(json.dumps([text], ensure_ascii=False))) == [text]
+
+
+class Parsed(HTMLParser):
+    """The elements of a page with their attributes, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, list[tuple[str, str | None]]]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, attrs))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError("a comment")
+
+
+@given(texts)
+def test_html_and_xml_have_no_further_element_or_attribute(text: str) -> None:
+    page = f'<p title="{markup_text(text)}">{markup_text(text)}</p>'
+    found = Parsed(page)
+    assert found.elements == [("p", [("title", visible(text))])] and found.text == visible(text)
+    root = ElementTree.fromstring(page)
+    assert root.text in (visible(text), None) and not len(root) and list(root.attrib) == ["title"]
+
+
+def rendered(inline: list[str], kinds: set[str], page: str) -> None:
+    """Render a page, and collect its inline texts and the kinds of blocks and of parts of text that it has."""
+    for token in COMMONMARK.parse(page):
+        kinds.add(token.type)
+        if token.type == "inline":
+            parts = token.children or []
+            kinds.update(child.type for child in parts)
+            inline.append("".join(child.content for child in parts).replace("\u200b", ""))
+
+
+@given(texts)
+@example("ends with #")
+@example("1.")
+def test_markdown_renders_as_the_text(text: str) -> None:
+    inline: list[str] = []
+    kinds: set[str] = set()
+    shown = markdown_text(text)
+    rendered(
+        inline, kinds, f"## {shown}\n\n{shown}\n\n* {shown}\n\n| a |\n|---|\n| {shown} |\n\nx {shown} y\n{shown}\n"
+    )
+    said = one_line(text).strip()
+    assert [one.strip() for one in inline[:1]] == [said]
+    assert {one for one in inline if one not in ("", "a", said, f"x {said} y{said}")} <= {f"x {said} y"}
+    assert not kinds - set(
+        "heading_open heading_close paragraph_open paragraph_close bullet_list_open bullet_list_close list_item_open "
+        "list_item_close table_open table_close thead_open thead_close tbody_open tbody_close tr_open tr_close th_open "
+        "th_close td_open td_close inline text softbreak".split()
+    )
+    assert inline.count("a") == 1 + 4 * (said == "a")
+
+
+@given(texts)
+def test_github_finds_no_address_person_issue_or_emoji(text: str) -> None:
+    """As its extension of Markdown and its filters look for them: addresses in the source, the others in the text."""
+    shown = markdown_text(text)
+    assert not re.search(r"[a-z]://|www\.", shown, re.IGNORECASE)
+    page = COMMONMARK.render(f"x {shown} y")
+    assert not re.search(r"@\w|#\d|:[a-z+-][\w+-]*:", page.replace("&#", ""), re.IGNORECASE)
+
+
+@given(texts)
+def test_a_terminal_and_a_log_get_text_alone(text: str) -> None:
+    shown = terminal_text(text)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown)
+    assert not any(line.strip().startswith("::") for line in shown.split("\n"))
+    assert not re.search(r"##[\w-]*\[", shown)
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_names_stay_as_they_are(name: str) -> None:
+    assert visible(name) == terminal_text(name) == markup_text(name) == str(terminal_cell(name)) == name
+    assert COMMONMARK.renderInline(markdown_text(name)) == name
+
+
+def test_what_is_shown_in_place_of_characters() -> None:
+    assert visible("a\x1b[31m\u202eb\udcff\U000e0001") == "a\\u001b[31m\\u202eb\\udcff\\udb40\\udc01"
+    assert terminal_text(" ::error::x\n##[group]y ##vso[z]") == " \\u003a:error::x\n#\\u0023[group]y #\\u0023vso[z]"
+    assert markdown_text("see @team, #1 at https://a.org") == "see @&#8203;team, \\#&#8203;1 at https\\://a.org"
+
+
+def test_what_is_markdown_already_stays() -> None:
+    assert markdown_text(Markdown("| *a* |\n|---|")) == "| *a* |\n|---|"
