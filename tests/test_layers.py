@@ -27,6 +27,7 @@ LAYERS = (
     ("inference", "surgery"),
     ("evaluation", "models", "recipes"),
     ("data", "plugins"),
+    ("files",),
     ("errors", "progress", "host"),
     ("escaping",),
 )

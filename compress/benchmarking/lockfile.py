@@ -14,8 +14,8 @@ from typing import Any, Literal, Self
 from compress.benchmarking.results.files import EARLIER_KINDS
 from compress.benchmarking.results.schema import Measurement, WithIntervals
 from compress.data import Example, content_sha256
-from compress.data.files import read_json
 from compress.errors import CompressError
+from compress.files import read_json
 from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically

@@ -107,9 +107,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     help="Begin no further round after so long, if three are done.",
 )
 @click.option("--rounds", type=options.Whole(min=3), default=100, show_default=True, help="Most rounds.")
-@click.option(
-    "-o", "--output", required=True, type=options.Output(), metavar="FILE", help="Results to write: JSON lines."
-)
+@click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),

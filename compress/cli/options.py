@@ -68,7 +68,7 @@ def is_utf8(text: str) -> bool:
 
 
 output_folder = click.option(
-    "-o", "--output", required=True, type=Output(), metavar="DIR", help="Directory to write; it must not exist."
+    "-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist."
 )
 force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
 seed = click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of everything random.")

@@ -31,9 +31,7 @@ WIDTH_IN_A_LOG = 160
     metavar="DIR",
     help="Folder to search for models; default the lock's folder and the current directory.",
 )
-@click.option(
-    "-o", "--output", required=True, type=options.Output(), metavar="FILE", help="New results to write: JSON lines."
-)
+@click.option("-o", "--output", required=True, metavar="FILE", help="New results to write: JSON lines.")
 @options.columns
 @options.force
 @options.verbosity

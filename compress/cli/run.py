@@ -25,7 +25,6 @@ from compress.inference.compute import Compute
     "-o",
     "--output",
     required=True,
-    type=options.Output(),
     metavar="DIR",
     help="Directory of the study; the same command resumes it.",
 )

@@ -9,13 +9,13 @@ from typing import Any
 
 from compress.data.column_inference import choose_columns
 from compress.data.examples import Columns, Example, content_sha256
-from compress.data.files import faults_of, printable_name, text_limit_bytes, too_long
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import read_table
 from compress.data.label_encoding import infer_labels
 from compress.data.text_source import Subset, TextSource
 from compress.errors import CompressError
+from compress.files import faults_of, printable_name, text_limit_bytes, too_long
 
 _FORMAT_NAMES = {
     "csv": "CSV",

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from compress.data.files import faults_of, read_json_table, regular_file
 from compress.errors import CompressError
+from compress.files import faults_of, read_json_table, regular_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from compress.data.files import read_toml
 from compress.errors import CompressError
+from compress.files import read_toml
 from compress.gating.selectors import Selector
 from compress.recipes import parse
 

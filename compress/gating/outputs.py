@@ -9,11 +9,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 from compress.benchmarking.results.formatting import megabytes, points, shown_metric, table, times
-from compress.data.files import read_json_table, read_text
 from compress.errors import CompressError
 from compress.escaping.characters import one_line, visible
 from compress.escaping.markdown import Markdown, markdown_text
 from compress.escaping.terminal import terminal_text
+from compress.files import read_json_table, read_text
 from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
 
 JSON_SCHEMA = 1

@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerFast
 
 from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
 from compress.data.examples import batched
-from compress.data.files import read_json_table
 from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
 from compress.errors import CompressError
 from compress.exporting.export import export, exporter_for
+from compress.files import read_json_table
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, resolve_precision
 from compress.inference.open_runtime import counted, open_runtime

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compress.data import Example
-from compress.data.files import faults_of, read_json_table, regular_file
 from compress.data.formats.json_parquet import is_string, refuse_bomb
 from compress.data.tokenization import by_sentence, word_counts
 from compress.errors import CompressError
+from compress.files import faults_of, read_json_table, regular_file
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
 from compress.models.output_dir import write_atomically
 from compress.plugins import fits

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compress.data.files import faults_of
 from compress.errors import CompressError
+from compress.files import faults_of
 from compress.models.model_files import CONFIG_NAME, check_config_size, count_weights, read_config, weight_files
 
 if TYPE_CHECKING:

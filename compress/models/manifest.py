@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from compress.data.files import read_json_table
 from compress.errors import CompressError
+from compress.files import read_json_table
 
 MANIFEST_NAME = "compress.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -107,7 +107,7 @@ _FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("stage", "kind", "name", "task"), ("a text", _is_text)),
     **dict.fromkeys(("architecture", "recipe", "notes", "seeds", "versions", "host"), ("a table", _is_table)),
     "labels": ("a list of texts", _are_texts),
-    "parents": ("a list of models with role, name and sha256", _are_tables(role=str, name=str, sha256=str)),
+    "parents": ("a list of models with sha256", _are_tables(sha256=str)),
     "data": ("a list of tables", _are_tables()),
     "metrics": ("a list of tables", _are_tables()),
     "files": ("a table from files to sha256 and size_bytes", _are_files),

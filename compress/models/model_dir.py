@@ -13,10 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from compress.data.files import faults_of
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, StoredTokenizer
-from compress.data.text_encoder import shared_encoder
 from compress.errors import CompressError
+from compress.files import faults_of
 from compress.models.manifest import (
     MANIFEST_NAME,
     ONNX_NAME,
@@ -209,7 +208,7 @@ class ModelDir:
                 "in its tokenizer_config.json"
             )
         with faults_of(self.path, "a tokenizer", "copy the tokenizer's files again"):
-            shared_encoder(tokenizer).encode(["a word"], 16)
+            tokenizer.backend_tokenizer.encode("a word")
         ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values()
         embeddings = self.config.get("tokenizer_size", self.config.get("vocab_size"))
         if embeddings is not None and max(ids, default=0) >= embeddings:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from compress.data.files import faults_of, read_json_table
 from compress.errors import CompressError
+from compress.files import faults_of, read_json_table
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from compress.data.files import faults_of
 from compress.errors import CompressError
+from compress.files import faults_of
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256
 
 CARD_NAME = "README.md"

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from compress.data.files import faults_of, parse_json
 from compress.errors import CompressError
+from compress.files import faults_of, parse_json
 from compress.models.integer_rounding import Grid, grid_of
 from compress.models.loading import check_finite, check_size, load_config
 from compress.models.manifest import PACKED_NAME

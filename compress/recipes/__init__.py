@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from compress.data.files import read_toml
 from compress.errors import CompressError, did_you_mean
+from compress.files import read_toml
 from compress.recipes.benchmark_settings import BenchmarkSettings
 from compress.recipes.parsing import Choice, parse
 from compress.recipes.pruning import Pruning

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from compress import plugins, recipes
-from compress.data.files import read_json_table
 from compress.errors import CompressError, did_you_mean
+from compress.files import read_json_table
 from compress.recipes import Budget, Choice, Phase, StudentRecipe, StudyPrune, StudyRecipe, TeacherRecipe, Training
 from compress.recipes.pruning import AMOUNTS
 

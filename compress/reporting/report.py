@@ -10,9 +10,9 @@ from pathlib import Path
 from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import Measurement
 from compress.data import TextSource, content_sha256, open_source, read_examples
-from compress.data.files import read_json_table, read_text
 from compress.errors import CompressError
 from compress.escaping.characters import visible
+from compress.files import read_json_table, read_text
 from compress.models.output_dir import write_atomically
 from compress.models.output_safety import check_file, keep_apart, output_path, unwritable
 from compress.reporting.charts.pruning_curve import read_curve

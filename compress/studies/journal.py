@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from compress.data.files import read_json_table
 from compress.errors import CompressError
+from compress.files import read_json_table
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.output_dir import discard, discard_unfinished, write_atomically
 from compress.models.output_safety import entry, output_path, unwritable

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compress.data.files import (
+from compress.errors import CompressError
+from compress.files import (
     TEXT_LIMIT,
     faults_of,
     parse_json,
@@ -19,7 +20,6 @@ from compress.data.files import (
     regular_file,
     text_limit_bytes,
 )
-from compress.errors import CompressError
 
 pytestmark = pytest.mark.fast
 

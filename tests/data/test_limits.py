@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from compress.data import Example, grouped_split, open_source, row_key
-from compress.data.files import TEXT_LIMIT
 from compress.data.formats import table
 from compress.errors import CompressError
+from compress.files import TEXT_LIMIT
 
 pytestmark = pytest.mark.fast
 MB = 10**6

@@ -18,8 +18,8 @@ import numpy as np
 
 from compress.benchmarking.results.line_faults import LARGEST_MS, faults
 from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, interval_fields
-from compress.data.files import parse_json, read_text
 from compress.errors import CompressError
+from compress.files import parse_json, read_text
 from compress.inference.speedup_intervals import PERCENTILES, Rounds, noise, percentile, throughput
 from compress.models.output_dir import write_atomically
 from compress.models.output_safety import unwritable

@@ -12,7 +12,6 @@ from typing import IO, Any
 
 from compress.data.column_inference import TEXT_COLUMNS, usual
 from compress.data.examples import sentence
-from compress.data.files import parse_json, printable_name, text_limit_bytes, too_long
 from compress.data.formats.table import (
     ALWAYS_BYTES,
     LARGEST_RATIO,
@@ -25,6 +24,7 @@ from compress.data.formats.table import (
     reading,
 )
 from compress.errors import CompressError
+from compress.files import parse_json, printable_name, text_limit_bytes, too_long
 
 SPLITS = {
     "train": ("train", "training"),

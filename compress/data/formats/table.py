@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from compress.data.column_inference import Cells
-from compress.data.files import printable_name, regular_file, text_limit_bytes, too_long
 from compress.errors import CompressError
+from compress.files import printable_name, regular_file, text_limit_bytes, too_long
 
 Row = tuple[int, Cells]  # the line or row number in the file, and the cells
 Item = TypeVar("Item")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from compress.data.column_inference import Dialect, csv_rows, has_header, sniff_dialect
-from compress.data.files import printable_name, text_limit_bytes, too_long
 from compress.data.formats.conllu import read_conllu
 from compress.data.formats.json_parquet import JSON_DATA_BYTES, read_json, read_json_lines, read_parquet
 from compress.data.formats.label_first import LABEL_FIRST, read_label_first
@@ -16,6 +15,7 @@ from compress.data.formats.plain_text import read_plain_text
 from compress.data.formats.table import Lines, Row, Table, open_bytes, reading, sampled
 from compress.data.formats.trees import TREE, read_trees
 from compress.errors import CompressError
+from compress.files import printable_name, text_limit_bytes, too_long
 
 FORMATS = ("csv", "tsv", "tsv-unquoted", "jsonl", "json", "parquet", "text", "label-first", "trees", "conllu")
 _LINE_FORMATS = {"text": read_plain_text, "label-first": read_label_first, "trees": read_trees, "conllu": read_conllu}
