@@ -42,7 +42,7 @@ def test_labels_are_read_in_order(tmp_path: Path) -> None:
         ({"parents": ()}, "parents have no hash"),
         ({"labels": ()}, "labels are missing"),
         ({"task": "luck"}, "task = 'luck' is not one of"),
-        ({"files": {"shard-00000.parquet": 3}}, "cannot be read as the manifest of labels"),
+        ({"files": {"shard-00000.parquet": 3}}, "files is not a table"),
     ],
     ids=str,
 )

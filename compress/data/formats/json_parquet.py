@@ -80,7 +80,7 @@ def read_json_lines(lines: Lines) -> Table:
     return _records_table(name, "jsonl", records)
 
 
-def read_json(lines: Lines, role: str) -> Table:
+def read_json_file(lines: Lines, role: str) -> Table:
     """A whole JSON file: rows, ids with rows, splits with rows, or labels with rows.
 
     Of a file with splits the role picks its own; keys such as ``oos_train`` belong to the split that

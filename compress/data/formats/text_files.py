@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from compress.data.column_inference import Dialect, csv_rows, has_header, sniff_dialect
 from compress.data.formats.conllu import read_conllu
-from compress.data.formats.json_parquet import JSON_DATA_BYTES, read_json, read_json_lines, read_parquet
+from compress.data.formats.json_parquet import JSON_DATA_BYTES, read_json_file, read_json_lines, read_parquet
 from compress.data.formats.label_first import LABEL_FIRST, read_label_first
 from compress.data.formats.plain_text import read_plain_text
 from compress.data.formats.table import Lines, Row, Table, open_bytes, reading, sampled
@@ -53,7 +53,7 @@ def read_table(
     if kind != "json":
         lines.longest = text_limit_bytes()
     if kind in ("json", "jsonl"):
-        table = read_json_lines(lines) if kind == "jsonl" else read_json(lines, role)
+        table = read_json_lines(lines) if kind == "jsonl" else read_json_file(lines, role)
     elif kind in ("csv", "tsv", "tsv-unquoted", "table"):
         table = _delimited(lines, head, suffix, kind, [name for name in wanted if name])
     else:
