@@ -63,7 +63,7 @@ def parse_amount(option: str, text: str) -> int | float | str:
     """
     if text.strip() == MOST:
         return MOST
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*|\s*(\d*\.\d+|\d+\.\d*)\s*|\s*(\d+)\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*|\s*(\d*\.\d+|\d+\.\d*)\s*|\s*(\d{1,9})\s*", text)
     if match is None:
         raise CompressError(f"{option} {text} is neither a share nor a count; {_allowed(option)}")
     percent, share, count = match.groups()

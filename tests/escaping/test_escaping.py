@@ -9,24 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 from hypothesis import example, given
-from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from compress.escaping.characters import one_line, visible
 from compress.escaping.markdown import Markdown, markdown_text
 from compress.escaping.markup import markup_text
 from compress.escaping.terminal import terminal_cell, terminal_text
+from tests.support.foreign import texts
 
-# Pieces that act somewhere; hypothesis puts them together and between any other characters.
-ACTING = (
-    *"\x00\x07\x08\x1b\x7f\x85\x9b\xad\u061c\u200b\u200e\u2028\u2029\u202a\u202e\u2066\u2069\ufeff\ufffe\uffff\ud800",
-    *"|*_~`[]()<>!#$&:-+=.@\"'\\\n\r\t \u00a0\u3000%,",
-    *("\x1b[31m", "\x1b]8;;https://example.org\x07", "\udcff", "\U000e0041", "<script>", "</pre>", "]]>", "<!--"),
-    *("&lt;", "&#60;", "javascript:alert(1)", "[a](https://example.org)", "![a](b)", "https://a.org", "WWW.a.org"),
-    *("a@b.org", "@team", "#123", ":tada:", ":white_check_mark:", "::error::", "##[group]", "##vso[x]", "```", "1. "),
-    *("12) ", "---", "===", "\n\n# a", "\n    a", "| a | b |\n|---|---|\n", "[a]: b", "<https://a.org>", "&copy", "\\"),
-)
-texts = st.lists(st.sampled_from(ACTING) | st.text(max_size=4), max_size=8).map("".join)
 ORDINARY = (
     "cnn-int8",
     "minilm_l6",

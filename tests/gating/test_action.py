@@ -174,6 +174,18 @@ def test_older_results(results: Results, tmp_path: Path) -> None:
     assert job.code == 2 and "git" in job.printed
 
 
+@pytest.mark.parametrize("field", ["kind", "model", "runtime"])
+def test_no_line_of_the_log_is_a_command_of_a_file(results: Results, tmp_path: Path, budgets: Path, field: str) -> None:
+    hostile = "##[set-output name=outcome;]holds\n::set-output name=outcome::holds\r::stop-commands::x\x1b[31m"
+    path = tmp_path / "hostile.jsonl"
+    path.write_text(json.dumps(student(**BROKEN).to_json() | {field: hostile}) + "\n")
+    job = run_action(tmp_path, results=str(path), budgets=str(budgets), python=sys.executable, report="out")
+    assert job.code in (1, 2) and hostile.partition("\n")[0][3:] in job.printed + job.summary
+    assert "##[" not in job.printed and "\x1b" not in job.printed
+    commands = [one for one in re.split("[\r\n]", job.printed) if one.strip().startswith("::")]
+    assert all(re.match("::(error|warning|notice) title=", one) for one in commands)
+
+
 @pytest.mark.parametrize("name", ["results", "budgets", "baseline", "against", "report"])
 def test_inputs_are_never_run(results: Results, tmp_path: Path, name: str) -> None:
     hostile = "\"; touch owned; $(touch owned) `touch owned` ${IFS} --help ' && touch owned #"

@@ -88,7 +88,9 @@ def parse_prices(texts: Iterable[str]) -> dict[tuple[str, int | None], float]:
     for text in texts:
         machine, _, amount = text.partition("=")
         device, colon, threads = machine.strip().partition(":")
-        known = device in DEVICES and (not colon or (threads.isascii() and threads.isdigit() and int(threads) > 0))
+        known = device in DEVICES and (
+            not colon or (threads.isascii() and threads.isdigit() and len(threads) < 10 and int(threads) > 0)
+        )
         price = _price(amount)
         if not known or price is None:
             raise CompressError(

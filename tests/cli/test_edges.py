@@ -1,0 +1,137 @@
+"""Arguments and streams at the edge of what there is: one sentence and exit code 2, or the work that was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from compress.cli import COMMANDS, cli, execute
+from compress.cli.options import Output, Real, Whole
+from compress.escaping.terminal import terminal_text
+
+
+def _given() -> Iterator[tuple[str, click.Parameter]]:
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        yield from ((name, parameter) for parameter in command.params)
+
+
+NUMBERS = [(name, one) for name, one in _given() if isinstance(one.type, Whole | Real)]
+WHOLE = [one for one in NUMBERS if isinstance(one[1].type, Whole)]
+OUTPUTS = [(name, one) for name, one in _given() if "--output" in one.opts]
+
+
+def refused(name: str, option: click.Parameter, value: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert execute([name, f"{option.opts[-1]}={value}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"Error: Invalid value for '{option.opts[0]}'")
+    assert said.count("\n") == 1 and "fault of compress" not in said
+    return said
+
+
+def test_every_number_of_a_command_has_bounds() -> None:
+    loose = [(name, one.name) for name, one in _given() if one.type in (click.INT, click.FLOAT)]
+    assert {name for name, _ in loose} <= {"check"}  # whose limits are judged with those of files
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "nan", "inf", "1e400", "x\x1b[31m", ""])
+@pytest.mark.parametrize(("name", "option"), NUMBERS, ids=lambda one: one if isinstance(one, str) else one.name)
+def test_a_number_that_nothing_can_work_with_is_refused(
+    name: str, option: click.Parameter, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "\x1b" not in refused(name, option, value, capsys)
+
+
+@pytest.mark.parametrize(("name", "option"), WHOLE, ids=lambda one: one if isinstance(one, str) else one.name)
+def test_a_whole_number_of_thirty_digits_is_refused(
+    name: str, option: click.Parameter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "it is larger than 2,147,483,647" in refused(name, option, "9" * 30, capsys)
+
+
+@pytest.mark.parametrize("value", ["", ".", "/", "a/..", "\udcff"])
+@pytest.mark.parametrize(("name", "option"), OUTPUTS, ids=lambda one: one if isinstance(one, str) else "")
+def test_an_output_has_a_name(
+    name: str, option: click.Parameter, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(option.type, Output)
+    refused(name, option, value, capsys)
+
+
+@pytest.mark.parametrize("name", ["prune", "quantize", "benchmark"])
+def test_a_list_of_numbers_and_an_amount_have_bounds(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = {"prune": ["--model=m", "--train=t", "-o", "o", f"--heads={'9' * 5000}"]}.get(
+        name, [f"--batch-size={'9' * 5000}"]
+    )
+    assert execute([name, *words]) == 2
+    said = capsys.readouterr().err
+    assert "Error: " in said and "fault of compress" not in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["show", ""], "Invalid value for 'NAME': it is empty"),
+        (["check", "x", "--baseline", ""], "Invalid value for '--baseline': it is empty"),
+        (["show", "a\0b"], "the argument 'a\\x00b' has a zero byte"),
+        (["\udcff\x1b]0;x\x07"], "unknown command '\\udcff\\x1b]0;x\\x07'"),
+        (["show", "\udcff"], "\\udcff"),
+        (["check", "x" * 250 + "/" * 5000, "--min-speedup", "1"], "x"),
+        (["check", "/dev/null/x", "--min-speedup", "nan"], "min_speedup = nan"),
+    ],
+)
+def test_odd_arguments_are_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ") and sentence in said and said.count("\n") == 1 and "fault of" not in said
+    assert terminal_text(said) == said
+
+
+def run(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    script = f"{sys.executable} -P -m compress {command}"
+    return subprocess.run(["bash", "-c", script], cwd=folder, env=os.environ | environment, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("list nothing 2>&-", 2, b""),
+        ("list losses >&-", 0, b""),
+        ("list losses >&- 2>&- <&-", 0, b""),
+        ("list losses >/dev/full", 2, b"Error: the disk is full while writing; what was finished before stays."),
+        ("--help >/dev/full", 2, b"Error: the disk is full while writing"),
+        ("list nothing 2>/dev/full", 2, b""),
+        ("show $'\\xff\\x1b[31m'", 2, b"Error: "),
+    ],
+)
+def test_streams_that_are_closed_or_full(command: str, code: int, said: bytes, tmp_path: Path) -> None:
+    done = run(command, tmp_path)
+    assert done.returncode == code and done.stderr.startswith(said)
+    assert done.stderr.count(b"\n") == bool(said) and b"\x1b" not in done.stderr
+
+
+def test_a_reader_that_stops_ends_the_command_silently(tmp_path: Path) -> None:
+    done = run("show minilm-3 | true; exit ${PIPESTATUS[0]}", tmp_path)
+    assert done.returncode in (0, 141) and done.stderr == b""
+
+
+def test_a_stream_that_cannot_encode_gets_escapes() -> None:
+    script = (
+        "import json; from compress.cli.printing import open_streams, say\n"
+        "open_streams(); say(json.dumps(%r, ensure_ascii=False))"
+    )
+    text = "×4 謎 😀 \x1b\u202e"
+    done = subprocess.run(
+        [sys.executable, "-c", script % text], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True
+    )
+    assert done.stdout.isascii() and json.loads(done.stdout) == text
