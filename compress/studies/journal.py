@@ -58,7 +58,7 @@ class Stages:
         """
         path = self.directory / name
         fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
-        if self._asked.setdefault(name, fingerprint) != fingerprint:
+        if not gathers and self._asked.setdefault(name, fingerprint) != fingerprint:
             raise CompressError(f"two parts of the study are called {name}; give one of them another name")
         known = self.done.get(name)
         # A stage that ended just before the study was stopped has its manifest, but not yet its time.
