@@ -13,6 +13,7 @@ from compress.plugins import fits
 
 RecipeType = TypeVar("RecipeType")
 LARGEST_NUMBER = 2**63
+LARGEST_FRACTION = 1e100  # of numbers with a decimal point
 LARGEST_SEED = 2**32 - 1  # of numpy
 
 # Key of a recipe that holds a plug-in -> the plug-in's folder.
@@ -54,8 +55,10 @@ def _check_numbers(value: Any, where: str, faults: list[str]) -> None:
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
             _check_numbers(item, f"{where}[{number}]", faults)
-    elif isinstance(value, int | float) and not abs(value) < LARGEST_NUMBER:
-        faults.append(f"{where} = {value!r:.60} is not a number below {LARGEST_NUMBER:g}")
+    elif isinstance(value, int | float):
+        limit = LARGEST_NUMBER if isinstance(value, int) else LARGEST_FRACTION
+        if not abs(value) < limit:
+            faults.append(f"{where} = {value!r:.60} is not a number below {limit:g}")
 
 
 def _build(kind: Any, value: Any, where: str, faults: list[str]) -> Any:
