@@ -144,9 +144,9 @@ def _sentence(error: BaseException, arguments: list[str]) -> str:
         return error.format_message().rstrip(".") + hint
     if isinstance(error, ModuleNotFoundError):
         return str(MissingPackage(error))
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or _says(error, _NO_MEMORY):
         return f"there is not enough memory: give fewer rows, or end other programs. {_resumable(arguments)}"
-    number = errno.ENOSPC if _disk_is_full(error) else error.errno if isinstance(error, OSError) else None
+    number = errno.ENOSPC if _says(error, _FULL) else error.errno if isinstance(error, OSError) else None
     if number is not None:
         reason = _EXPLAINED.get(number) or f"the system says {os.strerror(number)!r}:"
         where = f" {os.fsdecode(name)}" if isinstance(name := getattr(error, "filename", None), str | bytes) else ""
@@ -158,12 +158,14 @@ def _sentence(error: BaseException, arguments: list[str]) -> str:
     )
 
 
-def _disk_is_full(error: BaseException | None) -> bool:
-    """Recognize a full disk in errors that libraries raise instead of an OSError.
+# What libraries say instead of an OSError or a MemoryError: safetensors repeats the system's words, torch's writer of
+# checkpoints only says where it failed, and its allocators have sentences of their own.
+_FULL = (os.strerror(errno.ENOSPC), "enforce fail at inline_container.cc")
+_NO_MEMORY = ("can't allocate memory", "Storage size calculation overflowed", "out of memory", "std::bad_alloc")
 
-    safetensors repeats the system's words; torch's writer of checkpoints only says where it failed.
-    """
-    words = (os.strerror(errno.ENOSPC), "enforce fail at inline_container.cc")
+
+def _says(error: BaseException | None, words: tuple[str, ...]) -> bool:
+    """Tell whether an error of a library, or one that led to it, has one of these words."""
     while error is not None:
         if any(word in str(error) for word in words):
             return True

@@ -49,24 +49,6 @@ class Real(click.FloatRange):
         return number
 
 
-class Output(click.types.StringParamType):
-    """A path to write to, whose last part is a name."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        if not Path(value).name or Path(value).name == ".." or not is_utf8(value):
-            self.fail(f"{value!r} does not end with a name in UTF-8", parameter, context)
-        return value
-
-
-def is_utf8(text: str) -> bool:
-    """Tell whether text can be written to a file; names of files and arguments may hold any bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 output_folder = click.option(
     "-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist."
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError
-from compress.files import faults_of, read_json_table
+from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
@@ -20,6 +20,7 @@ CONFIG_LIMIT_BYTES = 2**24
 MOST_LABELS = 1_000_000
 _CORRUPT = "it is corrupt or cut short: copy or make it again"
 PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".ckpt"})
+_READ_WHOLE = frozenset({".json", ".txt", ".model", ".jinja"})  # by transformers, whatever their size
 # Configs of small models have larger numbers than the model has weights, such as the positions that it could read.
 _LARGEST_SMALL = 2**20
 _MOST_LAYERS = 1000  # of few tensors: layers may share them
@@ -27,12 +28,13 @@ _PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "
 
 
 def check_files(directory: Path) -> None:
-    """Check that a directory holds regular files only, and no link that leaves it.
+    """Check that a directory holds regular files only, no link that leaves it, and no huge file but weights.
 
     The files of the Hugging Face cache are links to a folder beside it; these may be followed.
 
     Raises:
-        CompressError: a pipe, a socket, a device, a link that leaves the directory or leads nowhere.
+        CompressError: a pipe, a socket, a device, a link that leaves the directory or leads nowhere, or a file of a
+            tokenizer that is larger than any.
     """
     root = directory.resolve()
     roots = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
@@ -45,6 +47,8 @@ def check_files(directory: Path) -> None:
                 _check_link(path, roots)
             elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise CompressError(f"{path} is a pipe, a socket or a device; take it out of the model directory")
+            if path.suffix in _READ_WHOLE and path.is_file():
+                regular_file(path, JSON_LIMIT_BYTES)
 
 
 def _check_link(path: Path, roots: list[Path]) -> None:

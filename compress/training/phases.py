@@ -63,10 +63,19 @@ class StepRange:
     frozen_layers: int = 0
 
 
+_MOST_STEPS = 2**31 - 1
+
+
 def steps_for(rows: int, training: Training) -> int:
     """Return the number of optimiser steps for so many rows: ``epochs`` passes, capped by ``max_steps``."""
     steps = max(1, math.ceil(training.epochs * rows / training.batch_size))
-    return min(steps, training.max_steps) if training.max_steps else steps
+    steps = min(steps, training.max_steps or steps)
+    if steps > _MOST_STEPS:
+        raise CompressError(
+            f"epochs = {training.epochs:g} with {rows:,} rows are {steps:.3g} steps, and at most {_MOST_STEPS:,} can "
+            "be counted: set fewer, or max_steps"
+        )
+    return steps
 
 
 def step_ranges(phases: Sequence[Phase], layers: int, steps: int) -> list[StepRange]:

@@ -360,6 +360,7 @@ def test_ctrl_c_before_anything_was_written(
         (RecursionError(), "RecursionError (a fault of compress, not yours: type"),
         (EOFError("cut short"), "EOFError: cut short (a fault"),
         (MemoryError(), "there is not enough memory: give fewer rows"),
+        (RuntimeError("CUDA out of memory. Tried to"), "there is not enough memory: give fewer rows"),
         (OSError(errno.ELOOP, "x", "a\x1b"), "the system says 'Too many levels of symbolic links': a\\u001b; what"),
         (OSError(errno.EISDIR, "x", b"a"), "a file is needed, and this is a directory: a; what was"),
         (OSError("no number"), "OSError: no number (a fault"),

@@ -13,8 +13,9 @@ import click
 import pytest
 
 from compress.cli import COMMANDS, cli, execute
-from compress.cli.options import Output, Real, Whole
+from compress.cli.options import Real, Whole
 from compress.escaping.terminal import terminal_text
+from tests.cli.test_cli import Desk
 
 
 def _given() -> Iterator[tuple[str, click.Parameter]]:
@@ -26,7 +27,6 @@ def _given() -> Iterator[tuple[str, click.Parameter]]:
 
 NUMBERS = [(name, one) for name, one in _given() if isinstance(one.type, Whole | Real)]
 WHOLE = [one for one in NUMBERS if isinstance(one[1].type, Whole)]
-OUTPUTS = [(name, one) for name, one in _given() if "--output" in one.opts]
 
 
 def refused(name: str, option: click.Parameter, value: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -58,12 +58,13 @@ def test_a_whole_number_of_thirty_digits_is_refused(
 
 
 @pytest.mark.parametrize("value", ["", ".", "/", "a/..", "\udcff"])
-@pytest.mark.parametrize(("name", "option"), OUTPUTS, ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.parametrize("name", ["label", "finetune", "distill", "prune", "quantize", "export", "benchmark"])
 def test_an_output_has_a_name(
-    name: str, option: click.Parameter, value: str, capsys: pytest.CaptureFixture[str]
+    name: str, value: str, tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert isinstance(option.type, Output)
-    refused(name, option, value, capsys)
+    assert execute(Desk(tmp_path, teacher).command(name, output=value)) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ") and said.count("\n") == 1 and "fault of compress" not in said
 
 
 @pytest.mark.parametrize("name", ["prune", "quantize", "benchmark"])

@@ -270,6 +270,14 @@ def test_how_many_steps(epochs: float, cap: int, steps: int) -> None:
     assert steps_for(100, replace(TRAINING, epochs=epochs, max_steps=cap)) == steps
 
 
+def test_more_steps_than_can_be_counted_are_refused() -> None:
+    with pytest.raises(
+        CompressError, match="epochs = 1e\\+99 with 100 rows are .* steps, and at most 2,147,483,647 can"
+    ):
+        steps_for(100, replace(TRAINING, epochs=1e99))
+    assert steps_for(100, replace(TRAINING, epochs=1e99, max_steps=7)) == 7
+
+
 # Stopped
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -30,63 +30,14 @@ from compress.recipes import BenchmarkSettings, load_recipe
 from compress.recipes import folder as recipe_folder
 from compress.studies.journal import Stages
 from compress.studies.plan import student_plans
+from tests.fuzzing.mutations import COLUMNS, change_bytes, change_toml, change_value
 from tests.support.results import line
 from tests.support.tiny import tokenizer
 
 ROWS = [("a fine, quiet film", "good"), ('they call it "art"', "bad"), ("dull \U0001f600", "bad"), ("a joy", "good")]
 RESULTS = [line("teacher", kind="teacher"), line("student", predictions=[0, 1] * 1000)]
 SETTINGS = settings(max_examples=60)
-
-# What every value of a file may be replaced with.
-ODD: list[Any] = [
-    None,
-    True,
-    -1,
-    0,
-    1e308,
-    10**30,
-    float("nan"),
-    float("inf"),
-    "",
-    "\ud800",
-    "../../x",
-    "a\nb\0",
-    "x" * 5000,
-    [],
-    {},
-    [[]],
-    {"a": {"b": []}},
-    [1, "a", None],
-]
-MARKS = [b"\x00", b"\xff\xfe", b'"', b"\n", b"\t", b",", b"{", b"[" * 3000, b"1" * 5000, b"NaN", b"\xed\xa0\x80", b"="]
-EDITS = st.lists(
-    st.tuples(st.sampled_from(["cut", "put", "drop"]), st.floats(0, 1), st.sampled_from(MARKS)), min_size=1, max_size=3
-)
-
-
-def edited(content: bytes, edits: list[tuple[str, float, bytes]]) -> bytes:
-    """Return content that was cut off, has bytes put into it, or lacks some."""
-    for what, share, mark in edits:
-        place = int(share * len(content))
-        rest = {"cut": b"", "put": mark + content[place:], "drop": content[place + len(mark) :]}[what]
-        content = content[:place] + rest
-    return content
-
-
-def parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every container of a JSON value with each of its keys."""
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield value, key
-        yield from parts(item)
-
-
-def changed(value: Any, share: float, odd: Any) -> Any:
-    """Return a JSON value one part of which is replaced."""
-    found = copy.deepcopy(value)
-    places = list(parts(found))
-    container, key = places[min(int(share * len(places)), len(places) - 1)]
-    container[key] = odd
-    return found
+RANDOM = st.randoms(use_true_random=False)
 
 
 def only_sentences(read: Callable[[], Any]) -> None:
@@ -142,9 +93,9 @@ def test_bytes_of_data(tmp_path_factory: pytest.TempPathFactory, name: str) -> N
     path = tmp_path_factory.mktemp("data") / name
 
     @SETTINGS
-    @given(EDITS)
-    def check(edits: list[tuple[str, float, bytes]]) -> None:
-        path.write_bytes(edited(DATA[name], edits))
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        path.write_bytes(change_bytes(DATA[name], draw))
         read_data(path)
 
     check()
@@ -156,26 +107,12 @@ def test_values_of_data(tmp_path_factory: pytest.TempPathFactory, name: str) -> 
     lines = [json.loads(row) for row in DATA[name].splitlines()]
 
     @SETTINGS
-    @given(st.floats(0, 1), st.sampled_from(ODD))
-    def check(share: float, odd: Any) -> None:
-        path.write_bytes(as_json_lines(changed(lines, share, odd)))
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        path.write_bytes(as_json_lines(change_value(lines, draw)))
         read_data(path)
 
     check()
-
-
-COLUMNS: dict[str, Any] = {
-    "integers": pa.array([1, 2, 2, 1]),
-    "numbers": pa.array([1.0, float("nan"), float("inf"), None]),
-    "bytes": pa.array([b"\xff", b"a", b"b", None]),
-    "lists": pa.array([["a", "b"], [], None, [None]]),
-    "tables": pa.array([{"a": 1}, None, {"a": 2}, {"a": 3}]),
-    "times": pa.array([1, 2, 3, 4], pa.timestamp("ns")),
-    "classes": pa.array(["a", "b", "a", None]).dictionary_encode(),
-    "texts": pa.array(["a b", None, "", "c d"]),
-    "nothing": pa.nulls(4),
-    "decimals": pa.array([1, 2, 3, 4], pa.decimal128(5, 2)),
-}
 
 
 @pytest.mark.parametrize("text", COLUMNS)
@@ -191,9 +128,9 @@ def test_bytes_of_parquet(tmp_path_factory: pytest.TempPathFactory) -> None:
     content = parquet({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]}, path)
 
     @SETTINGS
-    @given(EDITS)
-    def check(edits: list[tuple[str, float, bytes]]) -> None:
-        path.write_bytes(edited(content, edits))
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        path.write_bytes(change_bytes(content, draw))
         read_data(path)
 
     check()
@@ -225,9 +162,9 @@ def test_values_of_the_manifest_of_labels(tmp_path_factory: pytest.TempPathFacto
     manifest = json.loads(labels(folder)[MANIFEST_NAME])
 
     @SETTINGS
-    @given(st.floats(0, 1), st.sampled_from(ODD))
-    def check(share: float, odd: Any) -> None:
-        (folder / MANIFEST_NAME).write_text(json.dumps(changed(manifest, share, odd)))
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        (folder / MANIFEST_NAME).write_text(json.dumps(change_value(manifest, draw)))
         only_sentences(lambda: LabelDir.open(folder))
 
     check()
@@ -307,9 +244,9 @@ def test_bytes_of_records(tmp_path_factory: pytest.TempPathFactory, name: str) -
     content, read = reads(folder)[name]
 
     @SETTINGS
-    @given(EDITS)
-    def check(edits: list[tuple[str, float, bytes]]) -> None:
-        (folder / name).write_bytes(edited(content, edits))
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        (folder / name).write_bytes(change_bytes(content, draw))
         only_sentences(lambda: read(folder / name))
 
     check()
@@ -323,31 +260,24 @@ def test_values_of_records(tmp_path_factory: pytest.TempPathFactory, name: str) 
     value = [json.loads(row) for row in content.splitlines()] if is_lines else json.loads(content)
 
     @settings(max_examples=200)
-    @given(st.floats(0, 1), st.sampled_from(ODD))
-    def check(share: float, odd: Any) -> None:
-        made = changed(value, share, odd)
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        made = change_value(value, draw)
         (folder / name).write_bytes(as_json_lines(made) if is_lines else json.dumps(made).encode())
         only_sentences(lambda: read(folder / name))
 
     check()
 
 
-TOML_VALUES = ["true", "-1", "0", "1e308", "1" * 30, "nan", "inf", '""', '"../x"', "[]", "{}", "[[1]]", "2026-01-01"]
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".toml")])
 def test_values_of_recipes_and_budgets(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     folder = tmp_path_factory.mktemp("records")
     content, read = reads(folder)[name]
-    rows = content.decode().splitlines()
-    places = [number for number, row in enumerate(rows) if " = " in row and not row.startswith((" ", "#"))]
 
     @settings(max_examples=150)
-    @given(st.sampled_from(places), st.sampled_from(TOML_VALUES))
-    def check(place: int, odd: str) -> None:
-        made = list(rows)
-        made[place] = made[place].split(" = ")[0] + " = " + odd
-        (folder / name).write_text("\n".join(made))
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        (folder / name).write_bytes(change_toml(content, draw))
         only_sentences(lambda: read(folder / name))
 
     check()

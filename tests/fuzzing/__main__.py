@@ -1,0 +1,63 @@
+"""The long run: see :mod:`tests.fuzzing.commands`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from tests.fuzzing.commands import MEMORY_LIMIT_BYTES, TIME_LIMIT_SECONDS, USES, Case, run_cases
+
+
+@click.command()
+@click.option("--cases", default=300, show_default=True, help="How many cases.")
+@click.option("--case", "only", type=int, help="Run this one alone, and print what it prints.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--jobs", default=1, show_default=True, help="Cases at a time.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Summary to write: JSON.")
+def main(cases: int, only: int | None, seed: int, jobs: int, output: Path | None) -> None:
+    """Change one input of a command at random, many times; exit code 1 if anything is wrong."""
+    begin = time.monotonic()
+    counts: dict[str, Counter[str]] = {}
+    found = []
+    slowest = largest = 0.0
+    chosen = [Case(seed, number) for number in (range(-len(USES), cases) if only is None else [only])]
+    with tempfile.TemporaryDirectory(prefix="fuzzing-") as folder:
+        for run, faults in run_cases(chosen, Path(folder), jobs):
+            outcome = "faults" if faults else "refused" if run.code == 2 else "worked"
+            counts.setdefault(run.words[0], Counter()).update([outcome])
+            slowest, largest = max(slowest, run.seconds), max(largest, run.memory_mb)
+            if faults:
+                found.append({"case": run.case.number, "command": run.words, "change": run.change, "faults": faults})
+                print(
+                    f"case {run.case.number}: {' '.join(run.words)!r} [{run.change}]: {'; '.join(faults)!r}", flush=True
+                )
+            if only is not None:
+                print(repr(run.words), run.change, run.code, f"{run.seconds:.1f} s")
+                sys.stdout.writelines((run.folder / name).read_text(errors="replace") for name in ("stdout", "stderr"))
+    summary = {
+        "command": f"python -m tests.fuzzing --cases {cases} --seed {seed} --jobs {jobs}",
+        "host": f"{platform.machine()}, {os.cpu_count()} cores",
+        "seconds": round(time.monotonic() - begin),
+        "limit_seconds": TIME_LIMIT_SECONDS,
+        "limit_memory_mb": MEMORY_LIMIT_BYTES // 10**6,
+        "slowest_seconds": round(slowest, 1),
+        "largest_memory_mb": round(largest),
+        "commands": {name: dict(sorted(counts[name].items())) for name in sorted(counts)},
+        "faults": found,
+    }
+    print(json.dumps({**summary, "faults": len(found)}, indent=1))
+    if output is not None:
+        output.write_text(json.dumps(summary, indent=1) + "\n")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
