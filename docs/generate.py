@@ -44,6 +44,8 @@ RESULTS_PAGE = RESULTS / "README.md"
 BENCHMARKS_PAGE = ROOT / "benchmarks" / "README.md"
 DISTILLATION_SPEED = RESULTS / "distillation-speed.jsonl"
 TOKENIZATION_SPEED = RESULTS / "tokenization-speed.jsonl"
+FUZZING = RESULTS / "fuzzing.json"
+SECURITY_PAGE = ROOT / "docs" / "security.md"
 COMPOSITIONS = RESULTS / "compositions.jsonl"
 IMPORTANCE_PAGE = ROOT / "docs" / "importance.md"
 IMPORTANCE_PARITY = RESULTS / "importance-parity.jsonl"
@@ -65,6 +67,7 @@ SURVEY_TABLE = re.compile(r"(<!-- survey:(\S+) -->\n).*?(<!-- /survey -->)", re.
 STUDENTS_TABLE = re.compile(r"(<!-- students -->\n).*?(<!-- /students -->)", re.DOTALL)
 REPEATS_TABLE = re.compile(r"(<!-- repeats:(\S+) -->\n).*?(<!-- /repeats -->)", re.DOTALL)
 TOKENIZATION_TABLE = re.compile(r"(<!-- tokenization-speed -->\n).*?(<!-- /tokenization-speed -->)", re.DOTALL)
+FUZZING_TABLE = re.compile(r"(<!-- fuzzing -->\n).*?(<!-- /fuzzing -->)", re.DOTALL)
 SPEED_TABLE = re.compile(r"(<!-- distillation-speed -->\n).*?(<!-- /distillation-speed -->)", re.DOTALL)
 COMPOSITIONS_TABLE = re.compile(r"(<!-- compositions -->\n).*?(<!-- /compositions -->)", re.DOTALL)
 IMPORTANCE_TABLE = re.compile(r"(<!-- importance:(\S+) -->\n).*?(<!-- /importance -->)", re.DOTALL)
@@ -354,6 +357,28 @@ def tokenization_table() -> str:
     return "\n".join([*lines, "", note]) + "\n"
 
 
+def security_page() -> str:
+    """Return the page on security with the committed long run of the fuzzing."""
+    page = SECURITY_PAGE.read_text(encoding="utf-8")
+    return FUZZING_TABLE.sub(lambda found: found[1] + fuzzing_table() + found[2], page)
+
+
+def fuzzing_table() -> str:
+    """Return how often each command worked, and how often it refused a changed input, as Markdown."""
+    found = json.loads(FUZZING.read_text(encoding="utf-8"))
+    outcomes = ("worked", "refused", "faults")
+    lines = ["| command | worked | refused in one sentence | anything else |", "|---|---:|---:|---:|"]
+    rows = found["commands"] | {"all": {o: sum(c.get(o, 0) for c in found["commands"].values()) for o in outcomes}}
+    for name, counts in rows.items():
+        lines.append(f"| {name} | " + " | ".join(f"{counts.get(outcome, 0):,}" for outcome in outcomes) + " |")
+    note = (
+        f"{found['seconds'] / 60:.0f} minutes on {found['host']['cpu']}; the longest case took "
+        f"{found['slowest_seconds']:.0f} s, the largest {found['largest_memory_mb']} MB, libraries included. Made by "
+        f"`{found['command']}`; at the start each use runs once without a change."
+    )
+    return "\n".join([*lines, "", note]) + "\n"
+
+
 def compositions_table() -> str:
     """Return the committed results of compositions.py as Markdown, group by group."""
     if not COMPOSITIONS.is_file():
@@ -523,6 +548,7 @@ def main() -> int:
         RESULTS_PAGE: results_page(),
         **({BENCHMARKS_PAGE: benchmarks_page()} if BENCHMARKS_PAGE.is_file() else {}),
         **({IMPORTANCE_PAGE: importance_page()} if IMPORTANCE_PAGE.is_file() else {}),
+        **({SECURITY_PAGE: security_page()} if FUZZING.is_file() else {}),
         JSON_SCHEMA: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n",
         **({SURVEY_PAGE: survey_page()} if SURVEY_PAGE.is_file() else {}),
         **({STUDENTS_PAGE: students_page()} if STUDENTS_PAGE.is_file() else {}),

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from compress.errors import CompressError
-from compress.files import faults_of, read_json_table, regular_file
+from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_NAME = "tokenizer.json"
 _SETTINGS_NAME = "tokenizer_config.json"
-_LIMIT_BYTES = 2**28
 
 
 class AnyTokenizer(Protocol):
@@ -48,7 +47,7 @@ class StoredTokenizer:
         from tokenizers import Tokenizer
 
         with faults_of(directory, "a directory with a tokenizer"):
-            definition = regular_file(directory / TOKENIZER_NAME, _LIMIT_BYTES)
+            definition = regular_file(directory / TOKENIZER_NAME, JSON_LIMIT_BYTES)
             self.backend_tokenizer = Tokenizer.from_file(str(definition))
             path = directory / _SETTINGS_NAME
             settings = read_json_table(path) if os.path.lexists(path) else {}

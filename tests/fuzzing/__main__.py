@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from compress.host import describe_host
 from tests.fuzzing.commands import MEMORY_LIMIT_BYTES, TIME_LIMIT_SECONDS, USES, Case, run_cases
 
 
@@ -32,7 +31,8 @@ def main(cases: int, only: int | None, seed: int, jobs: int, output: Path | None
     with tempfile.TemporaryDirectory(prefix="fuzzing-") as folder:
         for run, faults in run_cases(chosen, Path(folder), jobs):
             outcome = "faults" if faults else "refused" if run.code == 2 else "worked"
-            counts.setdefault(run.words[0], Counter()).update([outcome])
+            if run.case.number >= 0 or faults:
+                counts.setdefault(run.words[0], Counter()).update([outcome])
             slowest, largest = max(slowest, run.seconds), max(largest, run.memory_mb)
             if faults:
                 found.append({"case": run.case.number, "command": run.words, "change": run.change, "faults": faults})
@@ -44,7 +44,7 @@ def main(cases: int, only: int | None, seed: int, jobs: int, output: Path | None
                 sys.stdout.writelines((run.folder / name).read_text(errors="replace") for name in ("stdout", "stderr"))
     summary = {
         "command": f"python -m tests.fuzzing --cases {cases} --seed {seed} --jobs {jobs}",
-        "host": f"{platform.machine()}, {os.cpu_count()} cores",
+        "host": describe_host(),
         "seconds": round(time.monotonic() - begin),
         "limit_seconds": TIME_LIMIT_SECONDS,
         "limit_memory_mb": MEMORY_LIMIT_BYTES // 10**6,
