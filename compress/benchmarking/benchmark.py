@@ -8,6 +8,7 @@ groups, each with the teacher among them.
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -51,6 +52,7 @@ from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
 from compress.inference.threads import free_cores
 from compress.models.model_dir import ModelDir
+from compress.models.output_lock import alone
 from compress.models.output_safety import check_file, entry, keep_apart, output_path
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
@@ -97,6 +99,10 @@ class BenchmarkOutput:
             self.files, (read_result_file, read_lock), ("results of compress", "a lock of compress"), strict=False
         ):
             check_file(path, read, what, force=self.force)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep other commands from writing the files meanwhile."""
+        return alone(self.files[0]) if self.files else nullcontext()
 
     def write(self, write: Callable[[Path], None]) -> None:
         """Write the files by ``write(path)``: beside their place where something else lies there since the start.
@@ -155,25 +161,25 @@ def benchmark(
     _check(settings)
     compute = replace(compute, device=resolve_device(compute.device))
     output.check()
-    threads = min(max(settings.thread_counts), len(available_cores()))
-    if compute.device == "cpu" and threads > 1 and threads > free_cores():
-        logger.warning(
-            "other work keeps cores busy: speeds on %d threads are those of this machine as it is now; one thread is "
-            "compared by CPU time, which other work hardly moves",
-            threads,
-        )
-    candidates = open_candidates(teacher, models, controls)
-    keep_apart(output.files, [candidate.model.path for candidate in candidates])
-    steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
-    first = candidates[0].model
-    rows = _read_rows(data, output.data_name, "test", first)
-    # A pool is fingerprinted without labels.
-    bare = content_sha256(Example(example.text, example.text_pair) for example in rows.examples)
-    check_split_roles(candidates, (rows.sha256, bare), rows.name)
-    fitted = _read_fitted(train, rows, first)
-    metric = metrics.find_metric(settings.metric or None, task=first.task, classes=len(first.labels))
-    with tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
+    with output.alone(), tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
         scratch = Path(folder)
+        threads = min(max(settings.thread_counts), len(available_cores()))
+        if compute.device == "cpu" and threads > 1 and threads > free_cores():
+            logger.warning(
+                "other work keeps cores busy: speeds on %d threads are those of this machine as it is now; one thread "
+                "is compared by CPU time, which other work hardly moves",
+                threads,
+            )
+        candidates = open_candidates(teacher, models, controls)
+        keep_apart(output.files, [candidate.model.path for candidate in candidates])
+        steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
+        first = candidates[0].model
+        rows = _read_rows(data, output.data_name, "test", first)
+        # A pool is fingerprinted without labels.
+        bare = content_sha256(Example(example.text, example.text_pair) for example in rows.examples)
+        check_split_roles(candidates, (rows.sha256, bare), rows.name)
+        fitted = _read_fitted(train, rows, first)
+        metric = metrics.find_metric(settings.metric or None, task=first.task, classes=len(first.labels))
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
         entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)
@@ -207,36 +213,38 @@ def benchmark(
                     if not number or run.entry.kind != "teacher"
                 ]
             logits |= predicted
-    common: Fields = {
-        "schema": SCHEMA,
-        "study": output.study,
-        "data": rows.name,
-        "data_sha256": rows.sha256,
-        "split": "test",
-        "data_rows": len(rows.examples),
-        "seed": compute.seed,
-        "command": output.command,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": describe_host(),
-        "host_id": host_id(describe_host()),
-        "left_out": left_out,
-        **({"budget": output.budget} if output.budget else {}),
-    }
-    lines = [Measurement(**common, **fields) for fields in measured_fields]
-    # Intervals resample whole sentences, which cannot be done with the predictions of single words.
-    if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
-        predictions = {
-            title: metrics.predictions(values, metric.task) for title, values in logits.items() if values is not None
+        common: Fields = {
+            "schema": SCHEMA,
+            "study": output.study,
+            "data": rows.name,
+            "data_sha256": rows.sha256,
+            "split": "test",
+            "data_rows": len(rows.examples),
+            "seed": compute.seed,
+            "command": output.command,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": describe_host(),
+            "host_id": host_id(describe_host()),
+            "left_out": left_out,
+            **({"budget": output.budget} if output.budget else {}),
         }
-        lines = keep_predictions(lines, predictions, rows.gold)
-    if output.files:
+        lines = [Measurement(**common, **fields) for fields in measured_fields]
+        # Intervals resample whole sentences, which cannot be done with the predictions of single words.
+        if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
+            predictions = {
+                title: metrics.predictions(values, metric.task)
+                for title, values in logits.items()
+                if values is not None
+            }
+            lines = keep_predictions(lines, predictions, rows.gold)
+        if output.files:
 
-        def write(path: Path) -> None:
-            write_results(path, lines)
-            given = [first, *models, *controls]
-            write_lock(path, lines, settings, compute, given, fitted.examples if fitted else None)
+            def write(path: Path) -> None:
+                write_results(path, lines)
+                given = [first, *models, *controls]
+                write_lock(path, lines, settings, compute, given, fitted.examples if fitted else None)
 
-        output.write(write)
+            output.write(write)
     return lines
 
 

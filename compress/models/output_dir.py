@@ -1,6 +1,5 @@
 """Output directory of a stage: written beside its final place, renamed when complete, resumable until then."""
 
-import fcntl
 import json
 import os
 import secrets
@@ -14,6 +13,7 @@ from typing import Any
 
 from compress.errors import CompressError
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files, verify_files
+from compress.models.output_lock import locked
 from compress.models.output_safety import (
     CARD_NAME,
     LOCK_NAME,
@@ -47,7 +47,7 @@ def writing(
     """
     target, working, previous = places_of(output)
     _make(working, target)
-    with _locked(working, target):
+    with locked(working / LOCK_NAME, target):
         with _discarded(working, keep=True):
             _recover(target, previous)
             replaced = _to_replace(target, force)
@@ -75,26 +75,6 @@ def _make(working: Path, target: Path) -> None:
         if not os.path.lexists(working):
             raise unwritable(target, error) from None
         check_working(working, f"{WORK_FOLDER}/{REQUEST_NAME}")
-
-
-@contextmanager
-def _locked(working: Path, target: Path) -> Iterator[None]:
-    busy = CompressError(f"another command is writing {target} now; wait for it or choose another -o")
-    try:
-        lock = os.open(working / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise unwritable(target, error) from None
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise busy from None
-        found = entry(working / LOCK_NAME)
-        if found is None or not os.path.samestat(found, os.fstat(lock)):  # it has just moved to its place
-            raise busy
-        yield
-    finally:
-        os.close(lock)
 
 
 @contextmanager
@@ -207,7 +187,7 @@ def discard_unfinished(output: Path) -> None:
     target, working, _ = places_of(output)
     if entry(working) is not None:
         check_working(working, f"{WORK_FOLDER}/{REQUEST_NAME}")
-        with _locked(working, target):
+        with locked(working / LOCK_NAME, target):
             shutil.rmtree(working)
 
 

@@ -14,6 +14,7 @@ from compress.errors import CompressError
 from compress.escaping.characters import visible
 from compress.files import read_json_table, read_text
 from compress.models.output_dir import write_atomically
+from compress.models.output_lock import alone
 from compress.models.output_safety import check_file, keep_apart, output_path, unwritable
 from compress.reporting.charts.pruning_curve import read_curve
 from compress.reporting.page import Options, machine, view
@@ -74,11 +75,11 @@ def report(
         MARKDOWN_NAME: render("report.md.j2", page),
         JSON_NAME: visible(json.dumps(machine(page), indent=1, ensure_ascii=False, allow_nan=False)) + "\n",
     }
-    _check_files(target, force)
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        for name, text in written.items():
-            write_atomically(target / name, text if name == JSON_NAME else _signed(text))
+        with alone(target / HTML_NAME):
+            _check_files(target, force)
+            for name, text in written.items():
+                write_atomically(target / name, text if name == JSON_NAME else _signed(text))
         if os.environ.get(SUMMARY_VARIABLE):
             with Path(os.environ[SUMMARY_VARIABLE]).open("a", encoding="utf-8") as summary:
                 summary.write(written[MARKDOWN_NAME] + "\n")

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +13,7 @@ from compress.errors import CompressError
 from compress.files import read_json_table
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.output_dir import discard, discard_unfinished, write_atomically
+from compress.models.output_lock import alone, lock_file
 from compress.models.output_safety import entry, output_path, unwritable
 from compress.progress import logger
 from compress.recipes import parse
@@ -37,17 +39,19 @@ class Stages:
     _asked: dict[str, str] = field(default_factory=dict)  # the fingerprints of this run
 
     @classmethod
-    def open(cls, output: str | Path, force: bool) -> Self:
+    @contextmanager
+    def open(cls, output: str | Path, force: bool) -> Iterator[Self]:
+        """Open a study, or begin one; another command for the same directory is refused meanwhile."""
         # A study may be resumed in the current directory: nothing in it is replaced but its own stages.
         directory = Path(output) if str(output) in {".", ".."} else output_path(output)
         if entry(directory) and not directory.is_dir():
             raise CompressError(f"{directory} is a file; choose another -o")
         journal = directory / JOURNAL_NAME
-        if journal.is_file():
-            return cls(directory, force, _read_journal(journal))
-        if directory.exists() and any(directory.iterdir()):
+        others = {path.name for path in directory.iterdir()} if directory.exists() else set()
+        if JOURNAL_NAME not in others and others - {lock_file(journal).name}:
             raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
-        return cls(directory, force)
+        with alone(journal):
+            yield cls(directory, force, _read_journal(journal) if entry(journal) else {})
 
     def make(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any], *, gathers: bool = False) -> Path:
         """Make ``directory/name`` by ``make(path)`` unless it was made from the same inputs before.

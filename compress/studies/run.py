@@ -89,10 +89,23 @@ def run(
     check_only(settings.only, recipe, plans)
     for pruning in recipe.prune:
         replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruned_name(pruning)}")
-    stages = Stages.open(output, force)
+    settings = replace(settings, budget=budget)
+    with Stages.open(output, force) as stages:
+        _make(recipe, plans, stages, settings, replace(compute, seed=recipe.seed), progress)
+    return stages.directory
+
+
+def _make(
+    recipe: StudyRecipe,
+    plans: Sequence[tuple[StudyStudent, StudentRecipe]],
+    stages: Stages,
+    settings: StudySettings,
+    compute: Compute,
+    progress: Progress,
+) -> None:
+    """Make what a study names, measure it and write the report."""
     logger.info("%s", announcement(recipe, plans, settings.only))
     rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
-    compute, settings = replace(compute, seed=recipe.seed), replace(settings, budget=budget)
     work = Study(recipe, stages, rows, settings, compute, progress, control_names(recipe, plans))
     opened, models = work.teacher()
     labels = [work.labels(opened)]
@@ -110,9 +123,10 @@ def run(
             raise
         except Exception as error:
             failed[name] = error
-            logger.warning("%s failed: %s", name, error, exc_info=not isinstance(error, CompressError))
+            logger.warning("%s failed: %s", name, error)
+    causes = ExceptionGroup("what failed", [*failed.values()]) if failed else None
     if failed and len(failed) == len(chosen):
-        raise CompressError(_failures(failed, "nothing was measured"))
+        raise CompressError(_failures(failed, "nothing was measured")) from causes
     results = work.measured(opened, [ModelDir.open(path) for path in models])
     curves = [path / CURVE_NAME for path in models if (path / CURVE_NAME).is_file()]
     digest = hashlib.sha256(results.read_bytes()).hexdigest()
@@ -123,8 +137,7 @@ def run(
         gathers=True,
     )
     if failed:
-        raise FailedRows(_failures(failed, f"the others are in {stages.directory / REPORT_NAME}"))
-    return stages.directory
+        raise FailedRows(_failures(failed, f"the others are in {stages.directory / REPORT_NAME}")) from causes
 
 
 @dataclass(frozen=True)

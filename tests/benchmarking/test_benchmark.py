@@ -560,6 +560,17 @@ def test_what_appears_while_a_benchmark_runs_stays_and_so_do_the_results(force: 
     assert (tmp_path / "results-3.jsonl").read_text() == "measured"
 
 
+def test_a_second_benchmark_of_one_output_is_refused(tmp_path: Path) -> None:
+    output = tmp_path / "new" / "results.jsonl"
+    with BenchmarkOutput(output).alone(), pytest.raises(CompressError, match="another command is writing .*results"):
+        benchmark(torch_directory("bert"), [], examples(), QUICK, output=output)
+    assert not any(tmp_path.iterdir())
+    (tmp_path / ".results.jsonl.lock").write_text("a file of somebody's")
+    with BenchmarkOutput(tmp_path / "results.jsonl").alone():
+        pass
+    assert (tmp_path / ".results.jsonl.lock").read_text() == "a file of somebody's"
+
+
 def test_results_do_not_lie_in_a_model_that_is_measured(tmp_path: Path) -> None:
     model = write(tmp_path / "model", classifier())
     with pytest.raises(CompressError, match="lies in .*model, which this command reads"):

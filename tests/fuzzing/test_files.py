@@ -215,7 +215,7 @@ def reads(folder: Path) -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
         "r.lock.json": ((folder / "r.lock.json").read_bytes(), read_lock),
         "study.json": (
             json.dumps({"teacher": {"fingerprint": "a", "seconds": 1.5}}).encode(),
-            lambda path: Stages.open(path.parent, False),
+            lambda path: Stages.open(path.parent, False).__enter__(),
         ),
         "budgets.toml": (
             b'[[budget]]\nmodel = "bilstm*"\nmax_accuracy_drop = 1.0\nmax_size = "30MB"\n[baseline]\nmax_drop = 1.0\n',

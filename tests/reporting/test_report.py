@@ -29,6 +29,7 @@ from compress.benchmarking.results.formatting import (
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.inference.speedup_intervals import Interval
+from compress.models.output_lock import alone
 from compress.reporting.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
 from compress.reporting.summary import results_table
 from compress.reporting.tables.cost import PriceList
@@ -183,13 +184,13 @@ def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     results = write_lines(tmp_path / "r.jsonl", usual())
     bad = tmp_path / "bad.csv"
     bad.write_text("a,b\n1,2\n")
-    with pytest.raises(CompressError, match="is not a pruning curve"):
+    with pytest.raises(CompressError, match="cannot be read as a pruning curve"):
         report([results], tmp_path / "out", curves=[bad])
     (tmp_path / "model").mkdir()
     with pytest.raises(CompressError, match=r"there is no .*pruning_curve.csv: 'compress prune' writes it where"):
         report([results], tmp_path / "out", curves=[tmp_path / "model"])
     bad.write_text(CURVE.replace("0.80", "nan"))
-    with pytest.raises(CompressError, match="not both finite"):
+    with pytest.raises(CompressError, match="not all finite"):
         report([results], tmp_path / "out", curves=[bad])
     assert not (tmp_path / "out").exists()
     with pytest.raises(CompressError, match="is a file"):
@@ -361,6 +362,13 @@ def test_a_row_says_that_float32_was_kept_instead_of_int8(made: Any) -> None:
     assert [["float32 kept, torch" in text for text in page] for page in pages] == [[True, True], [False, False]]
     control = line("s-control-int8", kind="control", stage="quantize", quantizer="float32")
     assert "control, float32 kept, torch" in made([*usual(), control])[0]
+
+
+def test_two_reports_never_mix_their_pages(tmp_path: Path) -> None:
+    results = write_lines(tmp_path / "r.jsonl", usual())
+    with alone(tmp_path / "out" / "report.html"), pytest.raises(CompressError, match="another command is writing"):
+        report([results], tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["r.jsonl"]
 
 
 def test_a_kind_from_the_future_is_refused(tmp_path: Path) -> None:

@@ -322,9 +322,10 @@ def test_a_study_replaces_its_own_stages_and_nothing_else(tmp_path: Path) -> Non
             (working / "weights").write_text(text)
             finish(working, Manifest(stage="test", kind="labels"))
 
-    Stages.open(tmp_path / "out", force=False).make("small", {"seed": 1}, lambda path: make(path, "first"))
+    forced = Stages(tmp_path / "out", force=True)
+    forced.make("small", {"seed": 1}, lambda path: make(path, "first"))
     small, others = tmp_path / "out" / "small", tmp_path / "out" / "others"
-    forced = Stages.open(tmp_path / "out", force=True)
+    forced = Stages(tmp_path / "out", force=True, done=forced.done)
     (small / "notes.txt").write_text("mine")
     with pytest.raises(CompressError, match="small holds notes.txt"):
         forced.make("small", {"seed": 2}, lambda path: make(path, "second"))
@@ -334,7 +335,7 @@ def test_a_study_replaces_its_own_stages_and_nothing_else(tmp_path: Path) -> Non
     assert (small / "weights").read_text() == "second"
     make(others, "theirs")
     with pytest.raises(CompressError, match="others already exists"):
-        Stages.open(tmp_path / "out", force=False).make("others", {}, lambda path: make(path, "ours"))
+        Stages(tmp_path / "out", force=False).make("others", {}, lambda path: make(path, "ours"))
     assert (others / "weights").read_text() == "theirs"
     others.rename(tmp_path / "elsewhere")
     (tmp_path / "out" / ".others.partial").symlink_to(tmp_path / "elsewhere")
@@ -354,7 +355,7 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
         named["output"].path.write_text("{}\n")
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)
-    stages = Stages.open(case.out, force=False)
+    stages = Stages(case.out, force=False)
     rows = open_rows(recipe, stages, case.data)
     settings = StudySettings(teacher=case.models / "tiny-bert", only=["small"])
     study = run_module.Study(recipe, stages, rows, settings, Compute("cpu", 1), silent)
@@ -379,7 +380,7 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
         named["output"].path.write_text("{}\n")
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)
-    stages = Stages.open(case.out, force=False)
+    stages = Stages(case.out, force=False)
     study = run_module.Study(
         recipe, stages, open_rows(recipe, stages, case.data), StudySettings(), Compute("cpu", 1), silent
     )
