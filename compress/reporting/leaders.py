@@ -16,14 +16,14 @@ def best_row(rows: Sequence[Result], budget_points: float = 1.0) -> Result | Non
     Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
     loses least, of those that may be within the budget if there are any.
     """
-    models = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.metric is not None]
+    models = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.difference is not None]
     for outcome in (WITHIN, UNDECIDED):
         good = [row for row in models if _holds(row.small_batch, outcome, budget_points)]
         if good:
             return max(good, key=lambda row: float(row.small_batch.speedup))
     return max(
         models,
-        key=lambda row: (outcome_of(row.small_batch, budget_points) != WORSE, row.small_batch.metric),
+        key=lambda row: (outcome_of(row.small_batch, budget_points) != WORSE, row.small_batch.metric or 0.0),
         default=None,
     )
 
@@ -111,7 +111,7 @@ def control_pair(row: Result, rows: Sequence[Result]) -> tuple[Result, Result] |
     if control is None:
         return None
     before = _before_int8(row.small_batch, control.small_batch, rows)
-    students = [other for other in rows if other.small_batch.model in before]
+    students = [other for other in rows if other.small_batch.model in before and other.small_batch.metric is not None]
     if not students and row.small_batch.stage == "quantize":
         return None  # the student before int8 was not measured, and int8 would be in the difference
     runtime = control.small_batch.runtime

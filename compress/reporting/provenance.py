@@ -11,6 +11,7 @@ from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import NONE, plural
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
+from compress.files import read_text
 
 _LIBRARIES_SHOWN = ("compress", "torch", "transformers", "onnxruntime", "openvino", "python")
 _HASH_SHOWN = 12
@@ -107,11 +108,8 @@ def locks_beside(results: Sequence[str | Path]) -> list[ShownLock]:
     found = []
     for path in map(lock_path, map(Path, results)):
         if path.is_file():
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise CompressError(f"{path} cannot be read as a lock ({error}); run the benchmark again") from None
-            found.append(ShownLock(path.name, text if len(text) <= _LARGEST_LOCK_SHOWN else ""))
+            shown = path.stat().st_size <= _LARGEST_LOCK_SHOWN
+            found.append(ShownLock(path.name, read_text(path) if shown else ""))
     return found
 
 

@@ -132,9 +132,7 @@ def _control_sentence(pair: tuple[Result, Result] | None, teacher: Result) -> li
 
 def _other_baselines(rows: Sequence[Result], budget_points: float) -> list[str]:
     """Say of the best baseline that is not within the budget how far it is."""
-    baselines = [
-        row for row in rows if row.small_batch.kind == "baseline" and row.small_batch.difference_points is not None
-    ]
+    baselines = [row for row in rows if row.small_batch.kind == "baseline" and row.small_batch.difference is not None]
     undecided = judged_baselines(rows, budget_points, UNDECIDED)
     best = next(iter(undecided), max(baselines, key=lambda row: row.small_batch.metric or 0.0, default=None))
     if best is None:
@@ -184,7 +182,7 @@ def _interval(line: Measurement) -> str:
 def gain_interval(model: Measurement, control: Measurement, teacher: Measurement) -> tuple[float, float] | None:
     """Return the paired 95% interval of a model against its control, where the lines keep their predictions."""
     columns = (model.predictions, control.predictions, teacher.gold)
-    if not all(columns):
+    if not all(columns) or not model.labels == control.labels == teacher.labels:  # predictions are their numbers
         return None
     predicted, reference, gold = (np.asarray(column) for column in columns)
     metric, classes = METRICS[model.metric_name or ""], len(model.labels)

@@ -100,6 +100,8 @@ class RowPredictions:
         gold = self.gold.get(_run_of(first))
         if gold is None:
             missing.append(f"no gold labels of {first.data}")
+        if any(line.labels != first.labels for pair in pairs for line in pair if line):  # predictions are their numbers
+            missing.append(f"labels of {first.data} in another order")
         if missing or gold is None:
             return missing
         metric, classes = METRICS[first.metric_name or ""], len(first.labels)

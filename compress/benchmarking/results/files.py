@@ -145,6 +145,9 @@ def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
         if not os.path.lexists(path):
             raise CompressError(f"{path} does not exist; make it with 'compress benchmark ... -o {path}'")
         lines += parse_results(read_text(path, RESULTS_LIMIT_BYTES), str(path))
+    for group in grouped(lines, attrgetter("data_sha256")).values():
+        if len({line.data_rows for line in group}) > 1:  # whose predictions could not be paired
+            raise CompressError(f"lines of {group[0].data}, of one data_sha256, have different data_rows; measure again")
     return lines
 
 

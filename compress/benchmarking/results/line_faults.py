@@ -29,6 +29,10 @@ def _is_number_or_null(value: Any) -> bool:
     return value is None or _is_number(value)
 
 
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
 _FLIP: Mapping[str, Rule] = {"row": _is_count, "gold": _is_number, "predicted": _is_number, "change": _is_number}
 # Field -> the keys of each of its objects.
 _KEYS: Mapping[str, Mapping[str, Rule]] = {
@@ -41,9 +45,16 @@ _KEYS: Mapping[str, Mapping[str, Rule]] = {
     "flips_won": _FLIP,
     "left_out": {"name": _is_text, "reason": _is_text},
 }
+# Field -> the keys that its objects may have, of those that are read.
+_KEYS_READ: Mapping[str, Mapping[str, Rule]] = {
+    "flips_lost": {"word": _is_count},
+    "flips_won": {"word": _is_count},
+    "host": {"cpu": _is_text, "cpu_flags": _are_texts, "cores": _is_count, "system": _is_text, "gpu": _are_texts},
+    "shape": {"type": _is_text, "layers": _is_count, "hidden_size": _is_count, "vocabulary_size": _is_count},
+}
 _COUNTED_FROM_ONE = ("threads", "batch_size", "rounds", "data_rows")
 _ABOVE_ZERO = ("speedup", "throughput", "latency_p", "latency_cold", "size_ratio", "parameters_ratio")
-_MAY_BE_NEGATIVE = ("difference", "metric", "agreement")
+_MAY_BE_NEGATIVE = ("metric", "metric_low", "metric_high", "metric_kept_percent", "agreement")
 _INTERVALS = ("speedup", "speedup_with_tokenizer", "speedup_same_runtime", "metric", "difference_points")
 
 
@@ -61,9 +72,13 @@ def _fits(name: str, line: Mapping[str, Any]) -> bool:
     known, value = FIELDS[name], line[name]
     if value is None:
         return known.null
-    keys = _KEYS.get(name, {})
-    return _is_of(value, known.hint) and all(
-        key in one and rule(one[key]) for one in (value if keys else ()) for key, rule in keys.items()
+    if not _is_of(value, known.hint):
+        return False
+    needed, read = _KEYS.get(name, {}), _KEYS_READ.get(name, {})
+    objects = value if isinstance(value, list | tuple) else [value]
+    return not (needed or read) or all(
+        needed.keys() <= one.keys() and all(rule(one[key]) for key, rule in {**needed, **read}.items() if key in one)
+        for one in objects
     )
 
 
@@ -85,10 +100,19 @@ def _value_faults(line: Mapping[str, Any]) -> Iterator[str]:
         if FIELDS[name].kind not in ("integer", "number") or value is None:
             continue
         least = 1 if name in _COUNTED_FROM_ONE else _LEAST_ABOVE_ZERO if name.startswith(_ABOVE_ZERO) else 0
-        if value < least and not name.startswith(_MAY_BE_NEGATIVE):
+        if value < least and not name.startswith("difference") and name not in _MAY_BE_NEGATIVE:
             yield f"{name} = {value} is too small"
+    if line["kind"] == "pruning-step" and not line["parents"]:
+        yield "parents do not name the pruned model that the step is of"
     if line["metric_name"] is not None and line["metric_name"] not in METRICS:
         yield f"metric_name is none of {', '.join(METRICS)}"
+    if line["metric"] is not None and line["metric_name"] is None:
+        yield "metric has no name"
+    if (line["metric"] is None) != (line["difference_points"] is None):
+        yield "metric stands without difference_points, or these without it"
+    flipped = (line["flips_lost_rows"] or 0) + (line["flips_won_rows"] or 0)
+    if line["metric_name"] is not None and line["metric_rows"] < max(1, flipped):
+        yield "metric_rows are fewer than the rows that flipped"
     for name in _INTERVALS:
         _, low, high = (line.get(one) for one in names_of(name))
         if low is not None and high is not None and low > high:
@@ -107,9 +131,16 @@ def _sample_faults(line: Mapping[str, Any]) -> Iterator[str]:
     if line["clock"] == "cpu" and len({tuple(map(len, samples)) for samples in rounds}) > 1:
         yield "latency_cpu_ms has other batches than latency_ms"
     known = METRICS.get(line["metric_name"] or "")
-    classes = range(-1, len(line["labels"])) if known and known.task != "regression" else None  # -1: no answer
+    flips = [*line["flips_lost"], *line["flips_won"]]
+    if known and known.task != "regression":
+        for name, key, lowest in (("predictions", "predicted", -1), ("gold", "gold", 0)):  # -1: no answer
+            classes = range(lowest, len(line["labels"]))
+            if any(value not in classes for value in line.get(name, ())):
+                yield f"{name} has classes that are not in labels"
+            if any(one[key] not in classes for one in flips):
+                yield f"flips have classes as {key} that are not in labels"
     for name in ("predictions", "gold"):
-        if classes is not None and any(value not in classes for value in line.get(name, ())):
-            yield f"{name} has classes that are not in labels"
         if len(line.get(name, ())) not in (0, line["data_rows"]):
             yield f"{name} has other rows than data_rows says"
+    if any(one["row"] >= line["data_rows"] for one in flips):
+        yield "flips have rows beyond data_rows"

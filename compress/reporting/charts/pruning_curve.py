@@ -10,6 +10,7 @@ from typing import Any
 
 from compress.benchmarking.results.formatting import in_percent, metric_title
 from compress.errors import CompressError
+from compress.files import faults_of, read_text
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
 
@@ -55,17 +56,12 @@ def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
             f"there is no {file}: 'compress prune' writes it where heads or neurons go step by step before any "
             "training; leave --curve out"
         )
-    try:
-        with file.open(encoding="utf-8", newline="") as handle:
-            rows = list(csv.DictReader(handle))
+    with faults_of(file, "a pruning curve", "give the pruning_curve.csv of 'compress prune'"):
+        rows = list(csv.DictReader(io.StringIO(read_text(file), newline="")))
+        names = ("share_removed", "value", *(("points", "low", "high") if rows and "low" in rows[0] else ()))
         for row in rows:
-            if not (math.isfinite(float(row["share_removed"])) and math.isfinite(float(row["value"]))):
-                raise ValueError(f"{row['share_removed']} and {row['value']} are not both finite numbers")
-    except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError, TypeError) as error:
-        raise CompressError(
-            f"{file} is not a pruning curve ({type(error).__name__}: {error}); "
-            "give the pruning_curve.csv of 'compress prune'"
-        ) from None
+            if not all(math.isfinite(float(row[name])) for name in names):
+                raise ValueError(f"{', '.join(row[name] for name in names)} are not all finite numbers")
     if not rows:
         raise CompressError(f"{file} has no rows; give the pruning_curve.csv of 'compress prune'")
     return file.resolve().parent.name, rows[0].get("metric", "metric"), rows

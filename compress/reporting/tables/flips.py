@@ -11,6 +11,7 @@ from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import NONE, points
 from compress.benchmarking.results.schema import Measurement
 from compress.data.examples import Example
+from compress.errors import CompressError
 from compress.reporting.tables.cells import in_one_line, number, share
 
 WORST_SHOWN = 10
@@ -92,7 +93,12 @@ def _flip(one: Mapping[str, Any], labels: Sequence[str], texts: Sequence[str]) -
     row = one["row"]
     text = texts[row] if row < len(texts) else ""
     if text and "word" in one:  # a row to tag is a sentence, its words apart
-        text = f"{Example(text).words[one['word']]}: {text}"
+        words = Example(text).words
+        if one["word"] >= len(words):
+            raise CompressError(
+                f"a flip is of word {one['word']} of row {row}, which has {len(words)}; run the benchmark again"
+            )
+        text = f"{words[one['word']]}: {text}"
     return Flip(row, _label(one["gold"], labels), _label(one["predicted"], labels), one["change"], text)
 
 

@@ -144,6 +144,12 @@ def test_what_is_missing_is_named_and_has_no_interval() -> None:
     }
 
 
+def test_labels_in_another_order_are_not_paired() -> None:
+    other = replace(student("a", 1, 172), labels=[*reversed(student("a", 1, 172).labels)])
+    found = only(aggregate([teacher("a"), student("a", 0, 170), other]))
+    assert found.low is None and found.notes == ("labels of a in another order",)
+
+
 def test_gain_from_distillation_uses_the_control_of_its_seed() -> None:
     def control(seed: int, right: int, **fields: Any) -> dict[str, Any]:
         return student("a", seed, right, model=f"control-{seed}", kind="control", **fields)

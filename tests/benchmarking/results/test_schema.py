@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import grouped, parse_results, results_of
+from compress.benchmarking.results.files import grouped, parse_results, read_results, results_of
 from compress.benchmarking.results.schema import interval_fields
 from compress.errors import CompressError
 from tests.support.results import line
@@ -97,6 +98,9 @@ def test_a_damaged_line_of_the_schema_before_is_refused(damage: dict[str, Any]) 
         parse_results(json.dumps(earlier(**damage)), "r.jsonl")
 
 
+FLIP = {"row": 1, "gold": 0, "predicted": 1, "change": -1.5}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -114,6 +118,20 @@ def test_a_damaged_line_of_the_schema_before_is_refused(damage: dict[str, Any]) 
         ({"flips_lost": [{"row": -1, "gold": 0, "predicted": 1, "change": 0}]}, "flips_lost is not of type array"),
         ({"predictions": [5] * 2000}, "predictions has classes that are not in labels"),
         ({"predictions": [1]}, "predictions has other rows than data_rows says"),
+        ({"flips_lost": [{**FLIP, "predicted": 2}]}, "flips have classes as predicted that are not in labels"),
+        ({"flips_won": [{**FLIP, "gold": -1}]}, "flips have classes as gold that are not in labels"),
+        ({"flips_won": [{**FLIP, "row": 2000}]}, "flips have rows beyond data_rows"),
+        ({"flips_won": [{**FLIP, "word": "1"}]}, "flips_won is not of type array"),
+        ({"gold": [-1] * 2000}, "gold has classes that are not in labels"),
+        ({"metric_rows": 0}, "metric_rows are fewer than the rows that flipped"),
+        ({"flips_lost_rows": 1500, "flips_won_rows": 501}, "metric_rows are fewer than the rows that flipped"),
+        ({"metric_rows": -1}, "metric_rows = -1 is too small"),
+        ({"metric_name": None}, "metric has no name"),
+        ({"metric": None}, "metric stands without difference_points"),
+        ({"kind": "pruning-step"}, "parents do not name the pruned model"),
+        ({"host": {"cpu_flags": [1]}}, "host is not of type object"),
+        ({"host": {"gpu": {"0": "x"}}}, "host is not of type object"),
+        ({"shape": {"vocabulary_size": "x"}}, "shape is not of type object"),
         ({"versions": {"torch": 2}}, "versions is not of type object"),
     ],
     ids=str,
@@ -122,3 +140,10 @@ def test_a_line_that_no_benchmark_writes_is_refused(change: dict[str, Any], mess
     text = json.dumps({**line("model").to_json(), **change})
     with pytest.raises(CompressError, match=f"r.jsonl, line 1 is not a result of compress benchmark: {message}"):
         parse_results(text, "r.jsonl")
+
+
+def test_lines_of_one_set_have_as_many_rows(tmp_path: Path) -> None:
+    for name, rows in (("a", 2000), ("b", 1999)):
+        (tmp_path / name).write_text(json.dumps(line("model", data_rows=rows).to_json()))
+    with pytest.raises(CompressError, match="lines of dev.tsv, of one data_sha256, have different data_rows"):
+        read_results([tmp_path / "a", tmp_path / "b"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,13 @@ def test_a_model_once_and_the_worst_rows_first() -> None:
         ("+10.00", "+1.00 to +19.00"),
         ("–", "–"),
     ]
+
+
+def test_a_word_that_its_sentence_does_not_have_is_refused() -> None:
+    flips = [{"row": 0, "word": 3, "gold": 0, "predicted": 1, "change": -1.0}]
+    for texts, refused in (({}, False), ({SHA256: ["a dull film"]}, True)):
+        with pytest.raises(CompressError, match="word 3 of row 0, which has") if refused else nullcontext():
+            flips_of(results_of([LINES[0], replace(STUDENT, flips_lost=flips)]), texts)
 
 
 def test_scores_of_a_regression_are_shown_as_they_are() -> None:
