@@ -40,6 +40,7 @@ COMMANDS = {
 }
 
 FAILED, INTERRUPTED, UNREAD = 2, 130, 141
+_MODELS = frozenset({"--teacher", "--model", "--encoder", "--start", "--control"})
 
 
 class _Given(click.types.StringParamType):
@@ -48,6 +49,12 @@ class _Given(click.types.StringParamType):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
             self.fail("it is empty: give a value or leave it out", parameter, context)
+        if parameter and not _MODELS.isdisjoint(parameter.opts):
+            found = {name for name in ("config.json", "model.onnx") if os.path.isfile(os.path.join(value, name))}
+            if found == {"config.json"}:
+                from compress.models.loading import check_foreign
+
+                check_foreign(Path(value))  # before any work, and before anything is said of other inputs
         return super().convert(value, parameter, context)
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from compress.errors import CompressError
 from compress.files import faults_of
-from compress.models.model_files import CONFIG_NAME, check_config_size, count_weights, read_config, weight_files
+from compress.models.model_files import (
+    CONFIG_NAME,
+    check_config_size,
+    check_files,
+    count_weights,
+    read_config,
+    weight_files,
+)
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -27,22 +34,15 @@ _FOREIGN = {
 _ATTENTION = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 
 
-def load_config(directory: Path, **changes: Any) -> "PretrainedConfig":
-    """Return the config of a model directory as transformers reads it.
-
-    Args:
-        changes: fields to replace.
+def check_foreign(directory: Path) -> None:
+    """Refuse a model directory that cannot be opened without what it does not hold itself.
 
     Raises:
-        CompressError: it is damaged, or needs code that transformers does not have.
+        CompressError: it needs code that transformers does not have, another library, a base model, or the network.
     """
-    from transformers import CONFIG_MAPPING, AutoConfig
-
-    from compress.models.modeling.registration import register_models
-
-    register_models()
+    check_files(directory)
     raw = read_config(directory)
-    if raw.get("auto_map") and raw.get("model_type") not in CONFIG_MAPPING:
+    if raw.get("auto_map") and not _is_known(raw.get("model_type")):
         raise CompressError(
             f"{directory} needs Python code of its own (auto_map in its config.json), which is never run; use a model "
             "type that transformers has, or an ONNX export"
@@ -54,6 +54,32 @@ def load_config(directory: Path, **changes: Any) -> "PretrainedConfig":
         raise CompressError(f"{directory} holds an adapter (adapter_config.json); merge it into its model and save it")
     if any("/" in str(raw.get(key)) for key in _ATTENTION):
         raise CompressError(f"{directory / CONFIG_NAME} names kernels to fetch for its attention; delete that entry")
+
+
+def _is_known(model_type: object) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    from compress.models.modeling.registration import register_models
+
+    register_models()
+    return model_type in CONFIG_MAPPING
+
+
+def load_config(directory: Path, **changes: Any) -> "PretrainedConfig":
+    """Return the config of a model directory as transformers reads it.
+
+    Args:
+        changes: fields to replace.
+
+    Raises:
+        CompressError: it is damaged, or needs what :func:`check_foreign` refuses.
+    """
+    from transformers import AutoConfig
+
+    from compress.models.modeling.registration import register_models
+
+    register_models()
+    check_foreign(directory)
     with faults_of(directory, "a model"):
         config: PretrainedConfig = AutoConfig.from_pretrained(directory, **changes, **_TRUSTED)
     return config

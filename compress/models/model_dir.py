@@ -60,6 +60,10 @@ class ModelDir:
             verify_files(directory, model.manifest)
         if not (directory / "config.json").is_file():
             raise CompressError(f"{path} is not a model directory: it has no config.json")
+        if not model.is_onnx:
+            from compress.models.loading import check_foreign
+
+            check_foreign(directory)
         model.check_weights()
         if classifier:
             model._check_classifier()
