@@ -1,12 +1,17 @@
-"""``CompressError``, the exception for mistakes of the user."""
+"""``CompressError``, the exception for mistakes of the user, and what the system has no more of."""
 
 import difflib
-from collections.abc import Iterable
+import errno
+import os
+from collections.abc import Iterable, Mapping
 
 INSTALL_ALL = "pip install 'compress[train]'"
 # Values and names of files may be as long as a file: a message shows its start and its end, which says what to do.
 _LONGEST_MESSAGE, _LAST = 4000, 400
 _LONGEST_NAME = 200
+USED_UP = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM})
+# Libraries repeat the system's words in exceptions of their own; torch's writer of checkpoints only says where.
+_WORDS = {os.strerror(number): number for number in USED_UP} | {"enforce fail at inline_container.cc": errno.ENOSPC}
 
 
 class CompressError(Exception):
@@ -38,3 +43,18 @@ def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     names = [name for name in allowed if max(len(name), len(value)) <= _LONGEST_NAME]  # it compares in squared time
     close = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def system_fault(error: BaseException | None, more: Mapping[str, int] = {}) -> int | None:
+    """Return the number of what the system has no more of, also where a library raised an exception of its own.
+
+    Args:
+        more: other words that tell it, and the number that they stand for.
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in USED_UP:
+            return error.errno
+        if found := next((number for words, number in {**_WORDS, **more}.items() if words in str(error)), None):
+            return found
+        error = error.__cause__ or error.__context__
+    return None

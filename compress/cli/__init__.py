@@ -17,7 +17,7 @@ import click
 
 import compress
 from compress.cli.printing import close_streams, complain, open_streams
-from compress.errors import CompressError, MissingPackage, did_you_mean
+from compress.errors import CompressError, MissingPackage, did_you_mean, system_fault
 
 # Their one-line help stands here, so that ``compress --help`` imports none of them.
 COMMANDS = {
@@ -121,8 +121,9 @@ def execute(arguments: list[str]) -> int:
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # of libraries in Rust, whose panics are no Exception
-        foreseen = isinstance(error, CompressError | click.UsageError)
-        cause = error.__cause__ if foreseen else error
+        cause: BaseException | None = error
+        while isinstance(cause, CompressError | click.UsageError):
+            cause = cause.__cause__ or cause.__context__
         if cause is not None and not {"-v", "--verbose"}.isdisjoint(arguments):
             complain("".join(traceback.format_exception(cause)).rstrip("\n"))
         complain(f"Error: {' '.join(_sentence(error, arguments).split())}")
@@ -151,9 +152,9 @@ def _sentence(error: BaseException, arguments: list[str]) -> str:
         return error.format_message().rstrip(".") + hint
     if isinstance(error, ModuleNotFoundError):
         return str(MissingPackage(error))
-    if isinstance(error, MemoryError) or _says(error, _NO_MEMORY):
+    number = system_fault(error, _NO_MEMORY) or (error.errno if isinstance(error, OSError) else None)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return f"there is not enough memory: give fewer rows, or end other programs. {_resumable(arguments)}"
-    number = errno.ENOSPC if _says(error, _FULL) else error.errno if isinstance(error, OSError) else None
     if number is not None:
         reason = _EXPLAINED.get(number) or f"the system says {os.strerror(number)!r}:"
         where = f" {os.fsdecode(name)}" if isinstance(name := getattr(error, "filename", None), str | bytes) else ""
@@ -165,21 +166,10 @@ def _sentence(error: BaseException, arguments: list[str]) -> str:
     )
 
 
-# What libraries say instead of an OSError or a MemoryError: safetensors repeats the system's words, torch's writer of
-# checkpoints only says where it failed, and its allocators have sentences of their own.
-_FULL = (os.strerror(errno.ENOSPC), "enforce fail at inline_container.cc")
-_NO_MEMORY = ("can't allocate memory", "Storage size calculation overflowed", "out of memory", "std::bad_alloc")
-
-
-def _says(error: BaseException | None, words: tuple[str, ...]) -> bool:
-    """Tell whether an error of a library, or one that led to it, has one of these words."""
-    while error is not None:
-        if any(word in str(error) for word in words):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
+# What the allocators of libraries say instead of a MemoryError.
+_NO_MEMORY = dict.fromkeys(
+    ("can't allocate memory", "Storage size calculation overflowed", "out of memory", "std::bad_alloc"), errno.ENOMEM
+)
 _EXPLAINED = {
     errno.ENOSPC: "the disk is full while writing",
     errno.EDQUOT: "the disk quota is used up while writing",
@@ -189,6 +179,11 @@ _EXPLAINED = {
     errno.ENOTDIR: "a part of the path is a file, not a directory:",
     errno.EISDIR: "a file is needed, and this is a directory:",
     errno.ENAMETOOLONG: "the name is too long:",
+    errno.ENOENT: "a file is gone that was there a moment ago:",
+    errno.ESTALE: "a file is gone that was there a moment ago:",
+    errno.EIO: "the disk failed (I/O error):",
+    errno.EMFILE: "too many files are open: allow more with 'ulimit -n 4096':",
+    errno.ENFILE: "the whole machine has too many files open: end other programs:",
 }
 
 

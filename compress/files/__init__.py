@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compress.errors import CompressError
+from compress.errors import USED_UP, CompressError, system_fault
 
 JSON_LIMIT_BYTES = 2**26
 TOML_LIMIT_BYTES = 2**20
@@ -24,7 +24,7 @@ TEXT_LIMIT = "COMPRESS_MAX_TEXT_MB"  # the environment variable that raises the 
 _TEXT_LIMIT_MB = 16
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 # What a disk or its rights say is no fault of the file that is read; the command line has sentences for these.
-_OF_THE_SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.EIO}
+_OF_THE_SYSTEM = USED_UP | {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @contextmanager
@@ -48,6 +48,8 @@ def faults_of(path: str | Path, what: str, advice: str = "copy or make it again"
             raise
         raise _fault(path, what, advice, error) from error
     except Exception as error:
+        if number := system_fault(error):
+            raise OSError(number, os.strerror(number), str(path)) from error
         raise _fault(path, what, advice, error) from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # of libraries in Rust, which make it no Exception
@@ -72,6 +74,8 @@ def regular_file(path: Path, limit_bytes: int | None = None) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         raise CompressError(f"There is no file {str(path)!r}: check the path.") from None
     except OSError as error:
+        if error.errno in USED_UP:
+            raise
         raise CompressError(f"{path} cannot be read ({error.strerror}): check the path.") from None
     except ValueError:  # a zero byte
         raise CompressError(f"{str(path)!r} is no path: check it.") from None
@@ -130,20 +134,21 @@ def parse_json(text: str, name: str, *, halves: bool = False) -> Any:
     Raises:
         CompressError: it is not valid, nested too deeply, or has a number that is too large.
     """
+    cause: Exception
     try:
         found = _DECODER.decode(text)
         if not halves and _HALF_CHARACTER.search(text):
             json.dumps(found, ensure_ascii=False).encode()
         return found
-    except RecursionError:
-        reason = "nested too deeply"
+    except RecursionError as error:
+        cause, reason = error, "nested too deeply"
     except json.JSONDecodeError as error:
-        reason = str(error)
-    except UnicodeEncodeError:
-        reason = "a string holds half a character"
+        cause, reason = error, str(error)
+    except UnicodeEncodeError as error:
+        cause, reason = error, "a string holds half a character"
     except ValueError as error:  # an integer of more digits than Python reads, or what _finite refuses
-        reason = str(error).partition(";")[0]
-    raise CompressError(f"{name} is not valid JSON ({reason}); copy or make it again")
+        cause, reason = error, str(error).partition(";")[0]
+    raise CompressError(f"{name} is not valid JSON ({reason}); copy or make it again") from cause
 
 
 def _finite(text: str) -> float:

@@ -1,5 +1,6 @@
 """What an output may not touch: inputs, and whatever this project did not write or somebody changed since."""
 
+import errno
 import os
 import stat
 import tempfile
@@ -89,8 +90,10 @@ def entry(path: Path, option: str = "-o") -> os.stat_result | None:
         raise unwritable(path, error, option) from None
 
 
-def unwritable(path: str | Path, error: OSError, option: str = "-o") -> CompressError:
-    """Return the error for a place that the system does not let us write to."""
+def unwritable(path: str | Path, error: OSError, option: str = "-o") -> CompressError | OSError:
+    """Return the error for a place that the system does not let us write to; where another would not help, its own."""
+    if error.errno in {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM}:
+        return error
     return CompressError(f"{option} {path} cannot be written ({error.strerror}); choose another {option}")
 
 

@@ -369,6 +369,6 @@ def last_whole_checkpoint(directory: Path) -> Path | None:
         try:
             json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
             return checkpoint
-        except (OSError, json.JSONDecodeError):
+        except (FileNotFoundError, ValueError):  # not what the disk or its rights say: the checkpoint may be whole
             shutil.rmtree(checkpoint)
     return None

@@ -363,6 +363,13 @@ def test_ctrl_c_before_anything_was_written(
         (RuntimeError("CUDA out of memory. Tried to"), "there is not enough memory: give fewer rows"),
         (OSError(errno.ELOOP, "x", "a\x1b"), "the system says 'Too many levels of symbolic links': a\\u001b; what"),
         (OSError(errno.EISDIR, "x", b"a"), "a file is needed, and this is a directory: a; what was"),
+        (FileNotFoundError(errno.ENOENT, "x", "a"), "a file is gone that was there a moment ago: a; what was finished"),
+        (OSError(errno.EIO, "x", "a"), "the disk failed (I/O error): a; what was finished before stays."),
+        (OSError(errno.EMFILE, "x", "a"), "too many files are open: allow more with 'ulimit -n 4096': a; what"),
+        (OSError(errno.ENFILE, "x"), "the whole machine has too many files open: end other programs; what"),
+        (OSError(errno.ENOMEM, "x"), "there is not enough memory: give fewer rows"),
+        (ValueError("I/O error: Too many open files (os error 24)"), "too many files are open: allow more with"),
+        (RuntimeError("you tried to allocate 9 bytes. Error code 12 (Cannot allocate memory)"), "there is not enough"),
         (OSError("no number"), "OSError: no number (a fault"),
         (
             CompressError("the \x1b[31m file\n::error::x\n##[set-output name=a;]b"),

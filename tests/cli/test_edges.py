@@ -16,6 +16,7 @@ from compress.cli import COMMANDS, cli, execute
 from compress.cli.options import Real, Whole
 from compress.escaping.terminal import terminal_text
 from tests.cli.test_cli import Desk
+from tests.support.results import line, write_lines
 
 
 def _given() -> Iterator[tuple[str, click.Parameter]]:
@@ -119,6 +120,49 @@ def test_streams_that_are_closed_or_full(command: str, code: int, said: bytes, t
     done = run(command, tmp_path)
     assert done.returncode == code and done.stderr.startswith(said)
     assert done.stderr.count(b"\n") == bool(said) and b"\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["['show', 'minilm-3']", "['check', 'r.jsonl', '--min-speedup', '1']", "['report', 'r.jsonl', '-o', 'out']"],
+)
+def test_no_more_files_can_be_opened(command: str, tmp_path: Path) -> None:
+    write_lines(tmp_path / "r.jsonl", [line("teacher", kind="teacher"), line("student")])
+    script = (
+        "import resource; from compress.cli import execute\n"
+        f"assert execute({command} + ['--help']) == 0\n"  # what is imported is
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 9))\n"
+        f"raise SystemExit(execute({command}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and not (tmp_path / "out").exists()
+    assert done.stderr.startswith("Error: too many files are open: allow more with 'ulimit -n 4096'")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_cause_of_a_damaged_file_is_shown_where_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.jsonl").write_text("{")
+    (tmp_path / "student.toml").write_text("a = ")
+    (tmp_path / "b.jsonl").write_bytes(b"\xff")
+    (tmp_path / "c.csv").write_text("a,b\n1,2\n")
+    write_lines(tmp_path / "good.jsonl", [line("teacher", kind="teacher")])
+    with_curve = ["report", str(tmp_path / "good.jsonl"), "--curve", str(tmp_path / "c.csv"), "-o", str(tmp_path / "o")]
+    for words, cause in (
+        (["check", str(tmp_path / "r.jsonl"), "--min-speedup", "1"], "json.decoder.JSONDecodeError: "),
+        (["check", str(tmp_path / "b.jsonl"), "--min-speedup", "1"], "UnicodeDecodeError: "),
+        (["run", str(tmp_path / "student.toml"), "-o", str(tmp_path / "s")], "tomllib.TOMLDecodeError: "),
+        (with_curve, "KeyError: "),
+    ):
+        assert execute(words) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("Error: ") and "Traceback" not in said and said.count("\n") == 1
+        assert execute(["-v", *words]) == 2
+        told = capsys.readouterr().err
+        assert "Traceback" in told and f"\n{cause}" in told and told.endswith(said)
+    assert execute(["-v", "check", str(tmp_path / "none.jsonl"), "--min-speedup", "1"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_reader_that_stops_ends_the_command_silently(tmp_path: Path) -> None:

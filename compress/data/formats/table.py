@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from compress.data.column_inference import Cells
-from compress.errors import CompressError
+from compress.errors import CompressError, system_fault
 from compress.files import printable_name, regular_file, text_limit_bytes, too_long
 
 Row = tuple[int, Cells]  # the line or row number in the file, and the cells
@@ -131,6 +131,8 @@ def open_bytes(path: Path) -> IO[bytes]:
             raise CompressError(f"{printable_name(path.name)} is empty: give a file with at least one row.")
         return io.BufferedReader(Unzipped(path), 2**17) if start == b"\x1f\x8b" else path.open("rb")
     except OSError as error:
+        if system_fault(error):
+            raise
         raise CompressError(
             f"{printable_name(path.name)} cannot be read ({error.strerror}): check its permissions."
         ) from None
