@@ -25,8 +25,13 @@ def exact_batches(run: Run, config: Mapping[str, Any], precision: str = "") -> R
         config: the ``config.json`` of the model.
         precision: ``float32`` where logits of a row are always the same but for their last digits.
     """
+    return EqualLengths(run, _ROUNDING.get(precision, _ROUNDING[""])) if may_read_padding(config) else run
+
+
+def may_read_padding(config: Mapping[str, Any]) -> bool:
+    """Tell whether a model is to be tried, by its ``config.json``."""
     family = str(config.get("model_type", "")).removeprefix("compress-pruned-")
-    return run if family in _INDIFFERENT | _OWN else EqualLengths(run, _ROUNDING.get(precision, _ROUNDING[""]))
+    return family not in _INDIFFERENT | _OWN
 
 
 class EqualLengths:
@@ -49,7 +54,7 @@ class EqualLengths:
         if lengths.min() == width:
             return self._run(arrays)
         if self._padding_matters is None:
-            self._padding_matters = self._changes(arrays, lengths)
+            self._padding_matters = padding_changes(self._run, arrays, self._tolerance)
             if self._padding_matters:
                 logger.info("padding changes the logits of this model: texts of one length are batched together")
         if not self._padding_matters:
@@ -62,17 +67,19 @@ class EqualLengths:
                 answers[row] = np.pad(answer, ((0, missing), (0, 0))) if missing else answer
         return np.stack([answer for answer in answers if answer is not None])
 
-    def _changes(self, arrays: dict[str, np.ndarray], lengths: np.ndarray) -> bool:
-        """Tell whether the logits of the shortest row alone are others than padded to the longest."""
-        shortest, longest = int(lengths.argmin()), int(lengths.argmax())
-        length = int(lengths[shortest])
-        alone = self._run(_cut(arrays, np.array([shortest]), length))[0]
-        try:
-            beside = self._run(_cut(arrays, np.array([shortest, longest]), int(lengths[longest])))[0]
-        except ValueError:  # decoders without a padding token refuse such batches
-            return True
-        beside = beside[:length] if beside.ndim == 2 else beside
-        return bool(np.abs(alone - beside).max() > self._tolerance * np.abs(alone).max())
+
+def padding_changes(run: Run, arrays: dict[str, np.ndarray], tolerance: float = _ROUNDING["float32"]) -> bool:
+    """Tell whether the logits of the shortest row alone are others than padded to the longest."""
+    lengths = arrays["attention_mask"].sum(axis=1)
+    shortest, longest = int(lengths.argmin()), int(lengths.argmax())
+    length = int(lengths[shortest])
+    alone = run(_cut(arrays, np.array([shortest]), length))[0]
+    try:
+        beside = run(_cut(arrays, np.array([shortest, longest]), int(lengths[longest])))[0]
+    except ValueError:  # decoders without a padding token refuse such batches
+        return True
+    beside = beside[:length] if beside.ndim == 2 else beside
+    return bool(np.abs(alone - beside).max() > tolerance * np.abs(alone).max())
 
 
 def _cut(arrays: dict[str, np.ndarray], rows: np.ndarray, length: int) -> dict[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """Student activations and teacher outputs (cached or computed online) that losses read."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -16,11 +16,13 @@ from transformers import PreTrainedModel
 from compress import plugins
 from compress.errors import CompressError
 from compress.inference.compute import autocast
+from compress.inference.padding import may_read_padding
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling import input_names
 from compress.models.prunable_units import attention_layers, has_heads
-from compress.progress import Advance
+from compress.progress import Advance, logger
 from compress.recipes import Choice, needs_of
+from compress.training.equal_lengths import in_equal_lengths, reads_padding
 from compress.training.tokenized_dataset import batches_by_length
 
 LIVE = frozenset({"hidden", "first", "attention"})
@@ -47,10 +49,21 @@ class ActivationRecorder:
         self.names = input_names(model)
         self.hidden = bool(wants & {"hidden", "first"})
         self.layers = attention_layers(model) if "attention" in wants and has_heads(model) else []
+        self._reads_padding = None if may_read_padding(model.config.to_dict()) else False
 
-    def __call__(self, batch: Batch, forward: Any = None) -> tuple[Any, Outputs]:
-        """Return the output of ``forward`` (by default the model itself), raw and as :class:`Outputs`."""
-        inputs = {name: value for name, value in batch.inputs().items() if name in self.names}
+    def __call__(self, batch: Batch, forward: Any = None) -> tuple[Tensor, Outputs]:
+        """Return the logits of ``forward`` (by default the model itself), raw, and all of it as :class:`Outputs`."""
+        groups: Sequence[Sequence[Tensor]]
+        if self._must_split(batch):
+            groups = in_equal_lengths(lambda part: self._run(part, forward), batch.inputs(), (1, 1, 2, 2, 2))
+        else:
+            groups = self._run(batch.inputs(), forward)
+        (raw,), hidden, queries, keys, values = map(tuple, groups)
+        return raw, Outputs(batch.answers(raw), hidden, queries, keys, values)
+
+    def _run(self, given: dict[str, Tensor], forward: Any) -> list[Sequence[Tensor]]:
+        """Return the logits, the hidden states, and the queries, keys and values of a batch, as far as wanted."""
+        inputs = {name: value for name, value in given.items() if name in self.names}
         wants_hidden = {"output_hidden_states": True} if self.hidden else {}
         seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}  # L x [B, H, T, d] each
         with ExitStack() as hooks:
@@ -59,8 +72,17 @@ class ActivationRecorder:
                     hook = projection.register_forward_hook(partial(_record, into, layer.head_size))
                     hooks.callback(hook.remove)
             raw = (forward or self.model)(**inputs, **wants_hidden)
-        attention: dict[str, Any] = {name: tuple(vectors) for name, vectors in seen.items()}
-        return raw, Outputs(batch.answers(raw.logits), tuple(getattr(raw, "hidden_states", None) or ()), **attention)
+        return [[raw.logits], getattr(raw, "hidden_states", None) or (), *seen.values()]
+
+    def _must_split(self, batch: Batch) -> bool:
+        """Tell whether a batch holds several lengths and padding changes the model's logits, which is tried once."""
+        if self._reads_padding is False or bool(batch.attention_mask.all()):
+            return False
+        if self._reads_padding is None:
+            self._reads_padding = reads_padding(self.model, batch.inputs())
+            if self._reads_padding:
+                logger.info("padding changes the logits of this model: it reads texts of one length together")
+        return self._reads_padding
 
 
 def _record(into: list[Tensor], head_size: int, module: nn.Module, inputs: Any, output: Tensor) -> None:

@@ -292,7 +292,7 @@ class DistillationTrainer(Trainer):
         # The Trainer joins batches of rows, of whatever length: words stay at their tokens until they are scored.
         labels = torch.full_like(batch.input_ids, NO_LABEL)
         labels[batch.words] = batch.labels
-        return None, raw.logits.float(), labels
+        return None, raw.float(), labels
 
     def release(self) -> None:
         """Leave the model as it was but for its weights: in float32, and without loss modules unless they are kept.
