@@ -7,7 +7,7 @@ the rows and the checksum.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compress.data import Example
-from compress.data.formats.json_parquet import is_string, refuse_bomb
+from compress.data.formats.json_parquet import is_string
+from compress.data.formats.parquet_pages import batch_rows
+from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
 from compress.data.tokenization import by_sentence, word_counts
 from compress.errors import CompressError
 from compress.files import faults_of, read_json_table, regular_file
@@ -80,7 +82,7 @@ class LabelDir:
         for number in range(len(there)):
             if shard_path(self.path, number).name not in there:
                 raise CompressError(f"{shard_path(self.path, number)} is missing; copy or label the text again")
-        found = sum(_open_shard(self.path, number).metadata.num_rows for number in range(len(there)))
+        found = sum(_open_shard(self.path, number)[0].metadata.num_rows for number in range(len(there)))
         if found != self.rows:
             raise CompressError(
                 f"{self.path} has labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}; copy or label "
@@ -153,9 +155,9 @@ def read_shard(
     """
     path = shard_path(directory, number)
     with faults_of(path, "a shard of labels", "label the text again"):
-        file = _open_shard(directory, number)
+        file, rows = _open_shard(directory, number)
         names = [name for name in ("text", "text_pair", "logits") if name in file.schema_arrow.names]
-        table = file.read(columns=names)
+        table = pa.Table.from_batches(_bounded(path, file.iter_batches(batch_size=rows, columns=names)))
         columns = {name: table[name].combine_chunks() for name in names}
         logits = columns.pop("logits")
         fault = _fault(columns, logits)
@@ -183,14 +185,26 @@ def read_shard(
         return examples, by_sentence(values, counts) if task == "tagging" else values
 
 
-def _open_shard(directory: Path, number: int) -> pq.ParquetFile:
+def _bounded(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches as long as all together are no larger than text that was packed; a dictionary may repeat a text."""
+    left = max(ALWAYS_BYTES, LARGEST_RATIO * path.stat().st_size)
+    for batch in batches:
+        left -= batch.nbytes
+        if left < 0:
+            raise CompressError(f"{path} holds more than {LARGEST_RATIO} times its own size; label the text again")
+        yield batch
+
+
+def _open_shard(directory: Path, number: int) -> tuple[pq.ParquetFile, int]:
+    """Return a shard and how many of its rows may be read at a time."""
     path = regular_file(shard_path(directory, number))
     with faults_of(path, "a shard of labels", "label the text again"):
         file = pq.ParquetFile(path)
-        refuse_bomb(str(path), file.metadata, path.stat().st_size)
+        with path.open("rb") as stream:
+            rows = batch_rows(str(path), stream, file.metadata, path.stat().st_size)
         if not {"text", "logits"} <= set(file.schema_arrow.names) or file.metadata.num_rows > SHARD_ROWS:
             raise CompressError(f"{path} has not at most {SHARD_ROWS:,} rows of text and logits; label the text again")
-    return file
+    return file, rows
 
 
 def _fault(columns: Mapping[str, pa.Array], logits: pa.Array) -> str:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compress.data import Example, grouped_split, open_source, row_key
-from compress.data.formats import table
+from compress.data.formats import parquet_pages, table
 from compress.errors import CompressError
 from compress.files import TEXT_LIMIT
 
@@ -74,12 +74,82 @@ def test_a_bomb_of_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_bomb_of_parquet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compress.data.formats.json_parquet.ALWAYS_BYTES", 2**16)
+    monkeypatch.setattr(parquet_pages, "ALWAYS_BYTES", 2**16)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a b" * 300_000, "b"]}), path, compression="zstd")
     refused(path, "a.parquet holds more than 100 times its own size")
+    state_small_sizes(path)
+    assert pq.ParquetFile(path).metadata.row_group(0).total_byte_size == 1
+    assert len(pq.read_table(path)["text"][0].as_py()) == 900_000  # which pyarrow does not mind
+    refused(path, "a.parquet holds more than 100 times its own size")
     pq.write_table(pa.table({"text": pa.array(["a b"] * 1_000_000).dictionary_encode()}), path)
     refused(path, "a.parquet holds more than 100 times its own size")
+
+
+def state_small_sizes(path: Path) -> None:
+    """Rewrite the unpacked sizes in the metadata of a Parquet file, numbers of as many bytes."""
+    metadata, content = pq.ParquetFile(path).metadata, path.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[start:]
+    group = metadata.row_group(0)
+    for size in {group.total_byte_size, group.column(0).total_uncompressed_size}:
+        number = varint(2 * size)
+        assert number in footer
+        footer = footer.replace(number, bytes([0x82, *[0x80] * (len(number) - 2), 0]))
+    path.write_bytes(content[:start] + footer)
+
+
+def varint(value: int) -> bytes:
+    return bytes([value & 127 | 128]) + varint(value >> 7) if value > 127 else bytes([value])
+
+
+def test_a_long_text_that_a_dictionary_repeats_is_not_held_many_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    batches = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pq.ParquetFile,
+        "iter_batches",
+        lambda file, **given: asked.append(given["batch_size"]) or batches(file, **given),
+    )
+    monkeypatch.setattr(parquet_pages, "_BATCH_BYTES", 3 * MB)
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a b" * (MB // 4)] * 200}), path, compression="none")
+    assert len(texts(path)) == 200 and {*asked} == {3}
+    pq.write_table(pa.table({"text": ["a", "b"] * 100}), path)
+    assert len(texts(path)) == 200 and {*asked} == {3, 64}
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "zstd", "snappy"])
+def test_the_headers_of_pages_are_read_as_pyarrow_reads_them(tmp_path: Path, version: str, compression: str) -> None:
+    rows = [f"text {number} {'x' * (number % 300)}." for number in range(5000)]
+    columns = {"text": rows, "label": [str(number % 7) for number in range(5000)], "words": [["a", "b"], []] * 2500}
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table(columns),
+        path,
+        compression=compression,
+        data_page_version=version,
+        data_page_size=4096,
+        row_group_size=2000,
+        write_page_checksum=version == "2.0",
+    )
+    file = pq.ParquetFile(path)
+    with path.open("rb") as stream:
+        for column in (file.metadata.row_group(g).column(c) for g in range(3) for c in range(3)):
+            pages = [*parquet_pages._pages("a", stream, column)]
+            assert 0.9 * column.total_uncompressed_size - 60 * len(pages) < sum(pages) < column.total_uncompressed_size
+    assert texts(path) == rows
+
+
+def test_pages_that_are_none_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a b"] * 10}), path)
+    for rubbish in (b"\xff" * 12, b"\x00" * 12, b"\x15\x00\x15\x01\x15\x01\x00" * 2):
+        path.write_bytes(b"PAR1" + rubbish + path.read_bytes()[4 + len(rubbish) :])
+        refused(path, "a.parquet has pages that are not Parquet's")
 
 
 def test_columns_without_text_are_left_out(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from typing import IO, Any
 
 from compress.data.column_inference import TEXT_COLUMNS, usual
 from compress.data.examples import sentence
+from compress.data.formats.parquet_pages import batch_rows
 from compress.data.formats.table import (
-    ALWAYS_BYTES,
-    LARGEST_RATIO,
     SAMPLE,
     Lines,
     Row,
@@ -33,7 +32,6 @@ SPLITS = {
     "unlabeled": ("unlabeled", "unlabelled", "unsupervised", "unsup", "pool"),
 }
 JSON_DATA_BYTES = 2**27  # of a file that is not read line by line; in memory it is up to 25 times as large
-_PARQUET_ROWS = 64
 _WRAPPERS = ("data", "examples", "rows", "items")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -201,25 +199,26 @@ def read_parquet(path: Path) -> Table:
 
     name = printable_name(path.name)
 
-    def opened() -> Any:
+    def opened() -> IO[bytes]:
         stream: IO[bytes] = open_bytes(path)
         if isinstance(getattr(stream, "raw", None), Unzipped):  # Parquet is read from its end, which gzip cannot give
             spool = tempfile.TemporaryFile()
             with reading(path):
                 shutil.copyfileobj(stream, spool)
             stream = spool
-        return parquet.ParquetFile(stream)
+        return stream
 
-    file = opened()
+    stream = opened()
+    file = parquet.ParquetFile(stream)
     columns = tuple(field.name for field in file.schema_arrow if _holds_text(field.type))
     if file.metadata.num_rows == 0:
         raise CompressError(f"{name} is empty: give a file with at least one row.")
-    refuse_bomb(name, file.metadata, path.stat().st_size)
+    size = batch_rows(name, stream, file.metadata, path.stat().st_size)
     if len(set(columns)) < len(columns):
         raise CompressError(f"{name} has two columns of one name: write it again with other names.")
 
     def rows() -> Iterator[Row]:
-        batches = opened().iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns))
+        batches = parquet.ParquetFile(opened()).iter_batches(batch_size=size, columns=list(columns))
         return ((n, tuple(map(cell, record))) for n, record in enumerate(_records(name, batches), start=1))
 
     return Table(name, "parquet", columns, rows, identity=frozenset({printable_name(path.resolve())}))
@@ -242,17 +241,6 @@ def is_string(kind: Any) -> bool:
     from pyarrow import types
 
     return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
-
-
-def refuse_bomb(name: str, metadata: Any, size: int) -> None:
-    """Raise where the parts of a file that are in memory at a time are far larger than the file."""
-    parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    largest = max((part.total_byte_size for part in parts), default=0)
-    if max(largest, 8 * metadata.num_rows) > max(ALWAYS_BYTES, LARGEST_RATIO * size):
-        raise CompressError(
-            f"{name} holds more than {LARGEST_RATIO} times its own size, which text does not: write it again "
-            "without compression if that is meant."
-        )
 
 
 def _records(name: str, batches: Any) -> Iterator[tuple[Any, ...]]:
