@@ -40,7 +40,7 @@ from compress.benchmarking.result_fields import (
     speed_fields,
 )
 from compress.benchmarking.results.files import host_id, read_result_file, write_results
-from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement
+from compress.benchmarking.results.schema import PREDICTIONS_KEPT, SCHEMA, Fields, Measurement
 from compress.benchmarking.rounds import WorkerRun, take_turns, workloads_of
 from compress.benchmarking.start_workers import Files, groups_of, started
 from compress.data import Example, TextSource, check_roles, content_sha256, encode_gold, open_source, read_examples
@@ -57,7 +57,6 @@ from compress.models.output_safety import check_file, entry, keep_apart, output_
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
 
-PREDICTIONS_KEPT = 5000
 Data = Sequence[Example] | TextSource | str | Path
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compress.benchmarking.results.line_faults import LARGEST_MS, faults
+from compress.benchmarking.results.line_faults import LARGEST_MS, MOST_SAMPLES, faults
 from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, interval_fields
 from compress.errors import CompressError
 from compress.files import parse_json, read_text
@@ -147,7 +147,9 @@ def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
         lines += parse_results(read_text(path, RESULTS_LIMIT_BYTES), str(path))
     for group in grouped(lines, attrgetter("data_sha256")).values():
         if len({line.data_rows for line in group}) > 1:  # whose predictions could not be paired
-            raise CompressError(f"lines of {group[0].data}, of one data_sha256, have different data_rows; measure again")
+            raise CompressError(
+                f"lines of {group[0].data}, of one data_sha256, have different data_rows; measure again"
+            )
     return lines
 
 
@@ -202,7 +204,8 @@ def _upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
     with suppress(KeyError, TypeError, ValueError, ArithmeticError, IndexError), np.errstate(all="raise"):
         found["kind"] = EARLIER_KINDS.get(line["kind"], line["kind"])
         samples = line["latency_ms"]
-        if all(0 < value < LARGEST_MS for batches in samples for value in batches) and all(samples):
+        fits = all(samples) and sum(map(len, samples)) <= MOST_SAMPLES
+        if fits and all(0 < value < LARGEST_MS for batches in samples for value in batches):
             observed = observed_fields(samples, line["batch_size"])
             found |= {name: value for name, value in observed.items() if name not in line}
     return found

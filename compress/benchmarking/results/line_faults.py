@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args, get_origin
 
-from compress.benchmarking.results.schema import CLOCKS, FIELDS, names_of
+from compress.benchmarking.results.schema import CLOCKS, FIELDS, PREDICTIONS_KEPT, names_of
 from compress.evaluation.metrics import METRICS
 from compress.recipes.parsing import LARGEST_NUMBER
 
 LARGEST_MS = 1e9  # eleven days
+MOST_SAMPLES = 200_000  # 10,000 rounds of 20 batches
 _LEAST_ABOVE_ZERO = 1e-12
 
 Rule = Callable[[Any], bool]
@@ -124,6 +125,8 @@ def _sample_faults(line: Mapping[str, Any]) -> Iterator[str]:
     if line["clock"] not in CLOCKS:
         yield f"clock is none of {', '.join(CLOCKS)}"
     rounds = [line.get(name, ()) for name in ("latency_ms", "latency_cpu_ms")]
+    if any(sum(map(len, samples)) > MOST_SAMPLES for samples in rounds):
+        yield f"latency_ms has more than {MOST_SAMPLES:,} times"
     if not rounds[0] or not all(rounds[0]):
         yield "latency_ms has a round without batches"
     if not all(0 <= value < LARGEST_MS for samples in rounds for batches in samples for value in batches):
@@ -142,5 +145,7 @@ def _sample_faults(line: Mapping[str, Any]) -> Iterator[str]:
     for name in ("predictions", "gold"):
         if len(line.get(name, ())) not in (0, line["data_rows"]):
             yield f"{name} has other rows than data_rows says"
+        if len(line.get(name, ())) > PREDICTIONS_KEPT:  # whose intervals would take hours
+            yield f"{name} has more rows than the {PREDICTIONS_KEPT:,} that are kept"
     if any(one["row"] >= line["data_rows"] for one in flips):
         yield "flips have rows beyond data_rows"
