@@ -139,7 +139,7 @@ def distill(
     gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
     selecting = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
     if not validation and not options.control:
-        check_held_out(pool, data.rows or checked.rows["unlabeled"])
+        check_held_out(pool, data.rows or checked.rows["unlabeled"], has_others=bool(train))
     described = describe_rows({"train": train, "validation": validation})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
     encoder = encoder_of(model, options.encoder) if any(phase.teacher == "encoder" for phase in phases) else None

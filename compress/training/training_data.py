@@ -77,13 +77,14 @@ def held_out(example: Example, rows: int) -> bool:
     return int.from_bytes(row_key(example), "big") < share * 2**64
 
 
-def check_held_out(pool: TextSource, rows: int) -> None:
-    """Refuse text of which nothing, or everything, is held out.
+def check_held_out(pool: TextSource, rows: int, *, has_others: bool = False) -> None:
+    """Refuse text of which nothing is held out, or nothing is left to train on.
 
     Args:
         rows: how many there are, as :func:`held_out` takes them.
+        has_others: whether there are other rows to train on.
     """
-    found = set[bool]()
+    found = {False} if has_others else set[bool]()
     for example in pool:
         found.add(held_out(example, rows))
         if len(found) == 2:
@@ -151,7 +152,7 @@ class TrainingPlan:
 
 def agreement_rows(pool: LabelledPool, task: str) -> Selection:
     """Return held-out pool rows labelled with the teacher's predictions, to select without gold labels."""
-    check_held_out(pool, pool.rows)
+    check_held_out(pool, pool.rows, has_others=True)
     held = [(example, logits) for example, logits in pool.labelled() if held_out(example, pool.rows)]
     predicted: list[Any]
     if task == "tagging":

@@ -92,8 +92,11 @@ def test_text_of_which_nothing_can_be_held_out_is_refused_before_it_is_labelled(
     text: str, desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = desk.file("one.txt", text + "\n")
-    refuses(desk.command("distill", unlabeled=one, validation=None), "give --validation FILE", capsys)
+    words = desk.command("distill", unlabeled=one, validation=None, train=None)
+    refuses(words, "give --validation FILE", capsys)
     assert not list(desk.out.parent.iterdir())
+    if text == "u":  # gold rows are left to train on
+        works(desk, [*words, "--train", str(desk.train)], capsys)
 
 
 def test_two_classes_of_one_row_each(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
