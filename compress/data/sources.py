@@ -12,7 +12,7 @@ from compress.data.examples import Columns, Example, content_sha256
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import read_table
-from compress.data.label_encoding import infer_labels
+from compress.data.label_encoding import encode_scores, infer_labels
 from compress.data.text_source import Subset, TextSource
 from compress.errors import CompressError
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
@@ -224,15 +224,17 @@ def read_examples(source: TextSource) -> list[Example]:
     """Read a set into memory.
 
     Raises:
-        CompressError: when it is empty, or all rows have the same label (unless the labels are scores).
+        CompressError: when it is empty, or all rows have the same label or score, which can judge no model.
     """
     examples = list(source)
     if not examples:
         raise CompressError(f"{source.name} has no row with text: give a file with at least one.")
     labels = infer_labels(examples)
-    if labels is not None and len(labels) == 1:
+    found = encode_scores(examples, name=source.name) if labels is None else labels
+    if len(set(found)) == 1:
+        one, several = ("score", "scores") if labels is None else ("class", "classes")
         raise CompressError(
-            f"{source.name} has only one class, {labels[0]!r}, in its {len(examples):,} rows: give rows of two or more "
-            "classes, or name another column with --label-column."
+            f"{source.name} has only one {one}, {found[0]!r}, in its {len(examples):,} rows: give rows of two or more "
+            f"{several}, or name another column with --label-column."
         )
     return examples

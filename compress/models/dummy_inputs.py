@@ -13,5 +13,7 @@ def example_inputs(model: PreTrainedModel, batch_size: int = 2, length: int = 8,
     input_ids = torch.randint(lowest, vocabulary, (batch_size, length), generator=generator)
     if getattr(model.config, "pairs", "") == "siamese":  # two texts, of different lengths
         input_ids[:, length // 3] = model.config.separator_token_id
+    if model.config.is_encoder_decoder:  # it answers at the end of the text
+        input_ids[:, -1] = model.config.eos_token_id
     device = next(model.parameters()).device
     return {"input_ids": input_ids.to(device), "attention_mask": torch.ones_like(input_ids, device=device)}

@@ -30,7 +30,7 @@ from compress.models.model_files import PICKLES, check_files, count_weights, rea
 from compress.models.modeling import TAGGER, auto_class
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,20 @@ class ModelDir:
             raise CompressError(
                 f"{self.path} has no weights of its model, or in another shape ({names[0]}); copy or make it again"
             )
+        if model.config.is_encoder_decoder:
+            self._check_ends(model.config)
         return cast("PreTrainedModel", model.eval())
+
+    def _check_ends(self, config: "PretrainedConfig") -> None:
+        """Refuse a sequence-to-sequence classifier whose decoder has no beginning, or whose texts have no end."""
+        start, end = (getattr(config, f"{name}_token_id", None) for name in ("decoder_start", "eos"))
+        if start is None:
+            raise CompressError(f"{self.path}: config.json lacks decoder_start_token_id, with which its decoder begins")
+        if end not in self.load_tokenizer().backend_tokenizer.encode("a").ids:
+            raise CompressError(
+                f"the tokenizer of {self.path} does not end a text with the token that this model answers at "
+                f"(eos_token_id = {end} in config.json); copy the tokenizer that belongs to these weights"
+            )
 
     def load_tokenizer(self, *, words: bool = False) -> "PreTrainedTokenizerFast":
         """Load the tokenizer; ``words`` makes one of bytes read words one by one as it reads them within a text."""

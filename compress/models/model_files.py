@@ -80,8 +80,10 @@ def _is_names(value: Any) -> bool:
 
 
 def _is_labels(value: Any) -> bool:
-    """Tell whether labels are numbered from 0 without gaps, as logits are."""
+    """Tell whether labels are numbered from 0 without gaps, as logits are, and differ, so that gold names one."""
     if not isinstance(value, dict) or not all(isinstance(label, str | int | float) for label in value.values()):
+        return False
+    if len(set(map(str, value.values()))) < len(value):
         return False
     return 0 < len(value) <= MOST_LABELS and value.keys() == {str(number) for number in range(len(value))}
 
@@ -94,7 +96,10 @@ def _is_number(least: int, most: int) -> Callable[[Any], bool]:
 _FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "model_type": ("a name", lambda value: isinstance(value, str)),
     "architectures": ("a list of names", _is_names),
-    "id2label": (f"a table of at most {MOST_LABELS:,} labels, numbered from 0", _is_labels),
+    "id2label": (
+        f"a table of at most {MOST_LABELS:,} labels, numbered from 0, each with a name of its own",
+        _is_labels,
+    ),
     "num_labels": (f"a number from 1 to {MOST_LABELS:,}", _is_number(1, MOST_LABELS)),
     "problem_type": (f"one of {', '.join(_PROBLEM_TYPES)}", lambda value: value in _PROBLEM_TYPES),
     "type_vocab_size": ("a number from 0", _is_number(0, 2**31)),

@@ -37,7 +37,15 @@ from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_emb
 from compress.training.phases import fit, steps_for
 from compress.training.tokenized_dataset import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
-from compress.training.training_data import Gold, LabelledPool, Selection, TrainingData, TrainingPlan, agreement_rows
+from compress.training.training_data import (
+    Gold,
+    LabelledPool,
+    Selection,
+    TrainingData,
+    TrainingPlan,
+    agreement_rows,
+    check_held_out,
+)
 
 CONTROL_PHASES = (Phase((Choice("hard-label"),), name="control", text="gold"),)
 CONTROL_HELD_OUT_SHARE = 0.1
@@ -130,6 +138,8 @@ def distill(
         pool = pool.sample(data.rows)
     gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
     selecting = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
+    if not validation and not options.control:
+        check_held_out(pool, data.rows or checked.rows["unlabeled"], has_others=bool(train))
     described = describe_rows({"train": train, "validation": validation})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
     encoder = encoder_of(model, options.encoder) if any(phase.teacher == "encoder" for phase in phases) else None

@@ -77,6 +77,21 @@ def held_out(example: Example, rows: int) -> bool:
     return int.from_bytes(row_key(example), "big") < share * 2**64
 
 
+def check_held_out(pool: TextSource, rows: int, *, has_others: bool = False) -> None:
+    """Refuse text of which nothing is held out, or nothing is left to train on.
+
+    Args:
+        rows: how many there are, as :func:`held_out` takes them.
+        has_others: whether there are other rows to train on.
+    """
+    found = {False} if has_others else set[bool]()
+    for example in pool:
+        found.add(held_out(example, rows))
+        if len(found) == 2:
+            return
+    raise CompressError(f"{pool.name} has only {rows:,} rows, too few to hold some out; give --validation FILE")
+
+
 @dataclass(frozen=True)
 class Gold:
     """Gold-labelled rows: class ids or scores, and the teacher's logits ``[N, C]`` where it was run.
@@ -137,9 +152,8 @@ class TrainingPlan:
 
 def agreement_rows(pool: LabelledPool, task: str) -> Selection:
     """Return held-out pool rows labelled with the teacher's predictions, to select without gold labels."""
+    check_held_out(pool, pool.rows, has_others=True)
     held = [(example, logits) for example, logits in pool.labelled() if held_out(example, pool.rows)]
-    if not held:
-        raise CompressError(f"{pool.name} has only {pool.rows} rows, too few to hold some out; give --validation FILE")
     predicted: list[Any]
     if task == "tagging":
         by_sentence = (predictions(logits, task) for _, logits in held)

@@ -12,7 +12,6 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from compress.data.examples import Example
-from compress.errors import CompressError
 
 STRENGTHS = (1.0, 10.0, 100.0)  # C of logistic regression: the larger, the weaker its regularisation
 SEARCH_ROWS = 20_000
@@ -79,8 +78,6 @@ def fit_linear_head(features: Any, gold: np.ndarray, task: str, classes: int) ->
         task: ``"classification"`` or ``"regression"``.
         classes: number of classes, those without a training row included.
     """
-    if features.shape[0] < FOLDS:
-        raise CompressError(f"{features.shape[0]} training rows are too few for a linear model; give {FOLDS} or more")
     if task == "regression":
         model = _search(features, gold)
         return Head(_column(model.coef_), np.atleast_1d(np.float32(model.intercept_)))
@@ -115,8 +112,8 @@ def _search(features: Any, gold: np.ndarray, *, classify: bool = False) -> Any:
     if len(rows) > SEARCH_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, SEARCH_ROWS, replace=False))
     some, answers = features[rows], gold[rows]
-    folds = list(KFold(FOLDS, shuffle=True, random_state=0).split(rows))
-    if classify and any(len(np.unique(answers[train])) < 2 for train, _ in folds):
-        return make(1.0).fit(features, gold)  # a fold without a second class cannot be fitted
+    folds = list(KFold(FOLDS, shuffle=True, random_state=0).split(rows)) if len(rows) >= FOLDS else []
+    if not folds or (classify and any(len(np.unique(answers[train])) < 2 for train, _ in folds)):
+        return make(1.0).fit(features, gold)  # too few rows, or a fold without a second class, which cannot be fitted
     scores = [cross_val_score(make(strength), some, answers, cv=folds).mean() for strength in STRENGTHS]
     return make(STRENGTHS[int(np.argmax(scores))]).fit(features, gold)
