@@ -64,7 +64,7 @@ LABELS = (
 )
 _IDS = {"id", "idx", "index", "guid", "uid", "#1_id", "#2_id", "source", "url", "date"}
 _USUAL = {name for pair in TEXT_PAIRS for name in pair} | set(TEXT_COLUMNS) | set(LABELS)
-_IDENTIFIER = re.compile(r"[#A-Za-z_][\w#./ -]{0,39}")
+_IDENTIFIER = re.compile(r"(?!\d)[\w#][\w#./ -]{0,39}")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
@@ -132,17 +132,21 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
     It does when it holds a name the user asked for or a usual one, or when it looks like names above a
     column of numbers or of few repeated values among which its own cell does not occur.
     """
-    first = [cell or "" for cell in rows[0]]
-    if any(name in first for name in wanted if name and not name.isdigit()):
+    first = [(cell or "").strip() for cell in rows[0]]
+    names = [cell for cell in first if cell]  # the index that pandas writes has none
+    if any(name in names for name in wanted if name and not name.isdigit()):
         return True
-    if len(_USUAL & set(map(usual, first))) > 1 and all(map(_IDENTIFIER.fullmatch, first)):  # one may stand there twice
-        return True
-    if len(set(first)) < len(first) or not all(_IDENTIFIER.fullmatch(cell) for cell in first):
+    if not all(map(_IDENTIFIER.fullmatch, names)):
         return False
-    if any(usual(cell) in _USUAL for cell in first):
+    known = len(_USUAL & set(map(usual, names)))
+    if known > 1 or len(set(names)) < len(names):  # a usual name may stand there twice
+        return known > 1
+    if known:
         return True
     body = rows[1:]
     for position, cell in enumerate(first):
+        if not cell:
+            continue
         values = [row[position] for row in body if position < len(row)]
         few = len(values) >= 8 and len(set(values)) <= len(values) / 4
         if values and (all(_NUMBER.fullmatch(value or "") for value in values) or (few and cell not in values)):
@@ -264,7 +268,7 @@ def _texts_by_content(
     profiles = _profiles(names, sample, {asked.text_pair, asked.label})
     prose = [p for p in profiles if not p.numeric and p.words >= 2 and (p.distinct > 0.3 or len(sample) < 4)]
     if not prose:
-        only = [p for p in profiles if not p.numeric and p.filled > 0]
+        only = [p for p in profiles if not p.numeric and p.filled > 0 and not (named and usual(p.name) in LABELS)]
         return (only[0].name, None) if len(only) == 1 else None
     # A title beside a description is no pair of equals: the longest is the text, its equals may be its pair.
     longest = max(p.words for p in prose)

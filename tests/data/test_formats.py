@@ -181,6 +181,38 @@ def test_usual_names(tmp_path: Path, header: str, columns: Columns) -> None:
     assert open_source(path, role="train", labelled=True).columns == columns
 
 
+@pytest.mark.parametrize("header", [",text,label", "n,text,", "id, text, label ", "ID,Text ,Label", "n,文本,标签"])
+def test_a_header_may_have_spaces_empty_names_and_other_scripts(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text(header + "\n" + "".join(f"{n},a film of {n},{'ny'[n % 2]}\n" for n in range(20)))
+    source = open_source(path, role="train", labelled=True)
+    assert {row.label for row in source} == {"n", "y"} and source.columns.text == header.split(",")[1].strip()
+
+
+def test_a_column_of_labels_alone_is_not_taken_for_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "pool.jsonl"
+    path.write_text('{"label": "good"}\n{"label": "bad"}\n')
+    with pytest.raises(CompressError, match="none of which is clearly the text"):
+        open_source(path, role="unlabeled", labelled=False)
+
+
+@pytest.mark.parametrize("role", ["train", "unlabeled"])
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("x.csv", "text,label\ra film,good\rdull,bad\r", "x.csv ends its lines with CR alone"),
+        ("x.txt", "a film\rdull", "x.txt ends its lines with CR alone"),
+        ("x.csv", "\ufeffsep=;\r\ntext;label\r\na film;good\r\ndull;bad\r\n", "begins with a line for Excel, 'sep=;'"),
+    ],
+)
+def test_lines_of_old_macs_and_of_excel_are_refused(
+    tmp_path: Path, role: str, name: str, content: str, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(content.encode())
+    with pytest.raises(CompressError, match=sentence):
+        open_source(tmp_path / name, role=role, labelled=role == "train")
+
+
 def test_columns_can_be_named(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_text("a\tb\tc\none two\tthree four\tx\nfive six\tseven eight\ty\n")

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from compress.files import printable_name, text_limit_bytes, too_long
 
 FORMATS = ("csv", "tsv", "tsv-unquoted", "jsonl", "json", "parquet", "text", "label-first", "trees", "conllu")
 _LINE_FORMATS = {"text": read_plain_text, "label-first": read_label_first, "trees": read_trees, "conllu": read_conllu}
+_EXCEL = re.compile(r'"?sep=.?"?', re.IGNORECASE)
 
 csv.field_size_limit(2**31 - 1)  # rows are bounded where they are read; the default stops at 128 KiB a cell
 
@@ -52,6 +54,8 @@ def read_table(
     kind = format or _sniff_format(head, suffix)
     if kind != "json":
         lines.longest = text_limit_bytes()
+    if kind != "json" and len(head) == 1 and "\r" in head[0].strip():
+        raise CompressError(f"{lines.name} ends its lines with CR alone: write it with LF or CRLF.")
     if kind in ("json", "jsonl"):
         table = read_json_lines(lines) if kind == "jsonl" else read_json_file(lines, role)
     elif kind in ("csv", "tsv", "tsv-unquoted", "table"):
@@ -91,6 +95,8 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
     if kind in ("tsv", "tsv-unquoted"):
         dialect = Dialect("\t", quoted=kind == "tsv")
     name = lines.name
+    if _EXCEL.fullmatch(head[0].strip()):
+        raise CompressError(f"{name} begins with a line for Excel, {head[0].strip()!r}: delete that line.")
 
     def raw() -> Iterator[tuple[int, list[str]]]:
         longest = lines.longest
