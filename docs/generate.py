@@ -97,7 +97,7 @@ repeated: `--model a --model b`.
 |---|---|
 | `COMPRESS_DATA` | where the data sets of a study lie, instead of `--data-root` |
 | `COMPRESS_MODELS` | where fine-tuned teachers lie, instead of `--model-root` |
-| `COMPRESS_MAX_TEXT_MB` | the longest text, and line or row of a data file, in megabytes; 16 if not set |
+| `COMPRESS_MAX_TEXT_MB` | the longest text in megabytes, if not 16; raises all [limits](security.md#limits) alike |
 | `NO_COLOR` | when set, nothing is coloured |
 | `GITHUB_STEP_SUMMARY` | when set, as GitHub Actions does, `report` and `check` append their Markdown to that file |
 

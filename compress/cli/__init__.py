@@ -36,7 +36,7 @@ COMMANDS = {
     "run": "Run a whole study, from data to report.",
     "predict": "Classify texts, one JSON line each.",
     "list": "List recipes and plug-ins.",
-    "show": "Explain a recipe or plug-in.",
+    "show": "Explain a recipe, a plug-in or a model directory.",
 }
 
 FAILED, INTERRUPTED, UNREAD = 2, 130, 141

@@ -1,17 +1,45 @@
 """compress show"""
 
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 
 from compress.cli.printing import say
+
+if TYPE_CHECKING:
+    from compress.models.manifest import Manifest
 
 
 @click.command()
 @click.argument("name")
 def command(name: str) -> None:
-    """Explain a recipe or plug-in.
+    """Explain a recipe, a plug-in or a model directory.
 
-    Prints the method, its paper, and which parts of the paper's method are missing.
+    Prints the method, its paper, and which parts of the paper's method are missing; of a directory what it was
+    made from, and how the validation score, the loss and its terms went.
     """
+    if os.path.isdir(name):
+        from compress.models.manifest import METRICS_NAME
+        from compress.models.model_dir import ModelDir
+        from compress.reporting.learning_curve import learning_curve
+
+        model = ModelDir.open(name)
+        say("\n".join(_facts(model.manifest)))
+        if (model.path / METRICS_NAME).is_file():
+            say(f"\n{learning_curve(model.path / METRICS_NAME)}")
+        return
     from compress.recipes.catalogue import describe
 
     say(describe(name))
+
+
+def _facts(manifest: "Manifest") -> Iterator[str]:
+    """Yield a line for each thing that a manifest says in few words."""
+    yield f"{manifest.name or 'a model'}, made by compress {manifest.stage}" if manifest.stage else "made elsewhere"
+    yield f"task: {manifest.task}" + (f", {len(manifest.labels):,} labels" if manifest.labels else "")
+    yield from (f"{parent['role']}: {parent['name']}" for parent in manifest.parents)
+    yield from (f"data, {one['role']}: {one['name']}, {one['rows']:,} rows" for one in manifest.data)
+    yield from (f"{one['name']} on {one['split']}: {one['value']:.4f}, n = {one['rows']:,}" for one in manifest.metrics)
+    yield from (f"{note}: {value}" for note, value in manifest.notes.items() if isinstance(value, str | int | float))

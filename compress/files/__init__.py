@@ -20,7 +20,7 @@ from compress.errors import USED_UP, CompressError, system_fault
 
 JSON_LIMIT_BYTES = 2**26
 TOML_LIMIT_BYTES = 2**20
-TEXT_LIMIT = "COMPRESS_MAX_TEXT_MB"  # the environment variable that raises the limit of a text
+TEXT_LIMIT = "COMPRESS_MAX_TEXT_MB"  # the environment variable that raises the limits of texts and files
 _TEXT_LIMIT_MB = 16
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 # What a disk or its rights say is no fault of the file that is read; the command line has sentences for these.
@@ -66,6 +66,8 @@ def _fault(path: str | Path, what: str, advice: str, error: BaseException) -> Co
 def regular_file(path: Path, limit_bytes: int | None = None) -> Path:
     """Return the path of a regular file, links followed, that is no larger than a limit.
 
+    ``COMPRESS_MAX_TEXT_MB`` raises the limit as many times as that of texts.
+
     Raises:
         CompressError: nothing is there, it is a directory, a pipe, a socket or a device, or too large.
     """
@@ -83,10 +85,13 @@ def regular_file(path: Path, limit_bytes: int | None = None) -> Path:
         raise CompressError(f"{path} is a directory, but a file is needed: name a file in it.")
     if not stat.S_ISREG(found.st_mode):
         raise CompressError(f"{path} is a pipe, a socket or a device, but a file is needed: write it to a file first.")
-    if limit_bytes is not None and found.st_size > limit_bytes:
-        raise CompressError(
-            f"{path} has {found.st_size:,} bytes; at most {limit_bytes:,} are read: give a smaller one."
-        )
+    if limit_bytes is not None:
+        limit_bytes = max(limit_bytes, limit_bytes * text_limit_bytes() // (_TEXT_LIMIT_MB * 10**6))
+        if found.st_size > limit_bytes:
+            raise CompressError(
+                f"{path} has {found.st_size:,} bytes; at most {limit_bytes:,} are read: give a smaller one, or set "
+                f"{TEXT_LIMIT} above {_TEXT_LIMIT_MB}, which raises this limit as many times."
+            )
     return path
 
 

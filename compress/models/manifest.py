@@ -13,6 +13,7 @@ from compress.files import read_json_table
 MANIFEST_NAME = "compress.json"
 WEIGHTS_NAME = "model.safetensors"
 ONNX_NAME = "model.onnx"
+METRICS_NAME = "metrics.jsonl"  # how a training went
 # Not model.safetensors: what does not know the format should find no weights instead of wrong ones.
 PACKED_NAME = "packed.safetensors"
 VOCABULARIES = (

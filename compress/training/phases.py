@@ -30,6 +30,7 @@ from compress.recipes import Phase, Training, replace_training
 from compress.surgery.unit_masks import masked_positions
 from compress.training.learned_vocabulary import Mixer
 from compress.training.masked_lm import Masker
+from compress.training.metrics_log import join_logs
 from compress.training.modifiers import MaskingModifier
 from compress.training.teacher_signal import (
     CachedFirstStates,
@@ -121,8 +122,8 @@ def fit(
 ) -> list[Outcome]:
     """Train a model in place and return the outcome of each step range; the last one selects the best checkpoint.
 
-    Without a selection the last weights stay. Rows are tokenised into the working directory. A run that was stopped
-    resumes in its unfinished step range.
+    Without a selection the last weights stay. Rows are tokenised into the working directory, which gets
+    ``metrics.jsonl`` at the end. A run that was stopped resumes in its unfinished step range.
 
     Args:
         teachers: by the names in :class:`compress.recipes.Phase`: ``task`` is the fine-tuned teacher, ``encoder`` the
@@ -190,6 +191,7 @@ def fit(
             save_finished(folder, model, outcome)
             logger.info("%s: %d steps in %.0f s", part.name, outcome.steps, outcome.seconds)
         outcomes.append(outcome)
+    join_logs([work / part.name for part in planned], run.folder)
     return outcomes
 
 

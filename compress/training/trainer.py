@@ -37,11 +37,13 @@ from compress.evaluation.metrics import evaluate
 from compress.host import keeping_freed_memory
 from compress.inference.compute import Compute, resolve_precision
 from compress.inference.threads import using_threads
+from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
 from compress.models.modeling.ngram import NGramConfig
 from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.masked_lm import Masker
+from compress.training.metrics_log import POINTS, MetricsLog
 from compress.training.modifiers import Modifier
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
@@ -224,7 +226,8 @@ class DistillationTrainer(Trainer):
             save_strategy="steps",
             save_steps=interval,
             save_total_limit=2,
-            logging_strategy="no",
+            logging_strategy="steps",
+            logging_steps=max(1, steps // POINTS),
             report_to="none",
             disable_tqdm=True,
             seed=run.compute.seed,
@@ -252,6 +255,8 @@ class DistillationTrainer(Trainer):
             sparse_gradients(model, on=True)
             self.accelerator.clip_grad_norm_ = clip_gradients  # torch's own has no norm of sparse gradients
         self.remove_callback(PrinterCallback)
+        self.metrics = MetricsLog(run.folder / METRICS_NAME, objective.losses, training.batch_size)
+        self.add_callback(self.metrics)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
         self.student = ActivationRecorder(model, needs_of_student(objective.losses))
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -276,9 +281,15 @@ class DistillationTrainer(Trainer):
         teacher = self.objective.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
         with torch.autocast(student.logits.device.type, enabled=False):  # relations and divergences need the digits
             # The anchor gives a gradient path where no layer is trained now, or all are replaced by the teacher's.
-            weighted = (weight * loss(student, teacher, batch, *trained) for weight, loss, trained in self.losses)
+            weighted = [weight * loss(student, teacher, batch, *trained) for weight, loss, trained in self.losses]
+            self.metrics.add(weighted)
             total = 0.0 * self.anchor.sum() + sum(weighted)
         return (total, raw) if return_outputs else total
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs = {**logs, **self.metrics.since_last()}
+        super().log(logs, start_time)
 
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None

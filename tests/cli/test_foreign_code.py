@@ -20,6 +20,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.training.finetune import encoder_of
 from tests.cli.test_cli import Desk
+from tests.support.training_data import STUDY_HEAD, write_study_data
 
 CANARY = "from pathlib import Path\nPath({path!r}).write_text('ran')\n"
 
@@ -114,6 +115,7 @@ TAKES = {
     "benchmark": "model",
     "heads": "model",
     "pretrain": "encoder",
+    "run": "teacher",
 }
 
 
@@ -124,7 +126,18 @@ def command(desk: Desk, name: str, model: Path) -> list[str]:
     if name == "pretrain":
         words = ["pretrain", "--student", "pd", "--unlabeled", str(desk.pool), "-o", str(desk.out)]
         return [*words, "--encoder", str(model)]
+    if name == "run":
+        return study(desk, model)
     return desk.command(name, **{TAKES[name]: model})
+
+
+def study(desk: Desk, model: Path) -> list[str]:
+    data, models, recipe = desk.folder / "data", desk.folder / "models", desk.folder / "study.toml"
+    if not recipe.exists():
+        write_study_data(data, models)
+        recipe.write_text(f'title = "a"\ndescription = "b"\n{STUDY_HEAD}[[students]]\nrecipe = "{desk.student}"\n')
+    roots = ["--data-root", str(data), "--model-root", str(models)]
+    return ["run", str(recipe), *roots, "--teacher", str(model), "-o", str(desk.out)]
 
 
 @pytest.mark.parametrize("name", TAKES)
@@ -143,7 +156,9 @@ def test_every_command_refuses_what_would_run_or_read_something_else(
     model, canary = tmp_path / "model", tmp_path / "canary"
     shutil.copytree(teacher, model)
     lay(model, canary)
-    assert execute(command(desk, name, model)) == 2
+    words = command(desk, name, model)
+    capsys.readouterr()  # of models that a study needs
+    assert execute(words) == 2
     said = capsys.readouterr().err
     assert not canary.exists()
     assert sentence in said
@@ -151,16 +166,17 @@ def test_every_command_refuses_what_would_run_or_read_something_else(
     assert trap != "a model of its own" or said.count("\n") == 1  # before any work
 
 
+@pytest.mark.parametrize("name", ["label", "finetune", "distill", "predict"])
 @pytest.mark.parametrize("lay", [own_code_for_a_known_model, own_tokenizer])
 def test_a_known_model_runs_without_the_code_beside_it(
-    lay: Callable[[Path, Path], None], tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+    lay: Callable[[Path, Path], None], name: str, tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(tmp_path, teacher)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
     model, canary = tmp_path / "model", tmp_path / "canary"
     shutil.copytree(teacher, model)
     lay(model, canary)
-    assert execute(desk.command("predict", model=model)) in {0, 2}
+    assert execute(command(desk, name, model)) in {0, 2}
     assert not canary.exists()
 
 

@@ -23,7 +23,7 @@ from compress.models.saving import save_model
 from tests.cli.test_cli import Desk
 from tests.cli.test_foreign_code import TAKES, command, edit
 from tests.support import tiny
-from tests.support.training_data import STUDY_HEAD, labelled_file, write_study_data
+from tests.support.training_data import labelled_file
 
 COMMANDS = ("predict", "label", "distill", "prune", "quantize")
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -183,20 +183,11 @@ def label_rows(desk: Desk, model: Path) -> None:
 def run(name: str, desk: Desk, model: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     for left in (desk.out, desk.out.with_name(".out.partial")):
         shutil.rmtree(left, ignore_errors=True)
-    words = study(desk, model) if name == "run" else command(desk, name, model)
+    words = command(desk, name, model)
     code = execute([*words, "--no-measure"] if name == "prune" else words)
     said = capsys.readouterr().err
     assert "Traceback" not in said
     return code, said.strip().splitlines()[-1] if said.strip() else ""
-
-
-def study(desk: Desk, model: Path) -> list[str]:
-    data, models, recipe = desk.folder / "data", desk.folder / "models", desk.folder / "study.toml"
-    if not recipe.exists():
-        write_study_data(data, models)
-        recipe.write_text(f'title = "a"\ndescription = "b"\n{STUDY_HEAD}[[students]]\nrecipe = "{desk.student}"\n')
-    roots = ["--data-root", str(data), "--model-root", str(models)]
-    return ["run", str(recipe), *roots, "--teacher", str(model), "-o", str(desk.out)]
 
 
 @pytest.fixture
@@ -229,7 +220,7 @@ def test_a_teacher_is_refused_by_name(kind: str, desk: Desk, capsys: pytest.Capt
     make, reason = REFUSED[kind]
     model = desk.folder / "model"
     make(model)
-    for name in (*TAKES, "run"):
+    for name in TAKES:
         if (kind, name) in ANOTHER_USE:
             continue
         code, said = run(name, desk, model, capsys)

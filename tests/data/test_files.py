@@ -113,6 +113,17 @@ def test_broken_toml_is_one_sentence(tmp_path: Path, text: str) -> None:
         read_toml(path)
 
 
+def test_the_limit_of_a_file_is_raised_with_that_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f.json"
+    path.write_text("[1, 2, 3]")
+    with pytest.raises(CompressError, match="9 bytes; at most 8 are read.*COMPRESS_MAX_TEXT_MB above 16"):
+        regular_file(path, limit_bytes=8)
+    monkeypatch.setenv(TEXT_LIMIT, "32")
+    assert regular_file(path, limit_bytes=8) == path
+    monkeypatch.setenv(TEXT_LIMIT, "1")
+    assert regular_file(path, limit_bytes=9) == path
+
+
 def test_the_limit_of_a_text_can_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     assert text_limit_bytes() == 16_000_000
     monkeypatch.setenv(TEXT_LIMIT, "64")

@@ -7,12 +7,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from compress.host import describe_host
-from tests.fuzzing.commands import MEMORY_LIMIT_BYTES, TIME_LIMIT_SECONDS, USES, Case, run_cases
+from tests.fuzzing.commands import MEMORY_LIMIT_BYTES, TIME_LIMIT_SECONDS, USES, Case, Run, run_cases
+
+Result = tuple[Run, list[str]]
+
+
+def until_interrupted(runs: Iterator[Result]) -> Iterator[Result]:
+    """Yield until the end or Ctrl-C, so that there is a summary of what was run."""
+    with suppress(KeyboardInterrupt):
+        yield from runs
 
 
 @click.command()
@@ -29,7 +39,7 @@ def main(cases: int, only: int | None, seed: int, jobs: int, output: Path | None
     slowest = largest = 0.0
     chosen = [Case(seed, number) for number in (range(-len(USES), cases) if only is None else [only])]
     with tempfile.TemporaryDirectory(prefix="fuzzing-") as folder:
-        for run, faults in run_cases(chosen, Path(folder), jobs):
+        for run, faults in until_interrupted(run_cases(chosen, Path(folder), jobs)):
             outcome = "faults" if faults else "refused" if run.code == 2 else "worked"
             if run.case.number >= 0 or faults:
                 counts.setdefault(run.words[0], Counter()).update([outcome])

@@ -113,16 +113,16 @@ USES = (
         (*LABELS, *LABELS, *MODEL, "student.toml", "train.csv", "validation.jsonl"),
         3,
     ),
-    Use(f"finetune --teacher model {LABELLED} -o out", (*MODEL, "train.csv", "validation.jsonl"), 0.7),
+    Use(f"finetune --teacher model {LABELLED} -o out", (*MODEL, "train.csv", "validation.jsonl"), 0.4),
     Use(
         "pretrain --encoder model --unlabeled pool.parquet --epochs 1 -o out --device cpu --threads 1",
         (*MODEL, "pool.parquet"),
-        0.7,
+        0.4,
     ),
     Use(
         f"heads --model model {LABELLED} --examples 8 --step 0.5 --criterion gradient -o out",
         (*MODEL, "train.csv", "validation.jsonl"),
-        0.7,
+        0.4,
     ),
     Use(
         f"prune --model model {LABELLED} --heads 2 --examples 8 --no-measure -o out",
@@ -135,8 +135,8 @@ USES = (
         (*GRAPH, "validation.jsonl"),
         1.5,
     ),
-    Use("export --model model -o out", MODEL, 0.7),
-    Use(f"benchmark {MEASURED} -o out", (*MODEL, *SMALL, "validation.jsonl"), 0.3),
+    Use("export --model model -o out", MODEL, 0.4),
+    Use(f"benchmark {MEASURED} -o out", (*MODEL, *SMALL, "validation.jsonl"), 0.15),
     Use(
         "report results.jsonl --texts validation.jsonl -o out",
         ("results.jsonl", "results.jsonl", "validation.jsonl"),
@@ -150,7 +150,7 @@ USES = (
     Use(
         "replay results.lock.json --data validation.jsonl -o out",
         ("results.lock.json", "results.jsonl", "validation.jsonl"),
-        0.5,
+        0.2,
     ),
     Use(
         "run study.toml --data-root data --model-root models --device cpu --threads 1 -o out",
@@ -161,7 +161,7 @@ USES = (
             "data/tiny/unlabeled.txt",
             "models/tiny-bert/config.json",
         ),
-        0.5,
+        0.2,
     ),
 )
 # What may lie at an output and beside it.
@@ -333,9 +333,10 @@ class Run:
         said = (self.folder / "stderr").read_text(errors="replace")
         printed = (self.folder / "stdout").read_text(errors="replace")
         last = said.strip().rsplit("\n", 1)[-1]
-        if self.case.number < 0 and self.code not in (0, 3):
+        judged = self.words[0] in {"check", "replay"}  # whose verdict on measured speeds may be any
+        if self.case.number < 0 and self.code not in ((0, 1, 3) if judged else (0,)):
             yield f"it does not work unchanged: exit code {self.code}: {last}"
-        if self.code not in {"check": (0, 1, 2, 3), "replay": (0, 1, 2, 3)}.get(self.words[0], (0, 2)):
+        if self.code not in ((0, 1, 2, 3) if judged else (0, 2)):
             yield f"exit code {self.code}: {last}"
         elif self.code == 2 and not last.startswith("Error: ") and self.words[0] != "run":
             yield f"no sentence: {last!r}"

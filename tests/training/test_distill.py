@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -281,6 +282,29 @@ def test_more_steps_than_can_be_counted_are_refused() -> None:
 # Stopped
 
 
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_lines_of_a_training_say_loss_terms_rate_speed_and_validation(
+    teacher: Path, labels: LabelDir, tmp_path: Path
+) -> None:
+    losses = (Choice("kl", 0.5), Choice("hard-label", 0.25))
+    recipe = replace(BILSTM, phases=(Phase(losses),), training=replace(TRAINING, max_steps=6, evaluations=3))
+    made = taught(teacher, tmp_path / "out", recipe, labels=[labels], train=train_rows(), validation=validation_rows())
+    lines = metrics(made.path)
+    assert "metrics.jsonl" in made.manifest.files
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
+    for line in steps:
+        assert line["loss"] == pytest.approx(line["loss/kl"] + line["loss/hard-label"], rel=1e-4)
+        assert line["rows_per_second"] > 0
+    rates = [line["learning_rate"] for line in steps]
+    assert 0 < rates[-1] < rates[-2] < max(rates) <= TRAINING.learning_rate
+    scores = {line["step"]: line["validation"] for line in lines if "validation" in line}
+    assert scores.keys() == {2, 4, 6} and max(scores.values()) == pytest.approx(made.manifest.metrics[0]["value"])
+
+
 @pytest.mark.parametrize("recipe", [BILSTM, TRANSFORMER])
 def test_a_resumed_training_ends_with_the_same_weights(
     recipe: StudentRecipe, teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -289,7 +313,8 @@ def test_a_resumed_training_ends_with_the_same_weights(
 
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
     recipe = replace(recipe, training=replace(TRAINING, evaluations=4))
-    whole = state(taught(teacher, tmp_path / "whole", recipe, **options).path)
+    undisturbed = taught(teacher, tmp_path / "whole", recipe, **options).path
+    whole = state(undisturbed)
     steps: list[int] = []
     original = DistillationTrainer.compute_loss
 
@@ -311,6 +336,12 @@ def test_a_resumed_training_ends_with_the_same_weights(
     weights = state(resumed.path)
     for key in whole:
         torch.testing.assert_close(weights[key], whole[key], atol=1e-6, rtol=1e-5)
+    for ours, theirs in zip(metrics(resumed.path), metrics(undisturbed), strict=True):
+        assert ours.keys() == theirs.keys()
+        speed = {"rows_per_second"}
+        assert [ours[key] for key in ours.keys() - speed] == pytest.approx(
+            [theirs[key] for key in ours.keys() - speed], rel=1e-3, abs=1e-5
+        )
     assert names(tmp_path) == {"whole", "student"}
 
 

@@ -1,0 +1,103 @@
+"""What a training does, as JSON lines: loss and its terms, learning rate and speed, and the validation score.
+
+They are written while it trains, and lie in ``metrics.jsonl`` of the directory that it makes.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from compress.models.manifest import METRICS_NAME
+from compress.models.output_dir import write_atomically
+from compress.recipes import Choice
+
+POINTS = 100  # lines of one training, beside those of its evaluations
+_DIGITS = 6
+_TERM = "loss/"
+# Keys of the Trainer's history -> those of our lines, beside the terms of the loss.
+_KEPT = {
+    "loss": "loss",
+    "learning_rate": "learning_rate",
+    "rows_per_second": "rows_per_second",
+    "eval_score": "validation",
+}
+
+
+class MetricsLog(TrainerCallback):
+    """Sums what the steps since the last line say, and writes all lines anew with each.
+
+    The lines are the Trainer's own history, which its checkpoints hold: a resumed training goes on from there, and
+    what was written of steps that are done again is replaced.
+
+    Args:
+        path: file to write.
+        losses: of the training, in their order.
+        batch_size: rows a step.
+    """
+
+    def __init__(self, path: Path, losses: Sequence[Choice], batch_size: int) -> None:
+        self.path, self.batch_size = path, batch_size
+        self.names = [loss.name for loss in losses]
+        if len({*self.names}) < len(self.names):
+            self.names = [f"{number}-{name}" for number, name in enumerate(self.names, 1)]
+        self._begin()
+
+    def _begin(self) -> None:
+        self.terms: Tensor | None = None
+        self.steps, self.seconds = 0, 0.0
+
+    def add(self, terms: Sequence[Tensor]) -> None:
+        """Add the weighted terms of a step; they stay on their device until a line is due."""
+        values = torch.stack([term.detach().float() for term in terms])
+        self.terms = values if self.terms is None else self.terms + values
+
+    def on_step_begin(self, *given: Any, **named: Any) -> None:
+        self.begin = time.monotonic()
+
+    def on_step_end(self, *given: Any, **named: Any) -> None:
+        self.steps += 1
+        self.seconds += time.monotonic() - self.begin
+
+    def since_last(self) -> dict[str, Any]:
+        """Return the mean terms, and the rows a second of steps alone, without evaluations and checkpoints."""
+        found: dict[str, Any] = {"rows_per_second": self.batch_size * self.steps / max(self.seconds, 1e-9)}
+        if self.terms is not None:
+            means = (self.terms / max(self.steps, 1)).tolist()
+            found |= {f"{_TERM}{name}": mean for name, mean in zip(self.names, means, strict=True)}
+        self._begin()
+        return found
+
+    def on_log(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        write_lines(self.path, filter(None, map(_line, state.log_history)))
+
+
+def _line(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a line says of an entry of the Trainer's history; None for its summary at the end."""
+    said = {_KEPT.get(key, key): _rounded(value) for key, value in entry.items() if key in _KEPT or _TERM in key}
+    return {"step": entry["step"], **said} if said else None
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None  # JSON has no NaN
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Write JSON lines, whole or not at all."""
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def join_logs(folders: Sequence[Path], output: Path) -> None:
+    """Join the lines of a training's parts, each with the name of its folder where there are several."""
+    lines: list[dict[str, Any]] = []
+    for folder in folders:
+        part = {"phase": folder.name} if len(folders) > 1 else {}
+        written = (folder / METRICS_NAME).read_text(encoding="utf-8").splitlines()
+        lines += [{**part, **json.loads(line)} for line in written]
+    write_lines(output / METRICS_NAME, lines)
