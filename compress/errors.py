@@ -9,7 +9,7 @@ INSTALL_ALL = "pip install 'compress[train]'"
 # Values and names of files may be as long as a file: a message shows its start and its end, which says what to do.
 _LONGEST_MESSAGE, _LAST = 4000, 400
 _LONGEST_NAME = 200
-USED_UP = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM})
+USED_UP = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EFBIG})
 # Libraries repeat the system's words in exceptions of their own; torch's writer of checkpoints only says where.
 _WORDS = {os.strerror(number): number for number in USED_UP} | {"enforce fail at inline_container.cc": errno.ENOSPC}
 

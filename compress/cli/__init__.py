@@ -168,10 +168,18 @@ def _sentence(error: BaseException, arguments: list[str]) -> str:
 
 # What the allocators of libraries say instead of a MemoryError.
 _NO_MEMORY = dict.fromkeys(
-    ("can't allocate memory", "Storage size calculation overflowed", "out of memory", "std::bad_alloc"), errno.ENOMEM
+    (
+        "can't allocate memory",
+        "Storage size calculation overflowed",
+        "out of memory",
+        "std::bad_alloc",
+        "failed to map segment",
+    ),
+    errno.ENOMEM,
 )
 _EXPLAINED = {
     errno.ENOSPC: "the disk is full while writing",
+    errno.EFBIG: "a file became larger than this shell allows (ulimit -f) or the disk can hold:",
     errno.EDQUOT: "the disk quota is used up while writing",
     errno.EACCES: "no permission to write or read",
     errno.EPERM: "no permission to write or read",

@@ -27,6 +27,7 @@ from compress.progress import for_terminal, logger
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LARGEST = 2**31 - 1  # that libraries count with
+MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
 
 
 class Whole(click.IntRange):
@@ -69,7 +70,7 @@ device = click.option(
 )
 threads = click.option(
     "--threads",
-    type=Whole(min=0),
+    type=Whole(min=0, max=MOST_THREADS),
     default=0,
     show_default=True,
     help="CPU threads; 0 is one for each core that no other program keeps busy.",

@@ -38,6 +38,8 @@ def command(
     """
     if bool(data) == bool(texts):
         raise CompressError("predict needs either TEXT arguments or --data FILE")
+    if broken := [text for text in texts if not _is_utf8(text)]:
+        raise CompressError(f"the text {broken[0]!r} is not UTF-8; convert it, or give it in a file with --data")
     from compress.inference.predict import load
 
     rows = options.open_pool([data], columns) if data else map(Example, texts)
@@ -46,3 +48,7 @@ def command(
         for example, prediction in zip(chunk, predict(chunk), strict=True):
             pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
             say(json.dumps({**prediction, "text": example.text, **pair}, ensure_ascii=False))
+
+
+def _is_utf8(text: str) -> bool:
+    return text == text.encode(errors="ignore").decode()

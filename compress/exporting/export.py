@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
 
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
-from compress.errors import CompressError
+from compress.errors import CompressError, system_fault
 from compress.exporting.onnx_graph import drop_segments, operator_counts
 from compress.inference.open_runtime import open_runtime
 from compress.models.dummy_inputs import example_inputs
@@ -74,6 +74,8 @@ def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
     try:
         plugin.function(model, working / ONNX_NAME)
     except Exception as error:  # torch's exporter wraps whatever goes wrong in classes of its own
+        if system_fault(error):  # such as a full disk, of which the command line says more
+            raise
         cause = error.__cause__ or error
         raise CompressError(f"{source.path} cannot be exported to ONNX: {str(cause).splitlines()[0]}") from error
     if "token_type_ids" not in tokenizer.model_input_names:

@@ -27,7 +27,7 @@ def _given() -> Iterator[tuple[str, click.Parameter]]:
 
 
 NUMBERS = [(name, one) for name, one in _given() if isinstance(one.type, Whole | Real)]
-WHOLE = [one for one in NUMBERS if isinstance(one[1].type, Whole)]
+WHOLE = [one for one in NUMBERS if isinstance(one[1].type, Whole) and one[1].type.max is None]
 
 
 def refused(name: str, option: click.Parameter, value: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -86,6 +86,8 @@ def test_a_list_of_numbers_and_an_amount_have_bounds(name: str, capsys: pytest.C
         (["show", "a\0b"], "the argument 'a\\x00b' has a zero byte"),
         (["\udcff\x1b]0;x\x07"], "unknown command '\\udcff\\x1b]0;x\\x07'"),
         (["show", "\udcff"], "\\udcff"),
+        (["predict", "--model", "x", "caf\udce9"], "the text 'caf\\udce9' is not UTF-8"),
+        (["predict", "--model", "x", "--threads", "2000", "a"], "2000 is not in the range 0<=x<=1024"),
         (["check", "x" * 250 + "/" * 5000, "--min-speedup", "1"], "x"),
         (["check", "/dev/null/x", "--min-speedup", "nan"], "min_speedup = nan"),
     ],
@@ -180,3 +182,9 @@ def test_a_stream_that_cannot_encode_gets_escapes() -> None:
         [sys.executable, "-c", script % text], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True
     )
     assert done.stdout.isascii() and json.loads(done.stdout) == text
+
+
+def test_an_interruption_while_the_command_line_is_imported_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    done = run("list losses", tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    assert done.returncode == 130 and done.stderr == b"\nInterrupted. Nothing was written.\n"

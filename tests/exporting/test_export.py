@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from compress import plugins
-from compress.errors import CompressError
+from compress.errors import CompressError, system_fault
 from compress.exporting.export import check_parity, export, exporter_for, padded_example, stock_config
 from compress.exporting.onnx_graph import operator_counts
 from compress.models.model_dir import ModelDir
@@ -313,3 +314,13 @@ def test_data_of_the_parent_is_inherited(tmp_path: Path) -> None:
     assert exported.manifest.stage
     assert exported.manifest.data == data and exported.manifest.seeds == {"seed": 7}
     assert exported.manifest.parents[0]["sha256"] == ModelDir.open(directory).sha256
+
+
+def test_a_full_disk_is_not_blamed_on_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(model: object, path: Path) -> None:
+        raise RuntimeError("the exporter failed") from OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr("compress.exporting.export.exporter_for", lambda source: SimpleNamespace(function=fill))
+    with pytest.raises(RuntimeError) as raised:  # the command line has a sentence for the cause
+        export(torch_directory("bert"), tmp_path / "onnx")
+    assert system_fault(raised.value) == errno.EFBIG
