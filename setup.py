@@ -84,5 +84,5 @@ setup(
             "build",
         ],
     },
-    entry_points={"console_scripts": ["compress = compress.__main__:main"]},
+    entry_points={"console_scripts": ["compress = compress.__main__:command_line"]},
 )

@@ -3,15 +3,15 @@
 import sys
 
 
-def main() -> None:
+def command_line() -> None:
     """Run what was typed; an interruption while the command line is imported is one sentence as well."""
     try:
-        from compress.cli import main as run
+        from compress.cli import main
     except KeyboardInterrupt:
         print("\nInterrupted. Nothing was written.", file=sys.stderr)
         sys.exit(130)
-    run()
+    main()
 
 
 if __name__ == "__main__":
-    main()
+    command_line()

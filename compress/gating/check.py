@@ -97,16 +97,14 @@ def _judge_budget(lines: Sequence[Measurement], budget: GateBudget, source: str)
     chosen = select(budget, results_of(lines), source=source)
     found: list[Judgement] = []
     for name, limit in budget.limits().items():
-        made = judge_over_seeds(limit, chosen, lines) if budget.over_seeds else _judge_each(name, limit, chosen, lines)
+        made = judge_over_seeds(limit, chosen, lines) if budget.over_seeds else _judge_each(name, limit, chosen)
         if not made:
             raise CompressError(f"{source}: {name} is relative to the teacher in torch, and it selects nothing else")
         found += made
     return found
 
 
-def _judge_each(
-    name: str, limit: float, chosen: Sequence[Measurement], lines: Sequence[Measurement]
-) -> list[Judgement]:
+def _judge_each(name: str, limit: float, chosen: Sequence[Measurement]) -> list[Judgement]:
     named = list(zip(chosen, subjects(chosen), strict=True))
     if name in OF_THE_MODEL:
         named = [same[0] for same in grouped(named, lambda one: ONE_MODEL(one[0])).values()]

@@ -59,7 +59,7 @@ class ReferenceComparison:
             else:
                 self.notes.append(f"{subject} is not in {self.name}, so it is not compared.")
                 self.changes.append(Change(subject, None, line))
-        self._note_what_is_gone(chosen)
+        self._note_what_is_gone()
 
     def _judge_known(
         self, line: Measurement, subject: str, tolerance: Tolerance, before: Sequence[Measurement]
@@ -108,7 +108,7 @@ class ReferenceComparison:
         difference = line.points_above(then)
         return difference, difference - half, difference + half
 
-    def _note_what_is_gone(self, chosen: Sequence[Measurement]) -> None:
+    def _note_what_is_gone(self) -> None:
         there = {(line.model, line.runtime) for line in self.lines}
         gone = [old for old in self.older if old.kind == "model" and (old.model, old.runtime) not in there]
         for (model, runtime), old in {(old.model, old.runtime): old for old in gone}.items():

@@ -18,6 +18,7 @@ CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
 CONFIG_LIMIT_BYTES = 2**24
 MOST_LABELS = 1_000_000
+_SCALED = frozenset({"I8", "F8_E4M3", "F8_E5M2"})
 _CORRUPT = "it is corrupt or cut short: copy or make it again"
 PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".ckpt"})
 _READ_WHOLE = frozenset({".json", ".txt", ".model", ".jinja"})  # by transformers, whatever their size
@@ -134,14 +135,21 @@ def count_weights(files: list[Path]) -> tuple[int, int]:
     """Return the numbers of tensors and of weights that the headers of safetensors files name.
 
     Raises:
-        CompressError: a file is corrupt or cut short.
+        CompressError: a file is corrupt or cut short, or holds numbers that mean nothing without their scales.
     """
     from safetensors import safe_open
 
     tensors = weights = 0
     for file in files:
         with faults_of(file, "weights", _CORRUPT), safe_open(file, framework="numpy") as opened:
-            sizes = [math.prod(opened.get_slice(name).get_shape()) for name in opened.keys()]
+            slices = {name: opened.get_slice(name) for name in opened.keys()}
+            sizes = [math.prod(found.get_shape()) for found in slices.values()]
+            scaled = next((name for name, found in slices.items() if found.get_dtype() in _SCALED), None)
+        if scaled is not None:  # transformers would take them for weights
+            raise CompressError(
+                f"{file} holds weights quantized by another library ({scaled}), which are not read; save the model in "
+                "float32 or bfloat16"
+            )
         tensors, weights = tensors + len(sizes), weights + sum(sizes)
     return tensors, weights
 

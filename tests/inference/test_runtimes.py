@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -16,6 +17,7 @@ from compress import plugins
 from compress.errors import CompressError, Unavailable
 from compress.exporting.export import padded_example
 from compress.inference.batching import TorchRun
+from compress.inference.open_runtime import open_runtime
 from compress.inference.runtimes import torch_cuda_graphs
 from tests.support.tiny import bilstm, load, onnx_directory, torch_directory
 
@@ -236,6 +238,17 @@ def test_a_model_that_packs_rows_has_no_graph(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch_cuda_graphs, "open_torch", lambda *_, **__: bilstm())
     with pytest.raises(Unavailable, match="packs its rows.*--runtime torch"):
         torch_cuda_graphs.start(torch_directory("bilstm").path, threads=1, device="cuda")
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_graph_and_a_config_of_other_labels_are_refused(labels: int, tmp_path: Path) -> None:
+    shutil.copytree(onnx_directory("bert").path, tmp_path / "m")
+    (tmp_path / "m" / "compress.json").unlink()
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    config["id2label"] = {str(number): f"class {number}" for number in range(labels)}
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CompressError, match=rf"gives 2 logits, and config.json names {labels} labels"):
+        open_runtime(tmp_path / "m", threads=1)
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from compress.errors import CompressError
 from compress.models.manifest import Manifest, verify_files
@@ -380,6 +381,16 @@ def test_an_encoder_opens_where_no_classifier_is_needed(teacher: Path, tmp_path:
     assert not ModelDir.open(tmp_path / "encoder", classifier=False).is_classifier
 
 
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
+def test_weights_without_their_scales_are_refused(kind: torch.dtype, teacher: Path, tmp_path: Path) -> None:
+    shutil.copytree(teacher, tmp_path / "model")
+    weights = load_file(teacher / "model.safetensors")
+    weights["classifier.weight"] = (weights["classifier.weight"] * 100).to(kind)
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CompressError, match=r"quantized by another library \(classifier.weight\)"):
+        ModelDir.open(tmp_path / "model")
+
+
 def test_weights_that_do_not_fit_the_config(teacher: Path, tmp_path: Path) -> None:
     shutil.copytree(teacher, tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
@@ -390,8 +401,6 @@ def test_weights_that_do_not_fit_the_config(teacher: Path, tmp_path: Path) -> No
 
 def test_missing_weights_are_not_made_up(teacher: Path, tmp_path: Path) -> None:
     """transformers fills a weight that is not in the file at random, with a warning that nobody reads."""
-    from safetensors.torch import load_file, save_file
-
     shutil.copytree(teacher, tmp_path / "model")
     weights = load_file(tmp_path / "model" / "model.safetensors")
     del weights["classifier.weight"]

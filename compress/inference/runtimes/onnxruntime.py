@@ -8,6 +8,8 @@ import onnxruntime
 
 from compress.errors import CompressError, Unavailable
 from compress.models.manifest import ONNX_NAME
+from compress.models.model_dir import ModelDir
+from compress.models.model_files import CONFIG_NAME
 
 OPENS = "onnx"
 DEVICES = ("cpu", "cuda")
@@ -46,9 +48,18 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
         raise Unavailable("ONNX Runtime could not start CUDA on this host (see its log); use --device cpu")
     names = [argument.name for argument in session.get_inputs()]
     unknown = sorted({*names} - INPUTS)
-    if unknown or "logits" not in {output.name for output in session.get_outputs()}:
+    shapes = {output.name: output.shape for output in session.get_outputs()}
+    if unknown or "logits" not in shapes:
         what = f"has the input {unknown[0]!r}" if unknown else "has no output 'logits'"
         raise CompressError(f"{directory / ONNX_NAME} is no classifier that compress runs: it {what}; export it again")
+    width = shapes["logits"][-1] if shapes["logits"] else None  # a name where the graph leaves it open
+    if isinstance(width, int) and (directory / CONFIG_NAME).is_file():
+        labels = ModelDir(directory).labels
+        if width != len(labels):
+            raise CompressError(
+                f"{directory / ONNX_NAME} gives {width} logits, and {CONFIG_NAME} names {len(labels)} labels; copy the "
+                "files of one model"
+            )
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
         # A tokenizer without segments leaves token_type_ids out; then every token is of segment 0.
