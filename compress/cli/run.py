@@ -52,7 +52,8 @@ def command(study: str, output: str, compute: Compute, quiet: bool, **given: Any
 def _print(directory: Path, quiet: bool) -> None:
     """Print the report of a study, if it was made, and last its table of published systems."""
     from compress.benchmarking.results.files import read_results
-    from compress.reporting.report import MARKDOWN_NAME, unsigned
+    from compress.models.signatures import unsigned
+    from compress.reporting.report import MARKDOWN_NAME
     from compress.reporting.sections import gather
     from compress.reporting.tables import survey_table
     from compress.studies.run import REPORT_NAME, RESULTS_NAME

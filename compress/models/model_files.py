@@ -6,6 +6,7 @@ files is opened, and what its config and headers say is compared with the bytes 
 
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,9 @@ MOST_LABELS = 1_000_000
 _SCALED = frozenset({"I8", "F8_E4M3", "F8_E5M2"})
 _CORRUPT = "it is corrupt or cut short: copy or make it again"
 PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".ckpt"})
-_READ_WHOLE = frozenset({".json", ".txt", ".model", ".jinja"})  # by transformers, whatever their size
+# What transformers reads whole, whatever its size: by the end of the name, or all of it.
+_READ_WHOLE = (".json", ".model", ".jinja", "vocab.txt", "merges.txt")
+_SIZES = re.compile(r"size|dim|position|num_|\bn_|\bd_|width|heads|rank|embd|inner|buckets")
 # Configs of small models have larger numbers than the model has weights, such as the positions that it could read.
 _LARGEST_SMALL = 2**20
 _MOST_LAYERS = 1000  # of few tensors: layers may share them
@@ -48,7 +51,7 @@ def check_files(directory: Path) -> None:
                 _check_link(path, roots)
             elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise CompressError(f"{path} is a pipe, a socket or a device; take it out of the model directory")
-            if path.suffix in _READ_WHOLE and path.is_file():
+            if Path(folder) == root and name.endswith(_READ_WHOLE) and path.is_file():
                 regular_file(path, JSON_LIMIT_BYTES)
 
 
@@ -158,12 +161,12 @@ def check_config_size(config: Mapping[str, Any], path: Path, tensors: int, weigh
     """Check that a config asks for no larger model than the weights are of, before one is built.
 
     Raises:
-        CompressError: it has more layers than there are tensors, or a number larger than there are weights.
+        CompressError: it has more layers than there are tensors, or a size larger than there are weights.
     """
     for key, value in config.items():
         if isinstance(value, dict):
             check_config_size(value, path, tensors, weights)
-        if type(value) is not int:
+        if type(value) is not int or not ("layer" in key or _SIZES.search(key)):
             continue
         most = max(tensors, _MOST_LAYERS) if "layer" in key else max(weights, _LARGEST_SMALL)
         if value > most:

@@ -25,6 +25,7 @@ from compress.models.output_safety import (
     unwritable,
 )
 from compress.models.output_safety import WORK_FOLDER as WORK_FOLDER
+from compress.models.signatures import signed
 from compress.progress import logger
 
 REQUEST_NAME = "request.json"
@@ -212,9 +213,8 @@ def finish(working: Path, manifest: Manifest) -> Manifest:
 
     complete = replace(manifest, files=describe_files(working), versions=library_versions(), host=describe_host())
     write_atomically(working / MANIFEST_NAME, complete.to_json())
-    if complete.kind == "model":  # of what is read again, so that it is known again
-        card = model_card(Manifest.read(working / MANIFEST_NAME))
-        (working / CARD_NAME).write_text(card, encoding="utf-8")
+    if complete.kind == "model":
+        (working / CARD_NAME).write_text(signed(model_card(complete)), encoding="utf-8")
     mode = (working / MANIFEST_NAME).stat().st_mode  # as the umask says; safetensors lets nobody but the owner read
     for name in complete.files:
         (working / name).chmod(mode)

@@ -11,6 +11,7 @@ from pathlib import Path
 from compress.errors import CompressError
 from compress.files import faults_of
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256
+from compress.models.signatures import is_signed
 
 CARD_NAME = "README.md"
 # In working directories; in a finished one where a command was killed after that got its name.
@@ -151,7 +152,7 @@ def owned_files(directory: Path) -> dict[str, str]:
             foreign.append(name)
             continue
         found[name] = file_sha256(path)
-        if not (_is_card(path, manifest) if name == CARD_NAME else _is_as_written(name, found[name], manifest)):
+        if not (_is_own_card(path) if name == CARD_NAME else _is_as_written(name, found[name], manifest)):
             foreign.append(name)
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
@@ -183,15 +184,11 @@ def _is_as_written(name: str, sha256: str, manifest: Manifest) -> bool:
     return isinstance(expected, dict) and expected.get("sha256") == sha256
 
 
-def _is_card(path: Path, manifest: Manifest) -> bool:
-    """Tell whether a model card is the one that the manifest gives; earlier versions wrote notes in another order."""
-    from compress.models.model_card import model_card
-
+def _is_own_card(path: Path) -> bool:
     try:
-        same = sorted(path.read_text(encoding="utf-8").split("\n")) == sorted(model_card(manifest).split("\n"))
-    except Exception:  # whatever a damaged manifest does to the template, or bytes that are no text
+        return is_signed(path.read_text(encoding="utf-8"))
+    except ValueError:  # bytes that are no text
         return False
-    return manifest.kind == "model" and same
 
 
 def delete_owned(directory: Path, files: Iterable[str]) -> None:

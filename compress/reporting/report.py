@@ -1,6 +1,5 @@
 """Reporting stage: write results as ``report.html``, ``report.md`` and ``report.json``."""
 
-import hashlib
 import json
 import math
 import os
@@ -16,6 +15,7 @@ from compress.files import read_json_table, read_text
 from compress.models.output_dir import write_atomically
 from compress.models.output_lock import alone
 from compress.models.output_safety import check_file, keep_apart, output_path, unwritable
+from compress.models.signatures import is_signed, signed
 from compress.reporting.charts.pruning_curve import read_curve
 from compress.reporting.page import Options, machine, view
 from compress.reporting.provenance import locks_beside, short
@@ -24,7 +24,6 @@ from compress.reporting.tables.cost import PriceList, parse_prices
 
 HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
-_SIGNATURE = "<!-- written by compress report, sha256 "
 
 
 def report(
@@ -79,7 +78,7 @@ def report(
         with alone(target / HTML_NAME):
             _check_files(target, force)
             for name, text in written.items():
-                write_atomically(target / name, text if name == JSON_NAME else _signed(text))
+                write_atomically(target / name, text if name == JSON_NAME else signed(text))
         if os.environ.get(SUMMARY_VARIABLE):
             with Path(os.environ[SUMMARY_VARIABLE]).open("a", encoding="utf-8") as summary:
                 summary.write(written[MARKDOWN_NAME] + "\n")
@@ -93,20 +92,8 @@ def _check_files(target: Path, force: bool) -> None:
         check_file(target / name, read, "as 'compress report' wrote it", force=force)
 
 
-def _signed(text: str) -> str:
-    """Return a page with a comment at its end, by which it is known again as long as nobody changes it."""
-    lines = "\n".join(text.splitlines())  # however they end
-    return f"{text}{_SIGNATURE}{hashlib.sha256(lines.encode()).hexdigest()} -->\n"
-
-
-def unsigned(text: str) -> str:
-    """Return a page without the comment at its end, which earlier versions did not write."""
-    return text.rsplit(_SIGNATURE, 1)[0]
-
-
 def _read_signed(path: Path) -> None:
-    text = read_text(path)
-    if _signed(unsigned(text)) != text:
+    if not is_signed(read_text(path)):
         raise CompressError(f"{path} is not as compress report wrote it")
 
 

@@ -391,6 +391,25 @@ def test_weights_without_their_scales_are_refused(kind: torch.dtype, teacher: Pa
         ModelDir.open(tmp_path / "model")
 
 
+def test_large_numbers_that_size_nothing_and_large_files_that_nothing_reads_are_no_fault(
+    teacher: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(teacher, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"rope_theta": 10_000_000, "seed": 1_234_567_890}))
+    (model / "checkpoint-9").mkdir()
+    for name in ("corpus.txt", "checkpoint-9/trainer_state.json"):
+        with (model / name).open("wb") as handle:
+            handle.truncate(2**27)
+    assert ModelDir.open(model).load()
+    (model / "vocab.txt").write_bytes(b"")
+    with (model / "vocab.txt").open("wb") as handle:
+        handle.truncate(2**27)
+    with pytest.raises(CompressError, match="vocab.txt has 134,217,728 bytes; at most 67,108,864 are read"):
+        ModelDir.open(model)
+
+
 def test_weights_that_do_not_fit_the_config(teacher: Path, tmp_path: Path) -> None:
     shutil.copytree(teacher, tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
