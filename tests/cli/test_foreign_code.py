@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForSequenceClassification
 
 from compress.cli import execute
 from compress.errors import CompressError
+from compress.models.loading import load_network
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
@@ -177,6 +179,17 @@ def test_a_known_model_runs_without_the_code_beside_it(
     shutil.copytree(teacher, model)
     lay(model, canary)
     assert execute(command(desk, name, model)) in {0, 2}
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("trap", REFUSED)
+def test_the_loader_itself_runs_and_reads_nothing_else(trap: str, tmp_path: Path, teacher: Path) -> None:
+    """Without the checks of options and directories before it."""
+    model, canary = tmp_path / "model", tmp_path / "canary"
+    shutil.copytree(teacher, model)
+    REFUSED[trap][0](model, canary)
+    with pytest.raises(CompressError):
+        load_network(AutoModelForSequenceClassification, model)
     assert not canary.exists()
 
 
