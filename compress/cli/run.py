@@ -22,11 +22,7 @@ from compress.inference.compute import Compute
 @click.option("--budget", default="", metavar="NAME", help="One of the study's budgets; default its first.")
 @click.option("--only", multiple=True, metavar="NAME", help="Make and measure this student or pruned model only.")
 @click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="DIR",
-    help="Directory of the study; the same command resumes it.",
+    "-o", "--output", required=True, metavar="DIR", help="Directory of the study; the same command resumes it."
 )
 @options.placing
 @options.force
