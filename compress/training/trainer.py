@@ -10,7 +10,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
 from compress.host import keeping_freed_memory
-from compress.inference.compute import Compute, resolve_precision
+from compress.inference.compute import Compute, fast_float32, resolve_precision
 from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
@@ -46,6 +46,7 @@ from compress.training.masked_lm import Masker
 from compress.training.metrics_log import POINTS, MetricsLog
 from compress.training.modifiers import Modifier
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
+from compress.training.step_plan import evaluations_for
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
 from compress.training.tokenized_dataset import NO_LABEL, batch_of, lengths_of
 from compress.training.training_data import Selection
@@ -204,7 +205,8 @@ class DistillationTrainer(Trainer):
         selection: Selection | None = None,
     ) -> None:
         training, on_cpu = run.training, run.compute.device == "cpu"
-        interval = max(1, steps // training.evaluations)
+        evaluations = evaluations_for(steps, training, len(selection.rows) if selection else 0)
+        interval = steps // evaluations
         selecting: dict[str, Any] = {
             "eval_strategy": "steps",
             "eval_steps": interval,
@@ -312,6 +314,7 @@ class DistillationTrainer(Trainer):
         """
         model: Any = self.model
         self.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        vars(model).pop("_is_accelerate_prepared", None)  # else the next training of it would not be in mixed precision
         sparse_gradients(model, on=False)
         if not self.objective.keep_loss_modules:
             detach_loss_modules(model)
@@ -319,6 +322,16 @@ class DistillationTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
         return EpochSampler(self.args.train_batch_size, lengths_of(rows).tolist(), seed=self.args.seed)
+
+
+@contextmanager
+def fast_steps(device: str) -> Iterator[None]:
+    """Let the steps of a training on the CPU use memory and matrix products as they are fastest."""
+    if device != "cpu":
+        yield
+        return
+    with keeping_freed_memory(), fast_float32():
+        yield
 
 
 def train(
@@ -346,8 +359,12 @@ def train(
         logger.info("resuming after %s", resumed.name)
     left = steps - (int(resumed.name.rsplit("-", 1)[1]) if resumed else 0)
     threads = using_threads(run.compute.threads)
-    memory = keeping_freed_memory() if run.compute.device == "cpu" else nullcontext()
-    with warnings.catch_warnings(), memory, threads as choose_threads, run.progress(run.title, left) as advance:
+    with (
+        warnings.catch_warnings(),
+        fast_steps(run.compute.device),
+        threads as choose_threads,
+        run.progress(run.title, left) as advance,
+    ):
         trainer.add_callback(ProgressCallback(advance, choose_threads))
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
