@@ -423,7 +423,10 @@ def speed_tables() -> str:
         return "Not measured yet.\n"
     found = [json.loads(line) for line in DISTILLATION_SPEED.read_text(encoding="utf-8").splitlines()]
     head = found[0]
-    lines = ["| losses | teacher | steps per second | to kl with cached logits |", "|---|---|---:|---:|"]
+    lines = [
+        "| losses | teacher | arithmetic | steps per second | to kl with cached logits |",
+        "|---|---|---|---:|---:|",
+    ]
     competitors = ["| losses | TextBrewer, steps per second | ours | is as fast |", "|---|---:|---|---:|"]
     gains = []
     for line in found:
@@ -432,7 +435,12 @@ def speed_tables() -> str:
             competitors.append(f"| {losses} | {rate} | {opponent} | {_times_within(ratio)} |")
         if line["library"] == "compress":
             share = _times_within(line["speed_to_cached_logits"])
-            lines.append(f"| {losses} | {line['teacher']} | {rate} | {share} |")
+            lines.append(f"| {losses} | {line['teacher']} | {line['arithmetic']} | {rate} | {share} |")
+        if "faster_than_unchanged" in line:
+            gains.append(
+                f"{line['name']} in {line['arithmetic']}: {_times_within(line['faster_than_unchanged'])} as fast as in "
+                "float32 as PyTorch multiplies it."
+            )
         if "faster_than_a_pass_for_each" in line:
             gains.append(
                 f"{losses} on one pass of the teacher: {_times_within(line['faster_than_a_pass_for_each'])} as fast as "
@@ -446,7 +454,7 @@ def speed_tables() -> str:
         f"TextBrewer {versions['textbrewer']}, torch {versions['torch']}, transformers {versions['transformers']} on "
         f"both sides. Made by `{head['command']}`."
     )
-    return "\n".join([*lines, "", *gains, "", *competitors, "", note]) + "\n"
+    return "\n".join([*lines, "", *(f"* {gain}" for gain in gains), "", *competitors, "", note]) + "\n"
 
 
 def _times_within(ratio: dict[str, float]) -> str:

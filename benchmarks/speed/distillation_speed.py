@@ -4,9 +4,11 @@
         [--rounds 5] [--steps 8] [--threads 0] [-- PIP OPTIONS]
 
 A step is all of it: fetching and padding a batch, the student forwards, the teacher's signal, the losses, backwards,
-clipping, AdamW. Every round draws new text and lets every candidate train on it, in an order drawn anew; ratios are
-medians over rounds with their bootstrap interval. The first two steps of a turn warm up; checkpoints and evaluation
-are left out. The student is three layers of the teacher's own width, in float32, on both sides.
+clipping, AdamW, with the memory and the matrix products of a real training on the CPU. Some candidates train in
+bfloat16 too, and in float32 as PyTorch multiplies it unless told otherwise. Every round draws new text and lets every
+candidate train on it, in an order drawn anew; ratios are medians over rounds with their bootstrap interval. The first
+two steps of a turn warm up; checkpoints and evaluation are left out. The student is three layers of the teacher's own
+width. TextBrewer computes in float32 as PyTorch does it.
 
 TextBrewer's GeneralDistiller runs the teacher in every step, in a process and an environment of its own
 ($COMPRESS_COMPETITORS, made here if it is not there). It gets finished batches, where our steps read and pad theirs,
@@ -33,12 +35,14 @@ from typing import Any
 import numpy as np
 import torch
 from distillation_turns import (
+    BFLOAT16,
     CACHED,
     FIRST,
     LIVE_TEACHER,
     NO_TEACHER,
     PASS_FOR_EACH,
     TRAINING,
+    UNCHANGED,
     Candidate,
     Competitor,
     Ours,
@@ -63,6 +67,12 @@ LEFT_OUT = {
     "shared-projection": "is for a student of another width",
 }
 TOGETHER = ("kl", "hidden-mse", "attention-mse", "relations")
+IN_EACH_ARITHMETIC = (
+    (("kl",), CACHED),
+    (("kl",), LIVE_TEACHER),
+    (("kl", "hidden-mse"), LIVE_TEACHER),
+    (("kl", "attention-mse"), LIVE_TEACHER),
+)
 LABELLING = "compress label"
 
 
@@ -144,7 +154,15 @@ def candidates() -> list[Candidate]:
             teachers = (NO_TEACHER,)
         found += [Candidate((name,), teacher) for teacher in teachers]
     found += [Candidate(TOGETHER, LIVE_TEACHER), Candidate(TOGETHER, PASS_FOR_EACH)]
-    return [*found, Candidate(("kl", "hidden-mse"), LIVE_TEACHER), Candidate(("kl", "attention-mse"), LIVE_TEACHER)]
+    found += [Candidate(*one) for one in IN_EACH_ARITHMETIC if len(one[0]) > 1]
+    return found + [
+        Candidate(*one, arithmetic=arithmetic) for one in IN_EACH_ARITHMETIC for arithmetic in (UNCHANGED, BFLOAT16)
+    ]
+
+
+def in_both(name: str) -> tuple[str, str]:
+    """Return the names of one of ours in float32, as TextBrewer computes, and in bfloat16."""
+    return name, f"{name}, {BFLOAT16}"
 
 
 def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
@@ -162,7 +180,7 @@ def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
         LIVE_TEACHER,
         "TextBrewer",
         {"matches": [], "outputs": {}, "attention": "sdpa"},
-        (f"kl, {CACHED}", f"kl, {LIVE_TEACHER}"),
+        tuple(name for _, teacher in IN_EACH_ARITHMETIC[:2] for name in in_both(f"kl, {teacher}")),
     )
     hidden = Candidate(
         ("kl", "hidden-mse"),
@@ -173,7 +191,7 @@ def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
             "outputs": {"output_hidden_states": True},
             "attention": "sdpa",
         },
-        (f"kl + hidden-mse, {LIVE_TEACHER}",),
+        in_both(f"kl + hidden-mse, {LIVE_TEACHER}"),
     )
     attention = Candidate(
         ("kl", "attention-mse"),
@@ -184,7 +202,7 @@ def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
             "outputs": {"output_attentions": True},
             "attention": "eager",
         },
-        (f"kl + attention-mse, {LIVE_TEACHER}",),
+        in_both(f"kl + attention-mse, {LIVE_TEACHER}"),
     )
     return [alone, hidden, attention]
 
@@ -211,6 +229,7 @@ def results(everyone: Sequence[Candidate], step_ms: Mapping[str, list[float]], s
     """Return one line for each candidate, of which the speeds are ratios to others of the same rounds.
 
     ``speed_to_cached_logits`` is against our kl with cached logits, 0.5 is half as fast.
+    ``faster_than_unchanged`` is against the same in float32 with PyTorch's own choice of a library for matrices.
     ``faster_than_a_pass_for_each`` and ``faster_than_one_by_one`` say what several losses gain from one pass of the
     teacher: against a pass for each, and against the sum of a step with each alone. ``ours_is_faster_by`` compares
     TextBrewer with ours, for cached logits also with the time to label the text, for one epoch over it and for two.
@@ -229,10 +248,14 @@ def results(everyone: Sequence[Candidate], step_ms: Mapping[str, list[float]], s
             "library": candidate.library,
             "losses": list(candidate.losses),
             "teacher": candidate.teacher,
+            "arithmetic": candidate.arithmetic,
             "step_ms": own,
             "steps_per_second": float(np.median(1000 / np.array(own))),
             "speed_to_cached_logits": faster(step_ms[f"kl, {CACHED}"], own),
         }
+        unchanged = Candidate(candidate.losses, candidate.teacher, arithmetic=UNCHANGED).name
+        if unchanged in step_ms and candidate.library == "compress" and candidate.arithmetic != UNCHANGED:
+            line["faster_than_unchanged"] = faster(step_ms[unchanged], own)
         if candidate.losses == TOGETHER and candidate.teacher == LIVE_TEACHER:
             alone = np.sum([step_ms[f"{name}, {LIVE_TEACHER}"] for name in TOGETHER], axis=0)
             line["faster_than_a_pass_for_each"] = faster(step_ms[Candidate(TOGETHER, PASS_FOR_EACH).name], own)
@@ -240,7 +263,7 @@ def results(everyone: Sequence[Candidate], step_ms: Mapping[str, list[float]], s
         for opponent in candidate.opponents:
             compared = line.setdefault("ours_is_faster_by", {})
             compared[opponent] = faster(own, step_ms[opponent])
-            if opponent.endswith(CACHED):
+            if opponent == f"kl, {CACHED}":
                 for passes in (1, 2):
                     labelled = np.array(step_ms[opponent]) + labelling / passes
                     name = f"{opponent}, labelled for {passes} epoch{'s' * (passes > 1)}"
@@ -255,7 +278,7 @@ def show(line: Mapping[str, Any]) -> None:
         f"{line['name']:60} {line['steps_per_second']:6.2f} steps/s, x{share['value']:.2f} of kl with cached logits "
         f"({share['low']:.2f} to {share['high']:.2f})"
     )
-    for name in ("faster_than_a_pass_for_each", "faster_than_one_by_one"):
+    for name in ("faster_than_unchanged", "faster_than_a_pass_for_each", "faster_than_one_by_one"):
         if name in line:
             print(f"    {name}: x{line[name]['value']:.2f} ({line[name]['low']:.2f} to {line[name]['high']:.2f})")
     for name, ratio in line.get("ours_is_faster_by", {}).items():

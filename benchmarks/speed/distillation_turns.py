@@ -9,7 +9,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,7 @@ from compress import plugins
 from compress.data import Example, open_source
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
+from compress.host import keeping_freed_memory
 from compress.inference.batching import Run, logits_of
 from compress.inference.compute import Compute
 from compress.labelling.label import Plan, plan_for, start_runtime
@@ -38,7 +39,7 @@ from compress.training.teacher_signal import (
     write_first_states,
 )
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.trainer import DistillationTrainer, EpochSampler, Objective, TrainingRun
+from compress.training.trainer import DistillationTrainer, EpochSampler, Objective, TrainingRun, fast_steps
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
 TRAINING = Training(batch_size=32, precision="float32")
@@ -49,12 +50,14 @@ NO_TEACHER, CACHED, FIRST, LIVE_TEACHER, PASS_FOR_EACH = (
     "live",
     "live, a pass for each loss",
 )
+# As a training multiplies matrices; with PyTorch's own choice of a library; in bfloat16.
+FLOAT32, UNCHANGED, BFLOAT16 = "float32", "float32 as PyTorch multiplies it", "bfloat16"
 CLIENT = Path(__file__).with_name("textbrewer_client.py")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to learn: the losses, and how the teacher's outputs come about.
+    """A way to learn: the losses, how the teacher's outputs come about, and how matrices are multiplied.
 
     ``request`` is for TextBrewer: its matches, what its models return and their attention. ``opponents`` are those of
     ours that a candidate of TextBrewer is compared with.
@@ -65,10 +68,12 @@ class Candidate:
     library: str = "compress"
     request: Mapping[str, Any] = field(default_factory=dict)
     opponents: tuple[str, ...] = ()
+    arithmetic: str = FLOAT32
 
     @property
     def name(self) -> str:
-        return f"{' + '.join(self.losses)}, {self.teacher}" + (f", {self.library}" * (self.library != "compress"))
+        parts = [" + ".join(self.losses), self.teacher, self.arithmetic, self.library]
+        return ", ".join(part for part in parts if part not in (FLOAT32, "compress"))
 
 
 @dataclass(frozen=True)
@@ -174,28 +179,33 @@ class Ours:
         losses = tuple(Choice(name) for name in candidate.losses)
         masker = Masker(self.tokenizer, MASKING) if "targets" in needs_of(losses) else None
         compute = Compute("cpu", seed=training_plan.seed)
+        precision = BFLOAT16 if candidate.arithmetic == BFLOAT16 else FLOAT32
+        training = replace(TRAINING, precision=precision)  # type: ignore[arg-type]
         trainer = DistillationTrainer(
             self.student,
             training_plan.rows,
-            Objective(losses, self._signal(candidate, losses, training_plan), self.teacher, masker),
-            TrainingRun(self.scratch / "checkpoints", TRAINING, self.model.task, compute),
+            Objective(losses, self._signal(candidate, losses, training_plan, precision), self.teacher, masker),
+            TrainingRun(self.scratch / "checkpoints", training, self.model.task, compute),
             steps=WARM_UP + self.steps,
             collate=self.collate,
         )
         watch = Stopwatch()
         trainer.add_callback(watch)
-        with warnings.catch_warnings():
+        fast = keeping_freed_memory() if candidate.arithmetic == UNCHANGED else fast_steps("cpu")
+        with warnings.catch_warnings(), fast:
             warnings.filterwarnings("ignore", message=".*pin_memory.*")
             trainer.train()
         trainer.release()
         return 1000 * (watch.ends[-1] - watch.ends[WARM_UP - 1]) / self.steps
 
-    def _signal(self, candidate: Candidate, losses: Sequence[Choice], training_plan: TrainingPlan) -> TeacherSignal:
+    def _signal(
+        self, candidate: Candidate, losses: Sequence[Choice], training_plan: TrainingPlan, precision: str
+    ) -> TeacherSignal:
         if candidate.teacher == FIRST:
             return CachedFirstStates(training_plan.first_states)
         if candidate.teacher in {NO_TEACHER, CACHED}:
             return CachedTeacher()
-        live = LiveTeacher(self.teacher, needs_of(losses) & LIVE)
+        live = LiveTeacher(self.teacher, needs_of(losses) & LIVE, precision)
 
         def without_cache(batch: Batch, cached_logits: Tensor | None) -> Outputs:
             if candidate.teacher == PASS_FOR_EACH:

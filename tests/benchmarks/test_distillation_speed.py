@@ -141,6 +141,6 @@ def test_the_table_of_results(speed: Any, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(generate, "DISTILLATION_SPEED", tmp_path / "made.jsonl")
     generate.DISTILLATION_SPEED.write_text("\n".join(lines) + "\n", encoding="utf-8")
     table = generate.speed_tables()
-    assert "| kl | cached logits | 10.0 | ×1.00 (0.98 to 1.02) |" in table
+    assert "| kl | cached logits | float32 | 10.0 | ×1.00 (0.98 to 1.02) |" in table
     assert "| kl + hidden-mse | 10.0 | kl + hidden-mse, live | ×1.00 (0.98 to 1.02) |" in table
     assert "×4.00 (3.92 to 4.08) as fast as one after the other" in table
