@@ -21,6 +21,8 @@ from compress.training.phases import fit
 from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
 
+TRAINING = Training(min_steps=400)  # of an encoder without a recipe
+
 
 def finetune(
     teacher: TeacherRecipe | str | Path,
@@ -56,7 +58,7 @@ def finetune(
         check_classes(roles["train"], roles["validation"])
     names = labels or ("score",)
     metric = find_metric(data.metric, task=task, classes=len(names)).name
-    training = training or (recipe.training if recipe else Training())
+    training = training or (recipe.training if recipe else TRAINING)
     compute = replace(compute, device=resolve_device(compute.device))
     gold = {role: Gold(rows, encode_gold(rows, names, task=task, name=role)) for role, rows in roles.items()}
     with Stage.begin(
