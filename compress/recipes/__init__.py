@@ -108,7 +108,24 @@ def load_recipe(kind: Kind, name_or_path: str) -> Any:
             f"{name_or_path} does not exist; {RECIPE_SINGULAR[kind]} recipes here: {', '.join(recipe_names(kind))}"
         )
     table = read_toml(path)
+    if kind == "benchmarks" and "like" in table:
+        table = {**_study_like(table["like"], path.name), **table}
+        del table["like"]
     return parse(RECIPE_KINDS[kind], {**table, "name": path.stem}, source=path.name)
+
+
+def _study_like(name: Any, source: str) -> dict[str, Any]:
+    """Read the study that another one names with ``like``, which has all that the other does not say."""
+    there = recipe_names("benchmarks")
+    if name not in there:
+        raise CompressError(
+            f"{source} has 1 fault: like = {name!r} is no study; there is {', '.join(there)}."
+            f"{did_you_mean(str(name), there)}"
+        )
+    table = read_toml(folder("benchmarks") / f"{name}.toml")
+    if "like" in table:
+        raise CompressError(f"{source} has 1 fault: like = {name!r} is itself like another; name {table['like']!r}")
+    return table
 
 
 def resolved(recipe: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,29 @@ def test_a_file_is_read_by_its_path_and_named_after_itself(tmp_path: Path) -> No
     path.write_text('description = "d"\nhub = "a/b"\n[training]\nepochs = 1\n')
     recipe = recipes.load_recipe("teachers", str(path))
     assert (recipe.name, recipe.hub, recipe.training.epochs) == ("mine", "a/b", 1)
+
+
+def test_a_study_like_another_has_all_that_it_does_not_say(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('like = "table2"\ntitle = "mine"\nseed = 3\n', encoding="utf-8")
+    base, mine = recipes.load_recipe("benchmarks", "table2"), recipes.load_recipe("benchmarks", str(path))
+    assert mine == dataclasses.replace(base, name="mine", title="mine", seed=3)
+
+
+@pytest.mark.parametrize(
+    ("like", "message"),
+    [
+        ("tabel2", r"like = 'tabel2' is no study; there is .*\. Did you mean 'table2'\?"),
+        ("table2-ag-news", "like = 'table2-ag-news' is itself like another; name 'table2'"),
+        (3, "like = 3 is no study"),
+        ("../students/cnn", "is no study"),
+    ],
+)
+def test_a_study_that_is_like_no_other(like: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"like = {like!r}\n", encoding="utf-8")
+    with pytest.raises(CompressError, match=message):
+        recipes.load_recipe("benchmarks", str(path))
 
 
 def test_replaced_training_values_are_checked() -> None:

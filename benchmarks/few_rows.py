@@ -1,0 +1,129 @@
+"""What the floor of steps for few rows is worth: recipes as they are, and with their passes alone (min_steps = 0).
+
+    python benchmarks/few_rows.py --data-root DIR --work DIR -o RESULTS.jsonl [--only SET ...] [--student bilstm]
+        [--threads 0]
+
+Of each set some rows are labelled, and the other texts of its training set are the pool. The teacher is fine-tuned by
+both plans; the student learns by both from the teacher of the recipe as it is. 500 more rows choose the checkpoints;
+what is said is of the set's test rows. What was made lies in the working folder, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from compress.benchmarking.results.files import host_id
+from compress.data import Example, ExampleSource, LabelledData, open_source, read_examples, row_key
+from compress.evaluation.metrics import find_metric, interval, paired_difference
+from compress.host import describe_host, library_versions, typed_command
+from compress.inference.compute import Compute
+from compress.inference.predict import load
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
+from compress.progress import for_terminal, quiet_libraries
+from compress.recipes import load_recipe
+from compress.studies.data import find_set
+from compress.training.distill import DistillationData, distill
+from compress.training.finetune import finetune
+
+VALIDATION_ROWS = 500
+PLANS = ("floor", "passes")  # the recipe as it is, and with its passes alone
+# Name -> the set, its splits for training and for the test, and how many rows are labelled.
+SETS = {
+    "sst2-200": ("sst_sentence_level/stsa.binary", "train", "dev", 200),
+    "ag-news-500": ("ag_news_10k", "train", "test", 500),
+    "trec-1200": ("trec/TREC", "train", "test", 1200),
+    "banking77-5000": ("banking77", "train", "test", 5000),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", required=True, type=Path)
+    parser.add_argument("--work", required=True, type=Path)
+    parser.add_argument("--only", action="append", choices=SETS)
+    parser.add_argument("--teacher", default="minilm-l6")
+    parser.add_argument("--student", default="bilstm")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("-o", "--output", required=True, type=Path)
+    options = parser.parse_args()
+    quiet_libraries()
+    lines = []
+    for name in options.only or SETS:
+        lines += of_set(name, options)
+        write_atomically(options.output, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
+    """Make and judge the teachers and students of a set."""
+    set_name, train_split, test_split, rows = SETS[name]
+    test = read_examples(open_source(find_set(options.data_root, set_name, test_split), role="test", labelled=True))
+    held_out = {row_key(example) for example in test}
+    source = open_source(find_set(options.data_root, set_name, train_split), role="train", labelled=True)
+    others = [example for example in read_examples(source) if row_key(example) not in held_out]
+    random.Random(0).shuffle(others)  # files may be sorted by label
+    validation, train = others[:VALIDATION_ROWS], others[VALIDATION_ROWS : VALIDATION_ROWS + rows]
+    known = {row_key(example) for example in [*validation, *train]}
+    pool = [Example(other.text) for other in others if row_key(other) not in known]
+    data = LabelledData(train, validation, drop_overlap=True)
+    shared = {"compute": Compute("cpu", options.threads), "progress": for_terminal()}
+    text = DistillationData(ExampleSource(pool, "pool"), labelled=data)
+    made: dict[tuple[str, str], ModelDir] = {}
+    for plan in PLANS:
+        recipe = planned(load_recipe("teachers", options.teacher), plan)
+        folder = options.work / f"{name}-teacher-{plan}"
+        made["teacher", plan] = ModelDir.open(folder) if folder.is_dir() else finetune(recipe, folder, data, **shared)
+    for plan in PLANS:
+        recipe = planned(load_recipe("students", options.student), plan)
+        folder = options.work / f"{name}-{options.student}-{plan}"
+        teacher = made["teacher", "floor"]
+        student = ModelDir.open(folder) if folder.is_dir() else distill(teacher, recipe, folder, text, **shared)
+        made[options.student, plan] = student
+    right = {key: correct(model, test) for key, model in made.items()}
+    common = {"set": name, "train": len(train), "validation": len(validation), "pool": len(pool), "rows": len(test)}
+    return [
+        {
+            **common,
+            "model": key[0],
+            "plan": key[1],
+            **{note: made[key].manifest.notes[note] for note in ("planned_steps", "steps", "seconds", "precision")},
+            **judged(right[key], right[key[0], "passes"]),
+            "command": typed_command("python"),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": describe_host(),
+            "host_id": host_id(describe_host()),
+            "versions": library_versions(),
+        }
+        for key in made
+    ]
+
+
+def planned(recipe, plan: str):
+    """Return a recipe as it is, or with its passes alone."""
+    return recipe if plan == "floor" else replace(recipe, training=replace(recipe.training, min_steps=0))
+
+
+def correct(model: ModelDir, test: Sequence[Example]) -> np.ndarray:
+    """Return for each row whether a model's label is right ``[N]``."""
+    found = load(model, compute=Compute("cpu")).predict([example.text for example in test])
+    return np.array([one["label"] == example.label for one, example in zip(found, test, strict=True)], dtype=int)
+
+
+def judged(right: np.ndarray, by_passes: np.ndarray) -> dict[str, object]:
+    """Return the accuracy with its interval, and the difference to the same model by passes alone, in points."""
+    metric, gold = find_metric("accuracy", task="classification", classes=2), np.ones_like(right)
+    low, high = interval(right, gold, metric=metric, classes=2)
+    difference = paired_difference(right, by_passes, gold, metric=metric, classes=2)
+    return {"accuracy": float(right.mean()), "low": low, "high": high, "to_passes": asdict(difference)}
+
+
+if __name__ == "__main__":
+    main()
