@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
 from compress.models.manifest import METRICS_NAME
 from compress.models.output_dir import write_atomically
@@ -78,6 +78,16 @@ class MetricsLog(TrainerCallback):
         write_lines(self.path, filter(None, map(_line, state.log_history)))
 
 
+def standing(state: TrainerState) -> str:
+    """Return how far a training is and how well its model does: ``step 400 of 2,000: validation 0.8812 (best)``."""
+    known: dict[str, float] = {key: value for entry in state.log_history for key, value in entry.items()}
+    said = f"step {state.global_step:,} of {state.max_steps:,}"
+    if "eval_score" in known:
+        best = " (best)" if state.best_global_step == state.global_step else ""
+        return f"{said}: validation {known['eval_score']:.4f}{best}"
+    return f"{said}: loss {known['loss']:.4f}" if "loss" in known else said
+
+
 def _line(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what a line says of an entry of the Trainer's history; None for its summary at the end."""
     said = {_KEPT.get(key, key): _rounded(value) for key, value in entry.items() if key in _KEPT or _TERM in key}
@@ -93,14 +103,14 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def join_logs(folders: Sequence[Path], output: Path) -> None:
-    """Join the lines of a training's parts, each with the name of its folder where there are several.
+def join_logs(folders: Mapping[str, Path], output: Path) -> None:
+    """Join the lines of a training's parts, each with the name of its part where there are several.
 
     A part that an earlier version had finished has none.
     """
     lines: list[dict[str, Any]] = []
-    for folder in folders:
-        part = {"phase": folder.name} if len(folders) > 1 else {}
+    for name, folder in folders.items():
+        part = {"phase": name} if len(folders) > 1 else {}
         log = folder / METRICS_NAME
         written = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
         lines += [{**part, **json.loads(line)} for line in written]

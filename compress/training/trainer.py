@@ -43,11 +43,12 @@ from compress.models.modeling.ngram import NGramConfig
 from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.masked_lm import Masker
-from compress.training.metrics_log import POINTS, MetricsLog
+from compress.training.metrics_log import POINTS, MetricsLog, standing
 from compress.training.modifiers import Modifier
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
 from compress.training.tokenized_dataset import NO_LABEL, batch_of, lengths_of
+from compress.training.trackers import reporting
 from compress.training.training_data import Selection
 
 
@@ -176,14 +177,18 @@ def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float
 
 
 class ProgressCallback(TrainerCallback):
-    """Advances by every optimiser step, and chooses the number of threads again where it is due."""
+    """Advances by every optimiser step, says how well the model does, and chooses the threads again where it is due."""
 
-    def __init__(self, advance: Advance, choose_threads: Callable[[], None]) -> None:
-        self.advance, self.choose_threads = advance, choose_threads
+    def __init__(self, title: str, advance: Advance, choose_threads: Callable[[], None]) -> None:
+        self.title, self.advance, self.choose_threads = title, advance, choose_threads
 
     def on_step_end(self, *given: Any, **named: Any) -> None:
         self.advance(1)
         self.choose_threads()
+
+    def on_save(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        if state.is_world_process_zero:  # an evaluation comes before each checkpoint
+            logger.info("%s: %s", self.title, standing(state))
 
 
 class DistillationTrainer(Trainer):
@@ -344,11 +349,17 @@ def train(
     resumed = last_whole_checkpoint(run.folder)
     if resumed:
         logger.info("resuming after %s", resumed.name)
-    left = steps - (int(resumed.name.rsplit("-", 1)[1]) if resumed else 0)
+    begun = int(resumed.name.rsplit("-", 1)[1]) if resumed else 0
     threads = using_threads(run.compute.threads)
     memory = keeping_freed_memory() if run.compute.device == "cpu" else nullcontext()
-    with warnings.catch_warnings(), memory, threads as choose_threads, run.progress(run.title, left) as advance:
-        trainer.add_callback(ProgressCallback(advance, choose_threads))
+    with (
+        warnings.catch_warnings(),
+        memory,
+        threads as choose_threads,
+        reporting(trainer, run.compute.report_to, begun),
+        run.progress(run.title, steps - begun) as advance,
+    ):
+        trainer.add_callback(ProgressCallback(run.title, advance, choose_threads))
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     trainer.release()
