@@ -254,10 +254,9 @@ def _legend(canvas: Canvas, series: Sequence[Series]) -> list[str]:
 
 
 def _in_words(series: Sequence[Series], x_label: str, y_label: str) -> str:
-    ends = [
-        f"{one.name} goes from {number(round(one.points[0][1], 2))} at {number(round(one.points[0][0], 2))} "
-        f"to {number(round(one.points[-1][1], 2))} at {number(round(one.points[-1][0], 2))}"
-        for one in series
-        if one.points
-    ]
-    return f"{y_label} against {x_label}: {'; '.join(ends)}."
+    told = []
+    for one in series:
+        parts = [[part[0], part[-1]] for part in _parted(one) or [[*one.points]] if part]
+        ends = [" to ".join(f"{number(round(b, 2))} at {number(round(a, 2))}" for a, b in part) for part in parts]
+        told += [f"{one.name} goes from {', then from '.join(ends)}"] if ends else []
+    return f"{y_label} against {x_label}: {'; '.join(told)}."

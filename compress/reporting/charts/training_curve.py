@@ -15,6 +15,7 @@ from compress.reporting.tables.cells import EMPTY, Cell, number
 from compress.reporting.training_log import TrainingLog, series
 
 HEADINGS = ["Model", "Phases", "Steps", "Best step", "Best score", "Last loss"]
+NAMED = 4  # phases whose names the table has room for
 DRAWN = 120  # points of a loss
 LOGARITHMIC_FROM = 10  # the largest loss over the smallest
 
@@ -110,14 +111,14 @@ def _picture(series: Sequence[svg.Series], title: str, y_label: str, whole: Sequ
 
 
 def _cells(curve: _Curve) -> list[Cell]:
-    best, score = curve.best, EMPTY
+    best, score, names = curve.best, EMPTY, [name for name, _ in curve.log.phases]
     if best:
         scale = 100 if in_percent(curve.log.metric) else 1
         small = f"{curve.log.metric} on {curve.log.split}" if curve.log.metric else curve.log.split
         score = Cell(shown(best[1], curve.log.metric), small, scale * best[1])
     return [
         Cell(curve.log.name, "", curve.log.name),
-        number(len(curve.breaks) + 1, str),
+        number(len(names) or 1, str, small=", ".join(names) if 1 < len(names) <= NAMED else ""),
         number(curve.steps, "{:,}".format),
         number(best[0] if best else None, "{:,}".format),
         score,

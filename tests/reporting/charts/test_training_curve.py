@@ -65,13 +65,18 @@ def test_phases_follow_one_another() -> None:
     ((scores, losses),) = found.pictures
     root, says = drawn(losses)
     first, second, third = lines_of(root, "s0")
-    assert first[-1] < second[0] and second[-1] < third[0] and "to 250 at 12" in says
+    assert (
+        first[-1] < second[0]
+        and second[-1] < third[0]
+        and "goes from 10 at 1 to 2.5 at 4, then from 100 at 5 to 25 at 8, then from 1,000 at 9 to 250 at 12" in says
+    )
     parts = [one.attrib for one in root.iter(f"{SVG}line") if "stroke-dasharray" in one.attrib]
     assert [float(part["x1"]) for part in parts] == [first[-1], second[-1]]
     root, says = drawn(scores)
     assert "from 51.6 at 10 to 52.4 at 12" in says  # in percent, and after the steps of the phases before
     (cells,) = found.rows
     assert [cell.text for cell in cells] == ["small", "3", "12", "12", "52.40%", "250"]
+    assert cells[1].small == "phase-1, phase-2, phase-3"
     assert (cells[4].small, cells[4].value) == ("accuracy on validation", pytest.approx(52.4))
 
 
