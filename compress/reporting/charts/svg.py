@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -234,10 +235,9 @@ def vertical_ticks(
 
 
 def _parted(series: Series) -> list[list[tuple[float, float]]]:
-    """Return the points of each part of a line that has several."""
-    ends = [-math.inf, *series.breaks, math.inf]
-    parts = [[point for point in series.points if a < point[0] <= b] for a, b in itertools.pairwise(ends)]
-    return [part for part in parts if len(part) > 1]
+    """Return the points of each part of a line; a part of a single point is none."""
+    parts = itertools.groupby(series.points, lambda point: bisect.bisect_left(series.breaks, point[0]))
+    return [part for _, own in parts if len(part := list(own)) > 1]
 
 
 def _legend(canvas: Canvas, series: Sequence[Series]) -> list[str]:

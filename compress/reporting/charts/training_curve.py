@@ -1,10 +1,11 @@
 """How models were trained: validation score and loss over steps, each student beside its control."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import groupby
 from statistics import fmean
 
 from compress.benchmarking.results.formatting import in_percent, metric_title, shown
@@ -60,9 +61,9 @@ class _Curve:
 
     def loss(self) -> svg.Series:
         points = list[tuple[float, float]]()
-        for start, end in pairwise([0, *self.breaks, self.steps]):
-            own = [point for point in self.losses if start < point[0] <= end]
-            size = math.ceil(len(own) * (len(self.breaks) + 1) / DRAWN) or 1
+        for _, phase in groupby(self.losses, lambda point: bisect_left(self.breaks, point[0])):
+            own = list(phase)
+            size = math.ceil(len(own) * (len(self.breaks) + 1) / DRAWN)
             parts = [own[first : first + size] for first in range(0, len(own), size)]
             points += [(part[-1][0], fmean(value for _, value in part)) for part in parts]
         return svg.Series(self.log.name, points, dots=() if len(points) > 1 else None, breaks=self.breaks)

@@ -43,6 +43,14 @@ def lines_of(root: ElementTree.Element, style: str) -> list[list[float]]:
     ]
 
 
+def ends_of_phases(root: ElementTree.Element) -> list[float]:
+    """Where on the horizontal axis phases end, from 0 to 1."""
+    axes = [one.attrib for one in root.iter(f"{SVG}line") if one.attrib.get("class") == "axis"]
+    (axis,) = (one for one in axes if "stroke-dasharray" not in one)
+    start, end = float(axis["x1"]), float(axis["x2"])
+    return [(float(one["x1"]) - start) / (end - start) for one in axes if "stroke-dasharray" in one]
+
+
 def test_a_student_is_beside_its_control() -> None:
     results = [line("small", control="gold"), line("other"), line("gold", kind="control", control_of="first")]
     logs = [log("small"), log("gold", size=2.0), log("other"), log("alone-control")]
@@ -73,6 +81,7 @@ def test_phases_follow_one_another() -> None:
     parts = [one.attrib for one in root.iter(f"{SVG}line") if "stroke-dasharray" in one.attrib]
     assert [float(part["x1"]) for part in parts] == [first[-1], second[-1]]
     root, says = drawn(scores)
+    assert ends_of_phases(root) == pytest.approx(ends_of_phases(drawn(losses)[0]), abs=0.01)
     assert "from 51.6 at 10 to 52.4 at 12" in says  # in percent, and after the steps of the phases before
     (cells,) = found.rows
     assert [cell.text for cell in cells] == ["small", "3", "12", "12", "52.40%", "250"]
