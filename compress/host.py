@@ -113,6 +113,12 @@ def has_fast_bfloat16() -> bool:
     return bool({"amx_bf16", "avx512_bf16"} & set(describe_host()["cpu_flags"]))
 
 
+def has_slow_mkl() -> bool:
+    """Tell whether this CPU has AVX-512 that MKL does not use: it does on Intel's own processors only."""
+    info = _cpuinfo()
+    return "avx512f" in info.get("flags", "").split() and info.get("vendor_id") != "GenuineIntel"
+
+
 def _cpuinfo() -> dict[str, str]:
     path = Path("/proc/cpuinfo")
     if not path.is_file():

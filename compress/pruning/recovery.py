@@ -120,11 +120,7 @@ class Recovery:
         return outcome
 
     def _part_of_training(self, share: float) -> Training:
-        return replace(
-            self.training,
-            epochs=share * self.config.recover,
-            max_steps=self.training.max_steps and max(1, round(share * self.training.max_steps)),
-        )
+        return replace(self.training, epochs=self.config.recover).part(share)
 
     def _distil(
         self,

@@ -136,7 +136,9 @@ def _teacher(phase: Phase) -> str:
 
 def _training(training: Training) -> str:
     """Return how a recipe trains, in one line."""
-    length = f"{training.epochs:g} epochs" + (f", at most {training.max_steps} steps" if training.max_steps else "")
+    length = f"{training.epochs:g} epochs"
+    length += f", for few rows {training.min_steps} steps" if training.min_steps else ""
+    length += f", at most {training.max_steps} steps" if training.max_steps else ""
     return (
         f"{length}, batches of {training.batch_size}, learning rate {training.learning_rate:g}, {training.schedule} "
         f"schedule, texts cut to {training.max_length} tokens, precision {training.precision}"

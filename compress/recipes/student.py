@@ -1,7 +1,6 @@
 """Student recipe: the architecture of a published system and its training phases."""
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -141,8 +140,10 @@ class Phase:
                 self.teacher == "encoder" and self.needs & {"logits", "labels"},
                 "a loss reads logits or labels, which an encoder does not give; use teacher = 'task'",
             ),
-            ("epochs" in self.training, "training.epochs cannot differ between phases; set share"),
-            ("max_steps" in self.training, "training.max_steps cannot differ between phases; set share"),
+            *(
+                (name in self.training, f"training.{name} cannot differ between phases; set share")
+                for name in ("epochs", "min_steps", "max_epochs", "max_steps")
+            ),
             (
                 "max_length" in self.training,
                 "training.max_length cannot differ between phases, which read the same tokens; set it for all",
@@ -245,10 +246,7 @@ class StudentRecipe:
 def of_phases(recipe: StudentRecipe, kept: Sequence[Phase]) -> StudentRecipe:
     """Return a recipe of some of its phases, with the part of its epochs and steps that their shares give them."""
     part = sum(phase.share for phase in kept) / sum(phase.share for phase in recipe.phases)
-    training = dataclasses.replace(
-        recipe.training, epochs=recipe.training.epochs * part, max_steps=math.ceil(recipe.training.max_steps * part)
-    )
-    return dataclasses.replace(recipe, phases=tuple(kept), training=training)
+    return dataclasses.replace(recipe, phases=tuple(kept), training=recipe.training.part(part))
 
 
 def in_phases(recipe: StudentRecipe, phases: Sequence[Phase], *, source: str) -> StudentRecipe:

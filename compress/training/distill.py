@@ -34,7 +34,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, 
 from compress.training.augmentation import augmented
 from compress.training.finetune import encoder_of
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
-from compress.training.phases import fit, steps_for
+from compress.training.phases import fit
 from compress.training.tokenized_dataset import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import (
@@ -173,7 +173,7 @@ def distill(
                 gold, logits=teacher_logits(model, train, labels=label_dirs, compute=compute, progress=progress)
             )
         pool_rows = sum(1 for _ in pool)
-        steps = steps_for(pool_rows + len(gold.examples), recipe.training)
+        planned_rows = pool_rows + len(gold.examples)  # the control's too: as many steps
         taught = None if options.control else pool
         training_data, selection = _training_rows(taught, gold, selecting, model.task, labelled.metric, compute.seed)
         set_seed(compute.seed)
@@ -192,7 +192,7 @@ def distill(
         outcomes = fit(
             built,
             tokenizer,
-            TrainingPlan(training_data, selection, steps),
+            TrainingPlan(training_data, selection, planned_rows),
             TrainingRun(stage.working, recipe.training, model.task, compute, progress, "Distilling"),
             phases=phases,
             teachers={

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerCallback
 
 from compress.models.manifest import METRICS_NAME
 from compress.models.output_dir import write_atomically
@@ -76,16 +76,6 @@ class MetricsLog(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         write_lines(self.path, filter(None, map(_line, state.log_history)))
-
-
-def standing(state: TrainerState) -> str:
-    """Return how far a training is and how well its model does: ``step 400 of 2,000: validation 0.8812 (best)``."""
-    known: dict[str, float] = {key: value for entry in state.log_history for key, value in entry.items()}
-    said = f"step {state.global_step:,} of {state.max_steps:,}"
-    if "eval_score" in known:
-        best = " (best)" if state.best_global_step == state.global_step else ""
-        return f"{said}: validation {known['eval_score']:.4f}{best}"
-    return f"{said}: loss {known['loss']:.4f}" if "loss" in known else said
 
 
 def _line(entry: Mapping[str, Any]) -> dict[str, Any] | None:

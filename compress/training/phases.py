@@ -4,11 +4,10 @@ Training steps are divided among phases and, where a phase trains layer by layer
 """
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,13 @@ from compress.models.modeling.families import layers_of
 from compress.models.output_dir import WORK_FOLDER, write_atomically
 from compress.models.packed_weights import forget_quantization
 from compress.progress import logger
-from compress.recipes import Phase, Training, replace_training
+from compress.recipes import Phase, replace_training
 from compress.surgery.unit_masks import masked_positions
 from compress.training.learned_vocabulary import Mixer
 from compress.training.masked_lm import Masker
 from compress.training.metrics_log import join_logs
 from compress.training.modifiers import MaskingModifier
+from compress.training.step_plan import StepRange, described, step_ranges, steps_for
 from compress.training.teacher_signal import (
     CachedFirstStates,
     TeacherSignal,
@@ -47,66 +47,6 @@ DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensor
 # The order of rows follows from seed and epoch: step ranges with the seed of the first one would all read its first
 # rows and mask the same tokens, and a recipe of many would see little of the text.
 SEEDS_APART = 10_000
-
-
-@dataclass(frozen=True)
-class StepRange:
-    """Consecutive training steps with the same losses and the same frozen parameters.
-
-    ``trained_layers`` are the layers, counted from 1, that losses read (None: all). The lowest ``frozen_layers`` layers
-    are frozen, and the embeddings with the first of them.
-    """
-
-    name: str
-    phase: Phase
-    steps: int
-    trained_layers: tuple[int, ...] | None = None
-    frozen_layers: int = 0
-
-
-_MOST_STEPS = 2**31 - 1
-
-
-def steps_for(rows: int, training: Training) -> int:
-    """Return the number of optimiser steps for so many rows: ``epochs`` passes, capped by ``max_steps``."""
-    steps = max(1, math.ceil(training.epochs * rows / training.batch_size))
-    steps = min(steps, training.max_steps or steps)
-    if steps > _MOST_STEPS:
-        raise CompressError(
-            f"epochs = {training.epochs:g} with {rows:,} rows are {steps:.3g} steps, and at most {_MOST_STEPS:,} can "
-            "be counted: set fewer, or max_steps"
-        )
-    return steps
-
-
-def step_ranges(phases: Sequence[Phase], layers: int, steps: int) -> list[StepRange]:
-    """Divide the steps among phases by their shares, and a phase with ``by_layer`` among the student's layers.
-
-    Every range gets at least one step, so that very few steps may become a few more.
-
-    Raises:
-        CompressError: a phase trains by layer and the student has none.
-    """
-    planned = []
-    for number, (phase, part) in enumerate(zip(phases, divide(steps, [p.share for p in phases]), strict=True), 1):
-        name = f"phase-{number}" + (f"-{phase.name}" if phase.name else "")
-        if not phase.by_layer:
-            planned.append(StepRange(name, phase, part))
-            continue
-        if not layers:
-            raise CompressError(f"{name} trains layer after layer, and this student has no layers that compress knows")
-        for layer, steps_here in enumerate(divide(part, [1.0] * layers), 1):
-            first, frozen = (layer, layer - 1) if phase.by_layer == "progressive" else (1, 0)
-            planned.append(
-                StepRange(f"{name}-layer-{layer}", phase, steps_here, tuple(range(first, layer + 1)), frozen)
-            )
-    return planned
-
-
-def divide(steps: int, shares: Sequence[float]) -> list[int]:
-    """Return whole parts of at least 1 that add up to ``steps`` (or to one each) in proportion to the shares."""
-    ends = [round(steps * sum(shares[: i + 1]) / sum(shares)) for i in range(len(shares))]
-    return [max(1, end - start) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def fit(
@@ -140,7 +80,9 @@ def fit(
     if selection:
         tokenised = write_rows(work / "selection.arrow", selection.rows, tokenizer, **tokenizing)
         selection = replace(selection, rows=tokenised)
-    steps = plan.steps or steps_for(sum(1 for _ in plan.data.rows("all")), training)
+    rows_planned = plan.rows or sum(1 for _ in plan.data.rows("all"))
+    steps = steps_for(rows_planned, training)
+    logger.info("%s: %s", run.title, described(steps, rows_planned, training))
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
     collate = collator(tokenizer.pad_token_id or 0, run.task)
     outcomes: list[Outcome] = []

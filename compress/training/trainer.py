@@ -10,7 +10,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
@@ -35,17 +34,19 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
 from compress.host import keeping_freed_memory
-from compress.inference.compute import Compute, resolve_precision
+from compress.inference.compute import Compute, fast_float32, resolve_precision
 from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
 from compress.models.modeling.ngram import NGramConfig
-from compress.progress import Advance, Progress, logger, silent
+from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.masked_lm import Masker
-from compress.training.metrics_log import POINTS, MetricsLog, standing
+from compress.training.metrics_log import POINTS, MetricsLog
 from compress.training.modifiers import Modifier
+from compress.training.progress_callback import ProgressCallback
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
+from compress.training.step_plan import evaluations_for
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
 from compress.training.tokenized_dataset import NO_LABEL, batch_of, lengths_of
 from compress.training.trackers import reporting
@@ -176,21 +177,6 @@ def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float
     return {"score": evaluate(logits, labels, task=task, metric=metric)}
 
 
-class ProgressCallback(TrainerCallback):
-    """Advances by every optimiser step, says how well the model does, and chooses the threads again where it is due."""
-
-    def __init__(self, title: str, advance: Advance, choose_threads: Callable[[], None]) -> None:
-        self.title, self.advance, self.choose_threads = title, advance, choose_threads
-
-    def on_step_end(self, *given: Any, **named: Any) -> None:
-        self.advance(1)
-        self.choose_threads()
-
-    def on_save(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-        if state.is_world_process_zero:  # an evaluation comes before each checkpoint
-            logger.info("%s: %s", self.title, standing(state))
-
-
 class DistillationTrainer(Trainer):
     """A ``Trainer`` that sums loss plug-ins and batches rows of similar length together.
 
@@ -209,7 +195,8 @@ class DistillationTrainer(Trainer):
         selection: Selection | None = None,
     ) -> None:
         training, on_cpu = run.training, run.compute.device == "cpu"
-        interval = max(1, steps // training.evaluations)
+        evaluations = evaluations_for(steps, training, len(selection.rows) if selection else 0)
+        interval = steps // evaluations
         selecting: dict[str, Any] = {
             "eval_strategy": "steps",
             "eval_steps": interval,
@@ -317,6 +304,7 @@ class DistillationTrainer(Trainer):
         """
         model: Any = self.model
         self.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        vars(model).pop("_is_accelerate_prepared", None)  # else the next training of it would not be in mixed precision
         sparse_gradients(model, on=False)
         if not self.objective.keep_loss_modules:
             detach_loss_modules(model)
@@ -324,6 +312,16 @@ class DistillationTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
         return EpochSampler(self.args.train_batch_size, lengths_of(rows).tolist(), seed=self.args.seed)
+
+
+@contextmanager
+def fast_steps(device: str) -> Iterator[None]:
+    """Let the steps of a training on the CPU use memory and matrix products as they are fastest."""
+    if device != "cpu":
+        yield
+        return
+    with keeping_freed_memory(), fast_float32():
+        yield
 
 
 def train(
@@ -351,10 +349,9 @@ def train(
         logger.info("resuming after %s", resumed.name)
     begun = int(resumed.name.rsplit("-", 1)[1]) if resumed else 0
     threads = using_threads(run.compute.threads)
-    memory = keeping_freed_memory() if run.compute.device == "cpu" else nullcontext()
     with (
         warnings.catch_warnings(),
-        memory,
+        fast_steps(run.compute.device),
         threads as choose_threads,
         reporting(trainer, run.compute.report_to, begun),
         run.progress(run.title, steps - begun) as advance,

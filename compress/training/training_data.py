@@ -143,11 +143,11 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Rows of one training, the rows that select its checkpoint, and its steps over all phases (0: from the rows)."""
+    """Rows of one training, the rows that select its checkpoint, and how many rows its steps are for (0: its own)."""
 
     data: TrainingData
     selection: Selection | None = None
-    steps: int = 0
+    rows: int = 0
 
 
 def agreement_rows(pool: LabelledPool, task: str) -> Selection:

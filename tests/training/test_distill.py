@@ -23,7 +23,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, needs_of, resolved
 from compress.training import distill as distill_module
-from compress.training.phases import steps_for
+from compress.training.step_plan import steps_for
 from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_for
 from compress.training.trainer import last_whole_checkpoint
 from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows, held_out
@@ -262,21 +262,6 @@ def test_a_live_teacher_gives_cached_logits_and_hidden_states() -> None:
     with torch.no_grad():
         expected = model.eval()(ids, output_hidden_states=True).hidden_states
     assert len(outputs.hidden) == 3 and torch.equal(outputs.hidden[-1], expected[-1])
-
-
-@pytest.mark.parametrize(
-    ("epochs", "cap", "steps"), [(1.0, 0, 7), (2.5, 0, 16), (3.0, 5, 5), (0.01, 0, 1), (1.0, 9, 7)]
-)
-def test_how_many_steps(epochs: float, cap: int, steps: int) -> None:
-    assert steps_for(100, replace(TRAINING, epochs=epochs, max_steps=cap)) == steps
-
-
-def test_more_steps_than_can_be_counted_are_refused() -> None:
-    with pytest.raises(
-        CompressError, match="epochs = 1e\\+99 with 100 rows are .* steps, and at most 2,147,483,647 can"
-    ):
-        steps_for(100, replace(TRAINING, epochs=1e99))
-    assert steps_for(100, replace(TRAINING, epochs=1e99, max_steps=7)) == 7
 
 
 # Stopped

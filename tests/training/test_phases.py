@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from compress.data import Example
 from compress.errors import CompressError
@@ -29,7 +27,7 @@ from compress.training.distill import possible_phases, summary
 from compress.training.layer_mapping import layer_map
 from compress.training.masked_lm import Masker
 from compress.training.modifiers.module_replacing import attach
-from compress.training.phases import divide, frozen, parameters_by_part, step_ranges
+from compress.training.phases import frozen, parameters_by_part
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher
 from compress.training.trainer import Outcome
 from compress.training.training_data import held_out
@@ -68,31 +66,24 @@ def taught(teacher: Path, output: Path, recipe: StudentRecipe, labels: LabelDir,
     return distilled(teacher, recipe, output, labels=[labels], **options)
 
 
-# Steps
+# Precision
 
 
-@given(st.integers(1, 5000), st.lists(st.floats(0.01, 10), min_size=1, max_size=8))
-def test_steps_are_divided_in_proportion(steps: int, shares: list[float]) -> None:
-    parts_of = divide(steps, shares)
-    assert min(parts_of) >= 1 and sum(parts_of) >= steps
-    if steps >= 100 * len(shares) * max(shares) / min(shares):
-        assert sum(parts_of) == steps
-        assert all(abs(n - steps * share / sum(shares)) <= 1 for n, share in zip(parts_of, shares, strict=True))
+def test_every_phase_computes_in_the_precision_of_the_recipe(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+    computed = []
 
+    def note(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(module, torch.nn.Linear) and module.training:
+            computed.append(output.dtype)
 
-def test_a_phase_by_layer_is_a_step_range_per_layer() -> None:
-    phases = (Phase((HIDDEN,), name="inside", by_layer="progressive", share=3.0), Phase((KL,)))
-    planned = step_ranges(phases, 3, 40)
-    assert [(s.name, s.steps, s.trained_layers, s.frozen_layers) for s in planned] == [
-        ("phase-1-inside-layer-1", 10, (1,), 0),
-        ("phase-1-inside-layer-2", 10, (2,), 1),
-        ("phase-1-inside-layer-3", 10, (3,), 2),
-        ("phase-2", 10, None, 0),
-    ]
-    stacked = step_ranges((Phase((HIDDEN,), by_layer="stacked"),), 2, 4)
-    assert [(s.trained_layers, s.frozen_layers) for s in stacked] == [((1,), 0), ((1, 2), 0)]
-    with pytest.raises(CompressError, match="no layers"):
-        step_ranges(phases, 0, 40)
+    hook = torch.nn.modules.module.register_module_forward_hook(note)
+    try:
+        phases = in_phases(Phase((KL,)), Phase((MSE,)), precision="bfloat16")
+        made = taught(teacher, tmp_path / "student", phases, labels)
+    finally:
+        hook.remove()
+    assert len(computed) > 10 and set(computed) == {torch.bfloat16}
+    assert made.manifest.notes["precision"] == "bfloat16"
 
 
 # Layer maps, as the papers print them
