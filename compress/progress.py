@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ Progress = Callable[[str, int | None], AbstractContextManager[Advance]]
 Item = TypeVar("Item")
 
 LINE_INTERVAL_S = 60
+ESTIMATE_S = 300  # what the time left is estimated from: speed changes, and evaluations fall between steps
+RECENT_LINES = ESTIMATE_S // LINE_INTERVAL_S
 
 
 @contextmanager
@@ -36,15 +39,17 @@ class ProgressLine:
     clock: Callable[[], float] = time.monotonic
     done: int = 0
     begun: float = field(init=False)
+    said: deque[tuple[float, int]] = field(init=False)  # when something was said last, and what was done then
 
     def __post_init__(self) -> None:
         self.begun = self.clock()
+        self.said = deque([(self.begun, 0)], RECENT_LINES)
 
     def advance(self, steps: int) -> None:
         self.done += steps
 
     def __str__(self) -> str:
-        """Say how much is done and how long the rest will take, if it goes on as it went on average."""
+        """Say how much is done and how long the rest will take, if it goes on as it went since some lines ago."""
         elapsed, done = self.clock() - self.begun, f"{self.title}: {self.done:,}"
         if self.total is None and self.done:
             per_second = self.done / elapsed
@@ -53,7 +58,11 @@ class ProgressLine:
             )
         if self.total is None or not self.done:
             return f"{self.title}: {duration(elapsed)} so far"
-        left = elapsed / self.done * max(0, self.total - self.done)
+        (since, before), now = self.said[0], self.begun + elapsed
+        if before == self.done:  # nothing since then, as in a long evaluation
+            since, before = self.begun, 0
+        self.said.append((now, self.done))
+        left = (now - since) / (self.done - before) * max(0, self.total - self.done)
         return f"{done} of {self.total:,} ({min(1, self.done / self.total):.0%}), about {duration(left)} left"
 
 
@@ -105,9 +114,23 @@ def bar(title: str, total: int | None) -> Iterator[Advance]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with RichProgress(*columns, console=console, transient=True) as drawn:
+    with RichProgress(*columns, console=console, transient=True, speed_estimate_period=ESTIMATE_S) as drawn:
         task = drawn.add_task(terminal_text(title), total=total)
-        yield lambda steps: drawn.advance(task, steps)
+        with _messages_above():
+            yield lambda steps: drawn.advance(task, steps)
+
+
+@contextmanager
+def _messages_above() -> Iterator[None]:
+    """Send messages to standard error as it is now: rich has replaced it, to print lines above its bar."""
+    handlers = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]
+    before = [handler.setStream(sys.stderr) for handler in handlers]
+    try:
+        yield
+    finally:
+        for handler, stream in zip(handlers, before, strict=True):
+            if stream is not None:  # it was another
+                handler.setStream(stream)
 
 
 def for_terminal(quiet: bool = False) -> Progress:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import re
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,6 +53,53 @@ def test_a_line_says_how_far_and_how_long(total: int | None, done: int, seconds:
     line.advance(done)
     clock.now += seconds
     assert str(line) == said
+
+
+def test_the_time_left_follows_the_speed_of_the_last_lines() -> None:
+    clock = Clock()
+    line = ProgressLine("Distilling", 1000, clock)
+    said = []
+    for steps in (100, 100, *[10] * 6, *[0] * 6):  # a step a minute, after a fast start; then none
+        line.advance(steps)
+        clock.now += 60
+        said.append(str(line).rpartition("about ")[2])
+    assert said[:2] == ["9 min left", "8 min left"]
+    assert said[7] == "74 min left"  # 740 steps, 10 a minute
+    assert said[-1] == "40 min left"  # nothing in the last lines: as it went on average
+
+
+def test_messages_appear_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    handler = logging.StreamHandler(terminal)
+    monkeypatch.setattr(progress.logger, "handlers", [handler])
+    with progress.bar("Distilling", 2) as advance:
+        advance(1)
+        progress.logger.warning("step 1 of 2: [red]validation[/red] 0.5000")
+        assert handler.stream is not terminal
+    assert handler.stream is terminal
+    assert "step 1 of 2: [red]validation[/red] 0.5000\n" in terminal.getvalue()
+
+
+def test_a_training_says_its_scores_and_else_its_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    start = write(tmp_path / "encoder", classifier("bert"), "bert")
+    caplog.set_level(logging.INFO, "compress")
+    rows: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "training": TRAINING}
+    made = finetuned(start, tmp_path / "made", **rows)
+    said = [message for message in caplog.messages if ": step " in message]
+    assert [message.partition(": validation ")[0] for message in said] == [
+        f"Fine-tuning: step {step} of 5" for step in (2, 4, 5)
+    ]
+    best = f"{made.manifest.metrics[0]['value']:.4f} (best)"
+    assert best in said[made.manifest.notes["best_step"] // 2 - 1]
+    caplog.clear()
+    pruned(start, tmp_path / "small", schedule="cubic", recover=2.0, training=TRAINING)
+    assert [m for m in caplog.messages if re.fullmatch(r"Masking: step \d of 3: loss \d+\.\d{4}", m)]
 
 
 def test_a_line_a_minute_is_logged_while_a_phase_runs(

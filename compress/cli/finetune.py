@@ -16,7 +16,7 @@ from compress.inference.compute import Compute
 @options.drop_overlap
 @options.metric
 @options.columns
-@options.computing
+@options.training
 @options.verbosity
 def command(
     teacher: str,

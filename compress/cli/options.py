@@ -19,7 +19,7 @@ from compress.data import Example, LabelledData, TextSource, join_sources, open_
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
 from compress.host import without_home
-from compress.inference.compute import Compute
+from compress.inference.compute import TRACKERS, Compute
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import places_of
 from compress.models.output_safety import keep_apart
@@ -75,6 +75,12 @@ threads = click.option(
     show_default=True,
     help="CPU threads; 0 is one for each core that no other program keeps busy.",
 )
+report_to = click.option(
+    "--report-to",
+    type=click.Choice(TRACKERS),
+    help="Report the training here too, by this package and its own variables (WANDB_MODE, MLFLOW_TRACKING_URI, "
+    "TRACKIO_DIR); tensorboard writes to $TENSORBOARD_LOGGING_DIR or ./runs.",
+)
 
 
 # What stands for a path in the help, and options of such that are written, or only searched.
@@ -104,6 +110,16 @@ def _names(**given: str | None) -> Names:
 def computing(function: Function) -> Function:
     """``--seed --device --threads``, passed on as ``compute``, and ``--force``."""
     return _gathered(force(function), "compute", Compute, (seed, device, threads))
+
+
+def training(function: Function) -> Function:
+    """``--seed --device --threads --report-to``, passed on as ``compute``, and ``--force``."""
+    return _gathered(force(function), "compute", Compute, (seed, device, threads, report_to))
+
+
+def running(function: Function) -> Function:
+    """``--device --threads --report-to``, passed on as ``compute``."""
+    return _gathered(function, "compute", Compute, (device, threads, report_to))
 
 
 def placing(function: Function) -> Function:

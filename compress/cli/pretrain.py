@@ -23,7 +23,7 @@ from compress.errors import CompressError
 )
 @options.output
 @options.columns
-@options.computing
+@options.training
 @options.verbosity
 def command(
     encoder: str,

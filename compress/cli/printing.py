@@ -20,6 +20,15 @@ def say(text: str) -> None:
     print(terminal_text(text))
 
 
+def can_print(text: str) -> bool:
+    """Tell whether standard output has the characters of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def complain(text: str) -> None:
     """Print lines on standard error, if anybody can read it."""
     with suppress(OSError):

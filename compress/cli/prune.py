@@ -120,7 +120,7 @@ _DEFAULT = Pruning()
 @options.drop_overlap
 @options.metric
 @options.columns
-@options.computing
+@options.training
 @options.verbosity
 def command(
     model: str,

@@ -14,7 +14,11 @@ from compress.progress import Progress
 @click.command()
 @click.argument("results", nargs=-1, required=True, metavar="RESULTS...")
 @click.option(
-    "--curve", "curves", multiple=True, metavar="FILE", help="A pruning curve, or a pruned model's directory."
+    "--curve",
+    "curves",
+    multiple=True,
+    metavar="FILE",
+    help="A model's directory, for the curves of its training and of its pruning; or one of these files.",
 )
 @click.option("--title", default="", metavar="TEXT", help="Heading; default the study's name.")
 @click.option(

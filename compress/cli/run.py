@@ -24,7 +24,7 @@ from compress.inference.compute import Compute
 @click.option(
     "-o", "--output", required=True, metavar="DIR", help="Directory of the study; the same command resumes it."
 )
-@options.placing
+@options.running
 @options.force
 @options.verbosity
 def command(study: str, output: str, compute: Compute, quiet: bool, **given: Any) -> None:

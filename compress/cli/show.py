@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compress.cli.printing import say
+from compress.cli.printing import can_print, say
 
 if TYPE_CHECKING:
     from compress.models.manifest import Manifest
@@ -18,17 +18,18 @@ def command(name: str) -> None:
     """Explain a recipe, a plug-in or a model directory.
 
     Prints the method, its paper, and which parts of the paper's method are missing; of a directory what it was
-    made from, and how the validation score, the loss and its terms went.
+    made from, and how the validation score, the loss and its terms went, with plots.
     """
     if os.path.isdir(name):
         from compress.models.manifest import METRICS_NAME
         from compress.models.model_dir import ModelDir
-        from compress.reporting.learning_curve import learning_curve
+        from compress.reporting.terminal_plot import BLOCKS, PLAIN
+        from compress.reporting.training_log import as_text, read_training
 
         model = ModelDir.open(name)
         say("\n".join(_facts(model.manifest)))
         if (model.path / METRICS_NAME).is_file():
-            say(f"\n{learning_curve(model.path / METRICS_NAME)}")
+            say(f"\n{as_text(read_training(model.path), BLOCKS if can_print(BLOCKS) else PLAIN)}")
         return
     from compress.recipes.catalogue import describe
 

@@ -1,5 +1,6 @@
-"""Where a stage computes, with how many threads, from which seed and in which precision."""
+"""Where a stage computes, with how many threads, from which seed, in which precision, and where it is watched."""
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from typing import Any
 
 from compress.errors import CompressError
 from compress.host import has_fast_bfloat16, has_slow_mkl
+
+TRACKERS = ("trackio", "tensorboard", "mlflow", "wandb")  # as transformers calls them; their packages too
 
 
 @dataclass(frozen=True)
@@ -17,11 +20,28 @@ class Compute:
         device: ``auto`` (cuda where there is a GPU), ``cpu`` or ``cuda``.
         threads: CPU threads; 0 for one a free core (:func:`compress.inference.threads.default_threads`).
         seed: of every random choice.
+        report_to: one of :data:`TRACKERS`, which trainings report to beside ``metrics.jsonl``; the result is the same.
+
+    Raises:
+        CompressError: the tracker is unknown, or not installed.
     """
 
     device: str = "auto"
     threads: int = 0
     seed: int = 0
+    report_to: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.report_to is None:
+            return
+        if self.report_to not in TRACKERS:
+            raise CompressError(f"--report-to {self.report_to} is not known; use one of {', '.join(TRACKERS)}")
+        found = importlib.util.find_spec(self.report_to)
+        if found is None or found.origin is None:  # a folder of that name, such as wandb makes, is no package
+            raise CompressError(
+                f"--report-to {self.report_to} needs the package {self.report_to}; install it with pip install "
+                f"{self.report_to}"
+            )
 
 
 def resolve_precision(precision: str, device: str) -> str:

@@ -29,7 +29,7 @@ from compress.models.signatures import signed
 from compress.progress import logger
 
 REQUEST_NAME = "request.json"
-PREVIOUS = ".previous"
+PREVIOUS, PARTIAL = ".previous", ".partial"
 
 
 @contextmanager
@@ -66,7 +66,22 @@ def writing(
 def places_of(output: str | Path) -> tuple[Path, Path, Path]:
     """Return where a directory will lie, where it is made, and where what it replaces is kept until then."""
     target = output_path(output, added=f".{PREVIOUS}")
-    return target, target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}{PREVIOUS}")
+    return target, target.with_name(f".{target.name}{PARTIAL}"), target.with_name(f".{target.name}{PREVIOUS}")
+
+
+def work_title(folder: Path) -> str:
+    """Return what a folder of unfinished work serves: ``student-phase-1``, with the output's path from here.
+
+    An output that does not lie below the current directory has its name alone.
+    """
+    parts = [part for part in folder.parts if part != WORK_FOLDER]
+    for number, part in enumerate(parts):
+        if part.startswith(".") and part.endswith(PARTIAL):
+            output = Path(*parts[:number], part[1:].removesuffix(PARTIAL))
+            here = Path(os.path.relpath(output))
+            shown = output.name if here.parts[0] == ".." else here.as_posix()
+            return "-".join([shown, *parts[number + 1 :]])
+    return folder.name
 
 
 def _make(working: Path, target: Path) -> None:

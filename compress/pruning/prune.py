@@ -29,12 +29,11 @@ from compress.pruning.recovery import RECOVERY, Recovery, check_labels
 from compress.pruning.removal_steps import execute_plan
 from compress.pruning.step_timing import StepTimer
 from compress.recipes import Pruning, Training
-from compress.reporting.charts.pruning_curve import curve_csv
+from compress.reporting.charts.pruning_curve import CURVE_NAME, curve_csv
 from compress.reporting.pruning_page import removed, write_report
 from compress.surgery.remove_vocabulary import check_tokenizer
 
 TIMED_BATCH_SIZES = (1, 32)  # at which each removal is timed
-CURVE_NAME = "pruning_curve.csv"
 PRUNING_REPORT_NAME = "pruning.json"
 
 

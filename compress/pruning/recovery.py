@@ -21,6 +21,7 @@ from compress.pruning.pruned_state import PrunedState
 from compress.recipes import Choice, Phase, Pruning, Training
 from compress.surgery.unit_masks import Masks, masks_at
 from compress.training import phases
+from compress.training.metrics_log import join_logs
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import Selection, TrainingData, TrainingPlan
 
@@ -28,6 +29,7 @@ RECOVERY = Training(epochs=1.0, min_steps=400, learning_rate=5e-5, evaluations=8
 # The cubic schedule masks heads and neurons in this share of the recovery's epochs, at a constant learning rate. All
 # are masked after MASKED_BY of that phase, so that the model trains without them before they are removed.
 MASKING_SHARE, MASKED_BY = 0.6, 0.9
+MASKING_FOLDER = "masking"
 
 
 def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, validation: bool) -> None:
@@ -111,6 +113,8 @@ class Recovery:
                 compute, seed=compute.seed + phases.SEEDS_APART
             )  # another order of rows than while masking
         outcome = self._distil(state, working, self._part_of_training(share), compute, selection=self.selection)
+        if self.config.schedule == "cubic":
+            join_logs({"masking": working / WORK_FOLDER / MASKING_FOLDER, "recovery": working}, working)
         state.trained = True
         state.record("recovery", 0, 0)
         return outcome

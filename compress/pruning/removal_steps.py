@@ -14,7 +14,7 @@ from compress.pruning.choose_units import choose_units
 from compress.pruning.layer_and_width_scores import choose_removed_layers, hidden_importance
 from compress.pruning.plan import PruningPlan, plan_units
 from compress.pruning.pruned_state import PrunedState
-from compress.pruning.recovery import Recovery
+from compress.pruning.recovery import MASKING_FOLDER, Recovery
 from compress.pruning.scoring import Values, cached_json, scoring_batches
 from compress.pruning.step_timing import StepTimer
 from compress.surgery.unit_masks import Masks, mask_key, masks_from_json
@@ -71,7 +71,7 @@ def execute_plan(
         return timer.speedup(state.checkpoints["nothing"], candidate, config.speedup_batch_size)
 
     if config.schedule == "cubic":
-        state.remove_units(recovery.mask_gradually(state, units, folder / "masking"))
+        state.remove_units(recovery.mask_gradually(state, units, folder / MASKING_FOLDER))
     elif units:
         decision = cached_json(
             folder / "units.json",

@@ -12,12 +12,14 @@ from typing import Any
 from compress.benchmarking.results.files import results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts.pruning_curve import Curve, draw_curve
+from compress.reporting.charts.training_curve import Trainings, trainings_of
 from compress.reporting.provenance import Known, Origin, ShownLock, known_models, left_out, origins
 from compress.reporting.sections import Section, gather, section
 from compress.reporting.tables.cells import Cell
 from compress.reporting.tables.cost import Costs, Prices, costs_of
 from compress.reporting.tables.results_table import ResultsTable, TableRow
 from compress.reporting.tables.seeds_table import repeats
+from compress.reporting.training_log import TrainingLog
 
 FORMAT = 1  # of report.json
 # A model's name, a metric and the points, as compress.reporting.charts.pruning_curve.read_curve reads them.
@@ -47,6 +49,7 @@ class Page:
     hosts: int
     sections: list[Section]
     curves: list[Curve]
+    trainings: Trainings | None
     costs: Costs | None
     repeats: list[list[Cell]]
     origins: list[Origin]
@@ -60,6 +63,7 @@ def view(
     curves: Sequence[ReadCurve] = (),
     locks: Sequence[ShownLock] = (),
     options: Options = Options(),
+    logs: Sequence[TrainingLog] = (),
 ) -> Page:
     """Return the report of result lines.
 
@@ -75,6 +79,7 @@ def view(
         hosts=len({line.host_id for line in lines}),
         sections=[section(part, options.texts) for part in measured],
         curves=[draw_curve(*curve) for curve in curves],
+        trainings=trainings_of(logs, lines),
         costs=costs_of(results_of(lines), best, options.prices, options.currency),
         repeats=repeats(lines),
         origins=origins(lines),

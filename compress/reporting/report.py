@@ -12,15 +12,17 @@ from compress.data import TextSource, content_sha256, open_source, read_examples
 from compress.errors import CompressError
 from compress.escaping.characters import visible
 from compress.files import read_json_table, read_text
+from compress.models.manifest import METRICS_NAME
 from compress.models.output_dir import write_atomically
 from compress.models.output_lock import alone
 from compress.models.output_safety import check_file, keep_apart, output_path, unwritable
 from compress.models.signatures import is_signed, signed
-from compress.reporting.charts.pruning_curve import read_curve
+from compress.reporting.charts.pruning_curve import CURVE_NAME, read_curve
 from compress.reporting.page import Options, machine, view
 from compress.reporting.provenance import locks_beside, short
 from compress.reporting.rendering import render
 from compress.reporting.tables.cost import PriceList, parse_prices
+from compress.reporting.training_log import read_training
 
 HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
@@ -43,7 +45,8 @@ def report(
 
     Args:
         results: ``.jsonl`` files of ``compress benchmark``; hosts may differ, but are never compared.
-        curves: ``pruning_curve.csv`` files of ``compress prune``, or the model directories that hold one.
+        curves: ``metrics.jsonl`` of trainings and ``pruning_curve.csv`` of ``compress prune``, or the model directories
+            that hold them.
         title: heading; default the study's name, else the data's.
         max_accuracy_drop: the budget that verdicts are about, in points.
         prices: what an hour of each machine costs, for the table of costs.
@@ -63,11 +66,13 @@ def report(
             f"--max-accuracy-drop {max_accuracy_drop:g} is not a number of points; type 0 or more, such as 1.0"
         )
     lines = read_results(results)
+    curve_files = [file for path in curves for file in _curve_files(Path(path))]
     page = view(
         lines,
-        [read_curve(Path(path)) for path in curves],
+        [read_curve(path) for path in curve_files if path.suffix != ".jsonl"],
         locks_beside(results),
         Options(max_accuracy_drop, parse_prices(prices.hourly), prices.currency, title, _read_texts(texts, lines)),
+        [read_training(path) for path in curve_files if path.suffix == ".jsonl"],
     )
     written = {
         HTML_NAME: render("report.html.j2", page),
@@ -85,6 +90,12 @@ def report(
     except OSError as error:
         raise unwritable(error.filename or target, error) from None
     return target / HTML_NAME
+
+
+def _curve_files(given: Path) -> list[Path]:
+    """Return what a directory holds of a training's metrics and a pruning curve; a file is itself."""
+    held = [given / METRICS_NAME, given / CURVE_NAME] if given.is_dir() else []
+    return [file for file in held if file.is_file()] or [given]
 
 
 def _check_files(target: Path, force: bool) -> None:

@@ -15,9 +15,10 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
+from compress.models.manifest import METRICS_NAME
 from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import Progress, logger, silent
-from compress.pruning.prune import CURVE_NAME, PruningData, prune
+from compress.pruning.prune import PruningData, prune
 from compress.pruning.recovery import RECOVERY
 from compress.quantization.candidates import Quantization, default_method, needs_training_rows
 from compress.quantization.quantize import quantize
@@ -31,6 +32,7 @@ from compress.recipes import (
     resolved,
 )
 from compress.recipes.controls import control_key
+from compress.reporting.charts.pruning_curve import CURVE_NAME
 from compress.reporting.report import report
 from compress.studies.data import StudyRows, open_rows
 from compress.studies.journal import OutOfDate, Stages
@@ -128,7 +130,8 @@ def _make(
     if failed and len(failed) == len(chosen):
         raise CompressError(_failures(failed, "nothing was measured")) from causes
     results = work.measured(opened, [ModelDir.open(path) for path in models])
-    curves = [path / CURVE_NAME for path in models if (path / CURVE_NAME).is_file()]
+    made = [path / name for path in (opened.path, *models) for name in (METRICS_NAME, CURVE_NAME)]
+    curves = [file for file in made if file.is_file()]
     digest = hashlib.sha256(results.read_bytes()).hexdigest()
     stages.make(
         REPORT_NAME,

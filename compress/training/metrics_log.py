@@ -93,14 +93,14 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def join_logs(folders: Sequence[Path], output: Path) -> None:
-    """Join the lines of a training's parts, each with the name of its folder where there are several.
+def join_logs(folders: Mapping[str, Path], output: Path) -> None:
+    """Join the lines of a training's parts, each with the name of its part where there are several.
 
     A part that an earlier version had finished has none.
     """
     lines: list[dict[str, Any]] = []
-    for folder in folders:
-        part = {"phase": folder.name} if len(folders) > 1 else {}
+    for name, folder in folders.items():
+        part = {"phase": name} if len(folders) > 1 else {}
         log = folder / METRICS_NAME
         written = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
         lines += [{**part, **json.loads(line)} for line in written]

@@ -133,7 +133,7 @@ def fit(
             save_finished(folder, model, outcome)
             logger.info("%s: %d steps in %.0f s", part.name, outcome.steps, outcome.seconds)
         outcomes.append(outcome)
-    join_logs([work / part.name for part in planned], run.folder)
+    join_logs({part.name: work / part.name for part in planned}, run.folder)
     return outcomes
 
 

@@ -25,7 +25,6 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
@@ -40,15 +39,17 @@ from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
 from compress.models.modeling.ngram import NGramConfig
-from compress.progress import Advance, Progress, logger, silent
+from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.masked_lm import Masker
 from compress.training.metrics_log import POINTS, MetricsLog
 from compress.training.modifiers import Modifier
+from compress.training.progress_callback import ProgressCallback
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 from compress.training.step_plan import evaluations_for
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
 from compress.training.tokenized_dataset import NO_LABEL, batch_of, lengths_of
+from compress.training.trackers import reporting
 from compress.training.training_data import Selection
 
 
@@ -174,17 +175,6 @@ def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float
         words = labels != NO_LABEL
         logits, labels = logits[words], labels[words]
     return {"score": evaluate(logits, labels, task=task, metric=metric)}
-
-
-class ProgressCallback(TrainerCallback):
-    """Advances by every optimiser step, and chooses the number of threads again where it is due."""
-
-    def __init__(self, advance: Advance, choose_threads: Callable[[], None]) -> None:
-        self.advance, self.choose_threads = advance, choose_threads
-
-    def on_step_end(self, *given: Any, **named: Any) -> None:
-        self.advance(1)
-        self.choose_threads()
 
 
 class DistillationTrainer(Trainer):
@@ -357,15 +347,16 @@ def train(
     resumed = last_whole_checkpoint(run.folder)
     if resumed:
         logger.info("resuming after %s", resumed.name)
-    left = steps - (int(resumed.name.rsplit("-", 1)[1]) if resumed else 0)
+    begun = int(resumed.name.rsplit("-", 1)[1]) if resumed else 0
     threads = using_threads(run.compute.threads)
     with (
         warnings.catch_warnings(),
         fast_steps(run.compute.device),
         threads as choose_threads,
-        run.progress(run.title, left) as advance,
+        reporting(trainer, run.compute.report_to, begun),
+        run.progress(run.title, steps - begun) as advance,
     ):
-        trainer.add_callback(ProgressCallback(advance, choose_threads))
+        trainer.add_callback(ProgressCallback(run.title, advance, choose_threads))
         warnings.filterwarnings("ignore", message=".*pin_memory.*")
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     trainer.release()

@@ -13,6 +13,7 @@ from compress.reporting.charts.svg import Series, line_chart
 from compress.reporting.page import Options, view
 from compress.reporting.provenance import ShownLock
 from compress.reporting.rendering import render
+from compress.reporting.training_log import TrainingLog
 from tests.support.foreign import texts
 from tests.support.results import line
 
@@ -49,7 +50,9 @@ def pages(text: str) -> tuple[str, str]:
     }
     lines = [line(name, kind="teacher", **about), line(f"{name} s", **about)]
     curve = (name, name, [{**row, "split": name} for row in CURVE])
-    page = view(lines, [curve], [ShownLock(name, name)], Options(title=name, currency=name))
+    trained = [{"phase": phase, "step": step, "loss": 1.0 / step} for phase in (name, "b") for step in (1, 2)]
+    log = TrainingLog(name, [*trained, {"phase": "b", "step": 2, "validation": 0.5}], name, name)
+    page = view(lines, [curve], [ShownLock(name, name)], Options(title=name, currency=name), [log])
     return render("report.html.j2", page), render("report.md.j2", page)
 
 

@@ -25,6 +25,13 @@ CURVE = """share_removed,metric,value,split,recovered
 0.0,accuracy,0.89,validation,False
 0.6,accuracy,0.8,validation,True
 """
+METRICS = """{"phase": "inside", "step": 5, "loss": 90.0}
+{"phase": "inside", "step": 10, "loss": 70.0}
+{"phase": "logits", "step": 5, "loss": 0.9}
+{"phase": "logits", "step": 5, "validation": 0.5}
+{"phase": "logits", "step": 10, "loss": 0.7}
+{"phase": "logits", "step": 10, "validation": 0.75}
+"""
 SCREENS = {
     "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
@@ -45,14 +52,19 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page that has everything: prices for the processor only, a curve, a lock."""
+    """A page that has everything: prices for the processor only, trainings, a pruning curve, a lock."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "pruning_curve.csv").write_text(CURVE)
+    trained = [folder / name / "metrics.jsonl" for name in ("minilm-3", "minilm-3-control", "a", "b", "c", "d")]
+    for metrics in trained:
+        metrics.parent.mkdir()
+        metrics.write_text(METRICS)
     (folder / "results.lock.json").write_text('{"format_version": 1}')
     results = write_lines(folder / "results.jsonl", study())
+    curves = [folder / "pruning_curve.csv", *trained]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-        report([results], folder / "out", curves=[folder], prices=PriceList(["cpu=0.36"], "EUR"))
+        report([results], folder / "out", curves=curves, prices=PriceList(["cpu=0.36"], "EUR"))
     return (folder / "out" / HTML_NAME).as_uri()
 
 

@@ -65,6 +65,13 @@ def usual() -> list[Measurement]:
     ]
 
 
+METRICS = """{"step": 5, "loss": 0.9}
+{"step": 5, "validation": 0.5}
+{"step": 10, "loss": 0.7}
+{"step": 10, "validation": 0.75}
+"""
+
+
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
@@ -150,6 +157,31 @@ def test_every_name_is_escaped(made: Any, tmp_path: Path) -> None:
     assert "<script" not in markdown
 
 
+def test_trainings_are_shown_beside_their_controls(made: Any, tmp_path: Path) -> None:
+    for name in ("bilstm", "bilstm-control", "<img src=y>"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(METRICS)
+    (tmp_path / "bilstm" / "pruning_curve.csv").write_text(CURVE)
+    given = [tmp_path / "bilstm", tmp_path / "bilstm-control" / "metrics.jsonl", tmp_path / "<img src=y>"]
+    html, markdown = made(usual(), curves=given)
+    page = Page(html)
+    section = html[html.index('<section id="training"') : html.index('<section id="pruning"')]
+    assert section.count('<div class="pair">') == 2 and "<img" not in html
+    assert "Validation of bilstm" in section and "Loss of &lt;img src=y&gt;" in section
+    assert "#training" in page.links and "after recovery" in page.text
+    assert "| bilstm-control | 1 | 10 | 10 | 0.7500 (validation) | 0.7 |" in markdown
+    data = json.loads((tmp_path / "out" / JSON_NAME).read_text("utf-8"))
+    assert data["trainings"].keys() == {"headings", "rows"} and data["trainings"]["rows"][0][3]["value"] == 10
+    assert list(faults(data, shape(), "report")) == []
+    many = [tmp_path / f"model-{number}" for number in range(7)]
+    for folder in many:
+        folder.mkdir()
+        (folder / "metrics.jsonl").write_text(METRICS)
+    html, _ = made(usual(), curves=many)
+    assert "<summary>3 further models</summary>" in html and html.count('<div class="pair">') == 7
+    assert 'id="training"' not in made(usual())[0]
+
+
 def test_a_second_command_in_markdown_ends_the_list(made: Any) -> None:
     later = line("s", created="2026-11-21T12:00:00+00:00", command="compress benchmark <b>@someone</b>")
     _, markdown = made([*usual(), later])
@@ -192,6 +224,10 @@ def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     bad.write_text(CURVE.replace("0.80", "nan"))
     with pytest.raises(CompressError, match="not all finite"):
         report([results], tmp_path / "out", curves=[bad])
+    (tmp_path / "model" / "metrics.jsonl").write_text("{}")
+    for given in (tmp_path / "model", tmp_path / "model" / "metrics.jsonl"):
+        with pytest.raises(CompressError, match="metrics.jsonl is damaged"):
+            report([results], tmp_path / "out", curves=[given])
     assert not (tmp_path / "out").exists()
     with pytest.raises(CompressError, match="is a file"):
         report([results], bad)

@@ -170,6 +170,8 @@ def test_the_report_is_there(finished: Case) -> None:
     page = (finished.out / "report" / "report.html").read_text(encoding="utf-8")
     assert "<h1>A tiny study</h1>" in page
     assert "small-control" in page and "pruned-50" in page
+    assert "Validation of small-seed-5" in page and "Loss of pruned-50" in page
+    assert "Validation of small-control" not in page  # it is beside its student
     with (finished.out / "pruned-50" / "pruning_curve.csv").open() as handle:
         assert [row["recovered"] for row in csv.DictReader(handle)][-1] == "True"
 

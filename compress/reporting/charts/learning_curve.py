@@ -46,7 +46,7 @@ def _picture(name: str, series: Sequence[svg.Series]) -> Picture:
             x_label="rows without labels",
             y_label="%",
             canvas=canvas,
-            log_x=True,
+            log="x",
         )
     )
 

@@ -14,6 +14,8 @@ from compress.files import faults_of, read_text
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
 
+CURVE_NAME = "pruning_curve.csv"
+
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -50,11 +52,11 @@ def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
     Raises:
         CompressError: it is missing or not a pruning curve.
     """
-    file = path / "pruning_curve.csv" if path.is_dir() else path
+    file = path / CURVE_NAME if path.is_dir() else path
     if not file.is_file():
         raise CompressError(
             f"there is no {file}: 'compress prune' writes it where heads or neurons go step by step before any "
-            "training; leave --curve out"
+            "training, and every training writes metrics.jsonl; leave --curve out"
         )
     with faults_of(file, "a pruning curve", "give the pruning_curve.csv of 'compress prune'"):
         rows = list(csv.DictReader(io.StringIO(read_text(file), newline="")))

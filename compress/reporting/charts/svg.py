@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -65,11 +67,17 @@ class Picture:
 
 @dataclass(frozen=True)
 class Series:
-    """A named line through points ``(x, y)``, each with its ``(low, high)`` where ``bars`` are given."""
+    """A named line through points ``(x, y)``, each with its ``(low, high)`` where ``bars`` are given.
+
+    ``dots`` are the numbers of the points that are drawn as such (None: all). The line is interrupted after each x of
+    ``breaks``.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
     bars: Sequence[tuple[float, float]] = ()
+    dots: Sequence[int] | None = None
+    breaks: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -130,18 +138,18 @@ def line_chart(
     x_label: str,
     y_label: str,
     canvas: Canvas = WIDE,
-    log: bool = False,
-    log_x: bool = False,
+    log: str = "",
     lines: bool = True,
+    x_holds: Sequence[float] = (),
 ) -> str:
     """Return a line chart as a standalone SVG document; a series of one point is a single dot.
 
     Lines are told apart by their dashes and by the legend above them, not by colour only.
 
     Args:
-        log: both axes are logarithmic, and few values are their own ticks; all values are above 0.
-        log_x: that one alone is.
+        log: the axes that are logarithmic, of values above 0: ``x``, ``y`` or ``xy``. Few x are their own ticks there.
         lines: join the points of a series.
+        x_holds: values that the horizontal axis holds beside those of the points.
 
     Raises:
         ValueError: there is no point to draw.
@@ -149,28 +157,32 @@ def line_chart(
     points = [point for one in series for point in one.points]
     if not points:
         raise ValueError(f"the chart {title!r} has no points")
-    legend = _legend(canvas, [one.name for one in series]) if len(series) > 1 else []
+    legend = _legend(canvas, series) if len(series) > 1 else []
     room = LEGEND_STEP * len(legend)
     canvas = replace(canvas, top=canvas.top + room, height=canvas.height + room)
     ends = [end for one in series for bar in one.bars for end in bar]
-    y = Axis.over([*(p[1] for p in points), *ends], canvas.bottom, canvas.top, margin=0.08, log=log)
+    y = Axis.over([*(p[1] for p in points), *ends], canvas.bottom, canvas.top, margin=0.08, log="y" in log)
     widest = max(len(number(tick)) for tick in y.ticks(7))
     canvas = replace(canvas, left=max(canvas.left, 26 + 8 * widest))
-    log_x = log or log_x
-    x = Axis.over([p[0] for p in points], canvas.left, canvas.right, margin=0.03, log=log_x)
+    x = Axis.over([*(p[0] for p in points), *x_holds], canvas.left, canvas.right, margin=0.03, log="x" in log)
     parts = [*frame(canvas, title, x_label, y_label), *legend]
     measured = sorted({p[0] for p in points})
-    at = measured if log_x and len(measured) <= 8 else None
+    at = measured if "x" in log and len(measured) <= 8 else None
     parts += [*horizontal_ticks(canvas, y), *vertical_ticks(canvas, x, at=at)]
     for index, one in enumerate(series):
         style = f"s{index % 4}"
         placed = [(x.place(a), y.place(b)) for a, b in one.points]
         for (a, _), (low, high) in zip(placed, one.bars, strict=bool(one.bars)):
             parts.append(f'<line class="bar {style}" x1="{a}" x2="{a}" y1="{y.place(low)}" y2="{y.place(high)}"/>')
-        if lines and len(placed) > 1:
-            line = " ".join(f"{a},{b}" for a, b in placed)
+        for end in one.breaks:
+            across = f'x1="{x.place(end)}" x2="{x.place(end)}" y1="{canvas.top}" y2="{canvas.bottom}"'
+            parts.append(f'<line class="axis" stroke-dasharray="3 3" {across}/>')
+        for own in _parted(one) if lines else ():
+            line = " ".join(f"{x.place(a)},{y.place(b)}" for a, b in own)
             parts.append(f'<polyline class="line {style}" points="{line}"/>')
-        for (a, b), (value, result) in zip(placed, one.points, strict=True):
+        for position, ((a, b), (value, result)) in enumerate(zip(placed, one.points, strict=True)):
+            if one.dots is not None and position not in one.dots:
+                continue
             says = markup_text(f"{one.name}: {number(round(value, 2))} → {number(round(result, 2))}")
             parts.append(f'<circle class="dot {style}" cx="{a}" cy="{b}" r="4.5"><title>{says}</title></circle>')
     return document(canvas, title, parts, description=_in_words(series, x_label, y_label))
@@ -222,23 +234,29 @@ def vertical_ticks(
     return [f'<g class="{group}">', *marks, f'<line class="axis" {ends}/>', "</g>"]
 
 
-def _legend(canvas: Canvas, names: Sequence[str]) -> list[str]:
+def _parted(series: Series) -> list[list[tuple[float, float]]]:
+    """Return the points of each part of a line; a part of a single point is none."""
+    parts = itertools.groupby(series.points, lambda point: bisect.bisect_left(series.breaks, point[0]))
+    return [part for _, own in parts if len(part := list(own)) > 1]
+
+
+def _legend(canvas: Canvas, series: Sequence[Series]) -> list[str]:
     """Return one line of the legend for every series, between the title and the plot."""
-    left = canvas.left if canvas.width > 500 else 12
-    return [
-        f'<g><line class="line s{index % 4}" x1="{left}" x2="{left + 34}" y1="{y - 4}" y2="{y - 4}"/>'
-        f'<circle class="dot s{index % 4}" cx="{left + 17}" cy="{y - 4}" r="4.5"/>'
-        f'<text x="{left + 42}" y="{y}">{markup_text(name)}</text></g>'
-        for index, name in enumerate(names)
-        for y in [44 + LEGEND_STEP * index]
-    ]
+    left, lines = canvas.left if canvas.width > 500 else 12, []
+    for index, one in enumerate(series):
+        y, style = 44 + LEGEND_STEP * index, f"s{index % 4}"
+        dot = f'<circle class="dot {style}" cx="{left + 17}" cy="{y - 4}" r="4.5"/>' if one.dots != () else ""
+        lines.append(
+            f'<g><line class="line {style}" x1="{left}" x2="{left + 34}" y1="{y - 4}" y2="{y - 4}"/>{dot}'
+            f'<text x="{left + 42}" y="{y}">{markup_text(one.name)}</text></g>'
+        )
+    return lines
 
 
 def _in_words(series: Sequence[Series], x_label: str, y_label: str) -> str:
-    ends = [
-        f"{one.name} goes from {number(round(one.points[0][1], 2))} at {number(round(one.points[0][0], 2))} "
-        f"to {number(round(one.points[-1][1], 2))} at {number(round(one.points[-1][0], 2))}"
-        for one in series
-        if one.points
-    ]
-    return f"{y_label} against {x_label}: {'; '.join(ends)}."
+    told = []
+    for one in series:
+        parts = [[part[0], part[-1]] for part in _parted(one) or [[*one.points]] if part]
+        ends = [" to ".join(f"{number(round(b, 2))} at {number(round(a, 2))}" for a, b in part) for part in parts]
+        told += [f"{one.name} goes from {', then from '.join(ends)}"] if ends else []
+    return f"{y_label} against {x_label}: {'; '.join(told)}."

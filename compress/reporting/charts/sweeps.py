@@ -102,5 +102,5 @@ def _picture(
         return None
     x_label = "threads" if key == "threads" else "tokens in every row"
     return Picture.both(
-        lambda canvas: svg.line_chart(series, title=title, x_label=x_label, y_label=unit, canvas=canvas, log=True)
+        lambda canvas: svg.line_chart(series, title=title, x_label=x_label, y_label=unit, canvas=canvas, log="xy")
     )
