@@ -153,7 +153,12 @@ def test_a_control_trains_as_many_steps_on_gold_labels_alone(
     def spied(model: Any, tokenizer: Any, plan: Any, run: Any, **named: Any) -> Any:
         start = {key: value.clone() for key, value in model.state_dict().items()}
         seen.append(
-            {"rows": list(plan.data.rows(named["phases"][0].text)), "steps": plan.steps, "start": start, **named}
+            {
+                "rows": list(plan.data.rows(named["phases"][0].text)),
+                "steps": steps_for(plan.rows, run.training),
+                "start": start,
+                **named,
+            }
         )
         return original(model, tokenizer, plan, run, **named)
 

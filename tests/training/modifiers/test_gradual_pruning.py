@@ -306,12 +306,13 @@ def trained(
     model = model or classifier("bert")
     gold = Gold(train_rows(), [LABELS.index(str(row.label)) for row in train_rows()])
     rows = [TrainingRow(row, None, LABELS.index(str(row.label))) for row in validation_rows()]
+    training = replace(TRAINING, epochs=1000.0, max_steps=steps, evaluations=6)
     (folder / ".work").mkdir(parents=True, exist_ok=True)
     outcomes = fit(
         model,
         tokenizer(),
-        TrainingPlan(TrainingData(None, gold), Selection(rows, "validation", None) if selected else None, steps),
-        TrainingRun(folder, replace(TRAINING, evaluations=6), "classification", Compute("cpu", 1)),
+        TrainingPlan(TrainingData(None, gold), Selection(rows, "validation", None) if selected else None),
+        TrainingRun(folder, training, "classification", Compute("cpu", 1)),
         phases=planned,
         teachers={},
     )
