@@ -28,6 +28,7 @@ from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.models.batch import Batch, Outputs
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Training, needs_of
+from compress.training.batches import EpochSampler
 from compress.training.masked_lm import Masker
 from compress.training.teacher_signal import (
     LIVE,
@@ -38,7 +39,7 @@ from compress.training.teacher_signal import (
     write_first_states,
 )
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.trainer import DistillationTrainer, EpochSampler, Objective, TrainingRun
+from compress.training.trainer import DistillationTrainer, Objective, TrainingRun
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
 TRAINING = Training(batch_size=32, precision="float32")
