@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import torch
 
+from compress import plugins
 from compress.cli import execute
 from compress.errors import CompressError
 from compress.inference import processes
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase
-from compress.training.batches import ProcessBatches, average_gradients, shares
+from compress.training.batches import ProcessBatches, average_gradients, counts_of, shares
 from compress.training.phases import batch_sizes, check_batch_sizes
 from tests.support.tagging import conllu, sentences, tagger
 from tests.support.tiny import classifier, write
@@ -224,6 +225,12 @@ def test_shares_count_what_a_loss_is_a_mean_over(of_two: None) -> None:
     assert shares(batch, step=4, batch_size=4, rows=10) == expected
     last = shares(batch, step=5, batch_size=4, rows=9)  # of one row, which is process 0's
     assert set(map(float, last.values())) == {0.0}
+
+
+def test_every_loss_says_what_it_is_a_mean_over() -> None:
+    counts = counts_of(Batch(torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)))
+    for name in plugins.names("losses"):
+        assert getattr(plugins.find("losses", name).load(), "MEAN_OVER", "answers") in counts
 
 
 def test_gradients_are_means_and_missing_ones_stay_missing(of_two: None) -> None:
