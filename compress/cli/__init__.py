@@ -86,7 +86,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise CompressError(f"unknown command {args[0]!r}; see 'compress --help'.{did_you_mean(args[0], COMMANDS)}")
-        if processes.started() > 1 and args and args[0] in COMMANDS.keys() - TRAINING:
+        if processes.world_size() > 1 and args and args[0] in COMMANDS.keys() - TRAINING:
             raise CompressError(f"compress {args[0]} does not train, so it runs in one process: leave torchrun out")
         return super().resolve_command(context, args)
 
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, an interruption exit code 130."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what CI sends a job that it cancels ends like Ctrl-C
     open_streams()
-    code = processes.run(partial(execute, sys.argv[1:] if arguments is None else arguments))
+    code = processes.run_command(partial(execute, sys.argv[1:] if arguments is None else arguments))
     close_streams()
     sys.exit(code)
 

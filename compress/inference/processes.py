@@ -1,9 +1,9 @@
 """Several processes of one command, as ``torchrun`` starts them: process 0 runs it, the others join its trainings.
 
 Reading, labelling, choosing, measuring and writing are done by process 0 alone. Where it trains, it calls a function by
-:func:`together`: the others, which wait in :func:`run`, get its arguments and call it too. They write nothing and print
-nothing. Process 0 leads them by messages in the store that ``torchrun`` keeps: waiting for one takes no core, and may
-take as long as a teacher needs for its labels.
+:func:`together`: the others, which wait in :func:`run_command`, get its arguments and call it too. They write nothing
+and print nothing. Process 0 leads them by messages in the store that ``torchrun`` keeps: waiting for one takes no core,
+and may take as long as a teacher needs for its labels.
 """
 
 import json
@@ -35,24 +35,24 @@ CALL, GO_ON, FAULT, END = "call", "go on", "fault", "end"
 _state = {"leads": False, "together": False}
 
 
-def started() -> int:
+def world_size() -> int:
     """Return how many processes of this command were started."""
     return int(os.environ["WORLD_SIZE"]) if all(os.environ.get(name) for name in VARIABLES) else 1
 
 
 def rank() -> int:
     """Return the number of this process, from 0."""
-    return int(os.environ["RANK"]) if started() > 1 else 0
+    return int(os.environ["RANK"]) if world_size() > 1 else 0
 
 
-def count() -> int:
+def active() -> int:
     """Return how many processes compute together now: 1 outside :func:`together`."""
-    return started() if _state["together"] else 1
+    return world_size() if _state["together"] else 1
 
 
-def run(command: Callable[[], int]) -> int:
+def run_command(command: Callable[[], int]) -> int:
     """Run a command in process 0 and take part in its trainings in the others; all return its exit code."""
-    if started() == 1:
+    if world_size() == 1:
         return command()
     if rank():
         return _follow()
@@ -78,7 +78,7 @@ def together(function: Callable[..., Result], device: str, *arguments: Any) -> R
         CompressError: several processes were started and the command line does not lead them.
         RuntimeError: another process failed.
     """
-    if started() == 1:
+    if world_size() == 1:
         return function(*arguments)
     if not _state["leads"]:
         raise CompressError(
@@ -105,16 +105,16 @@ def together(function: Callable[..., Result], device: str, *arguments: Any) -> R
 @contextmanager
 def main_first() -> Iterator[None]:
     """Let process 0 do the block before the others, which find in files what it made."""
-    if count() > 1 and rank() and _messages().hear()[0] != GO_ON:
+    if active() > 1 and rank() and _messages().hear()[0] != GO_ON:
         raise RuntimeError("process 0 failed")
     yield
-    if count() > 1 and not rank():
+    if active() > 1 and not rank():
         _messages().tell(GO_ON)
 
 
 def total(values: "Tensor") -> "Tensor":
     """Return the sum of the processes' tensors, in place."""
-    if count() > 1:
+    if active() > 1:
         import torch.distributed
 
         torch.distributed.all_reduce(values)
@@ -123,7 +123,7 @@ def total(values: "Tensor") -> "Tensor":
 
 def largest(values: "Tensor") -> "Tensor":
     """Return the largest of the processes' values, element by element and in place."""
-    if count() > 1:
+    if active() > 1:
         import torch.distributed
 
         torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
@@ -132,7 +132,7 @@ def largest(values: "Tensor") -> "Tensor":
 
 def from_main(values: "Tensor") -> "Tensor":
     """Return the tensor of process 0, in place."""
-    if count() > 1:
+    if active() > 1:
         import torch.distributed
 
         torch.distributed.broadcast(values, src=0)
@@ -175,7 +175,7 @@ class _Messages:
     def all_left(self) -> bool:
         """Tell whether the others leave the running call, soon."""
         with suppress(RuntimeError):
-            self.own.wait([f"left {self.call} {number}" for number in range(1, started())], LONGEST_END)
+            self.own.wait([f"left {self.call} {number}" for number in range(1, world_size())], LONGEST_END)
             return True
         return False
 
@@ -234,7 +234,7 @@ def _joined(device: str) -> Iterator[None]:
         "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
         store=dist.PrefixStore(f"call {messages.call}", messages.store),  # type: ignore[attr-defined]
         rank=rank(),
-        world_size=started(),
+        world_size=world_size(),
         timeout=LONGEST_WAIT,
     )
     _state["together"] = True

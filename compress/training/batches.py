@@ -46,7 +46,7 @@ class ProcessBatches(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in super().__iter__():
-            yield batch[processes.rank() :: processes.count()] or batch[:1]
+            yield batch[processes.rank() :: processes.active()] or batch[:1]
 
 
 def counts_of(batch: Batch) -> dict[str, int | Tensor]:
@@ -80,7 +80,7 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
         if processes_with_it:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            processes.total(parameter.grad).div_(processes.count())
+            processes.total(parameter.grad).div_(processes.active())
 
 
 def shares(batch: Batch, *, step: int, batch_size: int, rows: int) -> dict[str, Tensor]:
@@ -99,4 +99,4 @@ def shares(batch: Batch, *, step: int, batch_size: int, rows: int) -> dict[str, 
     if step % math.ceil(rows / batch_size) * batch_size + processes.rank() >= rows:  # no row of a last batch is its own
         counts.zero_()
     of_all = processes.total(counts.clone()).clamp(min=1)
-    return dict(zip(own, (processes.count() * counts / of_all).float(), strict=True))
+    return dict(zip(own, (processes.active() * counts / of_all).float(), strict=True))

@@ -70,7 +70,7 @@ class MetricsLog(TrainerCallback):
         """Return the mean terms, and the rows a second of steps alone, without evaluations and checkpoints."""
         found: dict[str, Any] = {"rows_per_second": self.batch_size * self.steps / max(self.seconds, 1e-9)}
         if self.terms is not None:
-            means = (processes.total(self.terms) / processes.count() / max(self.steps, 1)).tolist()
+            means = (processes.total(self.terms) / processes.active() / max(self.steps, 1)).tolist()
             found |= {f"{_TERM}{name}": mean for name, mean in zip(self.names, means, strict=True)}
         self._begin()
         return found

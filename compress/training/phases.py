@@ -139,7 +139,7 @@ def fit(
         "max_length": min(training.max_length, maximum_length(tokenizer, model.config.to_dict())),
         "task": run.task,
     }
-    check_batch_sizes(*batch_sizes(training, phases))
+    check_batch_sizes(*phase_batch_sizes(training, phases))
     if selection:
         tokenised = write_rows(work / "selection.arrow", selection.rows, tokenizer, **tokenizing)
         selection = replace(selection, rows=tokenised)
@@ -150,7 +150,7 @@ def fit(
         text: write_rows(work / f"training-{text}.arrow", plan.data.rows(text), tokenizer, mixer=mixer, **tokenizing)
         for text in sorted(texts)
     }
-    if processes.started() > 1:
+    if processes.world_size() > 1:
         for network in filter(None, (model, *teachers.values())):
             prepare_to_send(network)
     outcomes = processes.together(
@@ -253,14 +253,14 @@ def prepare_received(model: PreTrainedModel) -> None:
                 type(module)(module.config)
 
 
-def batch_sizes(training: Training, phases: Sequence[Phase]) -> set[int]:
+def phase_batch_sizes(training: Training, phases: Sequence[Phase]) -> set[int]:
     """Return the rows a step of each phase."""
     return {replace_training(training, phase.training, source=phase.name).batch_size for phase in phases}
 
 
 def check_batch_sizes(*sizes: int) -> None:
     """Refuse batches that do not divide among the processes that were started."""
-    started = processes.started()
+    started = processes.world_size()
     for size in sizes:
         if size % started:
             fitting = ", ".join(str(number) for number in range(1, size + 1) if not size % number)

@@ -243,7 +243,7 @@ class DistillationTrainer(Trainer):
         )
         # Gradients are exchanged by average_gradients, which says why.
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
-        assert self.accelerator.num_processes == processes.count()
+        assert self.accelerator.num_processes == processes.active()
         # With weight decay every row of a table changes in every step, and processes exchange dense gradients.
         is_table = isinstance(model.config, CNNConfig | NGramConfig)
         if is_table and not training.weight_decay and self.accelerator.num_processes == 1:
@@ -266,7 +266,7 @@ class DistillationTrainer(Trainer):
         loss = super().training_step(model, *inputs, **named)
         if isinstance(self.objective.modifier, ObservingModifier):
             self.objective.modifier.gather()
-        if processes.count() > 1:
+        if processes.active() > 1:
             average_gradients(model.parameters())
         return loss
 
@@ -282,7 +282,7 @@ class DistillationTrainer(Trainer):
         with torch.autocast(student.logits.device.type, enabled=False):  # relations and divergences need the digits
             # The anchor gives a gradient path where no layer is trained now, or all are replaced by the teacher's.
             weighted = [one.weight * one.function(student, teacher, batch, *one.trained) for one in self.losses]
-            if processes.count() > 1:
+            if processes.active() > 1:
                 sizes = {"batch_size": self.args.train_batch_size, "rows": len(self.train_dataset)}  # type: ignore[arg-type]
                 share_of = shares(batch, step=self.state.global_step, **sizes)
                 weighted = [share_of[one.mean_over] * loss for one, loss in zip(self.losses, weighted, strict=True)]
@@ -349,7 +349,7 @@ def train(
     """
     set_seed(run.compute.seed)
     trainer = DistillationTrainer(model, rows, objective, run, steps=steps, collate=collate, selection=selection)
-    if processes.count() > 1:
+    if processes.active() > 1:
         torch.manual_seed(run.compute.seed + processes.rank())  # dropout and masks of each are others
     started = time.monotonic()
     with processes.main_first():

@@ -59,12 +59,12 @@ class PartMasks(nn.Module):
     def _add(self, layer: int, gradient: Tensor) -> None:
         """Add the gradients ``[B, U]`` of a batch: a loss is a mean over the B examples, which is undone here."""
         # The mean over processes, which gather takes, is the sum of what they add.
-        factor = processes.count() * len(gradient)
+        factor = processes.active() * len(gradient)
         self.totals[layer, : gradient.shape[1]] += factor * gradient.abs().sum(dim=0)
 
     def gather(self) -> None:
         """Add up what the processes of a training have seen."""
-        processes.total(self.totals).div_(processes.count())
+        processes.total(self.totals).div_(processes.active())
 
     def mask(self, share: float) -> None:
         """Mask units until this share of ``count`` is gone, as nearly as widths allow, and begin to count anew."""
