@@ -90,14 +90,14 @@ def metrics(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text("utf-8").splitlines()]
 
 
-def assert_same(one: Path, other: Path) -> None:
+def assert_same(one: Path, other: Path, rel: float = 1e-4) -> None:
     """Hold two trainings to the same lines of metrics, weights and planned steps, but for rounding."""
     assert len(metrics(one)) == len(metrics(other))
     for ours, theirs in zip(metrics(one), metrics(other), strict=True):
         speeds = ours.pop("rows_per_second", None), theirs.pop("rows_per_second", None)
         assert (speeds[0] is None) == (speeds[1] is None)
         phases = ours.pop("phase", None), theirs.pop("phase", None)
-        assert phases[0] == phases[1] and theirs == pytest.approx(ours, rel=1e-3, abs=1e-4)
+        assert phases[0] == phases[1] and theirs == pytest.approx(ours, rel=rel, abs=1e-5)
     expected, found = state(one), state(other)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], atol=2e-4, rtol=1e-3)
@@ -110,7 +110,7 @@ def assert_two_are_as_one(folder: Path, command: Callable[[Path], list[str]]) ->
     assert execute([*command(folder / "one"), "-q"]) == 0
     ended = torchrun(command(folder / "two"))
     assert ended.returncode == 0, ended.stderr
-    assert_same(folder / "one", folder / "two")
+    assert_same(folder / "one", folder / "two", rel=5e-3)  # some processors train in bfloat16 here
 
 
 @pytest.fixture(scope="module")
