@@ -50,7 +50,7 @@ SLOW = frozenset(
     test_shared test_tagging training/architectures/test_families training/architectures/test_initialization
     training/losses/test_losses_train training/modifiers/test_gradual_pruning training/modifiers/test_quantization
     training/test_augmentation training/test_distill training/test_finetune training/test_learned_vocabulary
-    training/test_phases training/test_pretrain training/test_trackers
+    training/test_phases training/test_pretrain training/test_processes training/test_trackers
     """.split()
 )
 

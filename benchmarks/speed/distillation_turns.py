@@ -24,11 +24,12 @@ from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.host import keeping_freed_memory
 from compress.inference.batching import Run, logits_of
-from compress.inference.compute import Compute
+from compress.inference.compute import Compute, fast_steps
 from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.models.batch import Batch, Outputs
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Training, needs_of
+from compress.training.batches import EpochSampler
 from compress.training.masked_lm import Masker
 from compress.training.teacher_signal import (
     LIVE,
@@ -39,7 +40,7 @@ from compress.training.teacher_signal import (
     write_first_states,
 )
 from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
-from compress.training.trainer import DistillationTrainer, EpochSampler, Objective, TrainingRun, fast_steps
+from compress.training.trainer import DistillationTrainer, Objective, TrainingRun
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
 TRAINING = Training(batch_size=32, precision="float32")

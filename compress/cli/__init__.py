@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import click
 import compress
 from compress.cli.printing import close_streams, complain, open_streams
 from compress.errors import CompressError, MissingPackage, did_you_mean, system_fault
+from compress.inference import processes
 
 # Their one-line help stands here, so that ``compress --help`` imports none of them.
 COMMANDS = {
@@ -39,6 +41,8 @@ COMMANDS = {
     "show": "Explain a recipe, a plug-in or a model directory.",
 }
 
+# Those that several processes share: they train.
+TRAINING = frozenset({"finetune", "pretrain", "distill", "prune", "run"})
 FAILED, INTERRUPTED, UNREAD = 2, 130, 141
 _MODELS = frozenset({"--teacher", "--model", "--encoder", "--start", "--control"})
 
@@ -82,6 +86,8 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise CompressError(f"unknown command {args[0]!r}; see 'compress --help'.{did_you_mean(args[0], COMMANDS)}")
+        if processes.world_size() > 1 and args and args[0] in COMMANDS.keys() - TRAINING:
+            raise CompressError(f"compress {args[0]} does not train, so it runs in one process: leave torchrun out")
         return super().resolve_command(context, args)
 
 
@@ -100,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, an interruption exit code 130."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what CI sends a job that it cancels ends like Ctrl-C
     open_streams()
-    code = execute(sys.argv[1:] if arguments is None else arguments)
+    code = processes.run_command(partial(execute, sys.argv[1:] if arguments is None else arguments))
     close_streams()
     sys.exit(code)
 

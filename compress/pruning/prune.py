@@ -32,6 +32,7 @@ from compress.recipes import Pruning, Training
 from compress.reporting.charts.pruning_curve import CURVE_NAME, curve_csv
 from compress.reporting.pruning_page import removed, write_report
 from compress.surgery.remove_vocabulary import check_tokenizer
+from compress.training.phases import check_batch_sizes
 
 TIMED_BATCH_SIZES = (1, 32)  # at which each removal is timed
 PRUNING_REPORT_NAME = "pruning.json"
@@ -87,6 +88,7 @@ def prune(
     labels = open_labels(data.labels)
     keep_apart(places_of(output), [directory.path for directory in labels])
     check_labels(source, labels, pruning.recover, bool(data.validation))
+    check_batch_sizes(data.training.batch_size)
     rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
     compute = replace(compute, device=resolve_device(compute.device))
     whole, tokenizer = source.load(), source.load_tokenizer()

@@ -10,6 +10,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
+from compress.inference import processes
 from compress.models.integer_rounding import fake_symmetric
 
 RANGE_BUFFER = "input_range"
@@ -66,6 +67,13 @@ class FakeLayers:
         linears = self._linears if self._bits else {}
         found = {name: float(linear.get_buffer(RANGE_BUFFER)) for name, linear in linears.items()}
         return {name: value for name, value in found.items() if value > 0}
+
+    def gather(self) -> None:
+        """Take over the widest ranges that the processes of a training have: those of the whole batch."""
+        ranges = [linear.get_buffer(RANGE_BUFFER) for linear in self._linears.values()] if self._bits else []
+        if ranges:
+            for own, widest in zip(ranges, processes.largest(torch.stack(ranges)), strict=True):
+                own.copy_(widest)
 
     def detach(self) -> None:
         """Restore the forward passes of the modules and remove the buffers."""

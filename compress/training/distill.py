@@ -34,7 +34,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, 
 from compress.training.augmentation import augmented
 from compress.training.finetune import encoder_of
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
-from compress.training.phases import fit
+from compress.training.phases import check_batch_sizes, fit, phase_batch_sizes
 from compress.training.tokenized_dataset import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import (
@@ -142,6 +142,7 @@ def distill(
         check_held_out(pool, data.rows or checked.rows["unlabeled"], has_others=bool(train))
     described = describe_rows({"train": train, "validation": validation})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
+    check_batch_sizes(*phase_batch_sizes(recipe.training, phases))
     encoder = encoder_of(model, options.encoder) if any(phase.teacher == "encoder" for phase in phases) else None
     with Stage.begin(
         "distill",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from compress.inference import processes
 from compress.models.manifest import METRICS_NAME
 from compress.models.output_dir import write_atomically
 from compress.recipes import Choice
@@ -39,7 +40,7 @@ class MetricsLog(TrainerCallback):
     Args:
         path: file to write.
         losses: of the training, in their order.
-        batch_size: rows a step.
+        batch_size: rows a step, of all processes.
     """
 
     def __init__(self, path: Path, losses: Sequence[Choice], batch_size: int) -> None:
@@ -69,13 +70,14 @@ class MetricsLog(TrainerCallback):
         """Return the mean terms, and the rows a second of steps alone, without evaluations and checkpoints."""
         found: dict[str, Any] = {"rows_per_second": self.batch_size * self.steps / max(self.seconds, 1e-9)}
         if self.terms is not None:
-            means = (self.terms / max(self.steps, 1)).tolist()
+            means = (processes.total(self.terms) / processes.active() / max(self.steps, 1)).tolist()
             found |= {f"{_TERM}{name}": mean for name, mean in zip(self.names, means, strict=True)}
         self._begin()
         return found
 
     def on_log(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-        write_lines(self.path, filter(None, map(_line, state.log_history)))
+        if state.is_world_process_zero:
+            write_lines(self.path, filter(None, map(_line, state.log_history)))
 
 
 def _line(entry: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from safetensors.torch import load_model, save_model
 from torch import Tensor
@@ -20,12 +21,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress import plugins
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
+from compress.inference import processes
 from compress.models.components import embeddings_projection
 from compress.models.modeling.families import layers_of
 from compress.models.output_dir import WORK_FOLDER, write_atomically
 from compress.models.packed_weights import forget_quantization
-from compress.progress import logger
-from compress.recipes import Phase, replace_training
+from compress.progress import logger, silent
+from compress.recipes import Phase, Training, replace_training
 from compress.surgery.unit_masks import masked_positions
 from compress.training.learned_vocabulary import Mixer
 from compress.training.masked_lm import Masker
@@ -41,7 +43,7 @@ from compress.training.teacher_signal import (
 )
 from compress.training.tokenized_dataset import collator, write_rows
 from compress.training.trainer import Objective, Outcome, TrainingRun, train
-from compress.training.training_data import TrainingPlan
+from compress.training.training_data import Selection, TrainingPlan
 
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
 # The order of rows follows from seed and epoch: step ranges with the seed of the first one would all read its first
@@ -77,6 +79,7 @@ def fit(
         "max_length": min(training.max_length, maximum_length(tokenizer, model.config.to_dict())),
         "task": run.task,
     }
+    check_batch_sizes(*phase_batch_sizes(training, phases))
     if selection:
         tokenised = write_rows(work / "selection.arrow", selection.rows, tokenizer, **tokenizing)
         selection = replace(selection, rows=tokenised)
@@ -84,6 +87,46 @@ def fit(
     steps = steps_for(rows_planned, training)
     logger.info("%s: %s", run.title, described(steps, rows_planned, training))
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
+    texts = {part.phase.text for part in planned if not _is_finished(work / part.name)}
+    rows = {
+        text: write_rows(work / f"training-{text}.arrow", plan.data.rows(text), tokenizer, mixer=mixer, **tokenizing)
+        for text in sorted(texts)
+    }
+    if processes.world_size() > 1:
+        for network in filter(None, (model, *teachers.values())):
+            prepare_to_send(network)
+    outcomes = processes.together(
+        _fit_step_ranges,
+        run.compute.device,
+        model,
+        tokenizer,
+        rows,
+        selection,
+        run,
+        planned,
+        teachers,
+        keep_loss_modules,
+    )
+    join_logs({part.name: work / part.name for part in planned}, run.folder)
+    return outcomes
+
+
+def _fit_step_ranges(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: Mapping[str, Dataset],
+    selection: Selection | None,
+    run: TrainingRun,
+    planned: Sequence[StepRange],
+    teachers: Mapping[str, PreTrainedModel | None],
+    keep_loss_modules: bool,
+) -> list[Outcome]:
+    """Train through the step ranges, in all processes; ``rows`` are tokenised, by the text of a phase."""
+    work, is_main = run.folder / WORK_FOLDER, not processes.rank()
+    if not is_main:
+        run = replace(run, progress=silent, compute=replace(run.compute, report_to=None))
+        for network in filter(None, (model, *teachers.values())):
+            prepare_received(network)
     collate = collator(tokenizer.pad_token_id or 0, run.task)
     outcomes: list[Outcome] = []
     for number, part in enumerate(planned):
@@ -92,12 +135,10 @@ def fit(
             outcomes.append(known)
             continue
         forget_quantization(model.config)  # of a teacher, or of an earlier phase: the weights change again
-        path = work / f"training-{phase.text}.arrow"
-        rows = write_rows(path, plan.data.rows(phase.text), tokenizer, mixer=mixer, **tokenizing)
         part_run = replace(
             run,
             folder=folder,
-            training=replace_training(training, phase.training, source=part.name),
+            training=replace_training(run.training, phase.training, source=part.name),
             compute=replace(run.compute, seed=run.compute.seed + SEEDS_APART * number),
             title=run.title if len(planned) == 1 else f"{run.title}, {part.name}",
         )
@@ -110,7 +151,7 @@ def fit(
                 )
             objective = Objective(
                 phase.losses,
-                phase_signal(part, teacher, rows, collate, part_run, work),
+                phase_signal(part, teacher, rows[phase.text], collate, part_run, work),
                 teacher,
                 Masker(tokenizer, phase.masking) if phase.masking else None,
                 modifier,
@@ -119,7 +160,7 @@ def fit(
             )
             outcome = train(
                 model,
-                rows,
+                rows[phase.text],
                 objective,
                 part_run,
                 steps=part.steps,
@@ -129,12 +170,46 @@ def fit(
         if isinstance(modifier, MaskingModifier):  # detached, it masks no more units
             masked = {which: list(masked_positions(masks).values()) for which, masks in modifier.masks.items()}
             outcome = replace(outcome, masked=masked)
-        if not last:
+        if not last and is_main:
             save_finished(folder, model, outcome)
             logger.info("%s: %d steps in %.0f s", part.name, outcome.steps, outcome.seconds)
         outcomes.append(outcome)
-    join_logs({part.name: work / part.name for part in planned}, run.folder)
     return outcomes
+
+
+def prepare_to_send(model: PreTrainedModel) -> None:
+    """Move a model to the CPU and remove transformers' hooks: they cannot be sent, and come back when it is used."""
+    model.cpu()  # type: ignore[no-untyped-call, unused-ignore]
+    for module in model.modules():
+        vars(module).pop("_output_capturing_hooks_installed", None)
+        for key, hook in [*module._forward_hooks.items()]:
+            if getattr(hook, "__module__", "") == "transformers.utils.output_capturing":
+                del module._forward_hooks[key]
+
+
+def prepare_received(model: PreTrainedModel) -> None:
+    """Let transformers know where the classes of a model have hidden states: it learns it when they are built."""
+    with torch.device("meta"):
+        for module in model.modules():
+            if isinstance(module, PreTrainedModel) and module._can_record_outputs:
+                type(module)(module.config)
+
+
+def phase_batch_sizes(training: Training, phases: Sequence[Phase]) -> set[int]:
+    """Return the rows a step of each phase."""
+    return {replace_training(training, phase.training, source=phase.name).batch_size for phase in phases}
+
+
+def check_batch_sizes(*sizes: int) -> None:
+    """Refuse batches that do not divide among the processes that were started."""
+    started = processes.world_size()
+    for size in sizes:
+        if size % started:
+            fitting = ", ".join(str(number) for number in range(1, size + 1) if not size % number)
+            raise CompressError(
+                f"a batch of {size} rows does not divide among {started} processes; start as many as one of {fitting} "
+                "(torchrun --nproc-per-node), or set training.batch_size in the recipe"
+            )
 
 
 def phase_signal(
@@ -157,7 +232,7 @@ def phase_signal(
         labelled = "teacher_logits" in rows.column_names
         if only_first and repeated and labelled and first_states_fit(len(rows), teacher):
             path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
-            with run.progress("Teacher's first states", len(rows)) as advance:
+            with processes.main_first(), run.progress("Teacher's first states", len(rows)) as advance:
                 write_first_states(
                     path, rows, teacher, collate, device=device, precision=run.precision, advance=advance
                 )
@@ -238,9 +313,13 @@ def save_finished(folder: Path, model: PreTrainedModel, outcome: Outcome) -> Non
         shutil.rmtree(checkpoint)
 
 
+def _is_finished(folder: Path) -> bool:
+    return (folder / DONE_NAME).is_file()
+
+
 def load_finished(folder: Path, model: PreTrainedModel) -> Outcome | None:
     """Load the weights of a finished step range and return its outcome; None when it is not finished."""
-    if not (folder / DONE_NAME).is_file():
+    if not _is_finished(folder):
         return None
     load_model(model, str(folder / WEIGHTS_NAME))
     return Outcome(**json.loads((folder / DONE_NAME).read_text(encoding="utf-8")))

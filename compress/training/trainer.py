@@ -9,17 +9,18 @@ import math
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -28,22 +29,22 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
-from compress.host import keeping_freed_memory
-from compress.inference.compute import Compute, fast_float32, resolve_precision
+from compress.inference import processes
+from compress.inference.compute import Compute, fast_steps, resolve_precision
 from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
 from compress.models.modeling.ngram import NGramConfig
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
+from compress.training.batches import EpochSampler, ProcessBatches, average_gradients, shares
 from compress.training.masked_lm import Masker
 from compress.training.metrics_log import POINTS, MetricsLog
-from compress.training.modifiers import Modifier
+from compress.training.modifiers import Modifier, ObservingModifier
 from compress.training.progress_callback import ProgressCallback
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 from compress.training.step_plan import evaluations_for
@@ -118,11 +119,20 @@ class Objective:
 LOSS_MODULES = "loss_modules"  # a submodule of the student while it trains, so that checkpoints hold it
 
 
-WeightedLoss = tuple[float, Callable[..., Tensor], list[nn.Module]]
+class WeightedLoss(NamedTuple):
+    """A loss: its weight, its function of student, teacher and batch, the module that it trains, if any, and its count.
+
+    ``mean_over`` names what it is a mean over, of :func:`compress.training.batches.counts_of`.
+    """
+
+    weight: float
+    function: Callable[..., Tensor]
+    trained: list[nn.Module]
+    mean_over: str
 
 
 def build_losses(objective: Objective, model: PreTrainedModel) -> list[WeightedLoss]:
-    """Return each loss: its weight, its function of student, teacher and batch, and the module that it trains, if any.
+    """Return the losses of an objective.
 
     These modules become a submodule of ``model`` until the end.
     """
@@ -134,7 +144,8 @@ def build_losses(objective: Objective, model: PreTrainedModel) -> list[WeightedL
         if hasattr(plugin.load(), "learned"):
             trained = [plugin.load().learned(model, objective.teacher, **choice.options)]
             modules[f"{number}_{choice.name.replace('-', '_')}"] = trained[0]
-        losses.append((choice.weight, partial(plugin.function, **choice.options), trained))
+        mean_over = getattr(plugin.load(), "MEAN_OVER", "answers")
+        losses.append(WeightedLoss(choice.weight, partial(plugin.function, **choice.options), trained, mean_over))
     if modules:
         model.add_module(LOSS_MODULES, modules.to(model.device))
     return losses
@@ -143,27 +154,6 @@ def build_losses(objective: Objective, model: PreTrainedModel) -> list[WeightedL
 def detach_loss_modules(model: PreTrainedModel) -> nn.Module | None:
     """Remove from the model and return the modules that losses trained with it; None when there are none."""
     return model._modules.pop(LOSS_MODULES, None)
-
-
-class EpochSampler(LengthGroupedSampler):
-    """Batches of similar length in an order that depends on seed and epoch only.
-
-    A run resumed in its third epoch then reads the same batches as an uninterrupted one; a generator without a seed per
-    epoch would start again with the first epoch's order.
-    """
-
-    def __init__(self, batch_size: int, lengths: list[int], *, seed: int) -> None:
-        super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by the training loop, through accelerate's data loader."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        self.generator.manual_seed(self.seed + self.epoch)
-        yield from super().__iter__()  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float]:
@@ -241,6 +231,9 @@ class DistillationTrainer(Trainer):
             callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)] if selection else [],
             optimizer_cls_and_kwargs=(RowAdamW, self.get_optimizer_cls_and_kwargs(arguments)[1]),
         )
+        # Gradients are exchanged by average_gradients, which says why.
+        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
+        assert self.accelerator.num_processes == processes.active()
         # With weight decay every row of a table changes in every step, and processes exchange dense gradients.
         is_table = isinstance(model.config, CNNConfig | NGramConfig)
         if is_table and not training.weight_decay and self.accelerator.num_processes == 1:
@@ -257,10 +250,15 @@ class DistillationTrainer(Trainer):
         self.anchor = min(learning, key=lambda parameter: parameter.numel())
         self.model_accepts_loss_kwargs = False
 
-    def training_step(self, *inputs: Any, **named: Any) -> Tensor:
+    def training_step(self, model: Any, *inputs: Any, **named: Any) -> Tensor:
         if self.objective.modifier:
             self.objective.modifier.step(self.state.global_step / self.state.max_steps)
-        return super().training_step(*inputs, **named)
+        loss = super().training_step(model, *inputs, **named)
+        if isinstance(self.objective.modifier, ObservingModifier):
+            self.objective.modifier.gather()
+        if processes.active() > 1:
+            average_gradients(model.parameters())
+        return loss
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -273,7 +271,11 @@ class DistillationTrainer(Trainer):
         teacher = self.objective.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
         with torch.autocast(student.logits.device.type, enabled=False):  # relations and divergences need the digits
             # The anchor gives a gradient path where no layer is trained now, or all are replaced by the teacher's.
-            weighted = [weight * loss(student, teacher, batch, *trained) for weight, loss, trained in self.losses]
+            weighted = [one.weight * one.function(student, teacher, batch, *one.trained) for one in self.losses]
+            if processes.active() > 1:
+                sizes = {"batch_size": self.args.train_batch_size, "rows": len(self.train_dataset)}  # type: ignore[arg-type]
+                share_of = shares(batch, step=self.state.global_step, **sizes)
+                weighted = [share_of[one.mean_over] * loss for one, loss in zip(self.losses, weighted, strict=True)]
             self.metrics.add(weighted)
             total = 0.0 * self.anchor.sum() + sum(weighted)
         return (total, raw) if return_outputs else total
@@ -309,19 +311,14 @@ class DistillationTrainer(Trainer):
         if not self.objective.keep_loss_modules:
             detach_loss_modules(model)
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
-        rows: Any = self.train_dataset if train_dataset is None else train_dataset
-        return EpochSampler(self.args.train_batch_size, lengths_of(rows).tolist(), seed=self.args.seed)
-
-
-@contextmanager
-def fast_steps(device: str) -> Iterator[None]:
-    """Let the steps of a training on the CPU use memory and matrix products as they are fastest."""
-    if device != "cpu":
-        yield
-        return
-    with keeping_freed_memory(), fast_float32():
-        yield
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        rows: Any = self.train_dataset
+        order = EpochSampler(self.args.train_batch_size, lengths_of(rows).tolist(), seed=self.args.seed)
+        batches = ProcessBatches(order, self.args.train_batch_size, drop_last=False)
+        pinned = self.args.dataloader_pin_memory
+        loader: Any = DataLoader(rows, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)
+        divided: DataLoader[Any] = prepare_data_loader(loader, num_processes=1, process_index=0)  # as it is already
+        return divided
 
 
 def train(
@@ -343,8 +340,11 @@ def train(
     """
     set_seed(run.compute.seed)
     trainer = DistillationTrainer(model, rows, objective, run, steps=steps, collate=collate, selection=selection)
+    if processes.active() > 1:
+        torch.manual_seed(run.compute.seed + processes.rank())  # dropout and masks of each are others
     started = time.monotonic()
-    resumed = last_whole_checkpoint(run.folder)
+    with processes.main_first():
+        resumed = last_whole_checkpoint(run.folder)
     if resumed:
         logger.info("resuming after %s", resumed.name)
     begun = int(resumed.name.rsplit("-", 1)[1]) if resumed else 0

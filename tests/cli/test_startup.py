@@ -54,7 +54,8 @@ def test_help_imports_no_command() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     code, modules = json.loads(done.stdout.splitlines()[-1])
     assert code == 0
-    light = {"compress.cli", "compress.cli.printing", "compress.errors"}
+    light = {"compress.cli", "compress.cli.printing", "compress.errors", "compress.progress"}
+    light |= {"compress.inference", "compress.inference.processes"}
     assert {n for n in modules if n.startswith("compress.") and not n.startswith("compress.escaping")} == light
 
 

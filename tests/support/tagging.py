@@ -32,9 +32,9 @@ def sentences(count: int = 60, *, seed: int = 0) -> list[Example]:
     return found
 
 
-def tagger(family: str = "bert", *, seed: int = 0) -> PreTrainedModel:
-    """Return a random tagger whose logits differ visibly from token to token."""
-    config = classifier(family, labels=TAGS).config
+def tagger(family: str = "bert", *, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """Return a random tagger whose logits differ visibly from token to token; ``changes`` are of its config."""
+    config = classifier(family, labels=TAGS, **changes).config
     config.problem_type = None
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForTokenClassification.from_config(config)

@@ -12,6 +12,7 @@ from compress.models.batch import Batch, Outputs
 from compress.training.losses._common import attention_pairs, pair_mean, zero
 
 NEEDS = frozenset({"attention"})
+MEAN_OVER = "pairs"
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "uniform") -> Tensor:

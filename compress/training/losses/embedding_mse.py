@@ -13,6 +13,7 @@ from compress.training.loss_modules import width_projection
 from compress.training.losses._common import require_outputs, token_mean
 
 NEEDS = frozenset({"hidden"})
+MEAN_OVER = "tokens"
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, projection: nn.Module, *, projected: bool = False) -> Tensor:

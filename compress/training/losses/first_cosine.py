@@ -11,6 +11,7 @@ from compress.models.batch import Batch, Outputs
 from compress.training.losses._common import first_token_pairs, zero
 
 NEEDS = frozenset({"first"})
+MEAN_OVER = "texts"
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "uniform") -> Tensor:

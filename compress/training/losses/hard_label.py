@@ -6,6 +6,7 @@ from compress.models.batch import Batch, Outputs
 from compress.training.losses._common import zero
 
 NEEDS = frozenset({"labels"})
+MEAN_OVER = "labels"
 NO_LABEL = -100
 
 

@@ -11,6 +11,7 @@ from compress.models.batch import Batch, Outputs
 from compress.training.losses._common import hidden_pairs, require_equal_widths, token_mean, zero
 
 NEEDS = frozenset({"hidden"})
+MEAN_OVER = "tokens"
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, tokens: str = "all", layers: str = "final") -> Tensor:

@@ -14,6 +14,7 @@ from compress.training.loss_modules import width_projection
 from compress.training.losses._common import hidden_pairs, token_mean, zero
 
 NEEDS = frozenset({"hidden"})
+MEAN_OVER = "tokens"
 
 
 def loss(

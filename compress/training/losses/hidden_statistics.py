@@ -11,6 +11,7 @@ from compress.models.batch import Batch, Outputs
 from compress.training.losses._common import hidden_pairs, token_mean, zero
 
 NEEDS = frozenset({"hidden"})
+MEAN_OVER = "tokens"
 
 
 def loss(

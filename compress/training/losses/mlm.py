@@ -14,6 +14,7 @@ from compress.training.losses._common import require_outputs, zero
 
 NEEDS = frozenset({"targets"})
 STUDENT_NEEDS = frozenset({"hidden"})
+MEAN_OVER = "targets"
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, head: nn.Module) -> Tensor:

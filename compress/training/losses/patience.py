@@ -13,6 +13,7 @@ from compress.models.batch import Batch, Outputs
 from compress.training.losses._common import first_token_pairs, zero
 
 NEEDS = frozenset({"first"})
+MEAN_OVER = "texts"
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "skip", normalised: bool = True) -> Tensor:

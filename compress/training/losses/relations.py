@@ -24,6 +24,7 @@ from compress.training.losses._common import (
 )
 
 NEEDS = frozenset({"attention"})
+MEAN_OVER = "texts"
 # Relation -> the two kinds of vectors whose products it is.
 RELATIONS = {
     "query": ("queries", "queries"),

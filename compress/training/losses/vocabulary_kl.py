@@ -20,6 +20,7 @@ from compress.training.loss_modules import VocabularyHead, input_embeddings, mas
 from compress.training.losses._common import require_outputs, soft_divergence, zero
 
 NEEDS = frozenset({"hidden", "targets"})
+MEAN_OVER = "targets"
 
 
 def loss(

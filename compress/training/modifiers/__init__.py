@@ -18,6 +18,17 @@ class Modifier(Protocol):
 
 
 @runtime_checkable
+class ObservingModifier(Modifier, Protocol):
+    """A modifier with a state that follows from the batches."""
+
+    def gather(self) -> None:
+        """Called after every backward: bring what this process has observed together with that of the others.
+
+        It is called as often in all of them, which the forward passes of a step are not.
+        """
+
+
+@runtime_checkable
 class MaskingModifier(Modifier, Protocol):
     """A modifier that masks heads or neurons permanently.
 

@@ -28,6 +28,9 @@ class FakeQuantization:
         """Round from the share ``start`` of the phase on."""
         self._layers.active = done >= self._start
 
+    def gather(self) -> None:
+        self._layers.gather()
+
     def detach(self) -> None:
         """Remove rounding and buffers; write the ranges to ``student.config.activation_ranges``."""
         ranges = self._layers.ranges()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
+from compress.inference import processes
 from compress.models.prunable_units import Part, units_of
 from compress.surgery.unit_masks import MaskHooks, mask_hooks, mask_lowest, normalised
 
@@ -57,7 +58,13 @@ class PartMasks(nn.Module):
 
     def _add(self, layer: int, gradient: Tensor) -> None:
         """Add the gradients ``[B, U]`` of a batch: a loss is a mean over the B examples, which is undone here."""
-        self.totals[layer, : gradient.shape[1]] += len(gradient) * gradient.abs().sum(dim=0)
+        # The mean over processes, which gather takes, is the sum of what they add.
+        factor = processes.active() * len(gradient)
+        self.totals[layer, : gradient.shape[1]] += factor * gradient.abs().sum(dim=0)
+
+    def gather(self) -> None:
+        """Add up what the processes of a training have seen."""
+        processes.total(self.totals).div_(processes.active())
 
     def mask(self, share: float) -> None:
         """Mask units until this share of ``count`` is gone, as nearly as widths allow, and begin to count anew."""
@@ -97,6 +104,10 @@ class GradualPruning:
         """Mask what is to be masked at this share of the phase."""
         # A hair more, for a share of steps that is a hair below what it stands for.
         self._take(min(self._updates, int(done / self._until * self._updates + 1e-9)))
+
+    def gather(self) -> None:
+        for masking in self._parts.values():
+            masking.gather()
 
     def detach(self) -> None:
         """Remove masks and buffers; in a phase too short for all updates the rest of the units is masked now."""

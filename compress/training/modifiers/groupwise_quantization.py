@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
+from compress.inference import processes
 from compress.models.integer_rounding import grid_of
 from compress.models.modeling.families import layers_of
 from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization
@@ -70,6 +71,11 @@ class GroupwiseQuantization:
         """Decide on the bits once enough batches were seen."""
         if not self._layers.active and len(self._parts) >= PARTS and not any(self.layer_bits):
             self._decide()
+
+    def gather(self) -> None:
+        """Each process measures on its own batches; the bits are those of process 0."""
+        self._layers.gather()
+        processes.from_main(self._student.get_buffer(LAYER_BITS))
 
     def detach(self) -> None:
         """Remove rounding and buffers; write bits, groups and ranges of activations to the student's config."""

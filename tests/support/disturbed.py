@@ -1,0 +1,34 @@
+"""``compress``, disturbed in its training: ``python -m tests.support.disturbed KIND PROCESS STEP COMMAND ...``.
+
+After that many steps, process PROCESS is killed (KIND is ``kill``), or raises an error (``fail``).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from compress.cli import main
+from compress.inference import processes
+from compress.training.trainer import DistillationTrainer
+
+
+def disturb(kind: str, process: int, step: int) -> None:
+    original = DistillationTrainer.compute_loss
+
+    def disturbed(self: Any, *given: Any, **named: Any) -> Any:
+        if processes.rank() == process and self.state.global_step == step:
+            if kind == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("disturbed")
+        return original(self, *given, **named)
+
+    DistillationTrainer.compute_loss = disturbed  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    disturb(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    sys.argv = ["compress", *sys.argv[4:]]
+    main()

@@ -1,0 +1,240 @@
+"""Training in two processes, as torchrun starts them, against one: the same steps, weights and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from compress import plugins
+from compress.cli import execute
+from compress.errors import CompressError
+from compress.inference import processes
+from compress.models.batch import Batch
+from compress.models.model_dir import ModelDir
+from compress.recipes import Choice, Phase
+from compress.training.batches import ProcessBatches, average_gradients, counts_of, shares
+from compress.training.phases import check_batch_sizes, phase_batch_sizes
+from tests.support.tagging import conllu, sentences, tagger
+from tests.support.tiny import classifier, write
+from tests.support.training_data import TRAINING, labelled_file, pool_file, state, train_rows, validation_rows
+
+ROOT = Path(__file__).parents[2]
+# 129 rows in batches of 16: of the last batch of an epoch one process has none. Projections are trained outside the
+# student's forward pass, the first phase reads no head, and the losses are means over texts, tokens, pairs and labels.
+STUDENT = """
+description = "tiny"
+[architecture]
+name = "transformer"
+depth = 1
+hidden_size = 16
+[[phases]]
+name = "hidden"
+losses = [{ name = "hidden-mse" }, { name = "attention-mse" }]
+[[phases]]
+losses = [{ name = "kl" }, { name = "hard-label", weight = 0.5 }, { name = "relations", relation_heads = 4 }]
+[training]
+epochs = 3.0
+batch_size = 16
+evaluations = 3
+learning_rate = 5e-3
+schedule = "constant"
+warmup_share = 0.0
+precision = "float32"
+"""
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("processes")
+    write(folder / "teacher", classifier("bert", **WITHOUT_DROPOUT))
+    labelled_file(folder / "train.csv", train_rows()[:39])
+    labelled_file(folder / "validation.csv", validation_rows())
+    pool_file(folder / "pool.txt")
+    (folder / "student.toml").write_text(STUDENT, encoding="utf-8")
+    return folder
+
+
+def distilling(files: Path, output: Path) -> list[str]:
+    given = {"teacher": "teacher", "student": "student.toml", "unlabeled": "pool.txt", "train": "train.csv"}
+    return ["distill", *typed(files, output, **given, validation="validation.csv")]
+
+
+def typed(files: Path, output: Path, **given: str) -> list[str]:
+    options = [word for name, file in given.items() for word in (f"--{name}", str(files / file))]
+    return [*options, "-o", str(output), "--device", "cpu", "--threads", "1"]
+
+
+def torchrun(arguments: list[str], *, count: int = 2, module: str = "compress") -> subprocess.CompletedProcess[str]:
+    """Start a command in several processes, on a free port of this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    return subprocess.run(
+        [*launcher, "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
+def assert_same(one: Path, other: Path, rel: float = 1e-4) -> None:
+    """Hold two trainings to the same lines of metrics, weights and planned steps, but for rounding."""
+    assert len(metrics(one)) == len(metrics(other))
+    for ours, theirs in zip(metrics(one), metrics(other), strict=True):
+        speeds = ours.pop("rows_per_second", None), theirs.pop("rows_per_second", None)
+        assert (speeds[0] is None) == (speeds[1] is None)
+        phases = ours.pop("phase", None), theirs.pop("phase", None)
+        assert phases[0] == phases[1] and theirs == pytest.approx(ours, rel=rel, abs=1e-5)
+    expected, found = state(one), state(other)
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], atol=2e-4, rtol=1e-3)
+    first, second = ModelDir.open(one).manifest, ModelDir.open(other).manifest
+    assert first.files.keys() == second.files.keys() and first.metrics == second.metrics
+    assert first.parents == second.parents and first.data == second.data and first.recipe == second.recipe
+
+
+def assert_two_are_as_one(folder: Path, command: Callable[[Path], list[str]]) -> None:
+    assert execute([*command(folder / "one"), "-q"]) == 0
+    ended = torchrun(command(folder / "two"))
+    assert ended.returncode == 0, ended.stderr
+    assert_same(folder / "one", folder / "two", rel=5e-3)  # some processors train in bfloat16 here
+
+
+@pytest.fixture(scope="module")
+def distilled_by_one(files: Path) -> Path:
+    assert execute([*distilling(files, files / "one"), "-q"]) == 0
+    return files / "one"
+
+
+def test_distill(files: Path, distilled_by_one: Path, tmp_path: Path) -> None:
+    ended = torchrun(distilling(files, tmp_path / "two"))
+    assert ended.returncode == 0, ended.stderr
+    assert_same(distilled_by_one, tmp_path / "two")
+    assert {path.name for path in tmp_path.iterdir()} == {"two"}
+    assert ended.stdout.count("parameters") == 1 and ended.stderr.count("Distilling, phase-1-hidden") == 1
+
+
+def test_prune(files: Path, tmp_path: Path) -> None:
+    """It masks units by gradients of the whole batch, and then recovers."""
+    amounts = ["--layers", "1", "--heads", "50%", "--ffn", "50%", "--schedule", "cubic", "--no-measure"]
+    given = {"model": "teacher", "train": "train.csv", "validation": "validation.csv"}
+    assert_two_are_as_one(
+        tmp_path,
+        lambda output: ["prune", *typed(files, output, **given), *amounts, "--recover", "8", "--recovery", "hidden"],
+    )
+
+
+def test_finetune_a_tagger(tmp_path: Path) -> None:
+    """Its loss is a mean over words, of which one process has more than the other."""
+    write(tmp_path / "encoder", tagger("bert", **WITHOUT_DROPOUT))
+    (tmp_path / "train.conllu").write_text(conllu(sentences(70)), encoding="utf-8")
+    (tmp_path / "held.conllu").write_text(conllu(sentences(21, seed=9)), encoding="utf-8")
+    given = {"teacher": "encoder", "train": "train.conllu", "validation": "held.conllu"}
+    assert_two_are_as_one(tmp_path, lambda output: ["finetune", "--drop-overlap", *typed(tmp_path, output, **given)])
+
+
+def test_pretrain(files: Path, tmp_path: Path) -> None:
+    """Masks are drawn by each process, so that only the rows are the same."""
+    command = ["pretrain", *typed(files, tmp_path / "two", encoder="teacher", unlabeled="pool.txt"), "--epochs", "8"]
+    ended = torchrun(command)
+    assert ended.returncode == 0, ended.stderr
+    losses = [line["loss"] for line in metrics(tmp_path / "two")]
+    assert len(losses) == 22 and losses[-1] < losses[0]
+    assert [m["name"] for m in ModelDir.open(tmp_path / "two", classifier=False).manifest.metrics] == [
+        "masked-token accuracy",
+        "masked-token loss",
+    ]
+
+
+def test_a_killed_training_resumes_in_as_many_processes_or_in_one(
+    files: Path, distilled_by_one: Path, tmp_path: Path
+) -> None:
+    killed = torchrun(["kill", "1", "7", *distilling(files, tmp_path / "two")], module="tests.support.disturbed")
+    assert killed.returncode == 1 and not (tmp_path / "two").exists()
+    shutil.copytree(tmp_path / ".two.partial", tmp_path / ".alone.partial")
+    checkpoints = {path.name for path in (tmp_path / ".two.partial").rglob("checkpoint-*")}
+    assert checkpoints  # of the first phase
+    ended = torchrun(distilling(files, tmp_path / "two"))
+    assert ended.returncode == 0 and ended.stderr.count("resuming after checkpoint-") == 1, ended.stderr
+    assert_same(distilled_by_one, tmp_path / "two")
+    assert execute([*distilling(files, tmp_path / "alone"), "-q"]) == 0
+    assert_same(distilled_by_one, tmp_path / "alone")
+
+
+def test_an_error_of_any_process_is_said_once(files: Path, tmp_path: Path) -> None:
+    failed = torchrun(["fail", "1", "3", *distilling(files, tmp_path / "two")], module="tests.support.disturbed")
+    assert failed.returncode == 1 and failed.stderr.count("ValueError: disturbed") == 1, failed.stderr
+    undivided = torchrun(distilling(files, tmp_path / "three"), count=3)
+    assert undivided.returncode == 1 and undivided.stderr.count("a batch of 16 rows does not divide") == 1
+    assert "exitcode  : 2" in undivided.stderr and not list(tmp_path.glob("*three*"))
+    refused = torchrun(["predict", "--model", str(files / "teacher"), "good"])
+    assert refused.returncode == 1 and refused.stderr.count("compress predict does not train") == 1
+
+
+# One process at a time
+
+
+@pytest.fixture
+def of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process 1 of two that compute together; what they exchange is doubled, as if both had the same."""
+    given = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(processes._state, "together", True)
+    monkeypatch.setattr(processes, "total", lambda values: values.mul_(2))
+
+
+def test_a_batch_that_does_not_divide_is_refused(of_two: None) -> None:
+    other = Phase((Choice("kl"),), training={"batch_size": 3})
+    assert phase_batch_sizes(TRAINING, [Phase((Choice("kl"),)), other]) == {16, 3}
+    check_batch_sizes(16)
+    with pytest.raises(CompressError, match="a batch of 3 rows does not divide among 2 processes; .*one of 1, 3"):
+        check_batch_sizes(16, 3)
+
+
+def test_a_script_of_several_processes_is_refused(of_two: None) -> None:
+    with pytest.raises(CompressError, match="from the command line only"):
+        processes.together(print, "cpu")
+
+
+def test_batches_of_two_processes_are_those_of_one(monkeypatch: pytest.MonkeyPatch, of_two: None) -> None:
+    def batches(rank: str) -> list[list[int]]:
+        monkeypatch.setenv("RANK", rank)
+        return list(ProcessBatches(range(9), 4, drop_last=False))
+
+    assert batches("0") == [[0, 2], [4, 6], [8]]
+    assert batches("1") == [[1, 3], [5, 7], [8]]  # the last one has no weight
+
+
+def test_shares_count_what_a_loss_is_a_mean_over(of_two: None) -> None:
+    batch = Batch(torch.ones(2, 3, dtype=torch.long), torch.tensor([[1, 1, 1], [1, 0, 0]]), labels=torch.tensor([1, 0]))
+    expected = {"answers": 1.0, "texts": 1.0, "tokens": 1.0, "pairs": 1.0, "labels": 1.0, "targets": 0.0}
+    assert shares(batch, step=4, batch_size=4, rows=10) == expected
+    last = shares(batch, step=5, batch_size=4, rows=9)  # of one row, which is process 0's
+    assert set(map(float, last.values())) == {0.0}
+
+
+def test_every_loss_says_what_it_is_a_mean_over() -> None:
+    counts = counts_of(Batch(torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)))
+    for name in plugins.names("losses"):
+        assert getattr(plugins.find("losses", name).load(), "MEAN_OVER", "answers") in counts
+
+
+def test_gradients_are_means_and_missing_ones_stay_missing(of_two: None) -> None:
+    with_gradient, without, frozen = (torch.nn.Parameter(torch.ones(2), requires_grad=on) for on in (True, True, False))
+    with_gradient.grad = torch.tensor([1.0, 3.0])
+    average_gradients([with_gradient, without, frozen])
+    assert with_gradient.grad.tolist() == [1.0, 3.0] and without.grad is None and frozen.grad is None
