@@ -1,6 +1,7 @@
 """``compress``, disturbed in its training: ``python -m tests.support.disturbed KIND PROCESS STEP COMMAND ...``.
 
-After that many steps, process PROCESS is killed (KIND is ``kill``), or raises an error (``fail``).
+After that many steps, process PROCESS is killed (KIND is ``kill``), or raises an error (``fail``). With
+``float32`` in place of the three nothing is disturbed, but precision ``auto`` is float32 on every processor.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from typing import Any
 
 from compress.cli import main
-from compress.inference import processes
+from compress.inference import compute, processes
 from compress.training.trainer import DistillationTrainer
 
 
@@ -29,6 +30,10 @@ def disturb(kind: str, process: int, step: int) -> None:
 
 
 if __name__ == "__main__":
-    disturb(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    sys.argv = ["compress", *sys.argv[4:]]
+    if sys.argv[1] == "float32":
+        compute.has_fast_bfloat16 = lambda: False
+        sys.argv[1:2] = []
+    else:
+        disturb(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+        sys.argv[1:4] = []
     main()

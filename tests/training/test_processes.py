@@ -17,7 +17,7 @@ import torch
 from compress import plugins
 from compress.cli import execute
 from compress.errors import CompressError
-from compress.inference import processes
+from compress.inference import compute, processes
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase
@@ -90,27 +90,30 @@ def metrics(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text("utf-8").splitlines()]
 
 
-def assert_same(one: Path, other: Path, rel: float = 1e-4) -> None:
+def assert_same(one: Path, other: Path) -> None:
     """Hold two trainings to the same lines of metrics, weights and planned steps, but for rounding."""
     assert len(metrics(one)) == len(metrics(other))
     for ours, theirs in zip(metrics(one), metrics(other), strict=True):
         speeds = ours.pop("rows_per_second", None), theirs.pop("rows_per_second", None)
         assert (speeds[0] is None) == (speeds[1] is None)
         phases = ours.pop("phase", None), theirs.pop("phase", None)
-        assert phases[0] == phases[1] and theirs == pytest.approx(ours, rel=rel, abs=1e-5)
+        assert phases[0] == phases[1] and theirs == pytest.approx(ours, rel=1e-4, abs=1e-5)
     expected, found = state(one), state(other)
     for name in expected:
+        if name.endswith("key.bias"):  # softmax takes it out: its gradient is rounding, which Adam makes steps of
+            continue
         torch.testing.assert_close(found[name], expected[name], atol=2e-4, rtol=1e-3)
     first, second = ModelDir.open(one).manifest, ModelDir.open(other).manifest
     assert first.files.keys() == second.files.keys() and first.metrics == second.metrics
     assert first.parents == second.parents and first.data == second.data and first.recipe == second.recipe
 
 
-def assert_two_are_as_one(folder: Path, command: Callable[[Path], list[str]]) -> None:
+def assert_two_are_as_one(folder: Path, command: Callable[[Path], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "has_fast_bfloat16", lambda: False)
     assert execute([*command(folder / "one"), "-q"]) == 0
-    ended = torchrun(command(folder / "two"))
+    ended = torchrun(["float32", *command(folder / "two")], module="tests.support.disturbed")
     assert ended.returncode == 0, ended.stderr
-    assert_same(folder / "one", folder / "two", rel=5e-3)  # some processors train in bfloat16 here
+    assert_same(folder / "one", folder / "two")
 
 
 @pytest.fixture(scope="module")
@@ -124,26 +127,32 @@ def test_distill(files: Path, distilled_by_one: Path, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert_same(distilled_by_one, tmp_path / "two")
     assert {path.name for path in tmp_path.iterdir()} == {"two"}
-    assert ended.stdout.count("parameters") == 1 and ended.stderr.count("Distilling, phase-1-hidden") == 1
+    assert ended.stdout.count("parameters") == 1 and ended.stderr.count("Distilling, phase-1-hidden ...") == 1
 
 
-def test_prune(files: Path, tmp_path: Path) -> None:
+def test_prune(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It masks units by gradients of the whole batch, and then recovers."""
     amounts = ["--layers", "1", "--heads", "50%", "--ffn", "50%", "--schedule", "cubic", "--no-measure"]
     given = {"model": "teacher", "train": "train.csv", "validation": "validation.csv"}
     assert_two_are_as_one(
         tmp_path,
         lambda output: ["prune", *typed(files, output, **given), *amounts, "--recover", "8", "--recovery", "hidden"],
+        monkeypatch,
     )
 
 
-def test_finetune_a_tagger(tmp_path: Path) -> None:
+def test_finetune_a_tagger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its loss is a mean over words, of which one process has more than the other."""
     write(tmp_path / "encoder", tagger("bert", **WITHOUT_DROPOUT))
     (tmp_path / "train.conllu").write_text(conllu(sentences(70)), encoding="utf-8")
     (tmp_path / "held.conllu").write_text(conllu(sentences(21, seed=9)), encoding="utf-8")
-    given = {"teacher": "encoder", "train": "train.conllu", "validation": "held.conllu"}
-    assert_two_are_as_one(tmp_path, lambda output: ["finetune", "--drop-overlap", *typed(tmp_path, output, **given)])
+    (tmp_path / "teacher.toml").write_text(
+        f'description = "tiny"\nhub = "{tmp_path / "encoder"}"\n[training]\nlearning_rate = 1e-3\n', encoding="utf-8"
+    )
+    given = {"teacher": "teacher.toml", "train": "train.conllu", "validation": "held.conllu"}
+    assert_two_are_as_one(
+        tmp_path, lambda output: ["finetune", "--drop-overlap", *typed(tmp_path, output, **given)], monkeypatch
+    )
 
 
 def test_pretrain(files: Path, tmp_path: Path) -> None:
