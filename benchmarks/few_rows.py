@@ -83,10 +83,10 @@ def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
         made["teacher", plan] = ModelDir.open(folder) if folder.is_dir() else finetune(recipe, folder, data, **shared)
     for plan in PLANS:
         recipe = planned(load_recipe("students", options.student), plan)
-        folder = options.work / f"{name}-{options.student}-{plan}"
+        folder = options.work / f"{name}-{recipe.name}-{plan}"
         teacher = made["teacher", "floor"]
         student = ModelDir.open(folder) if folder.is_dir() else distill(teacher, recipe, folder, text, **shared)
-        made[options.student, plan] = student
+        made[recipe.name, plan] = student
     right = {key: correct(model, test) for key, model in made.items()}
     common = {"set": name, "train": len(train), "validation": len(validation), "pool": len(pool), "rows": len(test)}
     return [

@@ -43,6 +43,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = RESULTS / "README.md"
 BENCHMARKS_PAGE = ROOT / "benchmarks" / "README.md"
 DISTILLATION_SPEED = RESULTS / "distillation-speed.jsonl"
+FEW_ROWS = RESULTS / "few-rows.jsonl"
 TOKENIZATION_SPEED = RESULTS / "tokenization-speed.jsonl"
 FUZZING = RESULTS / "fuzzing.json"
 SECURITY_PAGE = ROOT / "docs" / "security.md"
@@ -68,6 +69,7 @@ STUDENTS_TABLE = re.compile(r"(<!-- students -->\n).*?(<!-- /students -->)", re.
 REPEATS_TABLE = re.compile(r"(<!-- repeats:(\S+) -->\n).*?(<!-- /repeats -->)", re.DOTALL)
 TOKENIZATION_TABLE = re.compile(r"(<!-- tokenization-speed -->\n).*?(<!-- /tokenization-speed -->)", re.DOTALL)
 FUZZING_TABLE = re.compile(r"(<!-- fuzzing -->\n).*?(<!-- /fuzzing -->)", re.DOTALL)
+FEW_ROWS_TABLE = re.compile(r"(<!-- few-rows -->\n).*?(<!-- /few-rows -->)", re.DOTALL)
 SPEED_TABLE = re.compile(r"(<!-- distillation-speed -->\n).*?(<!-- /distillation-speed -->)", re.DOTALL)
 COMPOSITIONS_TABLE = re.compile(r"(<!-- compositions -->\n).*?(<!-- /compositions -->)", re.DOTALL)
 IMPORTANCE_TABLE = re.compile(r"(<!-- importance:(\S+) -->\n).*?(<!-- /importance -->)", re.DOTALL)
@@ -338,6 +340,7 @@ def benchmarks_page() -> str:
     page = BENCHMARKS_PAGE.read_text(encoding="utf-8")
     page = COMPOSITIONS_TABLE.sub(lambda found: found[1] + compositions_table() + found[2], page)
     page = TOKENIZATION_TABLE.sub(lambda found: found[1] + tokenization_table() + found[2], page)
+    page = FEW_ROWS_TABLE.sub(lambda found: found[1] + few_rows_table() + found[2], page)
     return SPEED_TABLE.sub(lambda found: found[1] + speed_tables() + found[2], page)
 
 
@@ -415,6 +418,31 @@ def _asked(line: dict[str, Any]) -> Iterator[str]:
         yield f"recovery by {line['recovery']} too"
     if line.get("recover") == 0:
         yield "no recovery"
+
+
+def few_rows_table() -> str:
+    """Return the committed results of few_rows.py as Markdown."""
+    found = [json.loads(line) for line in FEW_ROWS.read_text(encoding="utf-8").splitlines()]
+    lines = [
+        "| set | labelled rows | model | steps by passes | accuracy | steps with the floor | accuracy | gain, points |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    by_key = {(line["set"], line["model"], line["plan"]): line for line in found}
+    for (set_name, model, plan), line in by_key.items():
+        if plan == "floor":
+            passes, gain = by_key[set_name, model, "passes"], line["to_passes"]
+            lines.append(
+                f"| {set_name.rpartition('-')[0]} | {line['train']:,} | {model} | {passes['planned_steps']:,} | "
+                f"{passes['accuracy']:.1%} | {line['planned_steps']:,} | {line['accuracy']:.1%} | "
+                f"{points(gain['points'])} ({points(gain['low'])} to {points(gain['high'])}) |"
+            )
+    tested = {line["set"].rpartition("-")[0]: f"{line['rows']:,}" for line in found}
+    rows = ", ".join(f"{count} of {name}" for name, count in tested.items())
+    note = (
+        f"Test rows: {rows}; 95% intervals of the paired difference; one seed, on {found[0]['host']['cpu']}. "
+        f"Made by `{found[0]['command']}`."
+    )
+    return "\n".join([*lines, "", note]) + "\n"
 
 
 def speed_tables() -> str:
