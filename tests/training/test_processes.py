@@ -214,6 +214,16 @@ def test_a_batch_that_does_not_divide_is_refused(of_two: None) -> None:
         check_batch_sizes(16, 3)
 
 
+def test_a_fault_before_a_block_is_that_of_process_0(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = object.__new__(processes._Messages)
+    messages.own, messages.number, messages.call = torch.distributed.HashStore(), 0, 0
+    messages.own.set("1", json.dumps([processes.FAULT]))
+    monkeypatch.setattr(processes, "_messages", lambda: messages)
+    with pytest.raises(RuntimeError, match="process 0 failed"), processes.main_first():
+        pass
+    assert messages.hears_fault()
+
+
 def test_a_script_of_several_processes_is_refused(of_two: None) -> None:
     with pytest.raises(CompressError, match="from the command line only"):
         processes.together(print, "cpu")
