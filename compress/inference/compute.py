@@ -94,11 +94,11 @@ def fast_float32() -> Iterator[None]:
 
     products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined, unused-ignore]
     before = products.fp32_precision
-    if has_slow_mkl():
-        products.fp32_precision = "bf16"
-        if not _is_exact():
-            products.fp32_precision = before
     try:
+        if has_slow_mkl():
+            products.fp32_precision = "bf16"
+            if not _is_exact():
+                products.fp32_precision = before
         yield
     finally:
         products.fp32_precision = before

@@ -26,6 +26,18 @@ def test_is_chosen_where_mkl_is_slow_and_nothing_is_rounded(
     assert setting() == before
 
 
+def test_a_trial_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing() -> bool:
+        raise KeyError
+
+    monkeypatch.setattr(compute, "has_slow_mkl", lambda: True)
+    monkeypatch.setattr(compute, "_is_exact", failing)
+    before = setting()
+    with pytest.raises(KeyError), fast_float32():
+        pass
+    assert setting() == before
+
+
 def test_products_within_the_block_have_the_digits_of_float32() -> None:
     torch.manual_seed(0)
     left, right = torch.randn(200, 384), torch.randn(384, 300)
