@@ -93,7 +93,7 @@ def test_a_training_says_its_scores_and_else_its_loss(tmp_path: Path, caplog: py
     made = finetuned(start, tmp_path / "made", **rows)
     said = [message for message in caplog.messages if ": step " in message]
     assert [message.partition(": validation ")[0] for message in said] == [
-        f"Fine-tuning: step {step} of 5" for step in (2, 4, 5)
+        f"Fine-tuning: step {step} of 5" for step in (3, 5)
     ]
     best = f"{made.manifest.metrics[0]['value']:.4f} (best)"
     assert best in said[made.manifest.notes["best_step"] // 2 - 1]

@@ -186,7 +186,7 @@ class DistillationTrainer(Trainer):
     ) -> None:
         training, on_cpu = run.training, run.compute.device == "cpu"
         evaluations = evaluations_for(steps, training, len(selection.rows) if selection else 0)
-        interval = steps // evaluations
+        interval = math.ceil(steps / evaluations)  # the last step is evaluated too
         selecting: dict[str, Any] = {
             "eval_strategy": "steps",
             "eval_steps": interval,
