@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from compress.escaping.terminal import terminal_text
 
@@ -116,21 +116,22 @@ def bar(title: str, total: int | None) -> Iterator[Advance]:
     )
     with RichProgress(*columns, console=console, transient=True, speed_estimate_period=ESTIMATE_S) as drawn:
         task = drawn.add_task(terminal_text(title), total=total)
-        with _messages_above():
+        with _messages_above(console.file):
             yield lambda steps: drawn.advance(task, steps)
 
 
 @contextmanager
-def _messages_above() -> Iterator[None]:
+def _messages_above(replaced: IO[str]) -> Iterator[None]:
     """Send messages to standard error as it is now: rich has replaced it, to print lines above its bar."""
-    handlers = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]
-    before = [handler.setStream(sys.stderr) for handler in handlers]
+    streaming = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]
+    handlers = [handler for handler in streaming if handler.stream is replaced]
+    for handler in handlers:
+        handler.setStream(sys.stderr)
     try:
         yield
     finally:
-        for handler, stream in zip(handlers, before, strict=True):
-            if stream is not None:  # it was another
-                handler.setStream(stream)
+        for handler in handlers:
+            handler.setStream(replaced)
 
 
 def for_terminal(quiet: bool = False) -> Progress:

@@ -76,14 +76,15 @@ def test_messages_appear_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    handler = logging.StreamHandler(terminal)
-    monkeypatch.setattr(progress.logger, "handlers", [handler])
+    handler, file = logging.StreamHandler(terminal), logging.StreamHandler(io.StringIO())
+    monkeypatch.setattr(progress.logger, "handlers", [handler, file])
     with progress.bar("Distilling", 2) as advance:
         advance(1)
         progress.logger.warning("step 1 of 2: [red]validation[/red] 0.5000")
         assert handler.stream is not terminal
     assert handler.stream is terminal
     assert "step 1 of 2: [red]validation[/red] 0.5000\n" in terminal.getvalue()
+    assert file.stream.getvalue() == "step 1 of 2: [red]validation[/red] 0.5000\n"  # elsewhere as before
 
 
 def test_a_training_says_its_scores_and_else_its_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
