@@ -103,7 +103,7 @@ _DEFAULT = Pruning()
     type=options.Real(min=0),
     default=0.0,
     metavar="EPOCHS",
-    help="Distil from the unpruned model afterwards.",
+    help="Distil from the unpruned model afterwards; for few rows in 400 steps instead.",
 )
 @click.option(
     "--recovery",
