@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:#"
-HEIGHT, COLUMNS, LABELS = 6, 32, 8
+HEIGHT, COLUMNS, LABELS = 6, 32, 10
 WIDTH = LABELS + 1 + COLUMNS
 
 
@@ -28,6 +28,6 @@ def plot(title: str, points: Sequence[tuple[int, float]], glyphs: str = BLOCKS) 
     for row in reversed(range(HEIGHT)):
         label = f"{high:.4g}" if row == HEIGHT - 1 else f"{low:.4g}" if row == 0 else ""
         cells = "".join(glyphs[min(full, max(0, level - full * row))] for level in levels)
-        rows.append(f"{label:>{LABELS}.{LABELS}} {cells}")
+        rows.append(f"{label:>{LABELS}} {cells}")
     begin, end = f"{first:,}", f"step {last:,}"
     return [*rows, f"{'':{LABELS}} {begin}{end:>{COLUMNS - len(begin)}}"]

@@ -93,6 +93,11 @@ def test_a_plot_keeps_the_last_value_where_a_column_has_none() -> None:
     assert plot("loss", [(5, 1.0), (5, 1.0), (3, 1.0)])[-2].endswith("▁" * COLUMNS)  # of a file that nobody wrote
 
 
+def test_the_ends_of_a_plot_keep_their_exponents() -> None:
+    _, highest, *_, lowest, _ = plot("loss", [(1, 5.678e-05), (2, 1.234e-05)])
+    assert highest.split()[0] == "5.678e-05" and lowest.split()[0] == "1.234e-05"
+
+
 def test_show_tells_what_a_directory_is_and_how_it_was_trained(
     teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
