@@ -31,7 +31,7 @@ def reporting(trainer: Trainer, tracker: str | None, begun: int) -> Iterator[Non
         from torch.utils.tensorboard import SummaryWriter
 
         folder = Path(os.environ.get("TENSORBOARD_LOGGING_DIR", TENSORBOARD_FOLDER)).expanduser()
-        callback.tb_writer = SummaryWriter(str(folder / trainer.args.run_name), purge_step=begun)
+        callback.tb_writer = SummaryWriter(str(folder / trainer.args.run_name), purge_step=begun + 1)
     if tracker == "mlflow":  # its file store cannot keep loss as a file and as the folder of its terms
         log = callback.on_log
         callback.on_log = lambda *given, logs, **named: log(

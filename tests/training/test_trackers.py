@@ -34,6 +34,7 @@ from tests.support.training_data import (
 )
 
 Runs = dict[str, dict[str, list[tuple[int, float]]]]  # run -> scalar -> its steps and values
+with_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="no tensorboard")
 ROWS: dict[str, Any] = {"train": train_rows(), "validation": validation_rows()}
 
 
@@ -83,9 +84,8 @@ def test_every_phase_is_a_run_with_loss_terms_and_scores(teacher: Path, tmp_path
     assert made[0].manifest.recipe == made[1].manifest.recipe
 
 
-def test_a_resumed_training_may_report_elsewhere(
-    teacher: Path, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def stop_and_report(teacher: Path, output: Path, monkeypatch: pytest.MonkeyPatch, tracker: str) -> None:
+    """Train for four steps of five, with a checkpoint after three."""
     released = DistillationTrainer.compute_loss
 
     def stopping(self: Any, *given: Any, **named: Any) -> Any:
@@ -96,7 +96,13 @@ def test_a_resumed_training_may_report_elsewhere(
     with monkeypatch.context() as patch:
         patch.setattr(DistillationTrainer, "compute_loss", stopping)
         with pytest.raises(KeyboardInterrupt):
-            finetuned(teacher, tmp_path / "made", training=TRAINING, **ROWS, report_to="trackio")
+            finetuned(teacher, output, training=TRAINING, **ROWS, report_to=tracker)
+
+
+def test_a_resumed_training_may_report_elsewhere(
+    teacher: Path, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_and_report(teacher, tmp_path / "made", monkeypatch, "trackio")
     stopped = runs.pop("made-phase-1")
     assert "ended" in stopped and [step for step, _ in stopped["loss"]] == [1, 2, 3, 4]
     made = finetuned(teacher, tmp_path / "made", training=TRAINING, **ROWS, report_to="mlflow")
@@ -158,16 +164,35 @@ def test_a_run_is_named_after_output_and_phase(place: str, title: str) -> None:
     assert work_title(Path(place)) == title
 
 
+def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return the scalars that TensorBoard shows of a run: their steps and values."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    return {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+@with_tensorboard
 def test_event_files_of_tensorboard(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     monkeypatch.chdir(tmp_path)
     for place in ("runs", "elsewhere"):
         monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", place)
         for _ in range(2):  # what is trained again replaces the curve of before
             made = finetuned(teacher, tmp_path / "made", training=TRAINING, **ROWS, report_to="tensorboard", force=True)
-        read = accumulator.EventAccumulator(str(tmp_path / place / "made-phase-1"))
-        read.Reload()
-        assert [event.step for event in read.Scalars("train/loss")] == [1, 2, 3, 4, 5]
-        scores = [event.value for event in read.Scalars("eval/score")]
-        assert max(scores) == pytest.approx(made.manifest.metrics[0]["value"])
-        assert "train/loss/hard-label" in read.Tags()["scalars"]
+        scalars = events(tmp_path / place / "made-phase-1")
+        assert [step for step, _ in scalars["train/loss"]] == [1, 2, 3, 4, 5]
+        assert max(value for _, value in scalars["eval/score"]) == pytest.approx(made.manifest.metrics[0]["value"])
+        assert "train/loss/hard-label" in scalars
+
+
+@with_tensorboard
+def test_event_files_of_a_resumed_training_hold_every_step(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stop_and_report(teacher, tmp_path / "made", monkeypatch, "tensorboard")
+    finetuned(teacher, tmp_path / "made", training=TRAINING, **ROWS, report_to="tensorboard")
+    scalars = events(tmp_path / "runs" / "made-phase-1")
+    assert [step for step, _ in scalars["train/loss"]] == [1, 2, 3, 4, 5]
+    assert [step for step, _ in scalars["eval/score"]] == [3, 5]
