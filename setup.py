@@ -78,6 +78,7 @@ setup(
             "pytest>=9",
             "hypothesis>=6.170",
             "pytest-xdist>=3.8",
+            "tensorboard>=2.20",  # whose event files tests read back
             "axe-playwright-python>=0.1.8",  # tests the report's page in the Chromium that is installed
             "ruff==0.17.5",
             "mypy==2.4.1",

@@ -5,7 +5,8 @@
 
 Of each set some rows are labelled, and the other texts of its training set are the pool. The teacher is fine-tuned by
 both plans; the student learns by both from the teacher of the recipe as it is. 500 more rows choose the checkpoints;
-what is said is of the set's test rows. What was made lies in the working folder, and the same command goes on.
+what is said is of the set's test rows. What was made lies in the working folder, and the same command goes on; lines of
+sets that ``--only`` leaves out stay.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ def main() -> None:
     parser.add_argument("-o", "--output", required=True, type=Path)
     options = parser.parse_args()
     quiet_libraries()
-    lines = []
-    for name in options.only or SETS:
+    wanted = options.only or list(SETS)
+    before = options.output.read_text(encoding="utf-8").splitlines() if options.output.is_file() else []
+    lines = [line for line in map(json.loads, before) if line["set"] not in wanted]
+    for name in wanted:
         lines += of_set(name, options)
         write_atomically(options.output, "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -79,7 +82,7 @@ def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
     made: dict[tuple[str, str], ModelDir] = {}
     for plan in PLANS:
         recipe = planned(load_recipe("teachers", options.teacher), plan)
-        folder = options.work / f"{name}-teacher-{plan}"
+        folder = options.work / f"{name}-{recipe.name}-{plan}"
         made["teacher", plan] = ModelDir.open(folder) if folder.is_dir() else finetune(recipe, folder, data, **shared)
     for plan in PLANS:
         recipe = planned(load_recipe("students", options.student), plan)

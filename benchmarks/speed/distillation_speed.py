@@ -160,9 +160,9 @@ def candidates() -> list[Candidate]:
     ]
 
 
-def in_both(name: str) -> tuple[str, str]:
-    """Return the names of one of ours in float32, as TextBrewer computes, and in bfloat16."""
-    return name, f"{name}, {BFLOAT16}"
+def in_each(name: str) -> tuple[str, ...]:
+    """Return the names of one of ours in each arithmetic; TextBrewer computes in float32 as PyTorch multiplies it."""
+    return f"{name}, {UNCHANGED}", name, f"{name}, {BFLOAT16}"
 
 
 def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
@@ -180,7 +180,7 @@ def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
         LIVE_TEACHER,
         "TextBrewer",
         {"matches": [], "outputs": {}, "attention": "sdpa"},
-        tuple(name for _, teacher in IN_EACH_ARITHMETIC[:2] for name in in_both(f"kl, {teacher}")),
+        tuple(name for _, teacher in IN_EACH_ARITHMETIC[:2] for name in in_each(f"kl, {teacher}")),
     )
     hidden = Candidate(
         ("kl", "hidden-mse"),
@@ -191,7 +191,7 @@ def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
             "outputs": {"output_hidden_states": True},
             "attention": "sdpa",
         },
-        in_both(f"kl + hidden-mse, {LIVE_TEACHER}"),
+        in_each(f"kl + hidden-mse, {LIVE_TEACHER}"),
     )
     attention = Candidate(
         ("kl", "attention-mse"),
@@ -202,7 +202,7 @@ def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
             "outputs": {"output_attentions": True},
             "attention": "eager",
         },
-        in_both(f"kl + attention-mse, {LIVE_TEACHER}"),
+        in_each(f"kl + attention-mse, {LIVE_TEACHER}"),
     )
     return [alone, hidden, attention]
 

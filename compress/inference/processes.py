@@ -215,6 +215,7 @@ def _follow() -> int:
                 with _joined(word[0]):
                     function, arguments = _shared()
                     function(*arguments)
+                    del function, arguments  # models, for whose memory nothing is to wait
             except Exception as error:
                 if not messages.hears_fault():  # process 0 waits for this one: it goes on when the connection is closed
                     print(f"Error in process {rank()}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -88,7 +88,8 @@ def prune(
     labels = open_labels(data.labels)
     keep_apart(places_of(output), [directory.path for directory in labels])
     check_labels(source, labels, pruning.recover, bool(data.validation))
-    check_batch_sizes(data.training.batch_size)
+    if pruning.recover:
+        check_batch_sizes(data.training.batch_size)
     rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
     compute = replace(compute, device=resolve_device(compute.device))
     whole, tokenizer = source.load(), source.load_tokenizer()

@@ -85,7 +85,8 @@ def fit(
         selection = replace(selection, rows=tokenised)
     rows_planned = plan.rows or sum(1 for _ in plan.data.rows("all"))
     steps = steps_for(rows_planned, training)
-    logger.info("%s: %s", run.title, described(steps, rows_planned, training))
+    as_student = "as the student's, " if plan.rows and plan.data.pool is None else ""
+    logger.info("%s: %s%s", run.title, as_student, described(steps, rows_planned, training))
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
     texts = {part.phase.text for part in planned if not _is_finished(work / part.name)}
     rows = {

@@ -45,7 +45,7 @@ def steps_for(rows: int, training: Training) -> int:
 
 
 def _steps(epochs: float, rows: int, training: Training) -> int:
-    return math.ceil(epochs * rows / training.batch_size)
+    return math.ceil(epochs * max(1.0, rows / training.batch_size))  # fewer rows than a batch are a step all the same
 
 
 def evaluations_for(steps: int, training: Training, rows: int) -> int:
@@ -59,7 +59,7 @@ def evaluations_for(steps: int, training: Training, rows: int) -> int:
 
 def described(steps: int, rows: int, training: Training) -> str:
     """Say what is planned and why."""
-    passes = steps * training.batch_size / max(rows, 1)
+    passes = steps / max(1, math.ceil(rows / training.batch_size))  # the last batch of a pass has what rows are left
     said = f"{steps:,} steps of {training.batch_size} rows, {passes:.3g} passes over {rows:,}"
     if steps == training.max_steps:
         return f"{said} (max_steps = {training.max_steps})"

@@ -82,7 +82,7 @@ def torchrun(arguments: list[str], *, count: int = 2, module: str = "compress") 
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 

@@ -19,21 +19,26 @@ TRAINING = Training(batch_size=16)
 @pytest.mark.parametrize(
     ("epochs", "few", "passes", "cap", "steps", "why"),
     [
-        (1.0, 0, 100.0, 0, 7, "7 steps of 16 rows, 1.12 passes over 100 (epochs = 1)"),
-        (2.5, 0, 100.0, 0, 16, "16 steps of 16 rows, 2.56 passes over 100 (epochs = 2.5)"),
-        (0.01, 0, 100.0, 0, 1, "1 steps of 16 rows, 0.16 passes over 100 (epochs = 0.01)"),
-        (3.0, 0, 100.0, 5, 5, "5 steps of 16 rows, 0.8 passes over 100 (max_steps = 5)"),
-        (1.0, 0, 100.0, 9, 7, "7 steps of 16 rows, 1.12 passes over 100 (epochs = 1)"),
-        (2.0, 50, 100.0, 0, 50, "50 steps of 16 rows, 8 passes over 100 (few rows: min_steps = 50)"),
-        (2.0, 50, 4.0, 0, 25, "25 steps of 16 rows, 4 passes over 100 (few rows: min_steps = 50, max_epochs = 4)"),
-        (5.0, 50, 4.0, 0, 32, "32 steps of 16 rows, 5.12 passes over 100 (epochs = 5)"),
-        (2.0, 50, 100.0, 30, 30, "30 steps of 16 rows, 4.8 passes over 100 (max_steps = 30)"),
+        (1.0, 0, 100.0, 0, 7, "7 steps of 16 rows, 1 passes over 100 (epochs = 1)"),
+        (2.5, 0, 100.0, 0, 16, "16 steps of 16 rows, 2.29 passes over 100 (epochs = 2.5)"),
+        (0.01, 0, 100.0, 0, 1, "1 steps of 16 rows, 0.143 passes over 100 (epochs = 0.01)"),
+        (3.0, 0, 100.0, 5, 5, "5 steps of 16 rows, 0.714 passes over 100 (max_steps = 5)"),
+        (1.0, 0, 100.0, 9, 7, "7 steps of 16 rows, 1 passes over 100 (epochs = 1)"),
+        (2.0, 50, 100.0, 0, 50, "50 steps of 16 rows, 7.14 passes over 100 (few rows: min_steps = 50)"),
+        (2.0, 50, 4.0, 0, 25, "25 steps of 16 rows, 3.57 passes over 100 (few rows: min_steps = 50, max_epochs = 4)"),
+        (5.0, 50, 4.0, 0, 32, "32 steps of 16 rows, 4.57 passes over 100 (epochs = 5)"),
+        (2.0, 50, 100.0, 30, 30, "30 steps of 16 rows, 4.29 passes over 100 (max_steps = 30)"),
     ],
 )
 def test_how_many_steps(epochs: float, few: int, passes: float, cap: int, steps: int, why: str) -> None:
     training = replace(TRAINING, epochs=epochs, min_steps=few, max_epochs=passes, max_steps=cap)
     assert steps_for(100, training) == steps
     assert described(steps, 100, training) == why
+
+
+def test_rows_below_a_batch_are_a_step_a_pass() -> None:
+    assert steps_for(3, replace(TRAINING, epochs=4.0)) == 4
+    assert steps_for(3, replace(TRAINING, epochs=4.0, min_steps=500)) == 100  # max_epochs
 
 
 def test_more_steps_than_can_be_counted_are_refused() -> None:
