@@ -52,7 +52,7 @@ IMPORTANCE_PAGE = ROOT / "docs" / "importance.md"
 IMPORTANCE_PARITY = RESULTS / "importance-parity.jsonl"
 SURVEY_PAGE = ROOT / "docs" / "table1.md"
 STUDENTS_PAGE = ROOT / "students" / "README.md"
-SURVEY_STUDIES = ("front", "table1", "ud", "mrpc", "sts")  # the first one of a recipe is the one that is listed
+SURVEY_STUDIES = ("front", "table1", "table2", "ud", "mrpc", "sts")  # the first one of a recipe is the one that is listed
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
 METRIC = seeds_table.HEADINGS.index("Metric, mean")
@@ -279,7 +279,8 @@ def survey_tables(studies: Sequence[str]) -> str:
     parts = [part for study in studies for part in committed(study)]
     if not parts:
         return survey_table.unmeasured(students)
-    measured = {row.small_batch.recipe for part in parts for row in part.rows if row.small_batch.kind == "model"}
+    anywhere = [row.small_batch for study in SURVEY_STUDIES for part in committed(study) for row in part.rows]
+    measured = {line.recipe for line in anywhere if line.kind == "model"}
     waiting = [student for student in students if student.name not in measured]
     found = []
     for number, part in enumerate(parts):
