@@ -52,7 +52,14 @@ IMPORTANCE_PAGE = ROOT / "docs" / "importance.md"
 IMPORTANCE_PARITY = RESULTS / "importance-parity.jsonl"
 SURVEY_PAGE = ROOT / "docs" / "table1.md"
 STUDENTS_PAGE = ROOT / "students" / "README.md"
-SURVEY_STUDIES = ("front", "table1", "table2", "ud", "mrpc", "sts")  # the first one of a recipe is the one that is listed
+SURVEY_STUDIES = (
+    "front",
+    "table1",
+    "table2",
+    "ud",
+    "mrpc",
+    "sts",
+)  # the first of a recipe is listed
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
 METRIC = seeds_table.HEADINGS.index("Metric, mean")

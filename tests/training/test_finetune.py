@@ -174,3 +174,14 @@ def test_a_bilstm_can_be_fine_tuned_on(tmp_path: Path) -> None:
     before, after = load(start)[0], load(made.path)[0]
     assert torch.equal(before.get_buffer("remap"), after.get_buffer("remap"))
     assert not torch.equal(before.get_parameter("dense.weight"), after.get_parameter("dense.weight"))
+
+
+def test_a_floor_of_steps_grows_with_the_classes(tmp_path: Path) -> None:
+    rows = [Example(f"good film {number}", label=f"class {number % 25}") for number in range(50)]
+    held = [Example(f"bad film {number}", label=f"class {number}") for number in range(25)]
+    encoder = write(tmp_path / "encoder", classifier("bert"))
+    training = replace(TRAINING, epochs=1.0, min_steps=5, max_steps=9)  # an epoch has 4 steps
+    for name, floor, steps in (("planned", 5, 9), ("passes", 0, 4)):
+        plan = replace(training, min_steps=floor)
+        made = finetuned(encoder, tmp_path / name, training=plan, train=rows, validation=held)
+        assert made.manifest.notes["planned_steps"] == steps
