@@ -87,7 +87,7 @@ def fast_steps(device: str) -> Iterator[None]:
 def fast_float32() -> Iterator[None]:
     """Let oneDNN multiply float32 matrices on the CPU within the block, where that is faster and as exact.
 
-    PyTorch gives them to MKL, which is half as fast on processors that are not Intel's. The setting "medium" gives them
+    PyTorch gives them to MKL, which is half as fast on processors that are not Intel's. The setting "bf16" gives them
     to oneDNN, and lets it round to bfloat16; it does so only where there are AMX tiles, which a trial tells.
     """
     import torch
