@@ -1,4 +1,4 @@
-"""What the floor of steps for few rows is worth: recipes as they are, and with their passes alone (min_steps = 0).
+"""What the floor of steps for few rows is worth: recipes as they are, and with their passes alone (no floor).
 
     python benchmarks/few_rows.py --data-root DIR --work DIR -o RESULTS.jsonl [--only SET ...] [--student bilstm]
         [--threads 0]
@@ -111,7 +111,8 @@ def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
 
 def planned(recipe, plan: str):
     """Return a recipe as it is, or with its passes alone."""
-    return recipe if plan == "floor" else replace(recipe, training=replace(recipe.training, min_steps=0))
+    by_passes = replace(recipe.training, min_steps=0, min_steps_per_class=0)
+    return recipe if plan == "floor" else replace(recipe, training=by_passes)
 
 
 def correct(model: ModelDir, test: Sequence[Example]) -> np.ndarray:

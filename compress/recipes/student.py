@@ -142,7 +142,7 @@ class Phase:
             ),
             *(
                 (name in self.training, f"training.{name} cannot differ between phases; set share")
-                for name in ("epochs", "min_steps", "max_epochs", "max_steps")
+                for name in ("epochs", "min_steps", "min_steps_per_class", "max_epochs", "max_steps")
             ),
             (
                 "max_length" in self.training,

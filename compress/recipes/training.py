@@ -16,9 +16,10 @@ LEAST_MAX_LENGTH = 8  # tokenizers do not cut to fewer tokens than the special o
 class Training:
     """How long and how fast to train.
 
-    ``epochs`` counts passes over all training rows. Where these are fewer than ``min_steps`` optimiser steps, rows are
-    read more often, until there are so many or ``max_epochs`` passes: on few rows a training fails for want of steps,
-    not for too many of them (Mosbach et al. 2021, arXiv:2006.04884, section 5). ``max_steps`` caps both.
+    ``epochs`` counts passes over all training rows. Where these are fewer than ``min_steps`` optimiser steps (or
+    ``min_steps_per_class`` for each class, if that is more), rows are read more often, until there are so many or
+    ``max_epochs`` passes: on few rows a training fails for want of steps, not for too many of them (Mosbach et al.
+    2021, arXiv:2006.04884, section 5). ``max_steps`` caps both.
     ``evaluations`` is how often the student is evaluated (and a checkpoint written) at most, fewer where that would
     take long beside the training; it stops after ``patience`` of them without a better score. ``precision`` ``auto`` is
     bfloat16 where the device multiplies it in hardware, else float32.
@@ -26,6 +27,7 @@ class Training:
 
     epochs: float = 3.0
     min_steps: int = 0
+    min_steps_per_class: int = 0
     max_epochs: float = 100.0
     max_steps: int = 0
     batch_size: int = 64
@@ -39,12 +41,18 @@ class Training:
     max_length: int = 128
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
+    def for_classes(self, classes: int) -> "Training":
+        """Return this training with the floor of so many classes in ``min_steps``."""
+        floor = max(self.min_steps, self.min_steps_per_class * classes)
+        return dataclasses.replace(self, min_steps=floor, min_steps_per_class=0)
+
     def part(self, share: float) -> "Training":
         """Return the training of a share of the steps."""
         return dataclasses.replace(
             self,
             epochs=self.epochs * share,
             min_steps=math.ceil(self.min_steps * share),
+            min_steps_per_class=math.ceil(self.min_steps_per_class * share),
             max_epochs=self.max_epochs * share,
             max_steps=math.ceil(self.max_steps * share),
         )
@@ -52,7 +60,7 @@ class Training:
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         positive = ("epochs", "max_epochs", "batch_size", "learning_rate", "evaluations", "patience")
-        at_least_0 = ("min_steps", "max_steps", "weight_decay", "max_gradient_norm")
+        at_least_0 = ("min_steps", "min_steps_per_class", "max_steps", "weight_decay", "max_gradient_norm")
         rules = (
             *((not 0 < getattr(self, name) < math.inf, name, "above 0") for name in positive),
             *((not 0 <= getattr(self, name) < math.inf, name, "at least 0") for name in at_least_0),

@@ -21,8 +21,7 @@ from compress.training.phases import fit
 from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
 
-TRAINING = Training(min_steps=400)  # of an encoder without a recipe
-STEPS_A_CLASS = 20  # that a floor of steps has at least: the new head knows no class
+TRAINING = Training(min_steps=400, min_steps_per_class=20)  # of an encoder without a recipe
 
 
 def finetune(
@@ -60,8 +59,6 @@ def finetune(
     names = labels or ("score",)
     metric = find_metric(data.metric, task=task, classes=len(names)).name
     training = training or (recipe.training if recipe else TRAINING)
-    if training.min_steps:
-        training = replace(training, min_steps=max(training.min_steps, STEPS_A_CLASS * len(names)))
     compute = replace(compute, device=resolve_device(compute.device))
     gold = {role: Gold(rows, encode_gold(rows, names, task=task, name=role)) for role, rows in roles.items()}
     with Stage.begin(

@@ -74,7 +74,8 @@ def fit(
         keep_loss_modules: the modules of the last losses stay on the model, for
             :func:`compress.training.trainer.detach_loss_modules`.
     """
-    work, training, selection = run.folder / WORK_FOLDER, run.training, plan.selection
+    work, selection = run.folder / WORK_FOLDER, plan.selection
+    training = run.training.for_classes(model.config.num_labels or 0)
     tokenizing: dict[str, Any] = {
         "max_length": min(training.max_length, maximum_length(tokenizer, model.config.to_dict())),
         "task": run.task,

@@ -153,11 +153,10 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
     for phase in kept:
         logger.info("phase %s: %s", phase.name or "without a name", ", ".join(loss.name for loss in phase.losses))
     part = of_phases(recipe, kept)
-    return (
-        part
-        if epochs is None
-        else replace(part, training=replace(part.training, epochs=epochs, min_steps=0, max_steps=0))
-    )
+    if epochs is None:
+        return part
+    passes = replace(part.training, epochs=epochs, min_steps=0, min_steps_per_class=0, max_steps=0)
+    return replace(part, training=passes)
 
 
 def _check_text(text: UnlabelledText, name: str, phases: Sequence[Phase], tokenizer: PreTrainedTokenizerFast) -> None:

@@ -180,8 +180,8 @@ def test_a_floor_of_steps_grows_with_the_classes(tmp_path: Path) -> None:
     rows = [Example(f"good film {number}", label=f"class {number % 25}") for number in range(50)]
     held = [Example(f"bad film {number}", label=f"class {number}") for number in range(25)]
     encoder = write(tmp_path / "encoder", classifier("bert"))
-    training = replace(TRAINING, epochs=1.0, min_steps=5, max_steps=9)  # an epoch has 4 steps
-    for name, floor, steps in (("planned", 5, 9), ("passes", 0, 4)):
-        plan = replace(training, min_steps=floor)
+    training = replace(TRAINING, epochs=1.0, min_steps=5, max_steps=9)  # an epoch has 4 steps, and 25 are capped
+    for name, per_class, steps in (("planned", 1, 9), ("few", 0, 5)):
+        plan = replace(training, min_steps_per_class=per_class)
         made = finetuned(encoder, tmp_path / name, training=plan, train=rows, validation=held)
         assert made.manifest.notes["planned_steps"] == steps

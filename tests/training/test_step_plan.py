@@ -69,9 +69,11 @@ def test_few_evaluations_stay_few() -> None:
 
 
 def test_a_share_of_a_training_has_its_share_of_all_bounds() -> None:
-    training = replace(TRAINING, epochs=3.0, min_steps=90, max_epochs=30.0, max_steps=900)
+    training = replace(TRAINING, epochs=3.0, min_steps=90, min_steps_per_class=6, max_epochs=30.0, max_steps=900)
     part = training.part(1 / 3)
     assert (part.epochs, part.min_steps, part.max_epochs, part.max_steps) == (1.0, 30, 10.0, 300)
+    assert part.for_classes(15) == part.for_classes(2) == replace(part, min_steps_per_class=0)
+    assert part.for_classes(40).min_steps == 80
     assert replace(training, max_steps=0).part(0.5).max_steps == 0  # no bound stays none
 
 
