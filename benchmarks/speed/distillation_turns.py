@@ -24,12 +24,13 @@ from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.host import keeping_freed_memory
 from compress.inference.batching import Run, logits_of
-from compress.inference.compute import Compute, fast_steps
+from compress.inference.compute import Compute
 from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.models.batch import Batch, Outputs
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Training, needs_of
 from compress.training.batches import EpochSampler
+from compress.training.cpu_steps import fast_steps
 from compress.training.masked_lm import Masker
 from compress.training.teacher_signal import (
     LIVE,

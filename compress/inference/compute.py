@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compress.errors import CompressError
-from compress.host import has_fast_bfloat16, has_slow_mkl, keeping_freed_memory
+from compress.host import has_fast_bfloat16, has_slow_mkl
 
 TRACKERS = ("trackio", "tensorboard", "mlflow", "wandb")  # as transformers calls them; their packages too
 
@@ -71,16 +71,6 @@ def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     import torch
 
     return torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else nullcontext()
-
-
-@contextmanager
-def fast_steps(device: str) -> Iterator[None]:
-    """Let the steps of a training on the CPU use memory and matrix products as they are fastest."""
-    if device != "cpu":
-        yield
-        return
-    with keeping_freed_memory(), fast_float32():
-        yield
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
 from compress.inference import processes
-from compress.inference.compute import Compute, fast_steps, resolve_precision
+from compress.inference.compute import Compute, resolve_precision
 from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
@@ -42,6 +42,7 @@ from compress.models.modeling.ngram import NGramConfig
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.batches import EpochSampler, ProcessBatches, average_gradients, shares
+from compress.training.cpu_steps import fast_steps
 from compress.training.masked_lm import Masker
 from compress.training.metrics_log import POINTS, MetricsLog
 from compress.training.modifiers import Modifier, ObservingModifier
