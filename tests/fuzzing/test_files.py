@@ -206,7 +206,7 @@ def reads(folder: Path) -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
     """Return the files of JSON and TOML by name: what is in them, and what reads them."""
     write_lock(folder / "r.jsonl", RESULTS, BenchmarkSettings(), Compute(), [])
     results = "".join(json.dumps(one.to_json()) + "\n" for one in RESULTS).encode()
-    student = (recipe_folder("students") / "best-of.toml").read_bytes()
+    student = (recipe_folder("students") / "int8-half.toml").read_bytes()
     study = (recipe_folder("benchmarks") / "table1.toml").read_bytes()
     tokenizer("bert").save_pretrained(folder / "tokenizer")
     config = (folder / "tokenizer" / "tokenizer_config.json").read_bytes()

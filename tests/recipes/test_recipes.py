@@ -253,7 +253,7 @@ def test_other_phases_remove_the_published_figures() -> None:
 def test_quantizing_modifiers_are_listed_with_their_students() -> None:
     assert set(plugins.names("modifiers")) > ROUNDING
     rounded = {name for name in recipes.recipe_names("students") if recipes.load_recipe("students", name).is_rounded}
-    assert rounded == {"best-of", "q8bert", "q-bert"}
+    assert rounded == {"int8-half", "q8bert", "q-bert"}
 
 
 def test_phases_must_suit_the_student() -> None:
