@@ -73,7 +73,7 @@ __all__ = [
 
 Kind = Literal["teachers", "students", "benchmarks"]
 RECIPE_KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": StudyRecipe}
-PROSE = frozenset(("description", "paper", "missing", "published", "survey"))
+PROSE = frozenset(("description", "paper", "missing", "limits", "published", "survey"))
 RECIPE_SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
 
 

@@ -183,7 +183,8 @@ class StudentRecipe:
     """One published system: an architecture, and the phases in which it learns.
 
     ``training`` holds for all phases together: its epochs or steps are divided among them. ``missing`` names what of
-    the paper's method the recipe does not do; ``compress show`` prints it.
+    the paper's method the recipe does not do; ``limits`` says in one line how its start or its steps differ from the
+    paper's or its control's, and is shown beside figures below the control's.
     """
 
     description: str
@@ -192,6 +193,7 @@ class StudentRecipe:
     paper: str = ""
     training: Training = Training()
     missing: tuple[str, ...] = ()
+    limits: str = ""
     published: tuple[Published, ...] = ()
     survey: tuple[Survey, ...] = ()
     augmentation: Augmentation | None = None
@@ -257,6 +259,7 @@ def in_phases(recipe: StudentRecipe, phases: Sequence[Phase], *, source: str) ->
         description=f"The student of {recipe.name}, with phases of its own.",
         paper="",
         missing=(),
+        limits="",
         published=(),
         survey=(),
     )

@@ -243,11 +243,11 @@ def test_replaced_training_values_are_checked() -> None:
 
 
 def test_other_phases_remove_the_published_figures() -> None:
-    pkd = recipes.load_recipe("students", "pkd-half")
-    other = recipes.in_phases(pkd, [Phase((Choice("kl"),))], source="a study")
-    assert pkd.published and pkd.survey and pkd.paper and pkd.missing
-    assert (other.published, other.survey, other.paper, other.missing) == ((), (), "", ())
-    assert other.architecture == pkd.architecture and [choice.name for choice in other.losses] == ["kl"]
+    pd = recipes.load_recipe("students", "pd")
+    other = recipes.in_phases(pd, [Phase((Choice("kl"),))], source="a study")
+    assert pd.published and pd.survey and pd.paper and pd.missing and pd.limits
+    assert (other.published, other.survey, other.paper, other.missing, other.limits) == ((), (), "", (), "")
+    assert other.architecture == pd.architecture and [choice.name for choice in other.losses] == ["kl"]
 
 
 def test_quantizing_modifiers_are_listed_with_their_students() -> None:

@@ -31,7 +31,6 @@ from compress.reporting.provenance import known_student
 from compress.reporting.tables import cells
 from compress.reporting.tables.cells import EMPTY, Cell, metric_cell, number
 
-NO_CHECKPOINT = "no pretrained checkpoint"
 NOT_MEASURED = Cell("not measured")
 # The columns in their order, with their headings.
 HEADINGS = {
@@ -173,8 +172,7 @@ def _listed(known: Sequence[StudentRecipe]) -> list[tuple[StudentRecipe, Survey 
 
 def _published(recipe: StudentRecipe, one: Survey | None) -> dict[str, Cell]:
     """Return how many times smaller a system was reported to be, the share it kept and how many times faster it was."""
-    note = NO_CHECKPOINT if any(NO_CHECKPOINT in part for part in recipe.missing) else ""
-    known = {"recipe": Cell(recipe.name, note, recipe.name), "command": Cell(recipe.command)}
+    known = {"recipe": Cell(recipe.name, value=recipe.name), "command": Cell(recipe.command)}
     if one is None:
         return {"system": Cell(NONE, recipe.paper), "published": EMPTY, **known}
     baseline = "" if one.baseline == "BERT-base" else f"against {one.baseline}"
@@ -251,13 +249,17 @@ def _fastest(student: Student) -> Cell:
 
 
 def _control(student: Student) -> dict[str, Cell]:
-    """Return the metric of the same student without distillation, and what distillation adds to it before int8."""
-    trained = student.trained
+    """Return the metric of the same student without distillation, and what distillation adds to it before int8.
+
+    Where it adds less than nothing, the recipe's limits stand below its name.
+    """
+    trained, recipe = student.trained, student.recipe
     if trained is None or trained.gain_points is None:
         return {}
     before = f"against {shown(trained.metric, trained.metric_name)} before rounding"
     control = trained.metric - trained.gain_points / 100
     return {
+        "recipe": Cell(recipe.name, recipe.limits if trained.gain_points < 0 else "", recipe.name),
         "control": metric_cell(control, trained.metric_name, small="" if trained is student.judged else before),
         "worth": number(trained.gain_points, points, (trained.gain_low, trained.gain_high)),
     }

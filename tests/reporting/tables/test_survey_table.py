@@ -30,7 +30,7 @@ KNOWN = {
         PHASES,
         survey=(TINYBERT,),
         name="narrow",
-        missing=("general distillation: no pretrained checkpoint",),
+        limits="no pretrained checkpoint",
     ),
     "rounded": StudentRecipe("r", Choice("transformer"), ROUNDED, survey=(Q8BERT,), name="rounded"),
     "other": StudentRecipe("o", Choice("bilstm"), PHASES, paper="Somebody 2020", name="other"),
@@ -114,6 +114,12 @@ def test_the_gain_from_distillation_is_paired_with_the_control() -> None:
     assert alone["control"].text == alone["worth"].text == "–"
 
 
+def test_a_student_below_its_control_says_its_limits() -> None:
+    ahead, behind = (replace(CONTROL, predictions=wrong(mistakes)) for mistakes in (30, 12))
+    assert made(STUDENT, ahead)["narrow"]["recipe"].small == ""
+    assert made(STUDENT, replace(behind, metric=0.94))["narrow"]["recipe"].small == "no pretrained checkpoint"
+
+
 def test_the_steps_are_stated() -> None:
     steps = made(STUDENT)["narrow"]["steps"]
     assert (steps.text, steps.small) == ("500", "of 64 rows")
@@ -192,7 +198,6 @@ def test_recipes_that_the_survey_or_the_study_does_not_have() -> None:
     assert list(rows) == ["narrow", "unmeasured", "other"]
     assert rows["unmeasured"]["shape"].text == "not measured" and rows["unmeasured"]["metric"].text == "–"
     assert rows["other"]["system"].small == "Somebody 2020" and rows["other"]["published"].text == "–"
-    assert rows["narrow"]["recipe"].small == "no pretrained checkpoint" and rows["other"]["recipe"].small == ""
 
 
 def test_without_a_recipe_of_the_survey_there_is_no_table() -> None:
@@ -239,6 +244,7 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     _, measured, control, _ = catalogue.in_short(recipe)
     assert measured == "90.00% on dev.tsv: ÷4.5, 94.7%, ×5.50" and control == "85.00% (+5.00)"
     said = catalogue.explain(recipe)
+    assert "Limits: no pretrained checkpoint" in said
     assert "Measured here on dev.tsv, seeds: 1, steps: 500 (of 64 rows)" in said
     assert "its control, on gold labels alone: 85.00%; distillation is worth +5.00 (" in said
     assert "7.5 times smaller than BERT-base, 96% of its performance kept, 9.4 times as fast" in said
