@@ -19,12 +19,12 @@ from typing import Any
 
 import click
 
-from compress import recipes
 from compress.benchmarking.results.files import Result, read_results, results_of
 from compress.benchmarking.results.formatting import kind_text, megabytes, points, shown, shown_metric, table, times
 from compress.benchmarking.results.schema import Measurement, groups, json_schema
 from compress.cli import COMMANDS, cli
-from compress.recipes.catalogue import students
+from compress.escaping.markdown import markdown_text
+from compress.recipes.catalogue import STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import marks
 from compress.reporting.sections import Measured, gather
@@ -267,8 +267,10 @@ def _within(line: Measurement, speed: str) -> str:
 
 def students_page() -> str:
     """Return the page of the students with its table made again: what ``compress list students`` says."""
-    headings, *rows = (row[:-1] for row in students())
-    made = table(headings, rows) + "\n"
+    known = students()
+    below = "".join(f"* `{one.name}`: {markdown_text(why)}\n" for one in known if (why := behind(one)))
+    made = table(STUDENT_HEADINGS, [in_short(one) for one in known])
+    made += f"\n\nBelow the control, in points with 95% interval:\n\n{below}"
     return STUDENTS_TABLE.sub(lambda found: found[1] + made + found[2], STUDENTS_PAGE.read_text(encoding="utf-8"))
 
 
@@ -282,13 +284,12 @@ def survey_page() -> str:
 
 def survey_tables(studies: Sequence[str]) -> str:
     """Return every student recipe with what was published and what the committed results of studies say of it."""
-    students = [recipes.load_recipe("students", name) for name in recipes.recipe_names("students")]
     parts = [part for study in studies for part in committed(study)]
     if not parts:
-        return survey_table.unmeasured(students)
+        return survey_table.unmeasured(students())
     anywhere = [row.small_batch for study in SURVEY_STUDIES for part in committed(study) for row in part.rows]
     measured = {line.recipe for line in anywhere if line.kind == "model"}
-    waiting = [student for student in students if student.name not in measured]
+    waiting = [student for student in students() if student.name not in measured]
     found = []
     for number, part in enumerate(parts):
         made = survey_table.survey(part.rows, part.lines, () if number else waiting)

@@ -1,10 +1,27 @@
 """compress list"""
 
+from collections.abc import Sequence
+
 import click
 
 from compress.cli.printing import say
 from compress.errors import CompressError, did_you_mean
-from compress.recipes.catalogue import LISTED_KINDS, entries, students
+from compress.recipes.catalogue import LISTED_KINDS, STUDENT_HEADINGS, behind, entries, in_short, students
+
+ABOUT_STUDENTS = """
+Published: times smaller, performance kept, times as fast, by the survey of Rogers et al. 2020.
+Measured here: times smaller on disk (torch, or rounded as it was trained to be), kept of the teacher's metric, best
+speed-up.
+Study: compare rows of one study only; each has its own teacher, and 'compress show STUDY' explains it.
+Steps: optimiser steps x rows. A few hundred compare methods at equal cost, and are too few for any student
+(docs/table1.md).
+Its control: the same student on gold labels alone; in brackets what distillation adds, in points, before rounding.
+500 labels: what distillation adds where teacher and control have 500 labels, with its 95% interval (study table2).
+
+'compress show STUDENT' explains one, 'compress distill --student STUDENT' trains it.
+{encoder} take '--encoder DIR' too: what the teacher was fine-tuned from.
+
+Below the control, in points with 95% interval:"""
 
 
 @click.command()
@@ -15,16 +32,15 @@ def command(kind: str) -> None:
         raise CompressError(
             f"there is no list of {kind!r}; there is {', '.join(LISTED_KINDS)}.{did_you_mean(kind, LISTED_KINDS)}"
         )
-    rows = students() if kind == "students" else entries(kind)
+    if kind != "students":
+        return _say_columns(entries(kind))
+    known = students()
+    _say_columns([STUDENT_HEADINGS, *map(in_short, known)])
+    say(ABOUT_STUDENTS.format(encoder=", ".join(one.name for one in known if "--encoder" in one.command)))
+    _say_columns([(one.name, why) for one in known if (why := behind(one))])
+
+
+def _say_columns(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-    if kind == "students":
-        say(
-            "\nPublished: times smaller, performance kept, times as fast, by the survey of Rogers et al. 2020.\n"
-            "Measured here: metric, times smaller on disk as a torch model, kept of the teacher's metric, best\n"
-            "speed-up. bilstm, cnn, minilm-3 and ngram were trained fully (docs/results.md), the others shortly and\n"
-            "at equal cost, on another machine (docs/table1.md). The control is the same student trained on gold\n"
-            "labels alone; in brackets what distillation adds, in points.\n"
-            "'compress show STUDENT' explains one."
-        )

@@ -4,6 +4,7 @@ Figures of our own are texts in ``measured.json`` beside the recipes, which ``do
 results.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -29,7 +30,8 @@ PLUGIN_KINDS = (
     "competitors",
 )
 LISTED_KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
-STUDENT_HEADINGS = ("student", "published", "measured here", "its control", "command")
+STUDENT_HEADINGS = ("student", "published", "measured here", "study", "steps", "metric", "its control", "500 labels")
+FEW_LABELS = "table2"  # the study of the last column
 TEMPLATES = {StudentRecipe: "student", TeacherRecipe: "teacher", StudyRecipe: "study"}
 FIGURES_NAME = "measured.json"
 NO_FIGURE = "–"
@@ -52,10 +54,9 @@ def entries(kind: str) -> list[tuple[str, str]]:
     return [(name, plugins.find(kind, name).summary) for name in plugins.names(kind)]
 
 
-def students() -> list[tuple[str, ...]]:
-    """Return of every student its name, published figures, ours, its control's, and its command, below headings."""
-    loaded = (recipes.load_recipe("students", name) for name in recipes.recipe_names("students"))
-    return [STUDENT_HEADINGS, *((recipe.name, *in_short(recipe)) for recipe in loaded)]
+def students() -> list[StudentRecipe]:
+    """Return every student recipe, by name."""
+    return [recipes.load_recipe("students", name) for name in recipes.recipe_names("students")]
 
 
 def describe(name: str) -> str:
@@ -79,22 +80,39 @@ def explain(recipe: StudentRecipe | TeacherRecipe | StudyRecipe) -> str:
     return _render(TEMPLATES[type(recipe)], recipe=recipe, measured=figures().get(recipe.name, ()))
 
 
-def in_short(recipe: StudentRecipe) -> tuple[str, str, str, str]:
-    """Return a recipe's published figures, ours, those of its control, and the command that trains it."""
-    said = "; ".join(one.in_short for one in recipe.survey) or NO_FIGURE
+def in_short(recipe: StudentRecipe) -> tuple[str, ...]:
+    """Return a recipe's figures under :data:`STUDENT_HEADINGS`, without intervals but for the last."""
+    said = "; ".join(one.in_short for one in recipe.survey if not one.reference_model) or NO_FIGURE
     measured = figures().get(recipe.name)
     if not measured:
-        return said, "not measured yet", NO_FIGURE, recipe.command
-    # Without their intervals.
-    one = {key: text.partition(" (")[0] for key, text in measured[0].items()}
-    data, *others = measured[0]["data"].split(" + ")
-    data += f" and {len(others)} more" if others else ""
+        return recipe.name, said, "not measured yet", *[NO_FIGURE] * 5
+    first = measured[0]
+    one = {key: text.partition(" (")[0] for key, text in first.items()}
+    data, *others = (name.rpartition("/")[2] for name in first["data"].split(" + "))
     # Where it is smaller on disk: quantization keeps the number of parameters.
-    _, is_smaller, ratio = measured[0]["disk"].partition("(÷")
+    _, is_smaller, ratio = first["disk"].partition("(÷")
     smaller = f"÷{ratio.rstrip(')')}, " if is_smaller else ""
-    worth = f" ({one['worth']})" if one["worth"] != NO_FIGURE else ""
-    ours = f"{one['metric']} on {data}: {smaller}{one['kept']}, {one['speedup_best']}"
-    return said, ours, measured[0]["control"] + worth, recipe.command
+    few_labels = (other["worth"] for other in measured if other["study"] == FEW_LABELS)
+    return (
+        recipe.name,
+        said,
+        f"{smaller}{one['kept']}, {one['speedup_best']}",
+        f"{first['study']}: {data}" + (f" + {len(others)}" if others else ""),
+        re.sub(r" \(of (\d+) rows?\)", r" x \1", first["steps"]),
+        one["metric"],
+        one["control"] + (f" ({one['worth']})" if one["worth"] != NO_FIGURE else ""),
+        next(few_labels, NO_FIGURE),
+    )
+
+
+def behind(recipe: StudentRecipe) -> str:
+    """Return how far the first figure of a student is below its control's, and why; empty where it is not."""
+    worth = next((one["worth"] for one in figures().get(recipe.name, ())), NO_FIGURE)
+    if not worth.startswith("−"):
+        return ""
+    high = worth.partition(" to ")[2]
+    doubt = "no interval" if not high else "" if high.startswith("−") else "the interval contains 0"
+    return f"{worth}: {'; '.join(filter(None, (doubt, recipe.limits)))}"
 
 
 @cache

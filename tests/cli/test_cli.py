@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -445,17 +446,21 @@ def test_every_list_names_everything_of_its_kind(kind: str, capsys: pytest.Captu
     assert execute(["list", kind]) == 0
     lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     if kind == "students":
-        assert lines.pop(0).split() == "student published measured here its control command".split()
+        assert lines.pop(0).split() == " ".join(catalogue.STUDENT_HEADINGS).split()
     assert [line.split()[0] for line in lines] == [name for name, _ in catalogue.entries(kind)]
     assert lines and all(len(line.split(maxsplit=1)[1]) > 10 for line in lines)
 
 
-def test_the_list_of_students_has_published_figures_and_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_students_has_figures_steps_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["list", "students"]) == 0
     said = capsys.readouterr().out
-    (theseus,) = (line for line in said.splitlines() if line.startswith("theseus "))
-    assert "÷1.6, 98%" in theseus and theseus.endswith("compress distill --student theseus")
-    assert "'compress show STUDENT' explains one." in said
+    table, *_, below = (part.splitlines()[1:] for part in said.split("\n\n"))
+    known = catalogue.students()
+    assert [tuple(re.split("  +", line)) for line in table] == [catalogue.in_short(one) for one in known]
+    reasons = [(one.name, catalogue.behind(one)) for one in known if catalogue.behind(one)]
+    assert [tuple(re.split("  +", line)) for line in below] == reasons
+    assert max(map(len, table)) < 150  # columns
+    assert "minilm-v2, tinybert-4 take '--encoder DIR' too" in said
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,12 @@ def as_markdown(found: SurveyTable) -> Markdown:
 
 def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
     """Return by recipe what was measured, as text by column, with what the data and the metric are called."""
-    about = {"data": line.data, "metric_name": line.metric_name or "", "made_by": line.command}
+    about = {
+        "data": line.data,
+        "metric_name": line.metric_name or "",
+        "study": line.study,
+        "made_by": line.command,
+    }
     measured = [key for key in HEADINGS if key not in PUBLISHED[:3]]
     rows = [dict(zip(HEADINGS, row, strict=True)) for row in found.rows]
     return {

@@ -229,20 +229,18 @@ def test_the_report_has_the_table(tmp_path: Path) -> None:
 def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = KNOWN["narrow"]
     monkeypatch.setattr(catalogue, "figures", dict)
-    assert catalogue.in_short(recipe) == (
-        "÷7.5, 96%, ×9.4",
-        "not measured yet",
-        "–",
-        "compress distill --student narrow",
-    )
+    assert catalogue.in_short(recipe) == ("narrow", "÷7.5, 96%, ×9.4", "not measured yet", *"–––––")
+    assert catalogue.behind(recipe) == ""
+    assert catalogue.in_short(KNOWN["shared"])[1] == "÷7.5, 96%, ×9.4"  # no recipe makes a reference model
     (part,) = gather([TEACHER, STUDENT, CONTROL])
     table = survey_table.survey(part.rows, part.lines, [KNOWN["unmeasured"]])
     assert table is not None
     short = survey_table.published_in_short(table, TEACHER)
     assert list(short) == ["narrow"]
     monkeypatch.setattr(catalogue, "figures", lambda: {name: [one] for name, one in short.items()})
-    _, measured, control, _ = catalogue.in_short(recipe)
-    assert measured == "90.00% on dev.tsv: ÷4.5, 94.7%, ×5.50" and control == "85.00% (+5.00)"
+    listed = dict(zip(catalogue.STUDENT_HEADINGS, catalogue.in_short(recipe), strict=True))
+    assert listed["measured here"] == "÷4.5, 94.7%, ×5.50" and listed["study"] == f"{STUDENT.study}: dev.tsv"
+    assert (listed["steps"], listed["metric"], listed["its control"]) == ("500 x 64", "90.00%", "85.00% (+5.00)")
     said = catalogue.explain(recipe)
     assert "Limits: no pretrained checkpoint" in said
     assert "Measured here on dev.tsv, seeds: 1, steps: 500 (of 64 rows)" in said
