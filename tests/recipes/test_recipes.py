@@ -250,6 +250,13 @@ def test_other_phases_remove_the_published_figures() -> None:
     assert other.architecture == pd.architecture and [choice.name for choice in other.losses] == ["kl"]
 
 
+def test_prose_decides_no_model() -> None:
+    pd = recipes.load_recipe("students", "pd")
+    told = dataclasses.replace(pd, description="", paper="", missing=(), limits="", published=(), survey=())
+    assert told != pd and recipes.deciding(told) == recipes.deciding(pd)
+    assert recipes.deciding(dataclasses.replace(pd, phases=pd.phases[:1])) != recipes.deciding(pd)
+
+
 def test_quantizing_modifiers_are_listed_with_their_students() -> None:
     assert set(plugins.names("modifiers")) > ROUNDING
     rounded = {name for name in recipes.recipe_names("students") if recipes.load_recipe("students", name).is_rounded}
