@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = (
-    "compress",
     "torch",
     "transformers",
     "tokenizers",
@@ -49,8 +48,9 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
 
 @cache
 def library_versions() -> dict[str, str]:
-    """Return the installed version of every library that can change a number."""
-    versions = {"python": platform.python_version()}
+    """Return the version of this package, installed or not, and of every library that can change a number."""
+    own = sys.modules["compress"].__version__  # an import would go up the layers
+    versions = {"python": platform.python_version(), "compress": own}
     for name in LIBRARIES:
         try:
             versions[name] = importlib.metadata.version(name)

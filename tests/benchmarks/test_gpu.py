@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import os
+import platform
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from compress import host
+from compress import __version__, host
 from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
 from compress.inference.runtimes import torch_bfloat16
@@ -54,6 +56,14 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "--device",
         "cpu",
     ]
+
+
+def test_this_package_has_a_version_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(host.importlib.metadata, "version", none)
+    assert host.library_versions.__wrapped__() == {"python": platform.python_version(), "compress": __version__}
 
 
 def some(*runtimes: str) -> list[str]:
