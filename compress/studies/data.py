@@ -63,7 +63,7 @@ def open_rows(recipe: StudyRecipe, stages: Stages, root: Path | None) -> StudyRo
     if data.validation_slice:
         train, validation = grouped_split(train, data.validation_slice.share_of_train, seed=recipe.seed)
     else:
-        validation = read_examples(_open(cast(DataSet, data.validation), root, "validation"))
+        validation = read_examples(open_set(cast(DataSet, data.validation), root, "validation"))
     sources: dict[str, Sequence[Example] | TextSource] = {
         "train": train,
         "validation": validation,
@@ -82,10 +82,11 @@ def _parts(sets: DataSet | tuple[DataSet, ...]) -> tuple[DataSet, ...]:
 
 
 def _joined(sets: DataSet | tuple[DataSet, ...], root: Path | None, role: str) -> TextSource:
-    return join_sources([_open(part, root, role) for part in _parts(sets)])
+    return join_sources([open_set(part, root, role) for part in _parts(sets)])
 
 
-def _open(part: DataSet, root: Path | None, role: str) -> TextSource:
+def open_set(part: DataSet, root: Path | None, role: str) -> TextSource:
+    """Open the rows of a set that a study names for a role."""
     source = open_source(
         find_set(root, part.set, part.split or role),
         role=role,
