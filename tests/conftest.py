@@ -37,7 +37,8 @@ SLOW = frozenset(
     benchmarking/test_benchmark benchmarking/test_competitors benchmarking/test_comparison_entries
     benchmarking/test_random_weights benchmarking/test_replay benchmarks/test_beside_other_work
     benchmarks/test_compositions
-    benchmarks/test_distillation_speed benchmarks/test_few_rows benchmarks/test_gpu benchmarks/test_importance_parity
+    benchmarks/test_distillation_speed benchmarks/test_few_rows benchmarks/test_gpu benchmarks/test_gpu_window
+    benchmarks/test_importance_parity
     cli/test_cli cli/test_extremes cli/test_kinds_of_teachers cli/test_startup exporting/test_export
     fuzzing/test_commands gating/test_action
     inference/test_runtimes labelling/test_label models/modeling/test_pruned pruning/test_criteria
