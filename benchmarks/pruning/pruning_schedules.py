@@ -53,7 +53,8 @@ from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
 from compress.training.modifiers.gradual_pruning import STATE, attach, masked_share
 from compress.training.teacher_signal import signal_for
-from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
+from compress.training.tokenized_dataset import collator, mapped_rows
+from compress.training.tokenized_rows import TrainingRow, write_rows
 from compress.training.trainer import Objective, TrainingRun, train
 
 ARMS = ("once", "once-in-two", "gradual", "movement", "random")
@@ -217,7 +218,7 @@ class Study:
         )
         train(
             model,
-            written,
+            mapped_rows(written),
             Objective(LOSSES, signal_for(LOSSES, None, masked=False, precision=precision), modifier=modifier),
             TrainingRun(folder / "checkpoints", training, "classification", Compute("cpu", 1, self.seed)),
             steps=len(given) // training.batch_size,

@@ -40,7 +40,8 @@ from compress.training.teacher_signal import (
     TeacherSignal,
     write_first_states,
 )
-from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
+from compress.training.tokenized_dataset import collator, mapped_rows
+from compress.training.tokenized_rows import TrainingRow, write_rows
 from compress.training.trainer import DistillationTrainer, Objective, TrainingRun
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
@@ -146,17 +147,18 @@ class Ours:
         chosen = slice(number * size, (number + 1) * size)
         examples, logits = self.pool[chosen], self.logits[chosen]
         length = min(TRAINING.max_length, maximum_length(self.tokenizer, self.model.config))
-        rows = write_rows(
+        written = write_rows(
             self.scratch / f"rows-{number}.arrow",
             (TrainingRow(e, z, int(z.argmax())) for e, z in zip(examples, logits, strict=True)),
             self.tokenizer,
             max_length=length,
             task=self.model.task,
         )
+        rows = mapped_rows(written)
         lengths = np.asarray(rows.with_format("numpy")["length"])
         self.tokens_median = float(np.median(lengths))
         batches = self.scratch / f"batches-{number}.npz"
-        np.savez(batches, **self._batches(rows, lengths.tolist(), number))  # type: ignore[arg-type]
+        np.savez(batches, **self._batches(rows, lengths, number))  # type: ignore[arg-type]
         first_states = self.scratch / f"first-{number}.npy"
         write_first_states(first_states, rows, self.teacher, self.collate, device="cpu", precision=TRAINING.precision)
         return TrainingPlan(examples, rows, batches, first_states, seed=number)
@@ -165,7 +167,7 @@ class Ours:
     def collate(self) -> Callable[..., dict[str, Tensor]]:
         return collator(self.tokenizer.pad_token_id or 0, self.model.task)
 
-    def _batches(self, rows: Dataset, lengths: list[int], seed: int) -> dict[str, np.ndarray]:
+    def _batches(self, rows: Dataset, lengths: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """Return what our trainer will read in its first epoch, for another library: ``[B, T]`` by number and name."""
         order = list(EpochSampler(TRAINING.batch_size, lengths, seed=seed))
         names = ("input_ids", "attention_mask", "token_type_ids")

@@ -5,11 +5,13 @@ from compress.data.examples import (
     ContentFingerprint,
     Example,
     LabelledData,
+    among,
     content_sha256,
     data_entry,
     describe_rows,
     normalise,
     row_key,
+    row_keys,
 )
 from compress.data.grouped_split import grouped_split
 from compress.data.label_encoding import (
@@ -32,6 +34,7 @@ __all__ = [
     "ExampleSource",
     "LabelledData",
     "TextSource",
+    "among",
     "check_classes",
     "check_roles",
     "content_sha256",
@@ -48,4 +51,5 @@ __all__ = [
     "open_source",
     "read_examples",
     "row_key",
+    "row_keys",
 ]

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 _PAIR_SEPARATOR = "\x1f"
 _NO_BREAK_SPACE = "\u00a0"
 _PIECES = re.compile(r"\s+|\S{1,1000}")  # normalising takes squared time where a text is combining marks
@@ -77,6 +79,20 @@ def row_key(example: Example) -> bytes:
     if example.text_pair is not None:
         text += _PAIR_SEPARATOR + " ".join(words(example.text_pair))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def row_keys(examples: Iterable[Example]) -> np.ndarray:
+    """Return the :func:`row_key` of every row as a number, uint64 ``[N]``: eight bytes a row, of a stream too."""
+    return np.fromiter((int.from_bytes(row_key(example), "big") for example in examples), np.uint64)
+
+
+def among(keys: np.ndarray, known: Iterable[bytes]) -> np.ndarray:
+    """Tell of each of the keys ``[N]`` of :func:`row_keys` whether it is one of those of :func:`row_key`, ``[N]``."""
+    ordered = np.sort(np.fromiter((int.from_bytes(key, "big") for key in known), np.uint64))
+    if not len(ordered):
+        return np.zeros(len(keys), dtype=bool)
+    found: np.ndarray = ordered[np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)] == keys
+    return found
 
 
 def texts_of(examples: Iterable[Example]) -> Iterator[str]:

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compress.data.examples import Example, row_key
+import numpy as np
+
+from compress.data.examples import Example, among, row_key, row_keys
 from compress.data.text_source import TextSource
 from compress.errors import CompressError
 
@@ -38,8 +40,8 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
     """Refuse rows that occur in two roles, compared as normalised text; or drop them from the earlier role.
 
     The fitting roles ``train`` and ``unlabeled`` may share rows. Neither may share any with
-    ``validation`` or ``test``, nor ``validation`` with ``test``. Each source is read once, in one
-    streaming pass; only the keys of the held-out roles are kept, eight bytes a row.
+    ``validation`` or ``test``, nor ``validation`` with ``test``. Each source is read once; of its rows only the keys
+    are kept, eight bytes each.
 
     Args:
         roles: ``train``, ``unlabeled``, ``validation``, ``test``, as far as there are any.
@@ -54,23 +56,17 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
     if unknown:
         raise ValueError(f"unknown roles {sorted(unknown)}")
     _refuse_same_source(roles)
-    keys: dict[str, frozenset[bytes]] = {}
+    held: dict[str, frozenset[bytes]] = {}
     sets, rows, dropped = dict.fromkeys(roles, _NOTHING), dict.fromkeys(roles, 0), dict.fromkeys(roles, 0)
     for role in ("test", "validation", *FITTING):
         if role not in roles:
             continue
-        met: dict[str, tuple[int, int]] = {}  # held-out role: rows also in it, the first of them
-        own: set[bytes] = set()
-        for row, example in enumerate(roles[role], start=1):
-            key = row_key(example)
-            hits = [name for name, known in keys.items() if key in known]
-            for name in hits:
-                count, first = met.get(name, (0, row))
-                met[name] = (count + 1, first)
-            rows[role] += not hits
-            dropped[role] += bool(hits)
-            if role in HELD_OUT:
-                own.add(key)
+        data = roles[role]
+        keys = row_keys(data) if isinstance(data, Sequence) else data.keys()
+        hits = {name: among(keys, known) for name, known in held.items()}
+        met = {name: (int(hit.sum()), int(hit.argmax()) + 1) for name, hit in hits.items() if hit.any()}
+        dropped[role] = int(np.any([*hits.values()], axis=0).sum()) if met else 0
+        rows[role] = len(keys) - dropped[role]
         if met and not drop_overlap:
             raise _overlap_error(role, rows[role] + dropped[role], met)
         if not rows[role]:
@@ -80,9 +76,9 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
                 if dropped[role]
                 else f"The {role} set is empty: give a file with at least one row."
             )
-        sets[role] = _without(roles[role], frozenset[bytes]().union(*keys.values()) if met else frozenset())
+        sets[role] = _without(data, frozenset[bytes]().union(*held.values()) if met else frozenset())
         if role in HELD_OUT:
-            keys[role] = frozenset(own)
+            held[role] = frozenset(int(key).to_bytes(8, "big") for key in keys)
     return CheckedRoles(sets, rows, dropped)
 
 

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from compress.errors import CompressError
 from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
@@ -30,6 +31,22 @@ class AnyTokenizer(Protocol):
     def pad_token_id(self) -> Any: ...
     @property
     def unk_token_id(self) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class PlainTokenizer:
+    """What inference needs of a tokenizer, to be sent to a process that has not imported transformers."""
+
+    backend_tokenizer: "Tokenizer"
+    model_input_names: Sequence[str]
+    model_max_length: int
+    truncation_side: str
+    pad_token_id: Any
+    unk_token_id: Any
+
+    @classmethod
+    def of(cls, tokenizer: AnyTokenizer) -> Self:
+        return cls(**{field.name: getattr(tokenizer, field.name) for field in fields(cls)})
 
 
 class StoredTokenizer:

@@ -66,6 +66,19 @@ class TextEncoder:
                 rows[index] = _arrays(encoding)
         return self._token_rows([row for row in rows if row is not None])
 
+    def without_specials(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the ids of whole texts without the special tokens around them: int64 ``[T]`` a text."""
+        found = [self._ids(text) if self._words is not None else None for text in texts]
+        others = [index for index, ids in enumerate(found) if ids is None]
+        self._backend.no_padding()
+        self._backend.no_truncation()
+        encodings = self._backend.encode_batch_fast([texts[index] for index in others], add_special_tokens=False)
+        rows = dict(zip(others, encodings, strict=True))
+        return [
+            np.array(rows[index].ids, dtype=np.int64) if ids is None else np.frombuffer(ids, np.int64)
+            for index, ids in enumerate(found)
+        ]
+
     def encode(
         self, inputs: Sequence[Any], max_length: int, *, words: bool = False
     ) -> tuple[TokenRows, list["Encoding"]]:
@@ -97,17 +110,24 @@ class TextEncoder:
             if special is not None:
                 part = special
             else:
-                text = next(remaining)
-                lower = text.lower()
-                if not _PRINTABLE.fullmatch(text) or self._added.search(lower):
+                found = self._ids(next(remaining))
+                if found is None:
                     return None
-                part = b"".join([self._words[word] for word in (lower if self._lowercase else text).split()])
+                part = found
             ids.append(part)
             sizes.append(len(part) // _ID_BYTES)
         if sum(sizes) > max_length:
             return None
         read = np.frombuffer(bytearray().join(ids), np.int64)
         return read, np.zeros_like(read) if layout.segments is None else np.repeat(layout.segments, sizes)
+
+    def _ids(self, text: str) -> bytes | None:
+        """Return the ids of a text by its words; None where they may differ from the tokenizer's."""
+        assert self._words is not None
+        lower = text.lower()
+        if not _PRINTABLE.fullmatch(text) or self._added.search(lower):
+            return None
+        return b"".join([self._words[word] for word in (lower if self._lowercase else text).split()])
 
 
 def in_parts(items: Sequence[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:

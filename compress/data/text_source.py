@@ -4,7 +4,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from compress.data.examples import Example, row_key
+import numpy as np
+
+from compress.data.examples import Example, row_key, row_keys
 
 Item = TypeVar("Item")
 
@@ -26,6 +28,10 @@ class TextSource(Protocol):
         """Return this source without the rows that have one of these keys; nothing is read yet."""
         return Subset(self, excluded=keys)
 
+    def keys(self) -> np.ndarray:
+        """Return the :func:`compress.data.row_keys` of all rows, uint64 ``[N]``; reads them once."""
+        return row_keys(self)
+
     def sample(self, rows: int) -> "TextSource":
         """Return ``rows`` rows spread evenly over this source; reads it once, to count.
 
@@ -45,7 +51,12 @@ class TextSource(Protocol):
 
 def spread_evenly(items: Iterable[Item], rows: int, total: int) -> Iterator[Item]:
     """Yield ``rows`` of ``total`` items, in equal distances."""
-    return (item for n, item in enumerate(items) if n * rows // total != (n - 1) * rows // total)
+    return (item for n, item in enumerate(items) if is_spread(n, rows, total))
+
+
+def is_spread(number: Any, rows: int, total: int) -> Any:
+    """Tell of an item's number, or of each number of an array, whether it is one of ``rows`` of ``total`` items."""
+    return number * rows // total != (number - 1) * rows // total
 
 
 class Subset(TextSource):

@@ -85,8 +85,8 @@ def token_counts(tokenizer: "PreTrainedTokenizerFast", examples: Iterable[Exampl
     counts: Counter[int] = Counter()
     for texts in text_batches(examples):
         for part in in_parts(texts, len):
-            for ids in tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]:
-                counts.update(ids)
+            ids = np.concatenate(shared_encoder(tokenizer).without_specials(part))
+            counts.update(dict(zip(*map(np.ndarray.tolist, np.unique(ids, return_counts=True)), strict=True)))
     return counts
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from compress.data import ContentFingerprint, Example, TextSource, content_sha256, data_entry
+from compress.data import ContentFingerprint, Example, TextSource, among, content_sha256, data_entry, row_key
 from compress.data.examples import batched
 from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
 from compress.errors import CompressError
@@ -155,7 +155,10 @@ def teacher_logits(
     """
     rows = [Example(example.text, example.text_pair) for example in examples]  # as label directories hold them
     wanted = set(rows)
-    known = {row: logits for directory in labels for row, logits in directory if row in wanted}
+    keys = list(map(row_key, wanted))
+    known: dict[Example, np.ndarray] = {}
+    for directory in labels:
+        known |= directory.shards.rows_at(np.flatnonzero(among(directory.keys, keys)))
     missing = [row for row in rows if row not in known]
     if missing:
         known |= zip(missing, _run_teacher(model, missing, compute, max_length, progress), strict=True)

@@ -6,9 +6,11 @@ did not answer (:mod:`compress.data.tokenization`). ``shard-00000.json`` beside 
 the rows and the checksum.
 """
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,19 +18,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compress.data import Example
+from compress.data import Example, row_keys
 from compress.data.formats.json_parquet import is_string
 from compress.data.formats.parquet_pages import batch_rows
 from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
+from compress.data.parallel import in_processes
 from compress.data.tokenization import by_sentence, word_counts
 from compress.errors import CompressError
 from compress.files import faults_of, read_json_table, regular_file
+from compress.inference.cores import available_cores
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
 from compress.models.output_dir import write_atomically
 from compress.plugins import fits
 from compress.recipes import parse
 
 SHARD_ROWS = 2048
+ALONE_SHARDS = 32  # as quick in one process as in several
 _KEPT = ("task", "labels", "parents", "data")
 
 
@@ -82,7 +87,7 @@ class LabelDir:
         for number in range(len(there)):
             if shard_path(self.path, number).name not in there:
                 raise CompressError(f"{shard_path(self.path, number)} is missing; copy or label the text again")
-        found = sum(_open_shard(self.path, number)[0].metadata.num_rows for number in range(len(there)))
+        found = int(self.shards.starts[-1])
         if found != self.rows:
             raise CompressError(
                 f"{self.path} has labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}; copy or label "
@@ -97,11 +102,53 @@ class LabelDir:
     def teacher_sha256(self) -> str:
         return str(self.manifest.parents[0]["sha256"])
 
+    @cached_property
+    def shards(self) -> "Shards":
+        numbers = range(len(list(self.path.glob("shard-*.parquet"))))
+        sizes = [_open_shard(self.path, number)[0].metadata.num_rows for number in numbers]
+        return Shards(self.path, len(self.manifest.labels), self.manifest.task, np.cumsum([0, *sizes]))
+
+    @cached_property
+    def keys(self) -> np.ndarray:
+        """The :func:`compress.data.row_keys` of all rows in order, uint64 ``[N]``; on all cores where there are many.
+
+        Raises:
+            CompressError: a shard is damaged.
+        """
+        numbers = range(len(self.shards.starts) - 1)
+        processes = len(available_cores()) if len(numbers) > ALONE_SHARDS else 1
+        parts = [*in_processes(self.shards.keys, numbers, processes=processes)]
+        return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+
     def __iter__(self) -> Iterator[tuple[Example, np.ndarray]]:
         """Yield every example with its logits ``[C]``, of a tagger ``[W, C]``, a shard in memory at a time."""
-        for number in range(len(list(self.path.glob("shard-*.parquet")))):
-            examples, logits = read_shard(self.path, number, len(self.manifest.labels), task=self.manifest.task)
-            yield from zip(examples, logits, strict=True)
+        return self.shards.rows_at(np.arange(self.shards.starts[-1]))
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of a label directory, without its manifest: what processes need to read them.
+
+    ``starts`` are the numbers of the first row of each shard and, last, the number of rows: int64 ``[shards + 1]``.
+    """
+
+    path: Path
+    classes: int
+    task: str
+    starts: np.ndarray
+
+    def rows_at(self, numbers: np.ndarray) -> Iterator[tuple[Example, np.ndarray]]:
+        """Yield the examples and logits of some rows, given in ascending order; only their shards are read."""
+        places = np.searchsorted(numbers, self.starts)
+        for number, (first, last) in enumerate(itertools.pairwise(places.tolist())):
+            if first < last:
+                examples, logits = read_shard(self.path, number, self.classes, task=self.task)
+                for row in (numbers[first:last] - self.starts[number]).tolist():
+                    yield examples[row], logits[row]
+
+    def keys(self, number: int) -> np.ndarray:
+        """Return the :func:`compress.data.row_keys` of a shard."""
+        return row_keys(read_shard(self.path, number, self.classes, task=self.task)[0])
 
 
 def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]:

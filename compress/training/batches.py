@@ -7,35 +7,53 @@ but for rounding and for what is drawn at random within a step (dropout, masked 
 import math
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler
-from transformers.trainer_pt_utils import LengthGroupedSampler
+from torch.utils.data import BatchSampler, Sampler
 
 from compress.inference import processes
 from compress.models.batch import NO_TARGET, Batch
-from compress.training.tokenized_dataset import NO_LABEL
+from compress.training.tokenized_rows import NO_LABEL
+
+BATCHES_SORTED = 50  # at a time
 
 
-class EpochSampler(LengthGroupedSampler):
+class EpochSampler(Sampler[int]):
     """Batches of similar length in an order that depends on seed and epoch only.
 
-    A run resumed in its third epoch then reads the same batches as an uninterrupted one; a generator without a seed per
-    epoch would start again with the first epoch's order.
+    The order is that of ``transformers.trainer_pt_utils.LengthGroupedSampler``, which needs 200 bytes and ten
+    microseconds a row. A run resumed in its third epoch reads the same batches as an uninterrupted one.
+
+    Args:
+        lengths: tokens of each row ``[N]``.
     """
 
-    def __init__(self, batch_size: int, lengths: list[int], *, seed: int) -> None:
-        super().__init__(batch_size, lengths=lengths, generator=torch.Generator())
+    def __init__(self, batch_size: int, lengths: np.ndarray, *, seed: int) -> None:
+        self.batch_size = batch_size
+        self.lengths = np.asarray(lengths)
         self.seed = seed
         self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
     def set_epoch(self, epoch: int) -> None:
         """Called by the training loop, through accelerate's data loader."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        self.generator.manual_seed(self.seed + self.epoch)
-        yield from super().__iter__()  # type: ignore[no-untyped-call, unused-ignore]
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(self.seed + self.epoch)).numpy()
+        size = self.batch_size * min(max(len(self) // (self.batch_size * 4), 1), BATCHES_SORTED)
+        starts = np.arange(0, len(self), size)
+        # The longest row comes first, so that what memory cannot hold fails at once.
+        longest = starts[np.maximum.reduceat(self.lengths[order], starts).argmax()]
+        for start in starts.tolist():
+            block = order[start : start + size]
+            order[start : start + size] = block[np.argsort(-self.lengths[block], kind="stable")]
+        order[[0, longest]] = order[[longest, 0]]
+        for start in starts.tolist():
+            yield from order[start : start + size].tolist()
 
 
 class ProcessBatches(BatchSampler):

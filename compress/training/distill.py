@@ -35,7 +35,7 @@ from compress.training.augmentation import augmented
 from compress.training.finetune import encoder_of
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
 from compress.training.phases import check_batch_sizes, fit, phase_batch_sizes
-from compress.training.tokenized_dataset import TrainingRow
+from compress.training.tokenized_rows import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import (
     Gold,
@@ -173,7 +173,7 @@ def distill(
             gold = replace(
                 gold, logits=teacher_logits(model, train, labels=label_dirs, compute=compute, progress=progress)
             )
-        pool_rows = sum(1 for _ in pool)
+        pool_rows = pool.rows if isinstance(pool, LabelledPool) else sum(1 for _ in pool)
         planned_rows = pool_rows + len(gold.examples)  # the control's too: as many steps
         taught = None if options.control else pool
         training_data, selection = _training_rows(taught, gold, selecting, model.task, labelled.metric, compute.seed)

@@ -41,7 +41,8 @@ from compress.training.teacher_signal import (
     signal_for,
     write_first_states,
 )
-from compress.training.tokenized_dataset import collator, write_rows
+from compress.training.tokenized_dataset import collator, mapped_rows
+from compress.training.tokenized_rows import write_rows
 from compress.training.trainer import Objective, Outcome, TrainingRun, train
 from compress.training.training_data import Selection, TrainingPlan
 
@@ -83,7 +84,7 @@ def fit(
     check_batch_sizes(*phase_batch_sizes(training, phases))
     if selection:
         tokenised = write_rows(work / "selection.arrow", selection.rows, tokenizer, **tokenizing)
-        selection = replace(selection, rows=tokenised)
+        selection = replace(selection, rows=mapped_rows(tokenised))
     rows_planned = plan.rows or sum(1 for _ in plan.data.rows("all"))
     steps = steps_for(rows_planned, training)
     as_student = "as the student's, " if plan.rows and plan.data.pool is None else ""
@@ -91,7 +92,7 @@ def fit(
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
     texts = {part.phase.text for part in planned if not _is_finished(work / part.name)}
     rows = {
-        text: write_rows(work / f"training-{text}.arrow", plan.data.rows(text), tokenizer, mixer=mixer, **tokenizing)
+        text: plan.data.tokenized(work / f"training-{text}.arrow", text, tokenizer, mixer=mixer, **tokenizing)
         for text in sorted(texts)
     }
     if processes.world_size() > 1:

@@ -28,7 +28,8 @@ from compress.training.finetune import open_encoder
 from compress.training.loss_modules import VocabularyHead
 from compress.training.masked_lm import Masker, body_of, check_form, masked_lm, masked_score, trained_head
 from compress.training.phases import fit
-from compress.training.tokenized_dataset import TrainingRow, collator, write_rows
+from compress.training.tokenized_dataset import collator, mapped_rows
+from compress.training.tokenized_rows import TrainingRow, write_rows
 from compress.training.trainer import TrainingRun, detach_loss_modules
 from compress.training.training_data import Gold, TrainingData, TrainingPlan, UnlabelledText, held_out
 
@@ -179,9 +180,10 @@ def _score(
     masking: float,
 ) -> tuple[dict[str, Any], ...]:
     """Return the metrics of the masked language model on the held-out rows."""
-    held = [TrainingRow(example) for example, _ in text.labelled() if held_out(example, text.rows)]
+    held = [TrainingRow(example) for example, _ in text.part(held=True).labelled()]
     length = min(run.training.max_length, maximum_length(tokenizer, student.config.to_dict()))
-    rows = write_rows(run.folder / WORK_FOLDER / "held-out.arrow", held, tokenizer, max_length=length, task=TASK)
+    written = write_rows(run.folder / WORK_FOLDER / "held-out.arrow", held, tokenizer, max_length=length, task=TASK)
+    rows = mapped_rows(written)
     collate = collator(tokenizer.pad_token_id or 0, TASK)
     loss, accuracy, tokens = masked_score(
         student, head, rows, collate, Masker(tokenizer, masking), seed=run.compute.seed

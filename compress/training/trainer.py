@@ -50,7 +50,8 @@ from compress.training.progress_callback import ProgressCallback
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 from compress.training.step_plan import evaluations_for
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
-from compress.training.tokenized_dataset import NO_LABEL, batch_of, lengths_of
+from compress.training.tokenized_dataset import batch_of, lengths_of
+from compress.training.tokenized_rows import NO_LABEL
 from compress.training.trackers import reporting
 from compress.training.training_data import Selection
 
@@ -314,7 +315,7 @@ class DistillationTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         rows: Any = self.train_dataset
-        order = EpochSampler(self.args.train_batch_size, lengths_of(rows).tolist(), seed=self.args.seed)
+        order = EpochSampler(self.args.train_batch_size, lengths_of(rows), seed=self.args.seed)
         batches = ProcessBatches(order, self.args.train_batch_size, drop_last=False)
         pinned = self.args.dataloader_pin_memory
         loader: Any = DataLoader(rows, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)

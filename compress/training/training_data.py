@@ -1,20 +1,25 @@
 """Training data of a student: unlabelled text with teacher logits, gold rows, and a held-out part for selection."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
 
-from compress.data import Example, TextSource, row_key
-from compress.data.text_source import spread_evenly
+from compress.data import Example, TextSource, among, row_key
+from compress.data.text_source import is_spread
 from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric, predictions
-from compress.labelling.label_dir import LabelDir
-from compress.training.tokenized_dataset import NO_LABEL, TrainingRow
+from compress.labelling.label_dir import LabelDir, Shards
+from compress.training.learned_vocabulary import Mixer
+from compress.training.tokenized_dataset import mapped_rows
+from compress.training.tokenized_rows import NO_LABEL, PART_ROWS, TrainingRow, write_parts, write_rows
 
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
@@ -22,14 +27,10 @@ HELD_OUT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class LabelledPool(TextSource):
-    """Label directories of one teacher as training rows, without rows that also occur in another role.
-
-    With ``spread`` only so many of so many rows, in equal distances.
-    """
+    """Label directories of one teacher as training rows: all of them, or those of some ``numbers``, ascending."""
 
     labels: tuple[LabelDir, ...]
-    excluded: frozenset[bytes] = frozenset()
-    spread: tuple[int, int] | None = None
+    numbers: np.ndarray | None = None
     identity: frozenset[Any] = frozenset()
 
     @property
@@ -38,43 +39,72 @@ class LabelledPool(TextSource):
 
     @property
     def rows(self) -> int:
-        """How many rows there are, excluded ones included unless they were sampled."""
-        return self.spread[0] if self.spread else sum(directory.rows for directory in self.labels)
+        """How many rows there are."""
+        return sum(directory.rows for directory in self.labels) if self.numbers is None else len(self.numbers)
 
     def __iter__(self) -> Iterator[Example]:
         return (example for example, _ in self.labelled())
 
     def labelled(self) -> Iterator[tuple[Example, np.ndarray]]:
-        rows = (
-            (example, logits)
-            for example, logits in chain.from_iterable(self.labels)
-            if not self.excluded or row_key(example) not in self.excluded
-        )
-        return spread_evenly(rows, *self.spread) if self.spread else rows
+        for shards, numbers in self.by_directory():
+            yield from shards.rows_at(numbers)
+
+    def by_directory(self) -> Iterator[tuple[Shards, np.ndarray]]:
+        """Yield the shards of every directory with the numbers of its rows."""
+        first = 0
+        for directory in self.labels:
+            numbers = np.arange(first, first + directory.rows)
+            if self.numbers is not None:
+                numbers = self.numbers[slice(*np.searchsorted(self.numbers, [first, first + directory.rows]))]
+            yield directory.shards, numbers - first
+            first += directory.rows
+
+    def keys(self) -> np.ndarray:
+        keys = np.concatenate([np.zeros(0, np.uint64), *(directory.keys for directory in self.labels)])
+        return keys if self.numbers is None else keys[self.numbers]
+
+    def where(self, chosen: np.ndarray) -> Self:
+        """Return the rows where ``chosen`` ``[N]`` is true."""
+        numbers = np.flatnonzero(chosen)
+        return replace(self, numbers=numbers if self.numbers is None else self.numbers[numbers])
 
     def sample(self, rows: int) -> Self:
-        total = sum(1 for _ in self)
-        return self if total <= rows else replace(self, spread=(rows, total))
+        return self if self.rows <= rows else self.where(is_spread(np.arange(self.rows), rows, self.rows))
 
     def without(self, keys: frozenset[bytes]) -> Self:
-        return replace(self, excluded=self.excluded | keys)
+        return self.where(~among(self.keys(), keys)) if keys else self
+
+    def part(self, *, held: bool) -> Self:
+        """Return the rows that are held out from training, or the others."""
+        return self.where((self.keys() < _held_out_below(self.rows)) == held)
 
 
 @dataclass(frozen=True)
 class UnlabelledText:
-    """Text without teacher logits, for phases that read none."""
+    """Text without teacher logits, for phases that read none: so many rows, or of them one part."""
 
     source: Iterable[Example]
     rows: int
+    held: bool | None = None
 
     def labelled(self) -> Iterator[tuple[Example, None]]:
-        return ((example, None) for example in self.source)
+        return (
+            (example, None) for example in self.source if self.held is None or held_out(example, self.rows) == self.held
+        )
+
+    def part(self, *, held: bool) -> Self:
+        """Return the rows that are held out from training, or the others."""
+        return replace(self, held=held)
 
 
 def held_out(example: Example, rows: int) -> bool:
     """Tell whether a row of so many is held out from training; by its text alone, so that equal rows stay together."""
-    share = min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(rows, 1))
-    return int.from_bytes(row_key(example), "big") < share * 2**64
+    return int.from_bytes(row_key(example), "big") < _held_out_below(rows)
+
+
+def _held_out_below(rows: int) -> int:
+    """Return the key below which rows are held out."""
+    return math.ceil(min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(rows, 1)) * 2**64)
 
 
 def check_held_out(pool: TextSource, rows: int, *, has_others: bool = False) -> None:
@@ -133,12 +163,40 @@ class TrainingData:
 
     def rows(self, text: str) -> Iterator[TrainingRow]:
         """Yield the rows of ``all``, ``pool`` or ``gold`` text: the pool with its logits, then the gold rows."""
-        from_pool = (
-            TrainingRow(example, logits)
-            for example, logits in (self.pool.labelled() if self.pool and text != "gold" else ())
-            if self.pool and not (self.hold_out and held_out(example, self.pool.rows))
-        )
-        return chain(from_pool, self.gold.rows() if text != "pool" else ())
+        pool = self._pool(text)
+        from_pool = (TrainingRow(*row) for row in pool.labelled()) if pool else ()
+        return chain(from_pool, self._gold(text).rows())
+
+    def _pool(self, text: str) -> LabelledPool | UnlabelledText | None:
+        pool = None if text == "gold" else self.pool
+        return pool.part(held=False) if pool and self.hold_out else pool
+
+    def _gold(self, text: str) -> Gold:
+        return Gold() if text == "pool" else self.gold
+
+    def tokenized(
+        self,
+        path: Path,
+        text: str,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        max_length: int,
+        task: str,
+        mixer: Mixer | None = None,
+    ) -> Dataset:
+        """Write the tokenised :meth:`rows` and return them memory-mapped; what an earlier start wrote is reused.
+
+        A large pool is tokenised in parts, on all cores.
+        """
+        pool, gold = self._pool(text), self._gold(text)
+        limits: dict[str, Any] = {"max_length": max_length, "task": task}
+        # What mixes vocabularies draws as it goes, and of a tagger's rows some are left out.
+        if not isinstance(pool, LabelledPool) or pool.rows <= PART_ROWS or mixer or task == "tagging":
+            return mapped_rows(write_rows(path, self.rows(text), tokenizer, mixer=mixer, **limits))
+        parts = write_parts(path, pool.by_directory(), tokenizer, **limits)
+        if gold.examples:
+            parts.append(write_rows(path, gold.rows(), tokenizer, first=pool.rows, **limits))
+        return mapped_rows(*parts)
 
 
 @dataclass(frozen=True)
@@ -153,12 +211,12 @@ class TrainingPlan:
 def agreement_rows(pool: LabelledPool, task: str) -> Selection:
     """Return held-out pool rows labelled with the teacher's predictions, to select without gold labels."""
     check_held_out(pool, pool.rows, has_others=True)
-    held = [(example, logits) for example, logits in pool.labelled() if held_out(example, pool.rows)]
+    examples, logits = zip(*pool.part(held=True).labelled(), strict=True)
     predicted: list[Any]
     if task == "tagging":
-        by_sentence = (predictions(logits, task) for _, logits in held)
+        by_sentence = (predictions(one, task) for one in logits)
         predicted = [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in by_sentence]
     else:
-        predicted = predictions(np.stack([logits for _, logits in held]), task).tolist()
-    rows = [TrainingRow(example, None, label) for (example, _), label in zip(held, predicted, strict=True)]
+        predicted = predictions(np.stack(logits), task).tolist()
+    rows = [TrainingRow(example, None, label) for example, label in zip(examples, predicted, strict=True)]
     return Selection(rows, "held-out pool (agreement with the teacher)", None)

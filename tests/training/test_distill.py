@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from compress.data import Example, open_source, row_key
+from compress.data import Example, open_source, row_key, row_keys
 from compress.errors import CompressError
 from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
@@ -23,12 +23,13 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, needs_of, resolved
 from compress.training import distill as distill_module
+from compress.training import tokenized_rows, training_data
 from compress.training.step_plan import steps_for
 from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_for
 from compress.training.trainer import last_whole_checkpoint
 from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows, held_out
 from tests.support.tagging import tagger
-from tests.support.tiny import classifier, load, pruned, write
+from tests.support.tiny import classifier, load, pruned, tokenizer, write
 from tests.support.training_data import (
     BILSTM,
     TRAINING,
@@ -213,6 +214,42 @@ def test_a_sample_of_labels_is_spread_evenly(labels: LabelDir) -> None:
     assert [(example.text, tuple(logits)) for example, logits in sample.labelled()] == left[::4]
     assert sample.rows == 22 and len(list(sample)) == 22
     assert pool.sample(90) is pool
+
+
+def test_a_pool_of_several_directories_numbers_its_rows_through(labels: LabelDir) -> None:
+    one = [example.text for example in LabelledPool((labels,))]
+    both = LabelledPool((labels, labels))
+    assert both.rows == 180 and [example.text for example in both] == one * 2
+    chosen = np.zeros(180, dtype=bool)
+    chosen[[3, 89, 90, 101]] = True
+    assert [example.text for example in both.where(chosen)] == [one[3], one[89], one[0], one[11]]
+    assert [example.text for example in both.where(chosen).where(np.array([False, True, False, True]))] == [
+        one[89],
+        one[11],
+    ]
+    assert np.array_equal(both.where(chosen).keys(), row_keys(both.where(chosen)))
+
+
+def test_a_large_pool_is_tokenised_in_parts_with_the_same_rows(
+    labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = np.zeros((3, 2), dtype=np.float32)
+    gold = Gold(train_rows()[:3], [1, 0, 1], logits)
+    data = TrainingData(LabelledPool((labels, labels)), gold, hold_out=True)
+    given = {"max_length": 16, "task": "classification"}
+    whole = data.tokenized(tmp_path / "whole.arrow", "all", tokenizer(), **given)
+    for module in (tokenized_rows, training_data):
+        monkeypatch.setattr(module, "PART_ROWS", 50)
+    in_parts = data.tokenized(tmp_path / "parts.arrow", "all", tokenizer(), **given)
+    names_of_parts = [f"parts-{number:04d}.arrow" for number in range(4)]
+    assert names(tmp_path) == {"whole.arrow", "parts.arrow", *names_of_parts}
+    assert in_parts.features == whole.features and in_parts[:] == whole[:]
+    assert in_parts["row"] == list(range(len(whole)))
+    first, last = (tmp_path / name for name in (names_of_parts[0], names_of_parts[-1]))
+    written = first.stat().st_mtime_ns
+    last.unlink()
+    again = data.tokenized(tmp_path / "parts.arrow", "all", tokenizer(), **given)
+    assert first.stat().st_mtime_ns == written and again[:] == whole[:]
 
 
 def test_a_student_learns_from_so_many_rows(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:

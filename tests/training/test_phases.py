@@ -462,16 +462,11 @@ def test_a_phase_in_which_nothing_learns_is_refused(teacher: Path, labels: Label
 
 def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
     """The rows of a pool with its logits, and what makes a batch of some."""
-    from compress.training.tokenized_dataset import collator, write_rows
+    from compress.training.tokenized_dataset import collator
     from compress.training.training_data import Gold, LabelledPool, TrainingData
 
-    rows = write_rows(
-        folder / "rows.arrow",
-        TrainingData(LabelledPool((labels,)), Gold()).rows("all"),
-        tokenizer("bert"),
-        max_length=32,
-        task="classification",
-    )
+    data = TrainingData(LabelledPool((labels,)), Gold())
+    rows = data.tokenized(folder / "rows.arrow", "all", tokenizer("bert"), max_length=32, task="classification")
     return rows, collator(0, "classification")
 
 

@@ -11,7 +11,7 @@ from typing import IO, Any
 from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
 from compress.errors import CompressError
 
-_BATCH_ROWS, _BATCH_BYTES = 64, 2**28  # what is read at a time; a dictionary may repeat a text in every row
+_BATCH_ROWS, _BATCH_BYTES = 1024, 2**28  # what is read at a time; a dictionary may repeat a text in every row
 _HEADER_BYTES, _LARGEST_HEADER_BYTES = 2**10, 2**24  # the second is pyarrow's
 _UNPACKED, _PACKED, _INTEGER = 2, 3, 5  # fields of a header: the sizes of its page; their type
 

@@ -27,7 +27,7 @@ from compress.training import phases
 from compress.training.modifiers import gradual_pruning
 from compress.training.modifiers.gradual_pruning import STATE, GradualPruning, attach, masked_share
 from compress.training.phases import fit
-from compress.training.tokenized_dataset import TrainingRow
+from compress.training.tokenized_rows import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
 from tests.support.tiny import HEADS, LABELS, LAYERS, PRUNABLE, bilstm, classifier, physical_layers, pruned, tokenizer
