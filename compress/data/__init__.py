@@ -19,9 +19,11 @@ from compress.data.label_encoding import (
     encode_scores,
     infer_labels,
     infer_task,
+    label_index,
+    sort_labels,
 )
 from compress.data.overlap import CheckedRoles, check_roles
-from compress.data.sources import ExampleSource, join_sources, open_source, read_examples
+from compress.data.sources import ExampleSource, FileSource, join_sources, open_source, read_examples
 from compress.data.text_source import TextSource
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "ContentFingerprint",
     "Example",
     "ExampleSource",
+    "FileSource",
     "LabelledData",
     "TextSource",
     "check_classes",
@@ -44,8 +47,10 @@ __all__ = [
     "infer_labels",
     "infer_task",
     "join_sources",
+    "label_index",
     "normalise",
     "open_source",
     "read_examples",
     "row_key",
+    "sort_labels",
 ]

@@ -3,7 +3,7 @@
 A shard holds ``text``, ``text_pair`` (if any) and the teacher's raw logits ``[N, C]`` in float32; losses apply a
 temperature later. Those of a tagger are ``[W, C]`` for each text, in one list: word after word, not a number where it
 did not answer (:mod:`compress.data.tokenization`). ``shard-00000.json`` beside it names the teacher, the tokenizer,
-the rows and the checksum.
+the rows and the checksum. Labels that come from a table have no teacher (:mod:`compress.labelling.import_labels`).
 """
 
 import json
@@ -29,23 +29,26 @@ from compress.plugins import fits
 from compress.recipes import parse
 
 SHARD_ROWS = 2048
-_KEPT = ("task", "labels", "parents", "data")
+IMPORTED = "import"  # the stage of labels without a teacher
+_KEPT = ("stage", "task", "labels", "parents", "data")
 
 
 @dataclass(frozen=True)
 class LabelRecord:
     """What is read of the manifest of labels."""
 
+    stage: str
     task: Literal["classification", "regression", "tagging"]
     labels: tuple[str, ...]
     parents: tuple[Mapping[str, Any], ...]
     data: tuple[Mapping[str, Any], ...]
 
     def faults(self) -> list[str]:
-        """Return what the labelling stage does not write."""
+        """Return what neither labelling nor importing writes."""
         known = all(isinstance(parent.get("sha256"), str) for parent in self.parents)
+        known = known and bool(self.parents) is (self.stage != IMPORTED)
         counted = all(fits(entry.get("rows"), "int") and entry["rows"] >= 0 for entry in self.data)
-        checks = {"labels are missing": self.labels, "parents have no hash": self.parents and known}
+        checks = {"labels are missing": self.labels, "parents have no hash": known}
         return [fault for fault, holds in {**checks, "data have no rows": counted}.items() if not holds]
 
 
@@ -95,7 +98,20 @@ class LabelDir:
 
     @property
     def teacher_sha256(self) -> str:
-        return str(self.manifest.parents[0]["sha256"])
+        """The hash of the teacher; empty where the labels were imported."""
+        return str(self.manifest.parents[0]["sha256"]) if self.manifest.parents else ""
+
+    @property
+    def teacher_name(self) -> str:
+        """The name of the teacher; of imported labels what they are and the file that they come from."""
+        if self.manifest.parents:
+            return str(self.manifest.parents[0].get("name"))
+        return f"{self.manifest.notes.get('values')} of {self.manifest.data[0].get('name')}"
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether a class has a probability of 0 in some row, which is not the softmax of any logits."""
+        return bool(self.manifest.notes.get("rows_with_zeros"))
 
     def __iter__(self) -> Iterator[tuple[Example, np.ndarray]]:
         """Yield every example with its logits ``[C]``, of a tagger ``[W, C]``, a shard in memory at a time."""
