@@ -21,7 +21,12 @@ from compress.inference.compute import Compute
     help="Use only so many unlabelled rows, spread evenly; 0 is all.",
     show_default=True,
 )
-@click.option("--labels", multiple=True, metavar="DIR", help="Instead: an output of 'compress label'; may be repeated.")
+@click.option(
+    "--labels",
+    multiple=True,
+    metavar="DIR",
+    help="Instead: an output of 'compress label' or 'compress labels import'; may be repeated.",
+)
 @click.option("--train", metavar="FILE", help="Labelled rows to train on, with the teacher's logits.")
 @click.option("--validation", metavar="FILE", help="Labelled rows to select the best checkpoint.")
 @click.option(
@@ -51,6 +56,8 @@ def command(
     """Train a student to match its teacher.
 
     Without --validation the best checkpoint is selected by agreement with the teacher on held-out unlabelled text.
+    With imported labels the teacher gives tokenizer, start and hidden states, and no logits: any of the same classes
+    will do, or a pretrained encoder.
     """
     labelled = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
     pool = options.open_pool(unlabeled, columns) if unlabeled else None

@@ -8,7 +8,7 @@ the rows and the checksum. Labels that come from a table have no teacher (:mod:`
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -24,6 +24,7 @@ from compress.data.tokenization import by_sentence, word_counts
 from compress.errors import CompressError
 from compress.files import faults_of, read_json_table, regular_file
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
+from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.plugins import fits
 from compress.recipes import parse
@@ -54,10 +55,11 @@ class LabelRecord:
 
 @dataclass(frozen=True)
 class LabelDir:
-    """Pseudo-labels on disk. Make one with :meth:`open`."""
+    """Pseudo-labels on disk. Make one with :meth:`open`; ``order`` is that of its classes where others count them."""
 
     path: Path
     manifest: Manifest
+    order: tuple[int, ...] = ()
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -113,11 +115,32 @@ class LabelDir:
         """Whether a class has a probability of 0 in some row, which is not the softmax of any logits."""
         return bool(self.manifest.notes.get("rows_with_zeros"))
 
+    @property
+    def origin(self) -> dict[str, str]:
+        """What a manifest records of labels that are not of the student's teacher."""
+        return {"name": self.teacher_name, "sha256": self.teacher_sha256 or str(self.manifest.notes["values_sha256"])}
+
+    def for_model(self, model: ModelDir) -> Self:
+        """Return these labels with the logits in the order of a model's classes, which must have the same names."""
+        ours, theirs = model.labels, self.manifest.labels
+        if model.task != self.manifest.task:
+            raise CompressError(f"{self.path} is of {self.manifest.task}, and {model.name} of {model.task}; use others")
+        same = self.teacher_sha256 == model.sha256 or model.task == "regression"  # whose score has any name
+        if ours == theirs or same and len(ours) == len(theirs):
+            return self
+        if sorted(ours) != sorted(theirs):
+            raise CompressError(
+                f"{self.path} has the classes {', '.join(theirs[:10])}, and {model.name} has {', '.join(ours[:10])}; "
+                "they must have the same names ('compress labels import --classes ...' gives imported ones others)"
+            )
+        return replace(self, order=tuple(map(theirs.index, ours)))
+
     def __iter__(self) -> Iterator[tuple[Example, np.ndarray]]:
         """Yield every example with its logits ``[C]``, of a tagger ``[W, C]``, a shard in memory at a time."""
+        order = list(self.order)
         for number in range(len(list(self.path.glob("shard-*.parquet")))):
             examples, logits = read_shard(self.path, number, len(self.manifest.labels), task=self.manifest.task)
-            yield from zip(examples, logits, strict=True)
+            yield from zip(examples, (row[..., order] for row in logits) if order else logits, strict=True)
 
 
 def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]:

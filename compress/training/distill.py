@@ -35,6 +35,7 @@ from compress.training.augmentation import augmented
 from compress.training.finetune import encoder_of
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
 from compress.training.phases import check_batch_sizes, fit, phase_batch_sizes
+from compress.training.teaching_labels import check_foreign_labels, foreign_labels, open_teacher
 from compress.training.tokenized_dataset import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import (
@@ -57,8 +58,8 @@ class DistillationData:
     """Text and labels of a distillation.
 
     Args:
-        unlabeled: text that is labelled first; or ``labels``, label directories of this teacher. A recipe all of whose
-            phases read gold rows needs neither.
+        unlabeled: text that is labelled first; or ``labels``, label directories of this teacher, or imported ones with
+            its classes. A recipe all of whose phases read gold rows needs neither.
         labels: directories, or their paths.
         variants: with ``labels``, label directories of the variants that the recipe's augmentation makes of that text.
         labelled: ``train`` are trained on with the teacher's logits too (from ``labels`` where they hold them), and
@@ -106,20 +107,26 @@ def distill(
     """Train a student to match the teacher on unlabelled text, and return its directory.
 
     Args:
+        teacher: a classifier. Where all labels are imported, it gives tokenizer, start and hidden states, and no
+            logits; a pretrained encoder without a head will do.
         student: a recipe, or its name or file.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
-    model = ModelDir.open(teacher)
+    data = replace(data, labels=open_labels(data.labels), variants=open_labels(data.variants))
+    label_dirs = cast("list[LabelDir]", [*data.labels, *data.variants])
+    model = open_teacher(teacher, label_dirs)
     recipe = recipes.load_recipe("students", student) if isinstance(student, str) else student
     pretrained = None
     if options.start is not None:
         pretrained, recipe = _pretrained(options.start, recipe)
-    data = replace(data, labels=open_labels(data.labels), variants=open_labels(data.variants))
     _check_request(model, recipe, data, options.control)
-    label_dirs = cast("list[LabelDir]", [*data.labels, *data.variants])
     keep_apart(places_of(output), [directory.path for directory in label_dirs])
+    label_dirs = [directory.for_model(model) for directory in label_dirs]
+    foreign = foreign_labels(model, label_dirs)
+    for directory in foreign:
+        logger.info("labels: %s, whose logits are not of %s", directory.teacher_name, model.name)
     unlabeled, labelled, validation = data.unlabeled, data.labelled, data.labelled.validation
     compute = replace(compute, device=resolve_device(compute.device))
     find_metric(labelled.metric, task=model.task, classes=len(model.labels))  # refuses an unknown one before the work
@@ -143,6 +150,8 @@ def distill(
     described = describe_rows({"train": train, "validation": validation})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
     check_batch_sizes(*phase_batch_sizes(recipe.training, phases))
+    if not options.control:
+        check_foreign_labels(model, phases, foreign, recipe.name)
     encoder = encoder_of(model, options.encoder) if any(phase.teacher == "encoder" for phase in phases) else None
     with Stage.begin(
         "distill",
@@ -170,9 +179,10 @@ def distill(
             made = LabelDir.open(folder) if done else label(model, pool, folder, compute=compute, progress=progress)
             pool = LabelledPool((made,))
         if train and not options.control:
-            gold = replace(
-                gold, logits=teacher_logits(model, train, labels=label_dirs, compute=compute, progress=progress)
+            logits = teacher_logits(
+                model, train, labels=label_dirs, complete=bool(foreign), compute=compute, progress=progress
             )
+            gold = replace(gold, logits=logits)
         pool_rows = sum(1 for _ in pool)
         planned_rows = pool_rows + len(gold.examples)  # the control's too: as many steps
         taught = None if options.control else pool
@@ -213,6 +223,7 @@ def distill(
                 "recipe": recipe.name,
                 "control": options.control,
                 "pool_rows": 0 if options.control else pool_rows,
+                **({"labels_of": [directory.origin for directory in foreign]} if foreign else {}),
                 **summary(outcomes),
             },
         )
@@ -323,13 +334,11 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationDat
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
     for directory in cast("Sequence[LabelDir]", (*data.labels, *data.variants)):
-        if directory.teacher_sha256 != model.sha256:
+        if directory.teacher_sha256 not in {model.sha256, ""}:
             raise CompressError(
-                f"{directory.path} was labelled by another teacher ({directory.manifest.parents[0]['name']}) than "
+                f"{directory.path} was labelled by another teacher ({directory.teacher_name}) than "
                 f"{model.name}; label the text again with 'compress label --teacher ...'"
             )
-        if len(directory.manifest.labels) != len(model.labels):
-            raise CompressError(f"{directory.path} has labels of other classes than {model.name}; label the text again")
     if data.labels and recipe.augmentation and not data.variants:
         raise CompressError(
             f"the student {recipe.name!r} varies the text before the teacher labels it, so that it cannot use "

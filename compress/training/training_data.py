@@ -22,7 +22,7 @@ HELD_OUT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class LabelledPool(TextSource):
-    """Label directories of one teacher as training rows, without rows that also occur in another role.
+    """Label directories as training rows, without rows that also occur in another role.
 
     With ``spread`` only so many of so many rows, in equal distances.
     """
@@ -161,4 +161,5 @@ def agreement_rows(pool: LabelledPool, task: str) -> Selection:
     else:
         predicted = predictions(np.stack([logits for _, logits in held]), task).tolist()
     rows = [TrainingRow(example, None, label) for (example, _), label in zip(held, predicted, strict=True)]
-    return Selection(rows, "held-out pool (agreement with the teacher)", None)
+    teacher = "labels" if any(not directory.teacher_sha256 for directory in pool.labels) else "teacher"
+    return Selection(rows, f"held-out pool (agreement with the {teacher})", None)
