@@ -1,6 +1,6 @@
 """compress distill"""
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -27,6 +27,19 @@ from compress.inference.compute import Compute
     metavar="DIR",
     help="Instead: an output of 'compress label' or 'compress labels import'; may be repeated.",
 )
+@click.option(
+    "--combine",
+    type=click.Choice(["mean"]),
+    help="Average the probabilities of several teachers: --labels of the same texts in the same order. Otherwise they "
+    "add up.",
+)
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    type=options.Real(min=0, min_open=True),
+    help="With --combine: the weight of each --labels, in order; by default the same.",
+)
 @click.option("--train", metavar="FILE", help="Labelled rows to train on, with the teacher's logits.")
 @click.option("--validation", metavar="FILE", help="Labelled rows to select the best checkpoint.")
 @click.option(
@@ -46,6 +59,8 @@ def command(
     unlabeled: tuple[str, ...],
     rows: int,
     labels: tuple[str, ...],
+    combine: Literal["mean"] | None,
+    weights: tuple[float, ...],
     train: str | None,
     validation: str | None,
     output: str,
@@ -67,7 +82,7 @@ def command(
         teacher,
         student,
         output,
-        DistillationData(pool, labels, labelled=labelled, rows=rows),
+        DistillationData(pool, labels, combine or "", weights, labelled=labelled, rows=rows),
         options=DistillationOptions(settings["encoder"], settings["start"], settings["control"]),
         compute=compute,
         force=settings["force"],

@@ -116,7 +116,7 @@ class LabelDir:
         return bool(self.manifest.notes.get("rows_with_zeros"))
 
     @property
-    def origin(self) -> dict[str, str]:
+    def origin(self) -> dict[str, Any]:
         """What a manifest records of labels that are not of the student's teacher."""
         return {"name": self.teacher_name, "sha256": self.teacher_sha256 or str(self.manifest.notes["values_sha256"])}
 

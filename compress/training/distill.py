@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from transformers import set_seed
 
@@ -22,6 +22,7 @@ from compress.data import (
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
+from compress.labelling.combine import combine_labels
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.model_dir import ModelDir
@@ -61,6 +62,9 @@ class DistillationData:
         unlabeled: text that is labelled first; or ``labels``, label directories of this teacher, or imported ones with
             its classes. A recipe all of whose phases read gold rows needs neither.
         labels: directories, or their paths.
+        combine: ``mean`` where ``labels`` are of several teachers of the same texts, in the same order; otherwise they
+            add up, and are of one teacher or imported.
+        weights: of each of the ``labels`` that are combined; by default the same.
         variants: with ``labels``, label directories of the variants that the recipe's augmentation makes of that text.
         labelled: ``train`` are trained on with the teacher's logits too (from ``labels`` where they hold them), and
             losses that read gold labels use these. ``validation`` selects the best checkpoint; without any it is
@@ -70,6 +74,8 @@ class DistillationData:
 
     unlabeled: TextSource | None = None
     labels: Sequence[LabelDir | str | Path] = ()
+    combine: Literal["", "mean"] = ""
+    weights: Sequence[float] = ()
     variants: Sequence[LabelDir | str | Path] = ()
     labelled: LabelledData = LabelledData()
     rows: int = 0
@@ -115,15 +121,18 @@ def distill(
         CompressError: for anything about the request that the user can put right.
     """
     data = replace(data, labels=open_labels(data.labels), variants=open_labels(data.variants))
-    label_dirs = cast("list[LabelDir]", [*data.labels, *data.variants])
-    model = open_teacher(teacher, label_dirs)
+    opened = cast("list[LabelDir]", [*data.labels, *data.variants])
+    model = open_teacher(teacher, opened)
     recipe = recipes.load_recipe("students", student) if isinstance(student, str) else student
     pretrained = None
     if options.start is not None:
         pretrained, recipe = _pretrained(options.start, recipe)
     _check_request(model, recipe, data, options.control)
-    keep_apart(places_of(output), [directory.path for directory in label_dirs])
-    label_dirs = [directory.for_model(model) for directory in label_dirs]
+    keep_apart(places_of(output), [directory.path for directory in opened])
+    label_dirs = [directory.for_model(model) for directory in opened]
+    if data.combine:
+        combined = len(data.labels)
+        label_dirs = [combine_labels(label_dirs[:combined], data.weights), *label_dirs[combined:]]
     foreign = foreign_labels(model, label_dirs)
     for directory in foreign:
         logger.info("labels: %s, whose logits are not of %s", directory.teacher_name, model.name)
@@ -160,7 +169,8 @@ def distill(
         settings={
             "recipe": deciding(recipe),
             "control": options.control,
-            "labels": [directory.manifest.files for directory in label_dirs],
+            "labels": [directory.manifest.files for directory in opened],
+            **({"combine": [data.combine, *data.weights]} if data.combine else {}),
             "metric": labelled.metric,
             "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
             "dropped": checked.dropped,
@@ -319,6 +329,8 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationDat
             raise CompressError(
                 "without unlabelled text the best checkpoint is selected by labelled rows; give --validation FILE"
             )
+    if data.weights and not data.combine:
+        raise CompressError("--weight is of label directories that are combined; add --combine mean")
     for choice in () if control else recipe.losses:
         needs = plugins.find("losses", choice.name).needs
         if model.task == "regression" and "classes" in needs:
@@ -334,10 +346,11 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationDat
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
     for directory in cast("Sequence[LabelDir]", (*data.labels, *data.variants)):
-        if directory.teacher_sha256 not in {model.sha256, ""}:
+        if directory.teacher_sha256 not in {model.sha256, ""} and not data.combine:
             raise CompressError(
-                f"{directory.path} was labelled by another teacher ({directory.teacher_name}) than "
-                f"{model.name}; label the text again with 'compress label --teacher ...'"
+                f"{directory.path} was labelled by another teacher ({directory.teacher_name}) than {model.name}; label "
+                "the text again with 'compress label --teacher ...', or average several teachers of the same text with "
+                "--combine mean"
             )
     if data.labels and recipe.augmentation and not data.variants:
         raise CompressError(

@@ -17,13 +17,14 @@ from compress.errors import CompressError
 from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
 from compress.labelling.import_labels import LabelValues, import_labels
+from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.pruning.recovery import check_labels
 from compress.recipes import Choice, Phase, StudentRecipe
 from compress.training.training_data import LabelledPool, TrainingData
 from tests.support.tiny import LABELS, PLAIN, classifier, write
-from tests.support.training_data import BILSTM, TRAINING, TRANSFORMER, distilled, train_rows, validation_rows
+from tests.support.training_data import BILSTM, TRAINING, TRANSFORMER, distilled, pool_file, train_rows, validation_rows
 
 LONGER = replace(BILSTM, training=replace(TRAINING, epochs=30.0, evaluations=4, learning_rate=1e-2))
 KL = replace(BILSTM, phases=(Phase((Choice("kl", options={"temperature": 1.0}),)),))
@@ -179,3 +180,27 @@ def test_the_pool_has_the_mapped_logits(teacher: Path, tmp_path: Path) -> None:
     labels = imported(tmp_path / "labels", names=LABELS[::-1]).for_model(ModelDir.open(teacher))
     pool = LabelledPool((labels,)).sample(9)
     assert all((logits[1] > logits[0]) == ("film" in example.text.split()) for example, logits in pool.labelled())
+
+
+# Several teachers
+
+
+def test_the_mean_of_a_teacher_and_of_others(teacher: Path, tmp_path: Path) -> None:
+    texts = [Example(text) for text, _ in rows()]
+    source = pool_file(tmp_path / "pool.txt", texts)
+    other = write(tmp_path / "other", classifier("bert", seed=5))
+    parts = [label(one, source, tmp_path / f"{one.name}-labels") for one in (teacher, other)]
+    parts.append(imported(tmp_path / "votes", names=LABELS[::-1]))
+    given: dict[str, Any] = {"labels": parts, "combine": "mean"}
+    made = distilled(teacher, LONGER, tmp_path / "student", weights=(1.0, 1.0, 50.0), **given)
+    agreed = np.mean([one == two for one, two in zip(answers(made, rows()), expected(rows()), strict=True)])
+    assert agreed > 0.9
+    (noted,) = made.manifest.notes["labels_of"]
+    assert noted["name"] == "the mean of tiny-bert, other, probabilities of votes.jsonl"
+    assert [part["weight"] for part in noted["mean_of"]] == [1.0, 1.0, 50.0]
+    assert noted["mean_of"][0]["sha256"] == ModelDir.open(teacher).sha256
+    assert [(entry["role"], entry["rows"]) for entry in made.manifest.data] == [("unlabeled", 90)]
+    with pytest.raises(CompressError, match=r"another teacher \(other\) than tiny-bert; .* with --combine mean"):
+        distilled(teacher, BILSTM, tmp_path / "added", labels=parts)
+    with pytest.raises(CompressError, match="--weight is of label directories that are combined"):
+        distilled(teacher, BILSTM, tmp_path / "added", labels=parts[:1], weights=(1.0,))
