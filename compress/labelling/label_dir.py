@@ -46,9 +46,9 @@ class LabelRecord:
 
     def faults(self) -> list[str]:
         """Return what neither labelling nor importing writes."""
-        known = all(isinstance(parent.get("sha256"), str) for parent in self.parents)
+        known = all(isinstance(parent.get("sha256"), str) and parent["sha256"] for parent in self.parents)
         known = known and bool(self.parents) is (self.stage != IMPORTED)
-        counted = all(fits(entry.get("rows"), "int") and entry["rows"] >= 0 for entry in self.data)
+        counted = bool(self.data) and all(fits(entry.get("rows"), "int") and entry["rows"] >= 0 for entry in self.data)
         checks = {"labels are missing": self.labels, "parents have no hash": known}
         return [fault for fault, holds in {**checks, "data have no rows": counted}.items() if not holds]
 
@@ -118,7 +118,10 @@ class LabelDir:
     @property
     def origin(self) -> dict[str, Any]:
         """What a manifest records of labels that are not of the student's teacher."""
-        return {"name": self.teacher_name, "sha256": self.teacher_sha256 or str(self.manifest.notes["values_sha256"])}
+        return {
+            "name": self.teacher_name,
+            "sha256": self.teacher_sha256 or str(self.manifest.notes.get("values_sha256")),
+        }
 
     def for_model(self, model: ModelDir) -> Self:
         """Return these labels with the logits in the order of a model's classes, which must have the same names."""
