@@ -37,6 +37,7 @@ WRITTEN = (
     "docs/design.md",
     "docs/results.md",
     "docs/tutorial.md",
+    "docs/labels.md",
     "docs/commands.md",
     "docs/pruning.md",
     "docs/importance.md",
