@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compress.gating.check import check
     from compress.inference.compute import Compute
     from compress.inference.predict import Classifier, load
+    from compress.labelling.import_labels import LabelValues, import_labels
     from compress.labelling.label import label
     from compress.models.model_dir import ModelDir
     from compress.models.modeling.registration import register_models
@@ -42,6 +43,7 @@ _LAZY = {
     "HeadStudy": "compress.pruning.head_study",
     "DistillationData": "compress.training.distill",
     "DistillationOptions": "compress.training.distill",
+    "LabelValues": "compress.labelling.import_labels",
     "LabelledData": "compress.data",
     "ModelDir": "compress.models.model_dir",
     "Pruning": "compress.recipes",
@@ -54,6 +56,7 @@ _LAZY = {
     "finetune": "compress.training.finetune",
     "head_importance": "compress.pruning.scoring",
     "head_study": "compress.pruning.head_study",
+    "import_labels": "compress.labelling.import_labels",
     "label": "compress.labelling.label",
     "load": "compress.inference.predict",
     "pretrain": "compress.training.pretrain",
@@ -74,6 +77,7 @@ __all__ = [
     "HeadStudy",
     "DistillationData",
     "DistillationOptions",
+    "LabelValues",
     "LabelledData",
     "ModelDir",
     "Pruning",
@@ -87,6 +91,7 @@ __all__ = [
     "finetune",
     "head_importance",
     "head_study",
+    "import_labels",
     "label",
     "load",
     "pretrain",

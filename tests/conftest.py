@@ -47,11 +47,12 @@ SLOW = frozenset(
     pruning/test_prune_resume pruning/test_prune_targets quantization/test_hessian_sensitivity
     quantization/test_quantize quantization/test_quantizers reporting/test_page studies/test_docstring_corpus
     studies/test_run surgery/test_remove_hidden surgery/test_remove_layers surgery/test_remove_vocabulary test_docs
-    test_packaging test_progress
+    test_labels_page test_packaging test_progress
     test_shared test_tagging training/architectures/test_families training/architectures/test_initialization
     training/losses/test_losses_train training/modifiers/test_gradual_pruning training/modifiers/test_quantization
     training/test_augmentation training/test_distill training/test_finetune training/test_learned_vocabulary
-    training/test_phases training/test_pretrain training/test_processes training/test_trackers
+    training/test_phases training/test_pretrain training/test_processes training/test_teaching_labels
+    training/test_trackers
     """.split()
 )
 

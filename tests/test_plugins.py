@@ -58,7 +58,7 @@ def test_every_loss_names_what_it_needs(name: str) -> None:
     plugin = plugins.find("losses", name)
     module = plugin.load()
     assert plugin.needs == module.NEEDS
-    assert module.NEEDS <= {"logits", "classes", "hidden", "first", "attention", "labels", "targets", "mixed"}
+    assert module.NEEDS <= {"logits", "exact", "classes", "hidden", "first", "attention", "labels", "targets", "mixed"}
     assert getattr(module, "STUDENT_NEEDS", frozenset()) <= {"hidden", "attention"}
 
 

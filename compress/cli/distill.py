@@ -1,6 +1,6 @@
 """compress distill"""
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -21,7 +21,25 @@ from compress.inference.compute import Compute
     help="Use only so many unlabelled rows, spread evenly; 0 is all.",
     show_default=True,
 )
-@click.option("--labels", multiple=True, metavar="DIR", help="Instead: an output of 'compress label'; may be repeated.")
+@click.option(
+    "--labels",
+    multiple=True,
+    metavar="DIR",
+    help="Instead: an output of 'compress label' or 'compress labels import'; may be repeated.",
+)
+@click.option(
+    "--combine",
+    type=click.Choice(["mean"]),
+    help="Average the probabilities of several teachers: --labels of the same texts in the same order. Otherwise they "
+    "add up.",
+)
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    type=options.Real(min=0, min_open=True),
+    help="With --combine: the weight of each --labels, in order; by default the same.",
+)
 @click.option("--train", metavar="FILE", help="Labelled rows to train on, with the teacher's logits.")
 @click.option("--validation", metavar="FILE", help="Labelled rows to select the best checkpoint.")
 @click.option(
@@ -41,6 +59,8 @@ def command(
     unlabeled: tuple[str, ...],
     rows: int,
     labels: tuple[str, ...],
+    combine: Literal["mean"] | None,
+    weights: tuple[float, ...],
     train: str | None,
     validation: str | None,
     output: str,
@@ -51,6 +71,8 @@ def command(
     """Train a student to match its teacher.
 
     Without --validation the best checkpoint is selected by agreement with the teacher on held-out unlabelled text.
+    With imported labels the teacher gives tokenizer, start and hidden states, and no logits: any of the same classes
+    will do, or a pretrained encoder.
     """
     labelled = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
     pool = options.open_pool(unlabeled, columns) if unlabeled else None
@@ -60,7 +82,7 @@ def command(
         teacher,
         student,
         output,
-        DistillationData(pool, labels, labelled=labelled, rows=rows),
+        DistillationData(pool, labels, combine or "", weights, labelled=labelled, rows=rows),
         options=DistillationOptions(settings["encoder"], settings["start"], settings["control"]),
         compute=compute,
         force=settings["force"],

@@ -90,15 +90,22 @@ _NOT_READ = {"output", "json_file", "junit", "update_baseline", "roots"}
 Names = dict[str, Any]  # the columns and the format of data files, as open_source takes them
 
 
+_TEXTS = (
+    click.option("--text-column", metavar="NAME", help="Column of the text; a number from 0 without a header."),
+    click.option("--text-pair-column", metavar="NAME", help="Column of the second text of a pair."),
+)
+_LABEL = click.option("--label-column", metavar="NAME", help="Column of the label or score.")
+_FORMAT = click.option("--format", metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ...")
+
+
 def columns(function: Function) -> Function:
     """Name the columns of the data files, where they cannot be guessed; passes them on as ``columns``."""
-    options = (
-        click.option("--text-column", metavar="NAME", help="Column of the text; a number from 0 without a header."),
-        click.option("--text-pair-column", metavar="NAME", help="Column of the second text of a pair."),
-        click.option("--label-column", metavar="NAME", help="Column of the label or score."),
-        click.option("--format", metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ..."),
-    )
-    return _gathered(function, "columns", _names, options)
+    return _gathered(function, "columns", _names, (*_TEXTS, _LABEL, _FORMAT))
+
+
+def text_columns(function: Function) -> Function:
+    """Name the columns of texts alone; passes them on as ``columns``."""
+    return _gathered(function, "columns", _names, (*_TEXTS, _FORMAT))
 
 
 def _names(**given: str | None) -> Names:

@@ -21,9 +21,11 @@ from compress.data.label_encoding import (
     encode_scores,
     infer_labels,
     infer_task,
+    label_index,
+    sort_labels,
 )
 from compress.data.overlap import CheckedRoles, check_roles
-from compress.data.sources import ExampleSource, join_sources, open_source, read_examples
+from compress.data.sources import ExampleSource, FileSource, join_sources, open_source, read_examples
 from compress.data.text_source import TextSource
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "ContentFingerprint",
     "Example",
     "ExampleSource",
+    "FileSource",
     "LabelledData",
     "TextSource",
     "among",
@@ -47,9 +50,11 @@ __all__ = [
     "infer_labels",
     "infer_task",
     "join_sources",
+    "label_index",
     "normalise",
     "open_source",
     "read_examples",
     "row_key",
     "row_keys",
+    "sort_labels",
 ]

@@ -7,9 +7,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 _PAIR_SEPARATOR = "\x1f"
 _NO_BREAK_SPACE = "\u00a0"
@@ -81,13 +82,17 @@ def row_key(example: Example) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-def row_keys(examples: Iterable[Example]) -> np.ndarray:
+def row_keys(examples: Iterable[Example]) -> "np.ndarray":
     """Return the :func:`row_key` of every row as a number, uint64 ``[N]``: eight bytes a row, of a stream too."""
+    import numpy as np
+
     return np.fromiter((int.from_bytes(row_key(example), "big") for example in examples), np.uint64)
 
 
-def among(keys: np.ndarray, known: Iterable[bytes]) -> np.ndarray:
+def among(keys: "np.ndarray", known: Iterable[bytes]) -> "np.ndarray":
     """Tell of each of the keys ``[N]`` of :func:`row_keys` whether it is one of those of :func:`row_key`, ``[N]``."""
+    import numpy as np
+
     ordered = np.sort(np.fromiter((int.from_bytes(key, "big") for key in known), np.uint64))
     if not len(ordered):
         return np.zeros(len(keys), dtype=bool)

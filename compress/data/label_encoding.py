@@ -56,10 +56,18 @@ def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
         has_fraction = any(number is not None and not number.is_integer() for number in numbers)
         if has_fraction or (len(counts) > 50 and counts.total() < 5 * len(counts)):
             return None
-    _refuse_two_spellings(counts)
-    if numbers and all(number is not None for number in numbers):
-        return tuple(sorted(counts, key=lambda label: (float(label), label)))
-    return tuple(sorted(counts))
+    return sort_labels(counts)
+
+
+def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return different class names in order: as numbers where all are numbers, else as text.
+
+    Raises:
+        CompressError: two are one number, or one text, written in two ways.
+    """
+    names = sorted(labels)
+    _refuse_two_spellings(names)
+    return tuple(sorted(names, key=float) if all(_number(name) is not None for name in names) else names)
 
 
 def _refuse_two_spellings(labels: Iterable[str]) -> None:
@@ -98,9 +106,7 @@ def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: s
         CompressError: for a label outside the set, naming its value and row. An index is not accepted
             where any of the names is itself a number, because ``1`` would then mean two things.
     """
-    index = {label: position for position, label in enumerate(labels)}
-    if not any(_NUMBER.fullmatch(label) for label in labels):
-        index |= {str(position): position for position in range(len(labels))}
+    index = label_index(labels)
     encoded = []
     for row, example in enumerate(examples, start=1):
         position = None if example.label is None else index.get(example.label)
@@ -108,6 +114,14 @@ def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: s
             raise _label_error(example.label, row, labels, name)
         encoded.append(position)
     return encoded
+
+
+def label_index(labels: Sequence[str]) -> dict[str, int]:
+    """Return the index of each name in ``labels``, and of each index as text where no name is a number."""
+    index = {label: position for position, label in enumerate(labels)}
+    if not any(_NUMBER.fullmatch(label) for label in labels):
+        index |= {str(position): position for position in range(len(labels))}
+    return index
 
 
 def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str) -> list[list[int]]:

@@ -1,10 +1,10 @@
 """Overlap check: no row may be in two of train, unlabelled, validation and test data."""
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
-
-import numpy as np
 
 from compress.data.examples import Example, among, row_key, row_keys
 from compress.data.text_source import TextSource
@@ -65,7 +65,7 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
         keys = row_keys(data) if isinstance(data, Sequence) else data.keys()
         hits = {name: among(keys, known) for name, known in held.items()}
         met = {name: (int(hit.sum()), int(hit.argmax()) + 1) for name, hit in hits.items() if hit.any()}
-        dropped[role] = int(np.any([*hits.values()], axis=0).sum()) if met else 0
+        dropped[role] = int(functools.reduce(operator.or_, hits.values()).sum()) if met else 0
         rows[role] = len(keys) - dropped[role]
         if met and not drop_overlap:
             raise _overlap_error(role, rows[role] + dropped[role], met)

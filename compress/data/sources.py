@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from compress.data.column_inference import choose_columns
 from compress.data.examples import Columns, Example, content_sha256
@@ -13,10 +13,12 @@ from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import read_table
 from compress.data.label_encoding import encode_scores, infer_labels
-from compress.data.text_source import Subset, TextSource
-from compress.errors import CompressError
+from compress.data.text_source import TextSource
+from compress.errors import CompressError, did_you_mean
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
 
+Item = TypeVar("Item")
+ValuedRow = tuple[Example, str, int, Sequence[str]]
 _FORMAT_NAMES = {
     "csv": "CSV",
     "tsv": "TSV",
@@ -41,25 +43,33 @@ class FileSource(TextSource):
     them. Rows without text are skipped and counted; ``describe()`` says how many were met.
     """
 
-    def __init__(self, tables: Sequence[Table], columns: Columns, *, name: str, labelled: bool) -> None:
+    def __init__(
+        self, tables: Sequence[Table], columns: Columns, *, name: str, labelled: bool, values: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self.format = tables[0].format
         self.columns = columns
         self.identity = frozenset(place for table in tables for place in table.identity)
+        self.values = tuple(values)
         self._labelled = labelled
         self._tables = tables
         self._skipped = 0
 
     def __iter__(self) -> Iterator[Example]:
+        return (row[0] for row in self.with_values())
+
+    def with_values(self) -> Iterator[ValuedRow]:
+        """Yield every row with the name of its file, its number there, and its cells in the columns ``values``."""
         self._skipped = 0
         return _in_turn([self._rows(table) for table in self._tables])
 
-    def _rows(self, table: Table) -> Iterator[Example]:
+    def _rows(self, table: Table) -> Iterator[ValuedRow]:
         columns = self.columns
         index = {name: position for position, name in enumerate(table.columns)}
         text_at = index[columns.text]
         pair_at = None if columns.text_pair is None else index[columns.text_pair]
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
+        values_at = [index[name] for name in self.values]
         longest = text_limit_bytes()
         with faults_of(table.name, "examples"):
             for number, cells in table.rows():
@@ -71,7 +81,8 @@ class FileSource(TextSource):
                     self._skipped += 1
                     continue
                 if table.tagged:
-                    yield Example(text, tags=None if label_at is None else tuple((cells[label_at] or "").split(" ")))
+                    tags = None if label_at is None else tuple((cells[label_at] or "").split(" "))
+                    yield Example(text, tags=tags), table.name, number, ()
                     continue
                 label = None if label_at is None else (cells[label_at] or "").strip()
                 if label == "":
@@ -79,7 +90,8 @@ class FileSource(TextSource):
                         f"{table.name}, row {number} has no label in column {columns.label!r}: remove the "
                         "row or name another column with --label-column."
                     )
-                yield Example(text, pair, label)
+                values = [(cells[at] or "").strip() for at in values_at]
+                yield Example(text, pair, label), table.name, number, values
 
     def describe(self) -> str:
         """Return one line to show: ``train.tsv: TSV without quoting, text = sentence, label = label``."""
@@ -138,14 +150,14 @@ def join_sources(sources: Sequence[TextSource]) -> TextSource:
     return sources[0] if len(sources) == 1 else JoinedSource(sources)
 
 
-def _in_turn(streams: list[Iterator[Example]]) -> Iterator[Example]:
+def _in_turn(streams: list[Iterator[Item]]) -> Iterator[Item]:
     while streams:
         for stream in list(streams):
-            example = next(stream, None)
-            if example is None:
+            item = next(stream, None)
+            if item is None:
                 streams.remove(stream)
             else:
-                yield example
+                yield item
 
 
 def open_source(
@@ -157,8 +169,8 @@ def open_source(
     text_pair_column: str | None = None,
     label_column: str | None = None,
     format: str | None = None,
-    limit: int | None = None,
-) -> TextSource:
+    values: Sequence[str] = (),
+) -> FileSource:
     """Open a file, a pattern such as ``sentiment.dev.*``, or a Hugging Face data set, and find its columns.
 
     Args:
@@ -166,14 +178,14 @@ def open_source(
         role: ``train``, ``unlabeled``, ``validation`` or ``test``; picks the split of a source that
             holds several. labelled: whether every row must have a label; without, labels are not read.
             text_column, text_pair_column, label_column: a column's name, or its number from 0 in a file
-            without a header. format: how the file is written, if it is not to be found out. limit: read
-            at most so many rows.
+            without a header. format: how the file is written, if it is not to be found out. values:
+            further columns, which :meth:`FileSource.with_values` reads.
 
     Raises:
         CompressError: for anything about the file that the user can put right.
     """
     given = Columns(text_column or "", text_pair_column, label_column)
-    wanted = (text_column, text_pair_column, label_column)
+    wanted = (text_column, text_pair_column, label_column, *values)
     typed = str(path)
     files = [Path(path)]
     if not os.path.lexists(path) and any(mark in typed for mark in "*?["):
@@ -194,8 +206,9 @@ def open_source(
     if odd is not None:
         raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")
     with faults_of(name, "examples"):
-        source = FileSource(tables, _columns(tables[0], given, labelled), name=name, labelled=labelled)
-    return source if limit is None else Subset(source, limit=limit)
+        columns = _columns(tables[0], given, labelled)
+        _check_values(tables[0], columns, values)
+        return FileSource(tables, columns, name=name, labelled=labelled, values=values)
 
 
 def _open_file(path: Path, **options: Any) -> Table:
@@ -218,6 +231,20 @@ def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
     if not sample:
         raise CompressError(f"{table.name} is empty: it has a header but no rows.")
     return choose_columns(table.columns, sample, named=table.named, labelled=labelled, source=table.name, given=given)
+
+
+def _check_values(table: Table, columns: Columns, values: Sequence[str]) -> None:
+    """Refuse further columns that are not there, there twice, or texts."""
+    for name in values:
+        if (count := table.columns.count(name)) != 1:
+            raise CompressError(
+                f"{table.name} has {'two columns' if count else 'no column'} {name!r}; it has "
+                f"{', '.join(table.columns[:20])}: give the name of one.{did_you_mean(name, table.columns)}"
+            )
+        if name in (columns.text, columns.text_pair):
+            raise CompressError(
+                f"{table.name}: the column {name!r} holds the text, and no values: name the text with --text-column."
+            )
 
 
 def read_examples(source: TextSource) -> list[Example]:

@@ -2,11 +2,12 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeVar, runtime_checkable
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from compress.data.examples import Example, row_key, row_keys
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Item = TypeVar("Item")
 
@@ -28,7 +29,7 @@ class TextSource(Protocol):
         """Return this source without the rows that have one of these keys; nothing is read yet."""
         return Subset(self, excluded=keys)
 
-    def keys(self) -> np.ndarray:
+    def keys(self) -> "np.ndarray":
         """Return the :func:`compress.data.row_keys` of all rows, uint64 ``[N]``; reads them once."""
         return row_keys(self)
 

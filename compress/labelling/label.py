@@ -147,11 +147,15 @@ def teacher_logits(
     labels: Sequence[LabelDir] = (),
     compute: Compute = Compute(),
     max_length: int = 0,
+    complete: bool = False,
     progress: Progress = silent,
 ) -> np.ndarray | list[np.ndarray]:
     """Return logits ``[N, C]`` in the order of the examples; the teacher runs for rows that ``labels`` lacks.
 
     Those of a tagger are one array ``[W, C]`` for each sentence.
+
+    Args:
+        complete: refuse rows that ``labels`` lacks, because these are not the teacher's and two sources would mix.
     """
     rows = [Example(example.text, example.text_pair) for example in examples]  # as label directories hold them
     wanted = set(rows)
@@ -160,6 +164,12 @@ def teacher_logits(
     for directory in labels:
         known |= directory.shards.rows_at(np.flatnonzero(among(directory.keys, keys)))
     missing = [row for row in rows if row not in known]
+    if missing and complete:
+        raise CompressError(
+            f"{len(missing):,} of {len(rows):,} rows of train are not in the labels, and the logits of {model.name}, "
+            "which did not make these labels, would mix with them; label or import these rows too (their gold labels: "
+            "'compress labels import train.csv --label label'), or leave --train out"
+        )
     if missing:
         known |= zip(missing, _run_teacher(model, missing, compute, max_length, progress), strict=True)
     ordered = [known[row] for row in rows]

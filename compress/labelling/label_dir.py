@@ -3,13 +3,13 @@
 A shard holds ``text``, ``text_pair`` (if any) and the teacher's raw logits ``[N, C]`` in float32; losses apply a
 temperature later. Those of a tagger are ``[W, C]`` for each text, in one list: word after word, not a number where it
 did not answer (:mod:`compress.data.tokenization`). ``shard-00000.json`` beside it names the teacher, the tokenizer,
-the rows and the checksum.
+the rows and the checksum. Labels that come from a table have no teacher (:mod:`compress.labelling.import_labels`).
 """
 
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -28,38 +28,43 @@ from compress.errors import CompressError
 from compress.files import faults_of, read_json_table, regular_file
 from compress.inference.cores import available_cores
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
+from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.plugins import fits
 from compress.recipes import parse
 
 SHARD_ROWS = 2048
 ALONE_SHARDS = 32  # as quick in one process as in several
-_KEPT = ("task", "labels", "parents", "data")
+IMPORTED = "import"  # the stage of labels without a teacher
+_KEPT = ("stage", "task", "labels", "parents", "data")
 
 
 @dataclass(frozen=True)
 class LabelRecord:
     """What is read of the manifest of labels."""
 
+    stage: str
     task: Literal["classification", "regression", "tagging"]
     labels: tuple[str, ...]
     parents: tuple[Mapping[str, Any], ...]
     data: tuple[Mapping[str, Any], ...]
 
     def faults(self) -> list[str]:
-        """Return what the labelling stage does not write."""
-        known = all(isinstance(parent.get("sha256"), str) for parent in self.parents)
-        counted = all(fits(entry.get("rows"), "int") and entry["rows"] >= 0 for entry in self.data)
-        checks = {"labels are missing": self.labels, "parents have no hash": self.parents and known}
+        """Return what neither labelling nor importing writes."""
+        known = all(isinstance(parent.get("sha256"), str) and parent["sha256"] for parent in self.parents)
+        known = known and bool(self.parents) is (self.stage != IMPORTED)
+        counted = bool(self.data) and all(fits(entry.get("rows"), "int") and entry["rows"] >= 0 for entry in self.data)
+        checks = {"labels are missing": self.labels, "parents have no hash": known}
         return [fault for fault, holds in {**checks, "data have no rows": counted}.items() if not holds]
 
 
 @dataclass(frozen=True)
 class LabelDir:
-    """Pseudo-labels on disk. Make one with :meth:`open`."""
+    """Pseudo-labels on disk. Make one with :meth:`open`; ``order`` is that of its classes where others count them."""
 
     path: Path
     manifest: Manifest
+    order: tuple[int, ...] = ()
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -100,13 +105,49 @@ class LabelDir:
 
     @property
     def teacher_sha256(self) -> str:
-        return str(self.manifest.parents[0]["sha256"])
+        """The hash of the teacher; empty where the labels were imported."""
+        return str(self.manifest.parents[0]["sha256"]) if self.manifest.parents else ""
+
+    @property
+    def teacher_name(self) -> str:
+        """The name of the teacher; of imported labels what they are and the file that they come from."""
+        if self.manifest.parents:
+            return str(self.manifest.parents[0].get("name"))
+        return f"{self.manifest.notes.get('values')} of {self.manifest.data[0].get('name')}"
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether a class has a probability of 0 in some row, which is not the softmax of any logits."""
+        return bool(self.manifest.notes.get("rows_with_zeros"))
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What a manifest records of labels that are not of the student's teacher."""
+        return {
+            "name": self.teacher_name,
+            "sha256": self.teacher_sha256 or str(self.manifest.notes.get("values_sha256")),
+        }
+
+    def for_model(self, model: ModelDir) -> Self:
+        """Return these labels with the logits in the order of a model's classes, which must have the same names."""
+        ours, theirs = model.labels, self.manifest.labels
+        if model.task != self.manifest.task:
+            raise CompressError(f"{self.path} is of {self.manifest.task}, and {model.name} of {model.task}; use others")
+        same = self.teacher_sha256 == model.sha256 or model.task == "regression"  # whose score has any name
+        if ours == theirs or same and len(ours) == len(theirs):
+            return self
+        if sorted(ours) != sorted(theirs):
+            raise CompressError(
+                f"{self.path} has the classes {', '.join(theirs[:10])}, and {model.name} has {', '.join(ours[:10])}; "
+                "they must have the same names ('compress labels import --classes ...' gives imported ones others)"
+            )
+        return replace(self, order=tuple(map(theirs.index, ours)))
 
     @cached_property
     def shards(self) -> "Shards":
         numbers = range(len(list(self.path.glob("shard-*.parquet"))))
         sizes = [_open_shard(self.path, number)[0].metadata.num_rows for number in numbers]
-        return Shards(self.path, len(self.manifest.labels), self.manifest.task, np.cumsum([0, *sizes]))
+        return Shards(self.path, len(self.manifest.labels), self.manifest.task, np.cumsum([0, *sizes]), self.order)
 
     @cached_property
     def keys(self) -> np.ndarray:
@@ -130,12 +171,14 @@ class Shards:
     """The shards of a label directory, without its manifest: what processes need to read them.
 
     ``starts`` are the numbers of the first row of each shard and, last, the number of rows: int64 ``[shards + 1]``.
+    ``order`` are the numbers of the classes in the order in which logits are wanted; empty where it is theirs.
     """
 
     path: Path
     classes: int
     task: str
     starts: np.ndarray
+    order: tuple[int, ...] = ()
 
     def rows_at(self, numbers: np.ndarray) -> Iterator[tuple[Example, np.ndarray]]:
         """Yield the examples and logits of some rows, given in ascending order; only their shards are read."""
@@ -144,7 +187,7 @@ class Shards:
             if first < last:
                 examples, logits = read_shard(self.path, number, self.classes, task=self.task)
                 for row in (numbers[first:last] - self.starts[number]).tolist():
-                    yield examples[row], logits[row]
+                    yield examples[row], logits[row][..., self.order] if self.order else logits[row]
 
     def keys(self, number: int) -> np.ndarray:
         """Return the :func:`compress.data.row_keys` of a shard."""

@@ -52,7 +52,8 @@ class Stage:
         Args:
             name: the stage, as the manifest names it.
             parents: the models that the result is made from, by role; those that are None do not occur in the
-                manifest. Task and labels of the result are those of the first, unless they are given at the end.
+                manifest. Task and labels of the result are those of the first, unless they are given at the end, as
+                they are where there is none.
             settings: every other setting that the result depends on. Settings, parents, data and seed are the request:
                 the same request resumes unfinished work, and another is refused without ``force``.
             data: entries of :func:`compress.data.describe_rows`, where they are known before the work.
@@ -65,12 +66,12 @@ class Stage:
         request |= {} if seed is None else {"seed": seed}
         given = {role: model for role, model in parents.items() if model}
         keep_apart(places_of(output), [model.path for model in given.values()])
-        first = next(iter(given.values()))
+        first = next(iter(given.values()), None)
         manifest = Manifest(
             stage=name,
             name=Path(output).name,
-            task=first.task,
-            labels=first.labels,
+            task=first.task if first else "classification",
+            labels=first.labels if first else (),
             parents=tuple(parent_entry(role, parent) for role, parent in given.items()),
             data=tuple(dict(entry) for entry in data or ()),
             seeds={} if seed is None else {"seed": seed},

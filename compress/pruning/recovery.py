@@ -42,7 +42,7 @@ def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: floa
     for directory in label_dirs:
         if directory.teacher_sha256 not in known:
             raise CompressError(
-                f"{directory.path} was labelled by {directory.manifest.parents[0]['name']}, which is neither "
+                f"{directory.path} was labelled by {directory.teacher_name}, which is neither "
                 f"{source.name} nor its teacher; label the text again with 'compress label --teacher ...'"
             )
 

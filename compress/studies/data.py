@@ -87,7 +87,7 @@ def _joined(sets: DataSet | tuple[DataSet, ...], root: Path | None, role: str) -
 
 def open_set(part: DataSet, root: Path | None, role: str) -> TextSource:
     """Open the rows of a set that a study names for a role."""
-    source = open_source(
+    source: TextSource = open_source(
         find_set(root, part.set, part.split or role),
         role=role,
         labelled=role != "unlabeled",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from transformers import set_seed
 
@@ -22,6 +22,7 @@ from compress.data import (
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
+from compress.labelling.combine import combine_labels
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.model_dir import ModelDir
@@ -35,6 +36,7 @@ from compress.training.augmentation import augmented
 from compress.training.finetune import encoder_of
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
 from compress.training.phases import check_batch_sizes, fit, phase_batch_sizes
+from compress.training.teaching_labels import check_foreign_labels, foreign_labels, open_teacher
 from compress.training.tokenized_rows import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import (
@@ -57,9 +59,12 @@ class DistillationData:
     """Text and labels of a distillation.
 
     Args:
-        unlabeled: text that is labelled first; or ``labels``, label directories of this teacher. A recipe all of whose
-            phases read gold rows needs neither.
+        unlabeled: text that is labelled first; or ``labels``, label directories of this teacher, or imported ones with
+            its classes. A recipe all of whose phases read gold rows needs neither.
         labels: directories, or their paths.
+        combine: ``mean`` where ``labels`` are of several teachers of the same texts, in the same order; otherwise they
+            add up, and are of one teacher or imported.
+        weights: of each of the ``labels`` that are combined; by default the same.
         variants: with ``labels``, label directories of the variants that the recipe's augmentation makes of that text.
         labelled: ``train`` are trained on with the teacher's logits too (from ``labels`` where they hold them), and
             losses that read gold labels use these. ``validation`` selects the best checkpoint; without any it is
@@ -69,6 +74,8 @@ class DistillationData:
 
     unlabeled: TextSource | None = None
     labels: Sequence[LabelDir | str | Path] = ()
+    combine: Literal["", "mean"] = ""
+    weights: Sequence[float] = ()
     variants: Sequence[LabelDir | str | Path] = ()
     labelled: LabelledData = LabelledData()
     rows: int = 0
@@ -106,20 +113,29 @@ def distill(
     """Train a student to match the teacher on unlabelled text, and return its directory.
 
     Args:
+        teacher: a classifier. Where all labels are imported, it gives tokenizer, start and hidden states, and no
+            logits; a pretrained encoder without a head will do.
         student: a recipe, or its name or file.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
-    model = ModelDir.open(teacher)
+    data = replace(data, labels=open_labels(data.labels), variants=open_labels(data.variants))
+    opened = cast("list[LabelDir]", [*data.labels, *data.variants])
+    model = open_teacher(teacher, opened)
     recipe = recipes.load_recipe("students", student) if isinstance(student, str) else student
     pretrained = None
     if options.start is not None:
         pretrained, recipe = _pretrained(options.start, recipe)
-    data = replace(data, labels=open_labels(data.labels), variants=open_labels(data.variants))
     _check_request(model, recipe, data, options.control)
-    label_dirs = cast("list[LabelDir]", [*data.labels, *data.variants])
-    keep_apart(places_of(output), [directory.path for directory in label_dirs])
+    keep_apart(places_of(output), [directory.path for directory in opened])
+    label_dirs = [directory.for_model(model) for directory in opened]
+    if data.combine:
+        combined = len(data.labels)
+        label_dirs = [combine_labels(label_dirs[:combined], data.weights), *label_dirs[combined:]]
+    foreign = foreign_labels(model, label_dirs)
+    for directory in foreign:
+        logger.info("labels: %s, whose logits are not of %s", directory.teacher_name, model.name)
     unlabeled, labelled, validation = data.unlabeled, data.labelled, data.labelled.validation
     compute = replace(compute, device=resolve_device(compute.device))
     find_metric(labelled.metric, task=model.task, classes=len(model.labels))  # refuses an unknown one before the work
@@ -143,6 +159,8 @@ def distill(
     described = describe_rows({"train": train, "validation": validation})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
     check_batch_sizes(*phase_batch_sizes(recipe.training, phases))
+    if not options.control:
+        check_foreign_labels(model, phases, foreign, recipe.name)
     encoder = encoder_of(model, options.encoder) if any(phase.teacher == "encoder" for phase in phases) else None
     with Stage.begin(
         "distill",
@@ -151,7 +169,8 @@ def distill(
         settings={
             "recipe": deciding(recipe),
             "control": options.control,
-            "labels": [directory.manifest.files for directory in label_dirs],
+            "labels": [directory.manifest.files for directory in opened],
+            **({"combine": [data.combine, *data.weights]} if data.combine else {}),
             "metric": labelled.metric,
             "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
             "dropped": checked.dropped,
@@ -170,9 +189,10 @@ def distill(
             made = LabelDir.open(folder) if done else label(model, pool, folder, compute=compute, progress=progress)
             pool = LabelledPool((made,))
         if train and not options.control:
-            gold = replace(
-                gold, logits=teacher_logits(model, train, labels=label_dirs, compute=compute, progress=progress)
+            logits = teacher_logits(
+                model, train, labels=label_dirs, complete=bool(foreign), compute=compute, progress=progress
             )
+            gold = replace(gold, logits=logits)
         pool_rows = pool.rows if isinstance(pool, LabelledPool) else sum(1 for _ in pool)
         planned_rows = pool_rows + len(gold.examples)  # the control's too: as many steps
         taught = None if options.control else pool
@@ -213,6 +233,7 @@ def distill(
                 "recipe": recipe.name,
                 "control": options.control,
                 "pool_rows": 0 if options.control else pool_rows,
+                **({"labels_of": [directory.origin for directory in foreign]} if foreign else {}),
                 **summary(outcomes),
             },
         )
@@ -308,6 +329,8 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationDat
             raise CompressError(
                 "without unlabelled text the best checkpoint is selected by labelled rows; give --validation FILE"
             )
+    if data.weights and not data.combine:
+        raise CompressError("--weight is of label directories that are combined; add --combine mean")
     for choice in () if control else recipe.losses:
         needs = plugins.find("losses", choice.name).needs
         if model.task == "regression" and "classes" in needs:
@@ -323,13 +346,12 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationDat
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
     for directory in cast("Sequence[LabelDir]", (*data.labels, *data.variants)):
-        if directory.teacher_sha256 != model.sha256:
+        if directory.teacher_sha256 not in {model.sha256, ""} and not data.combine:
             raise CompressError(
-                f"{directory.path} was labelled by another teacher ({directory.manifest.parents[0]['name']}) than "
-                f"{model.name}; label the text again with 'compress label --teacher ...'"
+                f"{directory.path} was labelled by another teacher ({directory.teacher_name}) than {model.name}; label "
+                "the text again with 'compress label --teacher ...', or average several teachers of the same text with "
+                "--combine mean"
             )
-        if len(directory.manifest.labels) != len(model.labels):
-            raise CompressError(f"{directory.path} has labels of other classes than {model.name}; label the text again")
     if data.labels and recipe.augmentation and not data.variants:
         raise CompressError(
             f"the student {recipe.name!r} varies the text before the teacher labels it, so that it cannot use "

@@ -27,7 +27,7 @@ HELD_OUT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class LabelledPool(TextSource):
-    """Label directories of one teacher as training rows: all of them, or those of some ``numbers``, ascending."""
+    """Label directories as training rows: all of them, or those of some ``numbers``, ascending."""
 
     labels: tuple[LabelDir, ...]
     numbers: np.ndarray | None = None
@@ -219,4 +219,5 @@ def agreement_rows(pool: LabelledPool, task: str) -> Selection:
     else:
         predicted = predictions(np.stack(logits), task).tolist()
     rows = [TrainingRow(example, None, label) for example, label in zip(examples, predicted, strict=True)]
-    return Selection(rows, "held-out pool (agreement with the teacher)", None)
+    teacher = "labels" if any(not directory.teacher_sha256 for directory in pool.labels) else "teacher"
+    return Selection(rows, f"held-out pool (agreement with the {teacher})", None)

@@ -23,7 +23,9 @@ def _given() -> Iterator[tuple[str, click.Parameter]]:
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
-        yield from ((name, parameter) for parameter in command.params)
+        subcommands = getattr(command, "commands", {})
+        for within, one in [("", command), *subcommands.items()]:
+            yield from ((f"{name} {within}".strip(), parameter) for parameter in one.params)
 
 
 NUMBERS = [(name, one) for name, one in _given() if isinstance(one.type, Whole | Real)]
@@ -31,7 +33,7 @@ WHOLE = [one for one in NUMBERS if isinstance(one[1].type, Whole) and one[1].typ
 
 
 def refused(name: str, option: click.Parameter, value: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert execute([name, f"{option.opts[-1]}={value}"]) == 2
+    assert execute([*name.split(), f"{option.opts[-1]}={value}"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"Error: Invalid value for '{option.opts[0]}'")
     assert said.count("\n") == 1 and "fault of compress" not in said

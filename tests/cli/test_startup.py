@@ -34,6 +34,7 @@ def run_and_list_modules(*arguments: str) -> tuple[int, set[str]]:
         ("--help",),
         ("--version",),
         ("distill", "--help"),
+        ("labels", "import", "--help"),
         ("benchmark", "--help"),
         ("check", "--help"),
         ("run", "--help"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from compress.data import Columns, Example, open_source, read_examples
+from compress.data.text_source import Subset
 from compress.errors import CompressError
 
 ROWS = [("a fine, quiet film", "good"), ('they call it "art"', "bad"), ("dull", "bad"), ("a joy", "good")]
@@ -101,7 +102,7 @@ def test_plain_text_streams_and_stops_at_the_limit(tmp_path: Path) -> None:
     source = open_source(path, role="unlabeled", labelled=False)
     assert [row.text for row in source] == ["one", "two", "three"]
     assert "rows without text, skipped: 1" in source.describe()
-    limited = open_source(path, role="unlabeled", labelled=False, limit=2)
+    limited = Subset(source, limit=2)
     assert [row.text for row in limited] == ["one", "two"]
 
 

@@ -20,12 +20,13 @@ def directory(path: Path, shards: tuple[int, ...] = (0, 1), widths: tuple[int, .
     for number, width in zip(shards, widths, strict=True):
         write_shard(path, number, [Example("a"), Example("b")], np.ones((2, width), np.float32), {})
     described: dict[str, Any] = {
+        "stage": "label",
         "labels": ("0", "1"),
         "parents": ({"sha256": "a" * 64},),
         "data": ({"rows": 4},),
         "files": describe_files(path),
     }
-    (path / MANIFEST_NAME).write_text(Manifest(stage="label", kind="labels", **{**described, **fields}).to_json())
+    (path / MANIFEST_NAME).write_text(Manifest(kind="labels", **{**described, **fields}).to_json())
     return path
 
 
@@ -39,7 +40,10 @@ def test_labels_are_read_in_order(tmp_path: Path) -> None:
         ({"shards": (0, 2)}, "shard-00001.parquet is missing"),
         ({"data": ({"rows": 5},)}, "has labels of 4 rows, and its compress.json says 5"),
         ({"data": ({"rows": "4"},)}, "data have no rows"),
+        ({"data": ()}, "data have no rows"),
         ({"parents": ()}, "parents have no hash"),
+        ({"parents": ({"sha256": ""},)}, "parents have no hash"),
+        ({"stage": "import"}, "parents have no hash"),
         ({"labels": ()}, "labels are missing"),
         ({"task": "luck"}, "task = 'luck' is not one of"),
         ({"files": {"shard-00000.parquet": 3}}, "files is not a table"),

@@ -281,7 +281,7 @@ def test_a_gold_row_that_the_pool_holds_teaches_once(teacher: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("losses", "signal", "wanted"),
     [
-        ((Choice("logit-mse"), Choice("kl")), CachedTeacher, {"logits", "classes"}),
+        ((Choice("logit-mse"), Choice("kl")), CachedTeacher, {"logits", "exact", "classes"}),
         ((Choice("kl"), Choice("hidden-cosine")), LiveTeacher, {"logits", "classes", "hidden"}),
         ((Choice("hard-label"),), CachedTeacher, {"labels"}),
     ],

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from compress.models.batch import Batch, Outputs
 
-NEEDS = frozenset({"logits"})
+NEEDS = frozenset({"logits", "exact"})  # it would fit what stands for the logit of a probability of 0
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:

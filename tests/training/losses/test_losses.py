@@ -21,7 +21,7 @@ from compress.models.batch import NO_TARGET, Batch, Outputs
 from tests.support import tiny
 
 LOSSES = plugins.names("losses")
-COMPARISONS = frozenset({"logits", "classes", "hidden", "first", "attention"})
+COMPARISONS = frozenset({"logits", "exact", "classes", "hidden", "first", "attention"})
 NEEDS = {name: plugins.find("losses", name).needs for name in LOSSES}
 DIVERGENCES = [name for name in LOSSES if NEEDS[name] and NEEDS[name] <= COMPARISONS]
 LAYERED = [name for name in LOSSES if "layers" in plugins.find("losses", name).parameters]

@@ -1,0 +1,247 @@
+"""Import stage: a label directory from a table that says of each text how probable its classes are.
+
+Annotators' votes, the probabilities of a model that is not here, true logits, or one label a text. Probabilities become
+``log p`` minus its mean over the classes: ``softmax`` gives them back, and whoever gave them, equal probabilities have
+equal logits. No logits give a probability of 0, so that it counts as ``LEAST_PROBABILITY``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from compress.data import ContentFingerprint, FileSource, data_entry, label_index, sort_labels
+from compress.data.examples import batched
+from compress.data.sources import ValuedRow
+from compress.errors import CompressError, did_you_mean
+from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
+from compress.models.stage import Stage
+from compress.progress import Progress, logger, silent
+
+LEAST_PROBABILITY = 1e-12
+SUM_TOLERANCE = 0.01  # how far rounded probabilities may sum from 1
+DEFAULT_SMOOTHING = 0.1  # of labels without a confidence
+MOST_CLASSES = 10_000  # as many as a file may have columns
+
+
+@dataclass(frozen=True)
+class LabelValues:
+    """What the columns of a table say.
+
+    Args:
+        kind: ``probabilities`` or counts, and ``logits``, have a column for each class; ``labels`` name one.
+        columns: in the order of the classes; of labels their column alone.
+        classes: the names of the classes in order; by default those of the columns, or the labels sorted.
+        confidence: of labels, the column of each label's probability. The rest is spread evenly over the other classes.
+        smoothing: so much of each row is spread evenly over all classes (Szegedy et al. 2016, arXiv:1512.00567,
+            section 7). By default ``DEFAULT_SMOOTHING`` for labels without a confidence, otherwise 0.
+    """
+
+    kind: Literal["probabilities", "logits", "labels"]
+    columns: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    confidence: str | None = None
+    smoothing: float | None = None
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        return (*self.columns, self.confidence) if self.confidence else self.columns
+
+    @property
+    def smoothed(self) -> float:
+        plain = self.kind == "labels" and not self.confidence
+        return self.smoothing if self.smoothing is not None else DEFAULT_SMOOTHING if plain else 0.0
+
+    def check(self) -> None:
+        """Raise a :class:`CompressError` for what does not fit together."""
+        named = self.classes or (self.columns if self.kind != "labels" else ())
+        twice = [name for name in (*named, *self.columns) if max(named.count(name), self.columns.count(name)) > 1]
+        if twice:
+            raise CompressError(f"{twice[0]!r} is named twice; give each class and each column once")
+        if self.kind != "labels" and len(named) != len(self.columns):
+            raise CompressError(
+                f"--classes names {len(named)} classes, and there are {len(self.columns)} columns of {self.kind}; "
+                "name as many, in the order of the columns"
+            )
+        if len(named) == 1 or "" in named:
+            raise CompressError("there must be two classes or more, each with a name: separate them by commas")
+        if self.confidence and self.kind != "labels":
+            raise CompressError("--confidence is the probability of a --label; leave it out")
+        if self.kind == "logits" and self.smoothing is not None:
+            raise CompressError("--smoothing changes probabilities and labels, not logits; leave it out")
+        if not 0 <= self.smoothed < 1:
+            raise CompressError(f"smoothing = {self.smoothed} must be at least 0 and below 1")
+
+
+def import_labels(
+    sources: Sequence[FileSource],
+    values: LabelValues,
+    output: str | Path,
+    *,
+    force: bool = False,
+    progress: Progress = silent,
+) -> LabelDir:
+    """Write a label directory from files whose columns say what each text is, and return it.
+
+    Files are streamed, and read twice where the labels' names have to be found. Rows of the same text stay rows.
+
+    Args:
+        sources: opened by :func:`compress.data.open_source` with ``values=values.all_columns``; read one after the
+            other.
+
+    Raises:
+        CompressError: for a row without numbers, with numbers that are no probabilities, or with an unknown label.
+    """
+    values.check()
+    name = " + ".join(source.name for source in sources)
+    with Stage.begin(
+        "import",
+        output,
+        parents={},
+        settings={"sources": sorted(place for source in sources for place in source.identity), "values": repr(values)},
+        force=force,
+        keep=False,
+    ) as stage:
+        for left in stage.working.glob("shard-*"):  # by a start that was killed
+            left.unlink()
+        classes = values.classes or (values.columns if values.kind != "labels" else _labels_of(sources))
+        texts, whole = ContentFingerprint(), ContentFingerprint()
+        zeros = 0
+        with progress("Importing", None) as advance:
+            for number, rows in enumerate(batched(_read(sources), SHARD_ROWS)):
+                logits, with_zeros = _as_logits(rows, values, classes)
+                zeros += with_zeros
+                examples = [example for example, *_ in rows]
+                write_shard(stage.working, number, examples, logits, {"values": values.kind})
+                for example, _, _, cells in rows:
+                    texts.add(example)
+                    whole.add(replace(example, tags=tuple(cells)))
+                advance(len(rows))
+        if not texts.rows:
+            raise CompressError(f"{name} holds no text; give a file with at least one row")
+        if zeros:
+            logger.warning(
+                "%s of %s rows give a class a probability below %g, which counts as that: losses that compare logits "
+                "refuse these labels (--smoothing 0.01 gives every class a share)",
+                f"{zeros:,}",
+                f"{texts.rows:,}",
+                LEAST_PROBABILITY,
+            )
+        stage.finish(
+            kind="labels",
+            labels=tuple(classes),
+            data=(data_entry("unlabeled", name, texts),),
+            notes={
+                "values": values.kind,
+                "columns": list(values.columns),
+                "confidence": values.confidence,
+                "smoothing": values.smoothed,
+                "values_sha256": whole.sha256(),
+                "rows_with_zeros": zeros,
+            },
+        )
+    return LabelDir.open(output)
+
+
+def centred(logits: np.ndarray) -> np.ndarray:
+    """Return logits ``[..., C]`` float32 with a mean of 0 over the classes, which changes no probability."""
+    return np.asarray(logits - logits.mean(axis=-1, keepdims=True), dtype=np.float32)
+
+
+def _read(sources: Sequence[FileSource]) -> Iterator[ValuedRow]:
+    for row in chain.from_iterable(source.with_values() for source in sources):
+        if row[0].tags is not None or not row[3]:
+            raise CompressError(f"{row[1]} holds words with tags, and imported labels are of whole texts; use others")
+        yield row
+
+
+def _labels_of(sources: Sequence[FileSource]) -> tuple[str, ...]:
+    """Return the names of the labels in the first of the values' columns, in order."""
+    found = dict[str, None]()
+    for _, name, number, cells in _read(sources):
+        found.setdefault(cells[0])
+        if not cells[0] or len(found) > MOST_CLASSES:
+            what = "no label" if not cells[0] else f"the {len(found):,}th different label"
+            raise CompressError(f"{name}, row {number} has {what}: name the column of the labels with --label")
+    if len(found) == 1:
+        raise CompressError(f"all labels are {next(iter(found))!r}; name all classes with --classes")
+    return sort_labels(found)
+
+
+def _as_logits(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence[str]) -> tuple[np.ndarray, int]:
+    """Return logits ``[N, C]`` float32, and how many rows give a class no probability."""
+    if values.kind == "logits":
+        logits = _numbers(rows, values.columns, lambda found: np.isfinite(found.astype(np.float32)), "a finite number")
+        return logits.astype(np.float32), 0
+    make = _from_labels if values.kind == "labels" else _from_columns
+    probabilities = make(rows, values, classes)
+    probabilities = (1 - values.smoothed) * probabilities + values.smoothed / len(classes)
+    small = probabilities < LEAST_PROBABILITY
+    return centred(np.log(np.maximum(probabilities, LEAST_PROBABILITY))), int(small.any(axis=1).sum())
+
+
+def _from_columns(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence[str]) -> np.ndarray:
+    """Return probabilities ``[N, C]`` of columns that hold these, or whole numbers: how often each class was chosen."""
+    found = _numbers(rows, values.columns, lambda found: np.isfinite(found) & (found >= 0), "a number of 0 or more")
+    sums = found.sum(axis=1)
+    counted = (found == found.round()).all(axis=1)
+    right = (sums > 0) & np.isfinite(sums) & (counted | (abs(sums - 1) <= SUM_TOLERANCE))
+    if not right.all():
+        row = int(np.argmin(right))
+        raise CompressError(
+            f"{_place(rows[row])} has values that sum to {sums[row]:g}; probabilities sum to 1, and counts are whole "
+            "numbers of which one is above 0: name a column for every class, or divide each row by its sum"
+        )
+    probabilities: np.ndarray = found / sums[:, None]
+    return probabilities
+
+
+def _from_labels(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence[str]) -> np.ndarray:
+    """Return probabilities ``[N, C]``: the confidence, or 1, for the label, and the rest evenly for the others."""
+    index = label_index(classes)
+    labels = [index.get(cells[0], -1) for *_, cells in rows]
+    if -1 in labels:
+        row = rows[labels.index(-1)]
+        raise CompressError(
+            f"{_place(row)} has the label {row[3][0]!r}, which is none of {', '.join(classes[:10])}"
+            f"{', ...' * (len(classes) > 10)}; correct it, or name all classes with --classes"
+            f"{did_you_mean(row[3][0], classes)}"
+        )
+    sure = np.ones(len(rows))
+    if values.confidence:
+        cells = [(*row[:3], row[3][1:]) for row in rows]
+        what = "a number from 0 to 1"
+        sure = _numbers(cells, [values.confidence], lambda found: (found >= 0) & (found <= 1), what)[:, 0]
+    probabilities = np.repeat((1 - sure)[:, None] / (len(classes) - 1), len(classes), axis=1)
+    probabilities[np.arange(len(rows)), labels] = sure
+    return probabilities
+
+
+def _numbers(
+    rows: Sequence[ValuedRow], columns: Sequence[str], allowed: Callable[[np.ndarray], np.ndarray], what: str
+) -> np.ndarray:
+    """Return the cells as numbers ``[N, columns]`` float64, all of them as ``allowed``."""
+    found = np.array([[_number(cell) for cell in cells] for *_, cells in rows])
+    with np.errstate(all="ignore"):
+        right = allowed(found)
+    if not right.all():
+        row, column = np.argwhere(~right)[0]
+        raise CompressError(
+            f"{_place(rows[row])} has {rows[row][3][column][:40]!r} in column {columns[column]!r}, and {what} is "
+            "needed; correct or remove that row"
+        )
+    return found
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")
+
+
+def _place(row: ValuedRow) -> str:
+    return f"{row[1]}, row {row[2]}"
