@@ -18,6 +18,7 @@ from compress.cli.printing import MessageFormatter, say
 from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
+from compress.escaping.uris import text_without_secrets
 from compress.host import without_home
 from compress.inference.compute import TRACKERS, Compute
 from compress.models.model_dir import ModelDir
@@ -275,5 +276,5 @@ def assignments(context: click.Context, parameter: click.Parameter, values: Sequ
 
 
 def typed() -> str:
-    """Return what was typed, as results keep it: they are shared, and say nothing of this user's home directory."""
-    return without_home(shlex.join(["compress", *sys.argv[1:]]))
+    """Return what was typed, as results keep it: they are shared, and have no home directory and no secret of a URI."""
+    return without_home(shlex.join(["compress", *map(text_without_secrets, sys.argv[1:])]))
