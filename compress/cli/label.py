@@ -11,7 +11,13 @@ from compress.recipes.training import LEAST_MAX_LENGTH
 
 @click.command()
 @click.option("--teacher", required=True, metavar="DIR", help="The teacher: a directory or hub name.")
-@click.option("--unlabeled", required=True, multiple=True, metavar="FILE", help="Text to label; repeat for more files.")
+@click.option(
+    "--unlabeled",
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="Text to label: a file, a pattern, a folder of Parquet files or the URI of one; may be repeated.",
+)
 @click.option("--rows", type=options.Whole(min=1), help="Use only so many rows, spread evenly over the text.")
 @click.option(
     "--max-length", type=options.Whole(min=LEAST_MAX_LENGTH), default=None, help="Cut texts to so many tokens."

@@ -18,7 +18,7 @@ from compress.cli.printing import MessageFormatter, say
 from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
-from compress.escaping.uris import text_without_secrets
+from compress.escaping.uris import is_uri, text_without_secrets, without_secrets
 from compress.host import without_home
 from compress.inference.compute import TRACKERS, Compute
 from compress.models.model_dir import ModelDir
@@ -195,7 +195,7 @@ def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None) 
     """Open unlabelled files as one stream, cut to ``rows`` spread evenly; plain text has no columns to choose."""
     sources = []
     for path in paths:
-        plain = path.removesuffix(".gz").endswith(".txt")
+        plain = without_secrets(path).removesuffix(".gz").endswith(".txt")
         named = {} if plain else {key: value for key, value in columns.items() if key != "label_column"}
         sources.append(open_source(path, role="unlabeled", labelled=False, **named))
         logger.info("unlabeled: %s", sources[-1].describe())
@@ -217,13 +217,19 @@ def output(function: Function) -> Function:
 
 def keep_inputs(outputs: Sequence[str | Path], option: str = "-o") -> None:
     """Refuse, before the work, outputs that overlap a file or directory that the running command is given to read."""
+    local = [name for name in _inputs() if not is_uri(name)]
+    keep_apart(outputs, [path for name in local for path in glob.glob(name) or [name]], option)
+
+
+def _inputs() -> list[str]:
+    """Return the files and directories that the running command is given to read, as they were typed."""
     context = click.get_current_context()
     given: list[str] = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
         if parameter.name not in _NOT_READ and (parameter.metavar or "").strip(".") in _PATHS and value:
             given += [value] if isinstance(value, str) else value
-    keep_apart(outputs, [path for name in given for path in glob.glob(name) or [name]], option)
+    return given
 
 
 def show_result(model: ModelDir) -> None:

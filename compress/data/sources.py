@@ -1,6 +1,6 @@
 """Open files and hub data sets as streams of labelled or unlabelled examples."""
 
-import glob
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compress.data.column_inference import choose_columns
+from compress.data.data_files import DataFile, find_files
 from compress.data.examples import Columns, Example, content_sha256
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
@@ -15,6 +16,7 @@ from compress.data.formats.text_files import read_table
 from compress.data.label_encoding import encode_scores, infer_labels
 from compress.data.text_source import Subset, TextSource
 from compress.errors import CompressError
+from compress.escaping.uris import without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
 
 _FORMAT_NAMES = {
@@ -29,30 +31,33 @@ _FORMAT_NAMES = {
     "trees": "trees",
     "conllu": "CoNLL-U",
 }
-# Files of a pattern are open at the same time; systems allow a thousand.
-_MOST_FILES = 250
 _MOST_COLUMNS = 10_000
 
 
 class FileSource(TextSource):
     """Examples streamed from one or more files.
 
-    Several files are read in turn, a row from each, so that the start of a stream holds all of
-    them. Rows without text are skipped and counted; ``describe()`` says how many were met.
+    Several files are read ``in_turn``, a row from each, so that the start of a stream holds all of
+    them; or one after the other, which keeps one of them open. Rows without text are skipped and
+    counted; ``describe()`` says how many were met.
     """
 
-    def __init__(self, tables: Sequence[Table], columns: Columns, *, name: str, labelled: bool) -> None:
+    def __init__(
+        self, tables: Sequence[Table], columns: Columns, *, name: str, labelled: bool, in_turn: bool = True
+    ) -> None:
         self.name = name
         self.format = tables[0].format
         self.columns = columns
         self.identity = frozenset(place for table in tables for place in table.identity)
         self._labelled = labelled
         self._tables = tables
+        self._in_turn = in_turn
         self._skipped = 0
 
     def __iter__(self) -> Iterator[Example]:
         self._skipped = 0
-        return _in_turn([self._rows(table) for table in self._tables])
+        streams = [self._rows(table) for table in self._tables]
+        return _in_turn(streams) if self._in_turn else itertools.chain.from_iterable(streams)
 
     def _rows(self, table: Table) -> Iterator[Example]:
         columns = self.columns
@@ -159,10 +164,11 @@ def open_source(
     format: str | None = None,
     limit: int | None = None,
 ) -> TextSource:
-    """Open a file, a pattern such as ``sentiment.dev.*``, or a Hugging Face data set, and find its columns.
+    """Open a file, a pattern, a folder of Parquet files or a Hugging Face data set, and find its columns.
 
     Args:
-        path: what the user typed.
+        path: what the user typed: a path, a pattern such as ``sentiment.dev.*``, a URI of either such as
+            ``s3://bucket/part-*.parquet``, or the name of a data set.
         role: ``train``, ``unlabeled``, ``validation`` or ``test``; picks the split of a source that
             holds several. labelled: whether every row must have a label; without, labels are not read.
             text_column, text_pair_column, label_column: a column's name, or its number from 0 in a file
@@ -174,33 +180,31 @@ def open_source(
     """
     given = Columns(text_column or "", text_pair_column, label_column)
     wanted = (text_column, text_pair_column, label_column)
-    typed = str(path)
-    files = [Path(path)]
-    if not os.path.lexists(path) and any(mark in typed for mark in "*?["):
-        files = [Path(name) for name in sorted(glob.glob(typed))]
-        if not 0 < len(files) <= _MOST_FILES:
-            found = (
-                f"{len(files):,} files match, and at most {_MOST_FILES} are read at a time"
-                if files
-                else "No file matches"
-            )
-            raise CompressError(f"{found} {typed!r}: check the pattern.")
-    if len(files) == 1 and not os.path.lexists(path) and is_hub_name(typed):
-        tables = [read_hub(typed, role)]
+    typed = without_secrets(str(path))
+    if not os.path.lexists(path) and is_hub_name(str(path)):
+        tables, in_turn = [read_hub(str(path), role)], True
     else:
+        files, in_turn = find_files(str(path))
         tables = [_open_file(file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files]
+        tables = [table for table in tables if not table.empty] or tables[:1]
     name = tables[0].name if len(tables) == 1 else printable_name(f"{Path(typed).name} ({len(tables)} files)")
     odd = next((table for table in tables if table.columns != tables[0].columns), None)
     if odd is not None:
         raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")
     with faults_of(name, "examples"):
-        source = FileSource(tables, _columns(tables[0], given, labelled), name=name, labelled=labelled)
+        columns = _columns(tables[0], given, labelled)
+    source = FileSource(tables, columns, name=name, labelled=labelled, in_turn=in_turn)
     return source if limit is None else Subset(source, limit=limit)
 
 
-def _open_file(path: Path, **options: Any) -> Table:
+def _open_file(file: DataFile, **options: Any) -> Table:
+    path, place = file
     with faults_of(printable_name(path), "examples"):
-        return read_table(path, **options)
+        table = read_table(path, **options)
+        if place:
+            copy = printable_name(path.resolve())
+            table.identity = frozenset(one.replace(copy, printable_name(place)) for one in table.identity)
+        return table
 
 
 def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
