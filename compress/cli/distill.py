@@ -21,7 +21,12 @@ from compress.inference.compute import Compute
     help="Use only so many unlabelled rows, spread evenly; 0 is all.",
     show_default=True,
 )
-@click.option("--labels", multiple=True, metavar="DIR", help="Instead: an output of 'compress label'; may be repeated.")
+@click.option(
+    "--labels",
+    multiple=True,
+    metavar="DIR",
+    help="Instead: an output of 'compress label' or its URI; may be repeated.",
+)
 @click.option("--train", metavar="FILE", help="Labelled rows to train on, with the teacher's logits.")
 @click.option("--validation", metavar="FILE", help="Labelled rows to select the best checkpoint.")
 @click.option(

@@ -6,6 +6,7 @@ import click
 
 from compress.cli import options
 from compress.cli.printing import say
+from compress.escaping.uris import without_secrets
 from compress.recipes.training import LEAST_MAX_LENGTH
 
 
@@ -30,7 +31,7 @@ from compress.recipes.training import LEAST_MAX_LENGTH
     help="bfloat16 is faster on GPUs and some CPUs (AMX); logits differ in the third digit. auto compares "
     "both on 512 rows and takes bfloat16 where it is faster and gives at least 99% of the same labels.",
 )
-@options.output
+@options.output_or_uri
 @options.columns
 @options.placing
 @options.force
@@ -51,8 +52,8 @@ def command(
 
     made = label(teacher, pool, output, max_length=max_length or 0, **settings)
     if not quiet:
-        plan = made.manifest.notes
+        plan, where = made.manifest.notes, without_secrets(output)
         say(
-            f"{output}: {made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, {plan['threads']} threads, "
+            f"{where}: {made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, {plan['threads']} threads, "
             f"{plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
         )

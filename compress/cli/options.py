@@ -215,6 +215,26 @@ def output(function: Function) -> Function:
     return wrapped  # type: ignore[return-value]
 
 
+def output_or_uri(function: Function) -> Function:
+    """``-o DIR`` of a stage that writes to other machines too."""
+
+    @click.option("-o", "--output", required=True, metavar="DIR", help="Directory or URI to write; it must not exist.")
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        if is_uri(given := without_secrets(named["output"])):
+            below = f"{given.rstrip('/')}/"
+            inside = next((name for name in map(without_secrets, _inputs()) if f"{name}/".startswith(below)), None)
+            if inside:
+                raise CompressError(
+                    f"-o {given} holds {inside}, which this command reads and would change; choose another -o"
+                )
+        else:
+            keep_inputs(places_of(named["output"]))
+        return function(*arguments, **named)
+
+    return wrapped  # type: ignore[return-value]
+
+
 def keep_inputs(outputs: Sequence[str | Path], option: str = "-o") -> None:
     """Refuse, before the work, outputs that overlap a file or directory that the running command is given to read."""
     local = [name for name in _inputs() if not is_uri(name)]
