@@ -25,6 +25,7 @@ TRAIN = [
     "onnx>=1.23,<2",
     "onnxscript>=0.7.2",
     "datasets>=5.2,<6",
+    "fsspec",
     "accelerate>=1.15,<2",
     "safetensors>=0.8",
     "huggingface_hub>=2.4",

@@ -19,6 +19,7 @@ import click
 import compress
 from compress.cli.printing import close_streams, complain, open_streams
 from compress.errors import CompressError, MissingPackage, did_you_mean, system_fault
+from compress.escaping.uris import is_uri, without_secrets
 from compress.inference import processes
 
 # Their one-line help stands here, so that ``compress --help`` imports none of them.
@@ -203,6 +204,15 @@ _EXPLAINED = {
 }
 
 
+def _place(output: str) -> Path:
+    """Return where an output is made."""
+    if not is_uri(output):
+        return Path(output)
+    from compress.labelling.remote_labels import work_place
+
+    return work_place(output)
+
+
 def _resumable(arguments: list[str]) -> str:
     """Tell whether the same command would resume."""
     for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
@@ -211,8 +221,8 @@ def _resumable(arguments: list[str]) -> str:
             value = flag.removeprefix("--output=")
         elif flag.startswith("-o") and len(flag) > 2:
             value = flag[2:]
-        target = Path(value)
-        with suppress(OSError, ValueError):  # a path that cannot be
+        with suppress(OSError, ValueError, CompressError):  # a path that cannot be
+            target = _place(value)
             if target.with_name(f".{target.name}.partial").is_dir() or (target / "study.json").is_file():
-                return f"The same command goes on from what is finished of {target}."
+                return f"The same command goes on from what is finished of {without_secrets(value)}."
     return "Nothing was written."

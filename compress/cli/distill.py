@@ -25,7 +25,7 @@ from compress.inference.compute import Compute
     "--labels",
     multiple=True,
     metavar="DIR",
-    help="Instead: an output of 'compress label' or 'compress labels import'; may be repeated.",
+    help="Instead: an output of 'compress label' or 'compress labels import', or its URI; may be repeated.",
 )
 @click.option(
     "--combine",

@@ -6,12 +6,19 @@ import click
 
 from compress.cli import options
 from compress.cli.printing import say
+from compress.escaping.uris import without_secrets
 from compress.recipes.training import LEAST_MAX_LENGTH
 
 
 @click.command()
 @click.option("--teacher", required=True, metavar="DIR", help="The teacher: a directory or hub name.")
-@click.option("--unlabeled", required=True, multiple=True, metavar="FILE", help="Text to label; repeat for more files.")
+@click.option(
+    "--unlabeled",
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="Text to label: a file, a pattern, a folder of Parquet files or the URI of one; may be repeated.",
+)
 @click.option("--rows", type=options.Whole(min=1), help="Use only so many rows, spread evenly over the text.")
 @click.option(
     "--max-length", type=options.Whole(min=LEAST_MAX_LENGTH), default=None, help="Cut texts to so many tokens."
@@ -24,7 +31,7 @@ from compress.recipes.training import LEAST_MAX_LENGTH
     help="bfloat16 is faster on GPUs and some CPUs (AMX); logits differ in the third digit. auto compares "
     "both on 512 rows and takes bfloat16 where it is faster and gives at least 99% of the same labels.",
 )
-@options.output
+@options.output_or_uri
 @options.columns
 @options.placing
 @options.force
@@ -45,8 +52,8 @@ def command(
 
     made = label(teacher, pool, output, max_length=max_length or 0, **settings)
     if not quiet:
-        plan = made.manifest.notes
+        plan, where = made.manifest.notes, without_secrets(output)
         say(
-            f"{output}: {made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, {plan['threads']} threads, "
+            f"{where}: {made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, {plan['threads']} threads, "
             f"{plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
         )

@@ -18,6 +18,7 @@ from compress.cli.printing import MessageFormatter, say
 from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
+from compress.escaping.uris import is_uri, text_without_secrets, without_secrets
 from compress.host import without_home
 from compress.inference.compute import TRACKERS, Compute
 from compress.models.model_dir import ModelDir
@@ -201,7 +202,7 @@ def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None) 
     """Open unlabelled files as one stream, cut to ``rows`` spread evenly; plain text has no columns to choose."""
     sources = []
     for path in paths:
-        plain = path.removesuffix(".gz").endswith(".txt")
+        plain = without_secrets(path).removesuffix(".gz").endswith(".txt")
         named = {} if plain else {key: value for key, value in columns.items() if key != "label_column"}
         sources.append(open_source(path, role="unlabeled", labelled=False, **named))
         logger.info("unlabeled: %s", sources[-1].describe())
@@ -221,15 +222,41 @@ def output(function: Function) -> Function:
     return wrapped  # type: ignore[return-value]
 
 
+def output_or_uri(function: Function) -> Function:
+    """``-o DIR`` of a stage that writes to other machines too."""
+
+    @click.option("-o", "--output", required=True, metavar="DIR", help="Directory or URI to write; it must not exist.")
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        if is_uri(given := without_secrets(named["output"])):
+            below = f"{given.rstrip('/')}/"
+            inside = next((name for name in map(without_secrets, _inputs()) if f"{name}/".startswith(below)), None)
+            if inside:
+                raise CompressError(
+                    f"-o {given} holds {inside}, which this command reads and would change; choose another -o"
+                )
+        else:
+            keep_inputs(places_of(named["output"]))
+        return function(*arguments, **named)
+
+    return wrapped  # type: ignore[return-value]
+
+
 def keep_inputs(outputs: Sequence[str | Path], option: str = "-o") -> None:
     """Refuse, before the work, outputs that overlap a file or directory that the running command is given to read."""
+    local = [name for name in _inputs() if not is_uri(name)]
+    keep_apart(outputs, [path for name in local for path in glob.glob(name) or [name]], option)
+
+
+def _inputs() -> list[str]:
+    """Return the files and directories that the running command is given to read, as they were typed."""
     context = click.get_current_context()
     given: list[str] = []
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
         if parameter.name not in _NOT_READ and (parameter.metavar or "").strip(".") in _PATHS and value:
             given += [value] if isinstance(value, str) else value
-    keep_apart(outputs, [path for name in given for path in glob.glob(name) or [name]], option)
+    return given
 
 
 def show_result(model: ModelDir) -> None:
@@ -282,5 +309,5 @@ def assignments(context: click.Context, parameter: click.Parameter, values: Sequ
 
 
 def typed() -> str:
-    """Return what was typed, as results keep it: they are shared, and say nothing of this user's home directory."""
-    return without_home(shlex.join(["compress", *sys.argv[1:]]))
+    """Return what was typed, as results keep it: they are shared, and have no home directory and no secret of a URI."""
+    return without_home(shlex.join(["compress", *map(text_without_secrets, sys.argv[1:])]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from compress.escaping.characters import escaped
 from compress.escaping.terminal import terminal_text
+from compress.escaping.uris import text_without_secrets
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,9 +31,9 @@ def can_print(text: str) -> bool:
 
 
 def complain(text: str) -> None:
-    """Print lines on standard error, if anybody can read it."""
+    """Print lines on standard error, if anybody can read it, without the secrets of URIs that libraries repeat."""
     with suppress(OSError):
-        print(terminal_text(text), file=sys.stderr)
+        print(terminal_text(text_without_secrets(text)), file=sys.stderr)
 
 
 def show(table: "Table", width_in_a_log: int) -> None:

@@ -1,6 +1,6 @@
 """Open files and hub data sets as streams of labelled or unlabelled examples."""
 
-import glob
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from compress.data.column_inference import choose_columns
+from compress.data.data_files import DataFile, find_files
 from compress.data.examples import Columns, Example, content_sha256
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
@@ -15,6 +16,7 @@ from compress.data.formats.text_files import read_table
 from compress.data.label_encoding import encode_scores, infer_labels
 from compress.data.text_source import TextSource
 from compress.errors import CompressError, did_you_mean
+from compress.escaping.uris import without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
 
 Item = TypeVar("Item")
@@ -31,20 +33,26 @@ _FORMAT_NAMES = {
     "trees": "trees",
     "conllu": "CoNLL-U",
 }
-# Files of a pattern are open at the same time; systems allow a thousand.
-_MOST_FILES = 250
 _MOST_COLUMNS = 10_000
 
 
 class FileSource(TextSource):
     """Examples streamed from one or more files.
 
-    Several files are read in turn, a row from each, so that the start of a stream holds all of
-    them. Rows without text are skipped and counted; ``describe()`` says how many were met.
+    Several files are read ``in_turn``, a row from each, so that the start of a stream holds all of
+    them; or one after the other, which keeps one of them open. Rows without text are skipped and
+    counted; ``describe()`` says how many were met.
     """
 
     def __init__(
-        self, tables: Sequence[Table], columns: Columns, *, name: str, labelled: bool, values: Sequence[str] = ()
+        self,
+        tables: Sequence[Table],
+        columns: Columns,
+        *,
+        name: str,
+        labelled: bool,
+        values: Sequence[str] = (),
+        in_turn: bool = True,
     ) -> None:
         self.name = name
         self.format = tables[0].format
@@ -53,6 +61,7 @@ class FileSource(TextSource):
         self.values = tuple(values)
         self._labelled = labelled
         self._tables = tables
+        self._in_turn = in_turn
         self._skipped = 0
 
     def __iter__(self) -> Iterator[Example]:
@@ -61,7 +70,8 @@ class FileSource(TextSource):
     def with_values(self) -> Iterator[ValuedRow]:
         """Yield every row with the name of its file, its number there, and its cells in the columns ``values``."""
         self._skipped = 0
-        return _in_turn([self._rows(table) for table in self._tables])
+        streams = [self._rows(table) for table in self._tables]
+        return _in_turn(streams) if self._in_turn else itertools.chain.from_iterable(streams)
 
     def _rows(self, table: Table) -> Iterator[ValuedRow]:
         columns = self.columns
@@ -171,10 +181,11 @@ def open_source(
     format: str | None = None,
     values: Sequence[str] = (),
 ) -> FileSource:
-    """Open a file, a pattern such as ``sentiment.dev.*``, or a Hugging Face data set, and find its columns.
+    """Open a file, a pattern, a folder of Parquet files or a Hugging Face data set, and find its columns.
 
     Args:
-        path: what the user typed.
+        path: what the user typed: a path, a pattern such as ``sentiment.dev.*``, a URI of either such as
+            ``s3://bucket/part-*.parquet``, or the name of a data set.
         role: ``train``, ``unlabeled``, ``validation`` or ``test``; picks the split of a source that
             holds several. labelled: whether every row must have a label; without, labels are not read.
             text_column, text_pair_column, label_column: a column's name, or its number from 0 in a file
@@ -186,21 +197,13 @@ def open_source(
     """
     given = Columns(text_column or "", text_pair_column, label_column)
     wanted = (text_column, text_pair_column, label_column, *values)
-    typed = str(path)
-    files = [Path(path)]
-    if not os.path.lexists(path) and any(mark in typed for mark in "*?["):
-        files = [Path(name) for name in sorted(glob.glob(typed))]
-        if not 0 < len(files) <= _MOST_FILES:
-            found = (
-                f"{len(files):,} files match, and at most {_MOST_FILES} are read at a time"
-                if files
-                else "No file matches"
-            )
-            raise CompressError(f"{found} {typed!r}: check the pattern.")
-    if len(files) == 1 and not os.path.lexists(path) and is_hub_name(typed):
-        tables = [read_hub(typed, role)]
+    typed = without_secrets(str(path))
+    if not os.path.lexists(path) and is_hub_name(str(path)):
+        tables, in_turn = [read_hub(str(path), role)], True
     else:
+        files, in_turn = find_files(str(path))
         tables = [_open_file(file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files]
+        tables = [table for table in tables if not table.empty] or tables[:1]
     name = tables[0].name if len(tables) == 1 else printable_name(f"{Path(typed).name} ({len(tables)} files)")
     odd = next((table for table in tables if table.columns != tables[0].columns), None)
     if odd is not None:
@@ -208,12 +211,17 @@ def open_source(
     with faults_of(name, "examples"):
         columns = _columns(tables[0], given, labelled)
         _check_values(tables[0], columns, values)
-        return FileSource(tables, columns, name=name, labelled=labelled, values=values)
+        return FileSource(tables, columns, name=name, labelled=labelled, values=values, in_turn=in_turn)
 
 
-def _open_file(path: Path, **options: Any) -> Table:
+def _open_file(file: DataFile, **options: Any) -> Table:
+    path, place = file
     with faults_of(printable_name(path), "examples"):
-        return read_table(path, **options)
+        table = read_table(path, **options)
+        if place:
+            copy = printable_name(path.resolve())
+            table.identity = frozenset(one.replace(copy, printable_name(place)) for one in table.identity)
+        return table
 
 
 def _columns(table: Table, given: Columns, labelled: bool) -> Columns:

@@ -15,6 +15,7 @@ from compress.data import ContentFingerprint, Example, TextSource, among, conten
 from compress.data.examples import batched
 from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
 from compress.errors import CompressError
+from compress.escaping.uris import is_uri
 from compress.exporting.export import export, exporter_for
 from compress.files import read_json_table
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
@@ -23,6 +24,7 @@ from compress.inference.open_runtime import counted, open_runtime
 from compress.inference.threads import default_threads, using_threads
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, shard_is_done, write_shard
 from compress.labelling.precision import COMPARED_ROWS, compare_precisions
+from compress.labelling.remote_labels import Upload, keep_copy, work_place
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
@@ -68,6 +70,7 @@ def label(
     Args:
         teacher: a classifier or a tagger, torch or ONNX. A tagger reads a text as words with spaces between them.
         unlabeled: texts or pairs; streamed, never held in memory whole.
+        output: a directory, or the URI of one: it is made in the cache and copied there at the end.
         max_length: tokens a text is cut to; 0 for as many as the teacher can read.
         precision: ``float32``, or ``bfloat16`` in torch: faster on hardware made for it (GPUs, AMX), and logits
             that differ in the third digit, which is far less than a student differs. ``auto`` compares both on 512
@@ -78,9 +81,10 @@ def label(
     if 0 < max_length < LEAST_MAX_LENGTH:
         raise CompressError(f"max_length = {max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit")
     model = ModelDir.open(teacher)
+    place = work_place(str(output)) if is_uri(output) else output
     with Stage.begin(
         "label",
-        output,
+        place,
         parents={"teacher": model},
         settings={
             "sources": sorted(map(str, unlabeled.identity)),
@@ -92,6 +96,7 @@ def label(
         },
         force=force,
     ) as stage:
+        upload = Upload.begin(str(output), force=force) if is_uri(output) else None
         tokenizer = model.load_tokenizer()
 
         def make_plan() -> Plan:
@@ -137,6 +142,11 @@ def label(
             (stage.scratch / PLAN_NAME).unlink()
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
         stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=asdict(plan))
+        if upload:
+            with progress("Copying the labels", None):
+                upload.finish(stage.working)
+    if upload:
+        keep_copy(Path(place))
     return LabelDir.open(output)
 
 

@@ -8,6 +8,7 @@ the rows and the checksum. Labels that come from a table have no teacher (:mod:`
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,8 +26,10 @@ from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
 from compress.data.parallel import in_processes
 from compress.data.tokenization import by_sentence, word_counts
 from compress.errors import CompressError
+from compress.escaping.uris import is_uri, without_secrets
 from compress.files import faults_of, read_json_table, regular_file
 from compress.inference.cores import available_cores
+from compress.labelling.remote_labels import local_copy
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
@@ -68,7 +71,9 @@ class LabelDir:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open and check a finished label directory."""
+        """Open and check a finished label directory, or a copy of one that a URI names."""
+        if is_uri(path):
+            return cls._open_copy(str(path))
         directory = Path(path)
         if not (directory / MANIFEST_NAME).is_file():
             raise CompressError(
@@ -85,6 +90,15 @@ class LabelDir:
         opened = cls(directory, manifest)
         opened._check_shards()
         return opened
+
+    @classmethod
+    def _open_copy(cls, uri: str) -> Self:
+        copy = local_copy(uri)
+        try:
+            return cls.open(copy)
+        except CompressError as error:
+            shutil.rmtree(copy, ignore_errors=True)  # if it was damaged here, the next start copies it again
+            raise CompressError(f"{without_secrets(uri)}, copied: {error}") from error
 
     def _check_shards(self) -> None:
         """Raise where shards are missing, or together have other rows than the manifest says."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from compress.errors import CompressError
+from compress.escaping.uris import is_uri, without_secrets
 from compress.files import faults_of
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256
 from compress.models.signatures import is_signed
@@ -26,9 +27,14 @@ def output_path(output: str | Path, option: str = "-o", *, added: str = "") -> P
         added: what the longest name has that is made of it.
 
     Raises:
-        CompressError: it is empty, ``.``, ``..`` or ``/``, too long, or not UTF-8.
+        CompressError: it is empty, ``.``, ``..`` or ``/``, a URI, too long, or not UTF-8.
     """
     text = os.fspath(output)
+    if is_uri(text):
+        raise CompressError(
+            f"{option} {without_secrets(text)} is on another machine, where only 'compress label' writes; give a "
+            "directory or file here, and copy it"
+        )
     try:
         valid = "\0" not in text and bool(text.encode("utf-8"))
     except UnicodeEncodeError:

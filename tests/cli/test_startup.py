@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "transformers", "numpy", "onnx", "onnxruntime", "datasets", "scipy", "sklearn", "pyarrow")
+HEAVY = ("torch", "transformers", "numpy", "onnx", "onnxruntime", "datasets", "scipy", "sklearn", "pyarrow", "fsspec")
 
 SCRIPT = """
 import json, sys
@@ -64,3 +65,15 @@ def test_import_compress_is_light() -> None:
     script = "import sys, compress; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not {name.split(".")[0] for name in done.stdout.split()} & set(HEAVY)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a-*.csv"])
+def test_local_files_are_read_without_what_reads_remote_ones(name: str, tmp_path: Path) -> None:
+    for file in ("a.csv", "a-1.csv", "a-2.csv"):
+        (tmp_path / file).write_text("text,label\nno more,0\nso good,1\n")
+    script = (
+        "import sys; from compress.data import open_source; "
+        f"print(len([*open_source({str(tmp_path / name)!r}, role='train', labelled=True)]), 'fsspec' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2" if name == "a.csv" else "4", "False"]

@@ -211,9 +211,8 @@ def read_parquet(path: Path) -> Table:
     stream = opened()
     file = parquet.ParquetFile(stream)
     columns = tuple(field.name for field in file.schema_arrow if _holds_text(field.type))
-    if file.metadata.num_rows == 0:
-        raise CompressError(f"{name} is empty: give a file with at least one row.")
-    size = batch_rows(name, stream, file.metadata, path.stat().st_size)
+    empty = file.metadata.num_rows == 0
+    size = 1 if empty else batch_rows(name, stream, file.metadata, path.stat().st_size)
     if len(set(columns)) < len(columns):
         raise CompressError(f"{name} has two columns of one name: write it again with other names.")
 
@@ -221,7 +220,8 @@ def read_parquet(path: Path) -> Table:
         batches = parquet.ParquetFile(opened()).iter_batches(batch_size=size, columns=list(columns))
         return ((n, tuple(map(cell, record))) for n, record in enumerate(_records(name, batches), start=1))
 
-    return Table(name, "parquet", columns, rows, identity=frozenset({printable_name(path.resolve())}))
+    place = frozenset({printable_name(path.resolve())})
+    return Table(name, "parquet", columns, rows, identity=place, empty=empty)
 
 
 def _holds_text(kind: Any) -> bool:

@@ -39,6 +39,7 @@ class Table:
     rows: Callable[[], Iterator[Row]]
     named: bool = True
     fixed: bool = False  # the format itself says what each column holds
+    empty: bool = False  # a Parquet file without rows, as Spark writes some: of several files it is left out
     tagged: bool = False  # texts are words with a space between them, and labels are their tags, likewise
     # What was read, files and the split inside them: two tables that share a part hold the same data.
     identity: frozenset[str] = frozenset()

@@ -1,0 +1,251 @@
+"""Files on other machines, named by URIs such as ``s3://bucket/part-*.parquet`` and reached through fsspec.
+
+A file is copied whole before it is read. Readers go over their files several times and look at any place of them, which
+a connection does slowly, and a copy keeps their checks as they are. Copies lie in :func:`cache_folder` and are used
+again as long as the file is the same; nothing deletes them.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from compress.errors import CompressError, system_fault
+from compress.escaping.uris import text_without_secrets, without_secrets
+from compress.progress import logger
+
+CACHE = "COMPRESS_CACHE"
+_TOGETHER = 16  # files are copied at a time, and an interruption loses so many
+# What file systems say of the content of a file, and, where they do not, of its time.
+_CONTENT = ("ETag", "etag", "md5Hash", "blob_id", "Content-MD5")
+_TIME = ("mtime", "LastModified", "last_modified", "Last-Modified", "updated", "created")
+
+
+def cache_folder() -> Path:
+    """Return where copies of remote files lie, and unfinished outputs: ``$COMPRESS_CACHE`` or ``~/.cache/compress``."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(os.environ.get(CACHE) or os.path.join(caches, "compress"))
+
+
+def cache_place(kind: str, key: str) -> Path:
+    """Return the folder in the cache of something, which is made; only this user can read what is below."""
+    folder = cache_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place = folder / kind / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def parquet_parts(folder: str, names: Iterable[str]) -> list[str]:
+    """Return the Parquet files among the names below a folder, as Spark and Hive write them; hidden ones do not count.
+
+    Raises:
+        CompressError: there is none, or a log says which of them count.
+    """
+    listed = [(name, name.split("/")) for name in sorted(names)]
+    if any("_delta_log" in parts for _, parts in listed):
+        raise CompressError(f"{folder} is a Delta table, whose log says which files count: write it as Parquet files.")
+    found = [
+        name
+        for name, parts in listed
+        if name.endswith(".parquet") and not any(part[:1] in {".", "_"} and "=" not in part for part in parts)
+    ]
+    if not found:
+        raise CompressError(f"{folder} is a directory without Parquet files, but a file is needed: name a file in it.")
+    return found
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What a URI names. Make one with :meth:`at`; ``uri`` has no secrets and ``path`` is what ``system`` calls it."""
+
+    uri: str
+    system: Any
+    path: str
+
+    @classmethod
+    def at(cls, uri: str) -> Self:
+        """Open the file system of a URI.
+
+        Raises:
+            CompressError: its protocol is unknown or needs a package, or the file system refuses.
+        """
+        from fsspec.core import url_to_fs
+        from fsspec.registry import known_implementations
+
+        shown, protocol = without_secrets(uri), uri.partition("://")[0]
+        if "::" in uri:
+            raise CompressError(f"{shown} is a chain of URIs, which is not read: unpack the file and give its own URI.")
+        try:
+            with _faults(shown, "opened"):
+                system, path = url_to_fs(uri)
+                system.invalidate_cache()
+        except ImportError as error:
+            package = known_implementations.get(protocol, {}).get("class", "").partition(".")[0]
+            if package in {"", "fsspec"}:
+                package = getattr(error.__cause__, "name", None) or protocol
+            raise CompressError(
+                f"{shown} needs the Python package {package}, which is not installed; type pip install {package}"
+            ) from error
+        return cls(shown, system, path)
+
+    def files(self) -> tuple[list["RemoteFile"], bool]:
+        """Return the files that the URI names, itself, by a pattern or as a folder, and whether there is a folder.
+
+        Raises:
+            CompressError: there is none.
+        """
+        with _faults(self.uri, "read"):
+            if any(mark in without_secrets(self.path) for mark in "*?[") and not self.system.exists(self.path):
+                places = self.system.glob(self.path, detail=True)
+                places = {path: info for path, info in places.items() if not _name(path).startswith(".")}
+            else:
+                places = {self.path: self.system.info(self.path)}
+            found, folder = list[RemoteFile](), False
+            for path, info in sorted(places.items()):
+                below = {path: info}
+                if info["type"] == "directory":
+                    folder, listed = True, self.system.find(path, detail=True)
+                    names = {one[len(path) :].strip("/"): one for one in listed}
+                    parts = parquet_parts(self._shown(path), names)
+                    below = {names[name]: listed[names[name]] for name in parts}
+                found += [RemoteFile(self._shown(one), one, of) for one, of in below.items()]
+        if not found:
+            raise CompressError(f"No file matches {self.uri!r}: check the pattern.")
+        return found, folder
+
+    def _shown(self, path: str) -> str:
+        return without_secrets(str(self.system.unstrip_protocol(path)))
+
+    def copied(self, files: Sequence["RemoteFile"]) -> list[Path]:
+        """Copy files that are not in the cache yet, and return the copies.
+
+        Raises:
+            CompressError: copying broke off; what was copied stays.
+        """
+        places = [file.place() for file in files]
+        missing = [
+            (file.path, file.info.get("size"), place)
+            for file, (place, kept) in zip(files, places, strict=True)
+            if not kept
+        ]
+        if missing:
+            size = sum(size or 0 for _, size, _ in missing) / 1e6
+            count = f"{len(missing):,} file{'s' * (len(missing) > 1)}"
+            logger.info("copying %s, %.1f MB, from %s to %s", count, size, self.uri, cache_folder())
+            self.get(missing)
+        return [place for place, _ in places]
+
+    def get(self, files: Sequence[tuple[str, int | None, Path]]) -> None:
+        """Copy files, each of a size if that is known, to their places: each is whole there or not at all."""
+        for start in range(0, len(files), _TOGETHER):
+            group = files[start : start + _TOGETHER]
+            parts = [place.with_name(f".{secrets.token_hex(8)}.part") for _, _, place in group]
+            try:
+                with _faults(self.uri, "read"):
+                    self.system.get([path for path, _, _ in group], [str(part) for part in parts])
+                    for (_, size, place), part in zip(group, parts, strict=True):
+                        if size not in (None, got := part.stat().st_size):
+                            raise EOFError(f"{got:,} of {size:,} bytes of {place.name}")
+                        part.replace(place)
+            finally:
+                for part in parts:
+                    part.unlink(missing_ok=True)
+
+    def below(self, name: str) -> str:
+        """Return the path of a file in this folder."""
+        return f"{self.path.rstrip('/')}/{name}"
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every file in this folder and below it by name; nothing where there is none."""
+        with _faults(self.uri, "read"):
+            self.system.invalidate_cache()
+            if not self.system.exists(self.path):
+                return {}
+            found = self.system.find(self.path, detail=True)
+            # Object stores may list the folder itself, an object without a name.
+            named = {path[len(self.path) :].strip("/"): info for path, info in found.items()}
+            return {name: int(info.get("size") or 0) for name, info in named.items() if name}
+
+    def read(self, name: str, limit_bytes: int) -> bytes:
+        """Return what a file in this folder holds, and of a larger one a byte more than the limit."""
+        with _faults(f"{self.uri.rstrip('/')}/{name}", "read"), self.system.open(self.below(name), "rb") as stream:
+            content: bytes = stream.read(limit_bytes + 1)
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a small file in this folder."""
+        with _faults(self.uri, "written"):
+            if "/" in self.path.strip("/"):  # else it is a bucket, which nothing here makes
+                with suppress(FileExistsError):
+                    self.system.mkdir(self.path, create_parents=False)
+            self.system.pipe_file(self.below(name), content)
+
+    def put(self, files: Sequence[Path]) -> None:
+        """Copy local files to this folder."""
+        for start in range(0, len(files), _TOGETHER):
+            group = files[start : start + _TOGETHER]
+            with _faults(self.uri, "written"):
+                self.system.put([str(file) for file in group], [self.below(file.name) for file in group])
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files in this folder."""
+        with _faults(self.uri, "written"):
+            for name in names:
+                self.system.rm_file(self.below(name))
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that a URI names: its own URI without secrets, its path, and what its file system says of it."""
+
+    uri: str
+    path: str
+    info: Mapping[str, Any]
+
+    def place(self) -> tuple[Path, bool]:
+        """Return where the copy of the file as it is now lies, and whether it is there."""
+        name = _name(self.uri)
+        if name in {"", ".", ".."} or "\0" in name:
+            raise CompressError(f"{self.uri} has no name that a file can have: copy it to another.")
+        tags = [f"{key}={self.info[key]}" for key in _CONTENT if self.info.get(key)]
+        tags = tags or [f"{key}={self.info[key]}" for key in _TIME if self.info.get(key)]
+        place = cache_place("data", "\n".join([self.uri, str(self.info.get("size")), *tags])) / name
+        return place, bool(tags) and place.is_file()
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+@contextmanager
+def _faults(uri: str, done: str) -> Iterator[None]:
+    """Turn whatever a file system raises, each of them its own, into one sentence without secrets."""
+    try:
+        yield
+    except (CompressError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        if system_fault(error):  # of this machine
+            raise
+        says = next((line.strip() for line in text_without_secrets(str(error)).splitlines() if line.strip()), "")
+        reason = f"{type(error).__name__}{': ' if says else ''}{says[:200]}"
+        if isinstance(error, FileNotFoundError):
+            raise CompressError(f"There is no file {uri!r}, or it cannot be reached: check the URI.") from error
+        if isinstance(error, ValueError) and "Protocol not known" in says:
+            protocol = uri.partition("://")[0]
+            raise CompressError(
+                f"{uri} has the unknown protocol {protocol!r}: use s3://, gs://, hf:// or another of fsspec."
+            ) from error
+        if isinstance(error, PermissionError):
+            raise CompressError(
+                f"{uri} cannot be {done}, for lack of permission ({reason}): check the credentials of this machine."
+            ) from error
+        raise CompressError(
+            f"{uri} could not be {done} ({reason}): check connection and credentials; what was copied stays, and the "
+            "same command goes on."
+        ) from error
