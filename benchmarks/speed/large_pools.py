@@ -7,7 +7,7 @@ A row is the first half of one sentence and the second half of another, so that 
 layer of width 32 with random weights and the tokenizer of a model: labels say nothing, and cost what reading,
 tokenising and writing do. The student takes so many steps. Memory is read twice a second from the system and added up
 over the processes of a command: ``anonymous`` is what they hold, ``resident`` counts memory-mapped files too, which the
-system takes back where it needs the memory.
+system takes back where it needs the memory. What lies in the working folder, but for students, is used again.
 """
 
 from __future__ import annotations
@@ -68,9 +68,13 @@ def main() -> None:
             with pool.open("w", encoding="utf-8") as file:
                 file.writelines(f"{row}\n" for row in distinct_rows(options.sentences, rows))
         command = [sys.executable, "-m", "compress"]
-        labelling = measured([*command, "label", "--teacher", teacher, "--unlabeled", pool, "-o", labels])
+        known = options.work / f"label-{rows}.json"  # of labels that an earlier start made
+        if not known.is_file():
+            figures = measured([*command, "label", "--teacher", teacher, "--unlabeled", pool, "-o", labels])
+            write_atomically(known, json.dumps(figures))
+        labelling = json.loads(known.read_text(encoding="utf-8"))
         given = ["--teacher", teacher, "--student", student, "--labels", labels, "--validation", options.validation]
-        distilling = measured([*command, "distill", *given, "-o", made])
+        distilling = measured([*command, "distill", *given, "-o", made, "--force"])
         training_s = float(ModelDir.open(made).manifest.notes["seconds"])
         line = {
             "study": "large-pools",
