@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from compress.gating.check import check
     from compress.inference.compute import Compute
     from compress.inference.predict import Classifier, load
-    from compress.labelling.label import label
+    from compress.labelling.label import LabelOptions, label
+    from compress.labelling.merge import merge_labels
     from compress.models.model_dir import ModelDir
     from compress.models.modeling.registration import register_models
     from compress.pruning.head_study import HeadStudy, head_study
@@ -42,6 +43,7 @@ _LAZY = {
     "HeadStudy": "compress.pruning.head_study",
     "DistillationData": "compress.training.distill",
     "DistillationOptions": "compress.training.distill",
+    "LabelOptions": "compress.labelling.label",
     "LabelledData": "compress.data",
     "ModelDir": "compress.models.model_dir",
     "Pruning": "compress.recipes",
@@ -56,6 +58,7 @@ _LAZY = {
     "head_study": "compress.pruning.head_study",
     "label": "compress.labelling.label",
     "load": "compress.inference.predict",
+    "merge_labels": "compress.labelling.merge",
     "pretrain": "compress.training.pretrain",
     "prune": "compress.pruning.prune",
     "quantize": "compress.quantization.quantize",
@@ -74,6 +77,7 @@ __all__ = [
     "HeadStudy",
     "DistillationData",
     "DistillationOptions",
+    "LabelOptions",
     "LabelledData",
     "ModelDir",
     "Pruning",
@@ -89,6 +93,7 @@ __all__ = [
     "head_study",
     "label",
     "load",
+    "merge_labels",
     "pretrain",
     "prune",
     "quantize",

@@ -139,6 +139,9 @@ def sections() -> Iterator[str]:
             assert command is not None
             child = click.Context(command, info_name=name, parent=context)
             yield section(f"compress {name}", command.get_help(child))
+            for part, within in getattr(command, "commands", {}).items():
+                grandchild = click.Context(within, info_name=part, parent=child)
+                yield section(f"compress {name} {part}", within.get_help(grandchild))
 
 
 def section(title: str, text: str) -> str:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import click
 import numpy as np
 import pytest
 import torch
@@ -104,6 +105,8 @@ def test_commands_in_pages_take_the_options_they_are_shown_with(page: Path) -> N
         name = line.split()[1]
         context = cli.make_context("compress", [], resilient_parsing=True)
         command = cli.get_command(context, name)
+        if isinstance(command, click.Group):
+            command = command.get_command(context, line.split()[2])
         if command is None:
             faults.append(f"no command {name}: {line}")
             continue

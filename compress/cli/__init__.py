@@ -25,6 +25,7 @@ from compress.inference import processes
 COMMANDS = {
     "finetune": "Fine-tune a teacher from a pretrained encoder and labelled text.",
     "label": "Run the teacher once over unlabelled text and keep its logits.",
+    "labels": "Join labels that several commands made.",
     "pretrain": "Pre-train a student on unlabelled text, once for many tasks.",
     "distill": "Train a student to match its teacher.",
     "heads": "Study the importance of a model's attention heads.",
@@ -76,7 +77,8 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"compress.cli.{name}").command
-        for parameter in command.params:
+        within = command.commands.values() if isinstance(command, click.Group) else ()
+        for parameter in (one for part in (command, *within) for one in part.params):
             if parameter.type is click.STRING and parameter.default != "":
                 parameter.type = _Given()
         return command

@@ -24,6 +24,14 @@ from compress.recipes.training import LEAST_MAX_LENGTH
     help="bfloat16 is faster on GPUs and some CPUs (AMX); logits differ in the third digit. auto compares "
     "both on 512 rows and takes bfloat16 where it is faster and gives at least 99% of the same labels.",
 )
+@click.option(
+    "--shard",
+    "part",
+    type=options.Share(),
+    metavar="K/N",
+    help="Label only every N-th shard of 2,048 rows, beginning with the K-th, such as 3/8; "
+    "'compress labels merge' joins the N directories.",
+)
 @options.output
 @options.columns
 @options.placing
@@ -34,6 +42,8 @@ def command(
     unlabeled: tuple[str, ...],
     rows: int | None,
     max_length: int | None,
+    precision: str,
+    part: tuple[int, int] | None,
     output: str,
     columns: options.Names,
     quiet: bool,
@@ -41,12 +51,15 @@ def command(
 ) -> None:
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
     pool = options.open_pool(unlabeled, columns, rows=rows)
-    from compress.labelling.label import label
+    from compress.labelling.label import LabelOptions, label
+    from compress.labelling.label_dir import Part
 
-    made = label(teacher, pool, output, max_length=max_length or 0, **settings)
+    own = Part(*part) if part else None
+    made = label(teacher, pool, output, options=LabelOptions(max_length or 0, precision, own), **settings)
     if not quiet:
         plan = made.manifest.notes
+        part_of = f"part {own.number} of {own.of} of " if own else ""
         say(
-            f"{output}: {made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, {plan['threads']} threads, "
-            f"{plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
+            f"{output}: {part_of}{made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, "
+            f"{plan['threads']} threads, {plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
         )
