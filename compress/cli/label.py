@@ -6,6 +6,7 @@ import click
 
 from compress.cli import options
 from compress.cli.printing import say
+from compress.errors import CompressError
 from compress.recipes.training import LEAST_MAX_LENGTH
 
 
@@ -32,6 +33,17 @@ from compress.recipes.training import LEAST_MAX_LENGTH
     help="Label only every N-th shard of 2,048 rows, beginning with the K-th, such as 3/8; "
     "'compress labels merge' joins the N directories.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray labels in several worker processes, each with --threads threads (default 1) or a GPU.",
+)
+@click.option("--workers", type=options.Whole(min=1), help="Workers of Ray; default: as many as there is room for.")
+@click.option(
+    "--ray-address", metavar="ADDRESS", help="Cluster of Ray that runs, auto on a node of it; default: started here."
+)
 @options.output
 @options.columns
 @options.placing
@@ -44,18 +56,27 @@ def command(
     max_length: int | None,
     precision: str,
     part: tuple[int, int] | None,
+    engine: str,
+    workers: int | None,
+    ray_address: str | None,
     output: str,
     columns: options.Names,
     quiet: bool,
     **settings: Any,
 ) -> None:
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
+    if engine != "ray" and (workers or ray_address):
+        raise CompressError(
+            f"{'--workers' if workers else '--ray-address'} is for Ray; add --engine ray or leave it out"
+        )
     pool = options.open_pool(unlabeled, columns, rows=rows)
-    from compress.labelling.label import LabelOptions, label
+    from compress.labelling.label import Engine, LabelOptions, label
     from compress.labelling.label_dir import Part
+    from compress.labelling.ray_engine import RayEngine
 
     own = Part(*part) if part else None
-    made = label(teacher, pool, output, options=LabelOptions(max_length or 0, precision, own), **settings)
+    chosen = RayEngine(ray_address or "", workers or 0) if engine == "ray" else Engine()
+    made = label(teacher, pool, output, options=LabelOptions(max_length or 0, precision, own, chosen), **settings)
     if not quiet:
         plan = made.manifest.notes
         part_of = f"part {own.number} of {own.of} of " if own else ""

@@ -69,16 +69,27 @@ class Job:
 
 
 Shard = tuple[int, list[Example]]  # the number of a shard in the whole text, and its rows
-# Runs the teacher over the shards of a stream, and yields each with its logits, in any order.
 Labelled = Generator[tuple[int, list[Example], np.ndarray], None, None]
-Engine = Callable[[Job, Iterator[Shard], Advance], Labelled]
 
 
-def in_this_process(job: Job, shards: Iterator[Shard], advance: Advance) -> Labelled:
-    """The engine of one process: one shard after the other."""
-    run = counted(start_runtime(job.plan, job.model, job.scratch), advance)
-    for number, examples in shards:
-        yield number, examples, job.logits(examples, run)
+class Engine:
+    """Runs the teacher over the shards of a text: in this process, one after the other."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the teacher runs on other machines than this one."""
+        return False
+
+    @property
+    def threads(self) -> int:
+        """How many threads the teacher has where none are asked for; 0 for one a free core."""
+        return 0
+
+    def run(self, job: Job, shards: Iterator[Shard], advance: Advance) -> Labelled:
+        """Yield each shard with its logits, in any order; ``advance`` by rows."""
+        run = counted(start_runtime(job.plan, job.model, job.scratch), advance)
+        for number, examples in shards:
+            yield number, examples, job.logits(examples, run)
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ class LabelOptions:
     max_length: int = 0
     precision: str = "float32"
     part: Part | None = None
-    engine: Engine = in_this_process
+    engine: Engine = Engine()
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -108,6 +119,10 @@ class LabelOptions:
         if 0 < self.max_length < LEAST_MAX_LENGTH:
             raise CompressError(
                 f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit"
+            )
+        if self.precision == "auto" and self.engine.elsewhere:
+            raise CompressError(
+                "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16"
             )
 
 
@@ -151,7 +166,11 @@ def label(
 
         def make_plan() -> Plan:
             precision = options.precision.replace("auto", "float32")
-            plan = plan_for(model, tokenizer, compute, max_length=options.max_length, precision=precision)
+            own = replace(compute, threads=compute.threads or options.engine.threads)
+            elsewhere = options.engine.elsewhere
+            plan = plan_for(
+                model, tokenizer, own, max_length=options.max_length, precision=precision, elsewhere=elsewhere
+            )
             rows = list(unlabeled.sample(COMPARED_ROWS)) if options.precision == "auto" else []
             if not rows:
                 return plan
@@ -185,7 +204,7 @@ def label(
             with (
                 using_threads(plan.threads),
                 progress("Labelling", left) as advance,
-                closing(options.engine(job, itertools.chain([first], shards), advance)) as labelled,
+                closing(options.engine.run(job, itertools.chain([first], shards), advance)) as labelled,
             ):
                 for number, examples, logits in labelled:
                     write_shard(stage.working, number, examples, logits, made_from(examples), model.task)
@@ -242,12 +261,13 @@ def _run_teacher(
     return by_sentence(logits, word_counts(examples)) if model.task == "tagging" else logits
 
 
-def choose_runtime(model: ModelDir, device: str) -> tuple[str, str]:
+def choose_runtime(model: ModelDir, device: str, *, elsewhere: bool = False) -> tuple[str, str]:
     """Return ``(runtime, device)`` by a fixed rule, so that a resumed run computes what the first one did.
 
-    torch on a GPU; on a CPU ONNX Runtime with fused attention where the model exports, else torch.
+    torch on a GPU; on a CPU ONNX Runtime with fused attention where the model exports, else torch. A GPU that was asked
+    for need not be on this machine where the model runs ``elsewhere``.
     """
-    found = resolve_device(device)
+    found = device if elsewhere and device == "cuda" else resolve_device(device)
     if model.is_onnx:
         return "onnxruntime", "cuda" if device == "cuda" else "cpu"
     if found == "cuda":
@@ -262,9 +282,10 @@ def plan_for(
     *,
     max_length: int = 0,
     precision: str = "float32",
+    elsewhere: bool = False,
 ) -> Plan:
-    """Return the plan that the fixed rule gives on this host."""
-    runtime, device = choose_runtime(model, compute.device)
+    """Return the plan that the fixed rule gives on this host, or for others like it."""
+    runtime, device = choose_runtime(model, compute.device, elsewhere=elsewhere)
     if precision == "bfloat16":
         if model.is_onnx:
             raise CompressError(f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32")
@@ -290,13 +311,19 @@ def _faster_plan(
 
 def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
     """Load the model into the plan's runtime; an export that this needs lies in ``scratch`` and is reused."""
-    directory = model.path
-    if plan.runtime == "onnxruntime" and not model.is_onnx:
-        directory = scratch / TEACHER_ONNX
-        if not directory.is_dir():
-            export(model, directory)
     options: dict[str, Any] = {"precision": plan.precision} if plan.runtime == "torch" else {}
+    directory = runtime_directory(plan, model, scratch)
     return open_runtime(directory, plan.runtime, threads=plan.threads, device=plan.device, **options)
+
+
+def runtime_directory(plan: Plan, model: ModelDir, scratch: Path) -> Path:
+    """Return the directory that the plan's runtime opens: the model's own, or an export in ``scratch``."""
+    if plan.runtime != "onnxruntime" or model.is_onnx:
+        return model.path
+    directory = scratch / TEACHER_ONNX
+    if not directory.is_dir():
+        export(model, directory)
+    return directory
 
 
 def _kept_plan(scratch: Path, make: Callable[[], Plan]) -> Plan:

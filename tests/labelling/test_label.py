@@ -382,7 +382,7 @@ from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 plan = label_module.plan_for
 label_module.plan_for = lambda *given, **named: replace(plan(*given, **named), shard_rows=8)
-label_module.choose_runtime = lambda model, device: ("torch", "cpu")
+label_module.choose_runtime = lambda model, device, **_: ("torch", "cpu")
 log = folder / "shards.log"
 
 def counted(write, directory, number, *rest):

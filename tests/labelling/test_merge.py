@@ -18,7 +18,7 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling import merge as merge_module
-from compress.labelling.label import LabelOptions, label
+from compress.labelling.label import Engine, LabelOptions, label
 from compress.labelling.label_dir import LabelDir, Part, write_shard
 from compress.labelling.merge import merge_labels
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
@@ -135,12 +135,13 @@ def test_any_engine_and_any_order_write_the_same_bytes(
     text: Path,
     small_shards: None,
 ) -> None:
-    def backwards(*given: Any) -> Any:
-        yield from reversed(list(label_module.in_this_process(*given)))
+    class Backwards(Engine):
+        def run(self, *given: Any) -> Any:
+            yield from reversed(list(super().run(*given)))
 
     one, other = (text.parent / name / "labels" for name in ("one", "other"))
     label(teacher, pool(text), one, compute=ONE)
-    label(teacher, pool(text), other, compute=ONE, options=LabelOptions(engine=backwards))
+    label(teacher, pool(text), other, compute=ONE, options=LabelOptions(engine=Backwards()))
     assert tree(one) == tree(other)
 
 
@@ -148,16 +149,17 @@ def test_an_engine_that_stops_is_closed(teacher: Path, text: Path, small_shards:
     """What it holds, such as worker processes, ends with the command and not with the garbage collection."""
     ended = []
 
-    def engine(*given: Any) -> Any:
-        try:
-            yield from label_module.in_this_process(*given)
-        finally:
-            ended.append(True)
+    class Ending(Engine):
+        def run(self, *given: Any) -> Any:
+            try:
+                yield from super().run(*given)
+            finally:
+                ended.append(True)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(label_module, "write_shard", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            label(teacher, pool(text), text.parent / "labels", compute=ONE, options=LabelOptions(engine=engine))
+            label(teacher, pool(text), text.parent / "labels", compute=ONE, options=LabelOptions(engine=Ending()))
         assert ended == [True]
 
 
