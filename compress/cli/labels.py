@@ -1,4 +1,4 @@
-"""compress labels: label directories that no teacher here writes."""
+"""compress labels: labels from tables, and labels of several commands."""
 
 from typing import Any, cast
 
@@ -7,12 +7,12 @@ import click
 from compress.cli import options
 from compress.cli.printing import say
 from compress.errors import CompressError
-from compress.progress import logger
+from compress.progress import Progress, logger
 
 
 @click.group()
 def command() -> None:
-    """Make label directories without a teacher's run."""
+    """Make labels from a table, or join those of several commands."""
 
 
 def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -82,3 +82,17 @@ def _import(
         names = made.manifest.labels
         shown = f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}"
         say(f"{output}: {made.rows:,} rows of {len(names)} classes ({shown})")
+
+
+@command.command()
+@click.argument("parts", nargs=-1, required=True, metavar="DIR...")
+@options.output
+@options.force
+@options.verbosity
+def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool, progress: Progress) -> None:
+    """Join what 'compress label --shard 1/N' to 'N/N' wrote: the labels of one command that labelled the whole text."""
+    from compress.labelling.merge import merge_labels
+
+    made = merge_labels(parts, output, force=force, progress=progress)
+    if not quiet:
+        say(f"{output}: {made.rows:,} rows of {len(parts):,} parts")

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -49,6 +50,19 @@ class Real(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", parameter, context)
         return number
+
+
+class Share(click.ParamType[tuple[int, int]]):
+    """Which of how many parts: ``K/N``, with K from 1 to N."""
+
+    name = "share"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        found = re.fullmatch("([0-9]{1,10})/([0-9]{1,10})", value)
+        number, of = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= number <= of <= LARGEST:
+            self.fail(f"{value!r} is not K/N with K from 1 to N, such as 1/4 to 4/4", parameter, context)
+        return number, of
 
 
 output_folder = click.option(

@@ -1,9 +1,11 @@
 """Labelling stage: run the teacher once over unlabelled text and store its logits."""
 
+import hashlib
+import itertools
 import json
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +24,13 @@ from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, resolve_precision
 from compress.inference.open_runtime import counted, open_runtime
 from compress.inference.threads import default_threads, using_threads
-from compress.labelling.label_dir import SHARD_ROWS, LabelDir, shard_is_done, write_shard
+from compress.labelling.label_dir import SHARD_ROWS, LabelDir, Part, shard_is_done, write_shard
 from compress.labelling.precision import COMPARED_ROWS, compare_precisions
 from compress.labelling.remote_labels import Upload, keep_copy, work_place
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
-from compress.progress import Progress, silent
+from compress.progress import Advance, Progress, silent
 from compress.recipes import parse
 from compress.recipes.training import LEAST_MAX_LENGTH
 
@@ -51,35 +53,102 @@ class Plan:
     shard_rows: int = SHARD_ROWS
 
 
+@dataclass(frozen=True)
+class Job:
+    """What an engine needs to run the teacher. What serves the work alone, such as an export, lies in ``scratch``."""
+
+    plan: Plan
+    model: ModelDir
+    tokenizer: PreTrainedTokenizerFast
+    scratch: Path
+
+    def logits(self, examples: Sequence[Example], run: Run) -> np.ndarray:
+        """Return the logits of a shard, whose rows share batches: its bytes depend on no other shard."""
+        plan, task = self.plan, self.model.task
+        return logits_of(
+            examples, run, self.tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows, task=task
+        )
+
+
+Shard = tuple[int, list[Example]]  # the number of a shard in the whole text, and its rows
+Labelled = Generator[tuple[int, list[Example], np.ndarray], None, None]
+
+
+class Engine:
+    """Runs the teacher over the shards of a text: in this process, one after the other."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the teacher runs on other machines than this one."""
+        return False
+
+    @property
+    def threads(self) -> int:
+        """How many threads the teacher has where none are asked for; 0 for one a free core."""
+        return 0
+
+    def run(self, job: Job, shards: Iterator[Shard], advance: Advance) -> Labelled:
+        """Yield each shard with its logits, in any order; ``advance`` by rows."""
+        run = counted(start_runtime(job.plan, job.model, job.scratch), advance)
+        for number, examples in shards:
+            yield number, examples, job.logits(examples, run)
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """How a text is labelled.
+
+    Args:
+        max_length: tokens a text is cut to; 0 for as many as the teacher can read.
+        precision: ``float32``, or ``bfloat16`` in torch: faster on hardware made for it (GPUs, AMX), and logits
+            that differ in the third digit, which is far less than a student differs. ``auto`` compares both on 512
+            rows (:mod:`compress.labelling.precision`).
+        part: label the shards of this part only; :func:`compress.labelling.merge.merge_labels` joins all parts.
+        engine: what runs the teacher; it may be another one when interrupted work goes on.
+
+    Raises:
+        CompressError: a value is not one of these.
+    """
+
+    max_length: int = 0
+    precision: str = "float32"
+    part: Part | None = None
+    engine: Engine = Engine()
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise CompressError(f"precision {self.precision!r} is not known; use {', '.join(PRECISIONS)}")
+        if 0 < self.max_length < LEAST_MAX_LENGTH:
+            raise CompressError(
+                f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit"
+            )
+        if self.precision == "auto" and self.engine.elsewhere:
+            raise CompressError(
+                "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16"
+            )
+
+
 def label(
     teacher: ModelDir | str | Path,
     unlabeled: TextSource,
     output: str | Path,
     *,
+    options: LabelOptions = LabelOptions(),
     compute: Compute = Compute(),
-    max_length: int = 0,
-    precision: str = "float32",
     force: bool = False,
     progress: Progress = silent,
 ) -> LabelDir:
     """Label every row of ``unlabeled`` with the teacher's logits and return the label directory.
 
     Killed anywhere and started again with the same arguments, it goes on after the last whole shard and ends with the
-    bytes of an undisturbed run.
+    bytes of an undisturbed run. Neither parts nor engines change the bytes of a shard.
 
     Args:
         teacher: a classifier or a tagger, torch or ONNX. A tagger reads a text as words with spaces between them.
         unlabeled: texts or pairs; streamed, never held in memory whole.
         output: a directory, or the URI of one: it is made in the cache and copied there at the end.
-        max_length: tokens a text is cut to; 0 for as many as the teacher can read.
-        precision: ``float32``, or ``bfloat16`` in torch: faster on hardware made for it (GPUs, AMX), and logits
-            that differ in the third digit, which is far less than a student differs. ``auto`` compares both on 512
-            rows (:mod:`compress.labelling.precision`).
     """
-    if precision not in PRECISIONS:
-        raise CompressError(f"precision {precision!r} is not known; use {', '.join(PRECISIONS)}")
-    if 0 < max_length < LEAST_MAX_LENGTH:
-        raise CompressError(f"max_length = {max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit")
+    part = options.part
     model = ModelDir.open(teacher)
     place = work_place(str(output)) if is_uri(output) else output
     with Stage.begin(
@@ -91,8 +160,9 @@ def label(
             "name": unlabeled.name,
             "device": compute.device,
             "threads": compute.threads,
-            "max_length": max_length,
-            "precision": precision,
+            "max_length": options.max_length,
+            "precision": options.precision,
+            **({"part": str(part)} if part else {}),
         },
         force=force,
     ) as stage:
@@ -100,10 +170,13 @@ def label(
         tokenizer = model.load_tokenizer()
 
         def make_plan() -> Plan:
+            precision = options.precision.replace("auto", "float32")
+            own = replace(compute, threads=compute.threads or options.engine.threads)
+            elsewhere = options.engine.elsewhere
             plan = plan_for(
-                model, tokenizer, compute, max_length=max_length, precision=precision.replace("auto", "float32")
+                model, tokenizer, own, max_length=options.max_length, precision=precision, elsewhere=elsewhere
             )
-            rows = list(unlabeled.sample(COMPARED_ROWS)) if precision == "auto" else []
+            rows = list(unlabeled.sample(COMPARED_ROWS)) if options.precision == "auto" else []
             if not rows:
                 return plan
             with progress("Comparing float32 and bfloat16", None):
@@ -115,39 +188,48 @@ def label(
             "tokenizer_sha256": tokenizer_sha256(tokenizer),
             "plan": asdict(replace(plan, reason="")),  # its timings differ each time
         }
-        run: Run | None = None
-        fingerprint = ContentFingerprint()
-        with using_threads(plan.threads), ExitStack() as shown:
+        fingerprint, order = ContentFingerprint(), hashlib.sha256()
+
+        def made_from(examples: list[Example]) -> dict[str, Any]:
+            return {**record, "texts_sha256": content_sha256(examples)}
+
+        def missing() -> Iterator[Shard]:
+            """Read all of the text, for its fingerprint, and yield the shards that are to be labelled."""
             for number, examples in enumerate(batched(fingerprint.watch(unlabeled), plan.shard_rows)):
-                made_from = {**record, "texts_sha256": content_sha256(examples)}
-                if not shard_is_done(stage.working, number, made_from):
-                    if run is None:
-                        total = unlabeled.count()  # what was labelled before this start is no part of this progress
-                        left = total and total - number * plan.shard_rows
-                        advance = shown.enter_context(progress("Labelling", left))
-                        run = counted(start_runtime(plan, model, stage.scratch), advance)
-                    logits = logits_of(
-                        examples,
-                        run,
-                        tokenizer,
-                        max_length=plan.max_length,
-                        batch_rows=plan.batch_rows,
-                        task=model.task,
-                    )
-                    write_shard(stage.working, number, examples, logits, made_from, model.task)
+                made = made_from(examples)
+                order.update(bytes.fromhex(made["texts_sha256"]))
+                if (not part or part.has(number)) and not shard_is_done(stage.working, number, made):
+                    yield number, examples
+
+        shards = missing()
+        if first := next(shards, None):
+            total = unlabeled.count()  # what was labelled before this start is no part of this progress
+            left = total and (total - first[0] * plan.shard_rows) // (part.of if part else 1)
+            job = Job(plan, model, tokenizer, stage.scratch)
+            with (
+                using_threads(plan.threads),
+                progress("Labelling", left) as advance,
+                closing(options.engine.run(job, itertools.chain([first], shards), advance)) as labelled,
+            ):
+                for number, examples, logits in labelled:
+                    write_shard(stage.working, number, examples, logits, made_from(examples), model.task)
         for stale in stage.working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
             if int(stale.stem.removeprefix("shard-")) * plan.shard_rows >= fingerprint.rows:
                 stale.unlink()
         if not fingerprint.rows:
             (stage.scratch / PLAN_NAME).unlink()
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
-        stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=asdict(plan))
+        notes = asdict(plan)
+        if part:  # what tells that parts belong together; the fingerprint says nothing of the order of the rows
+            own = {"tokenizer_sha256": record["tokenizer_sha256"], "shards_sha256": order.hexdigest()}
+            notes |= {"part": part.number, "parts": part.of, **own}
+        stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=notes)
         if upload:
             with progress("Copying the labels", None):
                 upload.finish(stage.working)
     if upload:
         keep_copy(Path(place))
-    return LabelDir.open(output)
+    return LabelDir.open(output, part=part is not None)
 
 
 def teacher_logits(
@@ -202,12 +284,13 @@ def _run_teacher(
     return by_sentence(logits, word_counts(examples)) if model.task == "tagging" else logits
 
 
-def choose_runtime(model: ModelDir, device: str) -> tuple[str, str]:
+def choose_runtime(model: ModelDir, device: str, *, elsewhere: bool = False) -> tuple[str, str]:
     """Return ``(runtime, device)`` by a fixed rule, so that a resumed run computes what the first one did.
 
-    torch on a GPU; on a CPU ONNX Runtime with fused attention where the model exports, else torch.
+    torch on a GPU; on a CPU ONNX Runtime with fused attention where the model exports, else torch. A GPU that was asked
+    for need not be on this machine where the model runs ``elsewhere``.
     """
-    found = resolve_device(device)
+    found = device if elsewhere and device == "cuda" else resolve_device(device)
     if model.is_onnx:
         return "onnxruntime", "cuda" if device == "cuda" else "cpu"
     if found == "cuda":
@@ -222,9 +305,10 @@ def plan_for(
     *,
     max_length: int = 0,
     precision: str = "float32",
+    elsewhere: bool = False,
 ) -> Plan:
-    """Return the plan that the fixed rule gives on this host."""
-    runtime, device = choose_runtime(model, compute.device)
+    """Return the plan that the fixed rule gives on this host, or for others like it."""
+    runtime, device = choose_runtime(model, compute.device, elsewhere=elsewhere)
     if precision == "bfloat16":
         if model.is_onnx:
             raise CompressError(f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32")
@@ -250,13 +334,19 @@ def _faster_plan(
 
 def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
     """Load the model into the plan's runtime; an export that this needs lies in ``scratch`` and is reused."""
-    directory = model.path
-    if plan.runtime == "onnxruntime" and not model.is_onnx:
-        directory = scratch / TEACHER_ONNX
-        if not directory.is_dir():
-            export(model, directory)
     options: dict[str, Any] = {"precision": plan.precision} if plan.runtime == "torch" else {}
+    directory = runtime_directory(plan, model, scratch)
     return open_runtime(directory, plan.runtime, threads=plan.threads, device=plan.device, **options)
+
+
+def runtime_directory(plan: Plan, model: ModelDir, scratch: Path) -> Path:
+    """Return the directory that the plan's runtime opens: the model's own, or an export in ``scratch``."""
+    if plan.runtime != "onnxruntime" or model.is_onnx:
+        return model.path
+    directory = scratch / TEACHER_ONNX
+    if not directory.is_dir():
+        export(model, directory)
+    return directory
 
 
 def _kept_plan(scratch: Path, make: Callable[[], Plan]) -> Plan:

@@ -43,6 +43,25 @@ _KEPT = ("stage", "task", "labels", "parents", "data")
 
 
 @dataclass(frozen=True)
+class Part:
+    """One of the parts that the shards of a text are divided among, in turn: ``number`` of ``of``, from 1."""
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of:
+            raise CompressError(f"part {self} is none; parts are 1/N to N/N")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, shard: int) -> bool:
+        """Tell whether a shard, numbered from 0 in the whole text, is in this part."""
+        return shard % self.of == self.number - 1
+
+
+@dataclass(frozen=True)
 class LabelRecord:
     """What is read of the manifest of labels."""
 
@@ -70,10 +89,14 @@ class LabelDir:
     order: tuple[int, ...] = ()
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
-        """Open and check a finished label directory, or a copy of one that a URI names."""
+    def open(cls, path: str | Path, *, part: bool = False) -> Self:
+        """Open and check a finished label directory, or a copy of one that a URI names.
+
+        Args:
+            part: open a part of labels, instead of whole ones.
+        """
         if is_uri(path):
-            return cls._open_copy(str(path))
+            return cls._open_copy(str(path), part=part)
         directory = Path(path)
         if not (directory / MANIFEST_NAME).is_file():
             raise CompressError(
@@ -88,19 +111,27 @@ class LabelDir:
             verify_files(directory, manifest)
             parse(LabelRecord, {name: getattr(manifest, name) for name in _KEPT}, source=str(directory / MANIFEST_NAME))
         opened = cls(directory, manifest)
-        opened._check_shards()
+        if part != ("part" in manifest.notes):
+            raise CompressError(
+                f"{path} holds whole labels, not a part of them; use it as it is"
+                if part
+                else f"{path} holds part {manifest.notes['part']} of {manifest.notes.get('parts')} of labels; join all "
+                "parts with 'compress labels merge DIR... -o DIR' and use what that writes"
+            )
+        if not part:
+            opened.check_shards()
         return opened
 
     @classmethod
-    def _open_copy(cls, uri: str) -> Self:
+    def _open_copy(cls, uri: str, *, part: bool) -> Self:
         copy = local_copy(uri)
         try:
-            return cls.open(copy)
+            return cls.open(copy, part=part)
         except CompressError as error:
             shutil.rmtree(copy, ignore_errors=True)  # if it was damaged here, the next start copies it again
             raise CompressError(f"{without_secrets(uri)}, copied: {error}") from error
 
-    def _check_shards(self) -> None:
+    def check_shards(self) -> None:
         """Raise where shards are missing, or together have other rows than the manifest says."""
         there = {path.name for path in self.path.glob("shard-*.parquet")}
         for number in range(len(there)):

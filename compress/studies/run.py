@@ -13,7 +13,7 @@ from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.data import ExampleSource, LabelledData, TextSource, describe_rows, join_sources, row_key
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.labelling.label import label
+from compress.labelling.label import LabelOptions, label
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import METRICS_NAME
 from compress.models.model_dir import ModelDir, removals_of
@@ -217,8 +217,8 @@ class Study:
         return {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described(), **other}
 
     def _label(self, teacher: ModelDir, rows: TextSource, path: Path) -> LabelDir:
-        precision = self.recipe.teacher.precision
-        return label(teacher, rows, path, precision=precision, progress=self.progress, compute=self.compute)
+        options = LabelOptions(precision=self.recipe.teacher.precision)
+        return label(teacher, rows, path, options=options, progress=self.progress, compute=self.compute)
 
     def labels(self, teacher: ModelDir) -> LabelDir:
         """Label the pool and the gold rows once for all students."""

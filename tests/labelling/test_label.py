@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +21,14 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling import precision
-from compress.labelling.label import choose_runtime, label, plan_for, teacher_logits
+from compress.labelling.label import LabelOptions, choose_runtime, label, plan_for, teacher_logits
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir
 from compress.labelling.precision import compare_precisions
 from compress.models.model_dir import ModelDir
+from tests.labelling.conftest import SHARD
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
-ROWS, SHARD = 40, 8
+ROWS = 40
 BOTH = ["float32", "bfloat16"]
 
 
@@ -51,14 +51,6 @@ def reference(directory: Path, texts: list[Any], family: str = "bert") -> np.nda
 
 def tree(directory: Path) -> dict[str, bytes]:
     return {p.relative_to(directory).as_posix(): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
-
-
-@pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_for
-    monkeypatch.setattr(
-        label_module, "plan_for", lambda *given, **named: replace(plan(*given, **named), shard_rows=SHARD)
-    )
 
 
 @pytest.fixture
@@ -108,7 +100,11 @@ def test_the_export_of_a_torch_teacher_is_temporary(teacher: Path, tmp_path: Pat
 
 def test_the_manifest_says_how_and_from_what(teacher: Path, tmp_path: Path, small_shards: None) -> None:
     source = pool(text_file(tmp_path / "pool.txt"))
-    made = LabelDir.open(label(teacher, source, tmp_path / "labels", compute=Compute(threads=1), max_length=16).path)
+    made = LabelDir.open(
+        label(
+            teacher, source, tmp_path / "labels", compute=Compute(threads=1), options=LabelOptions(max_length=16)
+        ).path
+    )
     opened = ModelDir.open(teacher)
     assert made.rows == ROWS and made.teacher_sha256 == opened.sha256
     assert made.manifest.labels == opened.labels
@@ -159,22 +155,30 @@ def test_a_regression_has_one_logit(tmp_path: Path, small_shards: None) -> None:
 
 def test_bfloat16_on_request_is_close_and_recorded(teacher: Path, tmp_path: Path, small_shards: None) -> None:
     source = pool(text_file(tmp_path / "pool.txt", 20))
-    made = label(teacher, source, tmp_path / "half", compute=Compute(threads=1), precision="bfloat16")
+    made = label(
+        teacher, source, tmp_path / "half", compute=Compute(threads=1), options=LabelOptions(precision="bfloat16")
+    )
     assert made.manifest.notes["precision"] == "bfloat16" and made.manifest.notes["runtime"] == "torch"
     logits = np.stack([logits for _, logits in made])
     difference = np.abs(logits - reference(teacher, [(e.text,) for e, _ in made]))
     assert 0 < difference.max() < 0.1 * np.abs(logits).max()
     with pytest.raises(CompressError, match="needs a torch teacher, and .* is ONNX"):
-        label(onnx_directory("bert"), source, tmp_path / "onnx", precision="bfloat16")
+        label(onnx_directory("bert"), source, tmp_path / "onnx", options=LabelOptions(precision="bfloat16"))
 
 
 def test_auto_says_why_it_keeps_float32(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = pool(text_file(tmp_path / "pool.txt", 20))
     monkeypatch.setattr(label_module, "resolve_precision", lambda *_: "float32")
-    kept = label(teacher, source, tmp_path / "kept", compute=Compute(threads=1), precision="auto")
+    kept = label(teacher, source, tmp_path / "kept", compute=Compute(threads=1), options=LabelOptions(precision="auto"))
     assert kept.manifest.notes["precision"] == "float32"
     assert kept.manifest.notes["reason"] == "this hardware does not compute in bfloat16"
-    kept = label(onnx_directory("bert"), source, tmp_path / "onnx", compute=Compute(threads=1), precision="auto")
+    kept = label(
+        onnx_directory("bert"),
+        source,
+        tmp_path / "onnx",
+        compute=Compute(threads=1),
+        options=LabelOptions(precision="auto"),
+    )
     assert kept.manifest.notes["reason"] == "an ONNX teacher has one precision"
 
 
@@ -186,11 +190,15 @@ def test_auto_takes_bfloat16_where_it_is_faster_and_close(
     monkeypatch.setattr(label_module, "resolve_precision", lambda *_: "bfloat16")
     monkeypatch.setattr(precision, "MOST_DIFFERENCE", 0.2)  # the logits of a random model hardly differ by row
     monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=itertools.count(0, 0.5).__next__))
-    same = label(teacher, source, tmp_path / "same", compute=Compute(threads=1), precision="auto").manifest.notes
+    same = label(
+        teacher, source, tmp_path / "same", compute=Compute(threads=1), options=LabelOptions(precision="auto")
+    ).manifest.notes
     assert same["precision"] == "float32" and same["reason"].startswith("bfloat16 is x1.00 (")
-    half = label(teacher, source, tmp_path / "half", compute=Compute(threads=1), precision="bfloat16")
+    half = label(
+        teacher, source, tmp_path / "half", compute=Compute(threads=1), options=LabelOptions(precision="bfloat16")
+    )
     monkeypatch.setattr(label_module, "compare_precisions", lambda runs, *_, **__: (list(runs) == BOTH, "reason"))
-    auto = label(teacher, source, tmp_path / "auto", compute=Compute(threads=1), precision="auto")
+    auto = label(teacher, source, tmp_path / "auto", compute=Compute(threads=1), options=LabelOptions(precision="auto"))
     notes = {**half.manifest.notes, "reason": "reason"}
     assert auto.manifest.notes == notes
     assert auto.manifest.files == half.manifest.files  # the reason, which tells timings, is no part of the shards
@@ -346,7 +354,7 @@ def test_another_request_is_refused(change: str, half_done: Path, teacher: Path,
     elif change == "file":
         given["unlabeled"] = pool(text_file(tmp_path / "other.txt", 9))
     else:
-        given["max_length"] = 12
+        given["options"] = LabelOptions(max_length=12)
     with pytest.raises(CompressError, match="holds unfinished work of another command"):
         label(**given)
     assert label(**given, force=True).rows == (9 if change == "file" else ROWS)
@@ -374,7 +382,7 @@ from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 plan = label_module.plan_for
 label_module.plan_for = lambda *given, **named: replace(plan(*given, **named), shard_rows=8)
-label_module.choose_runtime = lambda model, device: ("torch", "cpu")
+label_module.choose_runtime = lambda model, device, **_: ("torch", "cpu")
 log = folder / "shards.log"
 
 def counted(write, directory, number, *rest):
@@ -458,7 +466,9 @@ def test_text_without_any_row_leaves_nothing_behind(teacher: Path, tmp_path: Pat
 
 def test_a_length_that_tokenizers_do_not_cut_to_is_refused(teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(CompressError, match="max_length = 7 must be at least 8, or 0 for no limit"):
-        label(teacher, pool(text_file(tmp_path / "pool.txt", 5)), tmp_path / "labels", max_length=7)
+        label(
+            teacher, pool(text_file(tmp_path / "pool.txt", 5)), tmp_path / "labels", options=LabelOptions(max_length=7)
+        )
 
 
 def test_a_finished_directory_is_refused(teacher: Path, tmp_path: Path, small_shards: None) -> None:
