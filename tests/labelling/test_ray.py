@@ -280,11 +280,13 @@ def test_two_workers_write_the_bytes_of_one_process_though_workers_are_killed(
     def killing(directory: Path, number: int, *rest: Any) -> None:
         write_shard(directory, number, *rest)
         written.append(number)
-        if len(written) == 2 and until(workers):
-            killed.append(workers()[0])
+        if len(written) == 2:
+            until(lambda: killed.extend(workers()[:1]) or killed)
             os.kill(killed[0], signal.SIGKILL)
+            time.sleep(2)  # so that it is noticed while shards are left
         if len(written) == 6:
             crews[0].ray.kill(crews[0].places[1].actor)
+            time.sleep(2)
 
     monkeypatch.setattr(Crew, "_fill", watched)
     monkeypatch.setattr(label_module, "write_shard", killing)
