@@ -151,6 +151,8 @@ def write_parts(
     parts: list[_Part] = []
     first = 0
     for shards, numbers in chosen:
+        if not len(numbers):  # all rows of this directory are left out
+            continue
         for some in np.split(numbers, range(PART_ROWS, len(numbers), PART_ROWS)):
             parts.append(_Part(path.with_name(f"{path.stem}-{len(parts):04d}.arrow"), first, shards, some))
             first += len(some)

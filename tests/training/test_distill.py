@@ -252,6 +252,17 @@ def test_a_large_pool_is_tokenised_in_parts_with_the_same_rows(
     assert first.stat().st_mtime_ns == written and again[:] == whole[:]
 
 
+def test_a_directory_of_which_all_rows_are_left_out_gives_no_part(
+    labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = LabelledPool((labels, labels)).where(np.arange(180) >= 90)
+    for module in (tokenized_rows, training_data):
+        monkeypatch.setattr(module, "PART_ROWS", 50)
+    given = {"max_length": 16, "task": "classification"}
+    rows = TrainingData(pool, Gold()).tokenized(tmp_path / "rows.arrow", "all", tokenizer(), **given)
+    assert rows["row"] == list(range(90)) and names(tmp_path) == {"rows-0000.arrow", "rows-0001.arrow"}
+
+
 def test_a_student_learns_from_so_many_rows(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
     gold = {"train": train_rows(), "validation": validation_rows()}
     made = taught(teacher, tmp_path / "few", labels=[labels], rows=30, **gold)
