@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -106,6 +107,12 @@ def keeping_freed_memory() -> Iterator[None]:
         library.mallopt(_MMAP_MAX, 65536)  # glibc's own values
         library.mallopt(_TRIM_THRESHOLD, 128 * 1024)
         library.malloc_trim(0)
+
+
+def is_installed(package: str) -> bool:
+    """Tell whether a package can be imported; a folder of that name, such as tools write, is none."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
 
 
 def has_fast_bfloat16() -> bool:

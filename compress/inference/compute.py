@@ -1,13 +1,12 @@
 """Where a stage computes, with how many threads, from which seed, in which precision, and where it is watched."""
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from compress.errors import CompressError
-from compress.host import has_fast_bfloat16, has_slow_mkl
+from compress.host import has_fast_bfloat16, has_slow_mkl, is_installed
 
 TRACKERS = ("trackio", "tensorboard", "mlflow", "wandb")  # as transformers calls them; their packages too
 
@@ -36,8 +35,7 @@ class Compute:
             return
         if self.report_to not in TRACKERS:
             raise CompressError(f"--report-to {self.report_to} is not known; use one of {', '.join(TRACKERS)}")
-        found = importlib.util.find_spec(self.report_to)
-        if found is None or found.origin is None:  # a folder of that name, such as wandb makes, is no package
+        if not is_installed(self.report_to):
             raise CompressError(
                 f"--report-to {self.report_to} needs the package {self.report_to}; install it with pip install "
                 f"{self.report_to}"

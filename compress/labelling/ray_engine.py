@@ -4,7 +4,6 @@ This process reads the text and writes the shards; the workers hold the teacher 
 was killed is given to another one, so that only a command that ends early leaves shards to label.
 """
 
-import importlib.util
 import io
 import itertools
 import os
@@ -24,6 +23,7 @@ import numpy as np
 
 from compress.data import Example
 from compress.errors import CompressError
+from compress.host import is_installed
 from compress.inference.threads import free_cores
 from compress.labelling.label import Engine, Job, Labelled, Plan, Shard, runtime_directory, start_runtime
 from compress.models.manifest import MANIFEST_NAME, describe_files
@@ -59,8 +59,7 @@ class RayEngine(Engine):
     workers: int = 0
 
     def __post_init__(self) -> None:
-        found = importlib.util.find_spec("ray")
-        if found is None or found.origin is None:  # a folder of that name is no package
+        if not is_installed("ray"):
             raise CompressError("--engine ray needs the package ray; install it with pip install 'compress[ray]'")
 
     @property

@@ -225,7 +225,7 @@ def test_precisions_are_not_compared_here_for_other_machines() -> None:
 def test_ray_that_is_not_installed_is_one_sentence_before_any_work(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ray_engine.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_engine, "is_installed", lambda name: False)
     given = ["--teacher", str(teacher), "--unlabeled", str(text_file(tmp_path / "pool.txt", 9)), "--engine", "ray"]
     assert execute(["label", *given, "-q", "-o", str(tmp_path / "labels")]) == 2
     said = capsys.readouterr().err
