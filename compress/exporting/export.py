@@ -26,7 +26,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.modeling import TAGGER, is_tagger
 from compress.models.modeling.families import PREFIX, PRUNABLE, PRUNED_FIELDS, stock_type
 from compress.models.modeling.small import SmallConfig
-from compress.models.saving import describe_architecture
+from compress.models.saving import describe_architecture, save_tokenizer
 from compress.models.stage import Stage
 
 PARITY = 1e-4
@@ -95,7 +95,7 @@ def write_client_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFas
     """Write a config and a tokenizer that clients of transformers 4 open as well."""
     graph = onnx.load(str(working / ONNX_NAME), load_external_data=False).graph
     stock_config(model.config).save_pretrained(working)
-    tokenizer.save_pretrained(working)
+    save_tokenizer(tokenizer, working)
     path = working / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     settings["model_input_names"] = [argument.name for argument in graph.input]

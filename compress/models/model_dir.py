@@ -18,6 +18,7 @@ from compress.errors import CompressError
 from compress.files import faults_of
 from compress.models.manifest import (
     MANIFEST_NAME,
+    METRICS_NAME,
     ONNX_NAME,
     PACKED_NAME,
     VOCABULARIES,
@@ -121,9 +122,13 @@ class ModelDir:
 
     @cached_property
     def sha256(self) -> str:
-        """Fingerprint of the directory's files: the same weights, config and tokenizer give the same value."""
+        """Fingerprint of the directory's files: the same weights, config and tokenizer give the same value.
+
+        The log of a training is left out: it holds times, and a training that is repeated gives the same model.
+        """
         files = self.manifest.files if self.manifest.stage else describe_files(self.path)
-        return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+        model = {name: entry for name, entry in files.items() if name != METRICS_NAME}
+        return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
 
     @property
     def size_bytes(self) -> int:

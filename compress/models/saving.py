@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from compress.models.dummy_inputs import example_inputs
 from compress.models.loading import load_network
@@ -27,8 +27,16 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, direc
     """
     register_models()  # makes save_pretrained copy the modelling file of our own types
     model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save_tokenizer(tokenizer, directory)
     _name_inputs(Path(directory), tokenizer, input_names(model))
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: str | Path) -> None:
+    """Write a tokenizer that neither cuts nor pads by itself, whatever was asked of it last."""
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+    tokenizer.save_pretrained(directory)
 
 
 def _name_inputs(directory: Path, tokenizer: PreTrainedTokenizerBase, used: Sequence[str]) -> None:

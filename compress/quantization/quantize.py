@@ -37,7 +37,7 @@ from compress.inference.open_runtime import open_runtime
 from compress.models.manifest import MANIFEST_NAME, ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import WORK_FOLDER
-from compress.models.saving import describe_architecture
+from compress.models.saving import describe_architecture, save_tokenizer
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.quantization.acceptance import Check, Judge
@@ -106,7 +106,7 @@ def quantize(
     ) as stage:
         working = stage.working
         if packs:
-            source.load_tokenizer().save_pretrained(working)
+            save_tokenizer(source.load_tokenizer(), working)
             fp32, architecture = source.path, describe_architecture(source.load())
         else:
             with progress("Exporting", None):
