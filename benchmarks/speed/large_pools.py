@@ -65,8 +65,10 @@ def main() -> None:
     for rows in options.rows or [1_000_000]:
         pool, labels, made = (options.work / f"{kind}-{rows}" for kind in ("pool.txt", "labels", "student"))
         if not pool.is_file():
-            with pool.open("w", encoding="utf-8") as file:
+            unfinished = options.work / f".{pool.name}"
+            with unfinished.open("w", encoding="utf-8") as file:
                 file.writelines(f"{row}\n" for row in distinct_rows(options.sentences, rows))
+            unfinished.rename(pool)
         command = [sys.executable, "-m", "compress"]
         known = options.work / f"label-{rows}.json"  # of labels that an earlier start made
         if not known.is_file():
