@@ -3,11 +3,13 @@
 Nothing here imports torch, so that ``compress --help`` is quick.
 """
 
+import _thread
 import errno
 import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from functools import partial
@@ -108,10 +110,19 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, an interruption exit code 130."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what CI sends a job that it cancels ends like Ctrl-C
+    sys.unraisablehook = raise_again
     open_streams()
     code = processes.run_command(partial(execute, sys.argv[1:] if arguments is None else arguments))
     close_streams()
     sys.exit(code)
+
+
+def raise_again(lost: Any) -> None:
+    """Interrupt the command a moment later, where an interruption came while an object was deleted and went lost."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        threading.Timer(0.1, _thread.interrupt_main, [signal.SIGTERM]).start()  # SIGINT may be ignored
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def execute(arguments: list[str]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from compress.cli import COMMANDS, execute, options
+from compress.cli import COMMANDS, execute, options, raise_again
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
@@ -318,6 +318,21 @@ stage.write_shard = slow
 from compress.cli import main
 main()
 """
+
+
+def test_an_interruption_while_an_object_is_deleted_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", raise_again)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Interrupted()
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
