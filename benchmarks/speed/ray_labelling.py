@@ -31,7 +31,7 @@ from compress.data.text_source import Subset
 from compress.exporting.export import export
 from compress.host import describe_host, library_versions
 from compress.labelling.label import Engine, Job, Labelled, LabelOptions, Shard, label
-from compress.labelling.label_dir import SHARD_ROWS
+from compress.labelling.shards import SHARD_ROWS
 from compress.models.model_dir import ModelDir
 from compress.progress import Advance
 

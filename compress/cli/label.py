@@ -78,7 +78,7 @@ def command(
         )
     pool = options.open_pool(unlabeled, columns, rows=rows)
     from compress.labelling.label import Engine, LabelOptions, label
-    from compress.labelling.label_dir import Part
+    from compress.labelling.shards import Part
     from compress.labelling.ray_engine import RayEngine
 
     own = Part(*part) if part else None

@@ -20,7 +20,8 @@ from compress.data.examples import batched
 from compress.data.tokenization import by_sentence
 from compress.errors import CompressError
 from compress.labelling.import_labels import centred
-from compress.labelling.label_dir import SHARD_ROWS, LabelDir, Shards
+from compress.labelling.label_dir import LabelDir
+from compress.labelling.shards import SHARD_ROWS, Shards
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class CombinedLabels(LabelDir):
 
 @dataclass(frozen=True)
 class CombinedShards:
-    """The shards of label directories of the same texts; see :class:`compress.labelling.label_dir.Shards`."""
+    """The shards of label directories of the same texts; see :class:`compress.labelling.shards.Shards`."""
 
     parts: tuple[Shards, ...]
     weights: tuple[float, ...]

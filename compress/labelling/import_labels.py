@@ -17,7 +17,8 @@ from compress.data import ContentFingerprint, FileSource, data_entry, label_inde
 from compress.data.examples import batched
 from compress.data.sources import ValuedRow
 from compress.errors import CompressError, did_you_mean
-from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
+from compress.labelling.label_dir import LabelDir
+from compress.labelling.shards import SHARD_ROWS, write_shard
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 

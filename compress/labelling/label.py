@@ -24,9 +24,10 @@ from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, resolve_precision
 from compress.inference.open_runtime import counted, open_runtime
 from compress.inference.threads import default_threads, using_threads
-from compress.labelling.label_dir import SHARD_ROWS, LabelDir, Part, shard_is_done, write_shard
+from compress.labelling.label_dir import LabelDir
 from compress.labelling.precision import COMPARED_ROWS, compare_precisions
 from compress.labelling.remote_labels import Upload, keep_copy, work_place
+from compress.labelling.shards import SHARD_ROWS, Part, shard_is_done, write_shard
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage

@@ -1,64 +1,33 @@
-"""Label directory: texts with the logits of a teacher, as Parquet shards with a manifest each.
+"""Label directory: texts with the logits of a teacher, in shards (:mod:`compress.labelling.shards`).
 
-A shard holds ``text``, ``text_pair`` (if any) and the teacher's raw logits ``[N, C]`` in float32; losses apply a
-temperature later. Those of a tagger are ``[W, C]`` for each text, in one list: word after word, not a number where it
-did not answer (:mod:`compress.data.tokenization`). ``shard-00000.json`` beside it names the teacher, the tokenizer,
-the rows and the checksum. Labels that come from a table have no teacher (:mod:`compress.labelling.import_labels`).
+Labels that come from a table have no teacher (:mod:`compress.labelling.import_labels`).
 """
 
-import itertools
-import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from compress.data import Example, row_keys
-from compress.data.formats.json_parquet import is_string
-from compress.data.formats.parquet_pages import batch_rows
-from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
+from compress.data import Example
 from compress.data.parallel import in_processes
-from compress.data.tokenization import by_sentence, word_counts
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri, without_secrets
-from compress.files import faults_of, read_json_table, regular_file
+from compress.files import faults_of
 from compress.inference.cores import available_cores
 from compress.labelling.remote_labels import local_copy
-from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
+from compress.labelling.shards import Shards, open_shard, shard_path
+from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
 from compress.plugins import fits
 from compress.recipes import parse
 
-SHARD_ROWS = 2048
 ALONE_SHARDS = 32  # as quick in one process as in several
 IMPORTED = "import"  # the stage of labels without a teacher
 _KEPT = ("stage", "task", "labels", "parents", "data")
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of the parts that the shards of a text are divided among, in turn: ``number`` of ``of``, from 1."""
-
-    number: int
-    of: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.of:
-            raise CompressError(f"part {self} is none; parts are 1/N to N/N")
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-    def has(self, shard: int) -> bool:
-        """Tell whether a shard, numbered from 0 in the whole text, is in this part."""
-        return shard % self.of == self.number - 1
 
 
 @dataclass(frozen=True)
@@ -189,9 +158,9 @@ class LabelDir:
         return replace(self, order=tuple(map(theirs.index, ours)))
 
     @cached_property
-    def shards(self) -> "Shards":
+    def shards(self) -> Shards:
         numbers = range(len(list(self.path.glob("shard-*.parquet"))))
-        sizes = [_open_shard(self.path, number)[0].metadata.num_rows for number in numbers]
+        sizes = [open_shard(self.path, number)[0].metadata.num_rows for number in numbers]
         return Shards(self.path, len(self.manifest.labels), self.manifest.task, np.cumsum([0, *sizes]), self.order)
 
     @cached_property
@@ -211,157 +180,6 @@ class LabelDir:
         return self.shards.rows_at(np.arange(self.shards.starts[-1]))
 
 
-@dataclass(frozen=True)
-class Shards:
-    """The shards of a label directory, without its manifest: what processes need to read them.
-
-    ``starts`` are the numbers of the first row of each shard and, last, the number of rows: int64 ``[shards + 1]``.
-    ``order`` are the numbers of the classes in the order in which logits are wanted; empty where it is theirs.
-    """
-
-    path: Path
-    classes: int
-    task: str
-    starts: np.ndarray
-    order: tuple[int, ...] = ()
-
-    def rows_at(self, numbers: np.ndarray) -> Iterator[tuple[Example, np.ndarray]]:
-        """Yield the examples and logits of some rows, given in ascending order; only their shards are read."""
-        places = np.searchsorted(numbers, self.starts)
-        for number, (first, last) in enumerate(itertools.pairwise(places.tolist())):
-            if first < last:
-                examples, logits = read_shard(self.path, number, self.classes, task=self.task)
-                for row in (numbers[first:last] - self.starts[number]).tolist():
-                    yield examples[row], logits[row][..., self.order] if self.order else logits[row]
-
-    def keys(self, number: int) -> np.ndarray:
-        """Return the :func:`compress.data.row_keys` of a shard."""
-        return row_keys(read_shard(self.path, number, self.classes, task=self.task)[0])
-
-
 def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]:
     """Open the label directories that are not open yet."""
     return tuple(part if isinstance(part, LabelDir) else LabelDir.open(part) for part in labels)
-
-
-def shard_path(directory: Path, number: int) -> Path:
-    return directory / f"shard-{number:05d}.parquet"
-
-
-def write_shard(
-    directory: Path,
-    number: int,
-    examples: Sequence[Example],
-    logits: np.ndarray,
-    record: dict[str, Any],
-    task: str = "classification",
-) -> None:
-    """Write one shard, then its manifest: a shard without a valid manifest does not count.
-
-    ``logits`` are ``[N, C]``, where N counts words if the task is tagging.
-    """
-    columns: dict[str, Any] = {"text": pa.array([e.text for e in examples], pa.string())}
-    if examples[0].text_pair is not None:
-        columns["text_pair"] = pa.array([e.text_pair for e in examples], pa.string())
-    flat = pa.array(np.ascontiguousarray(logits, dtype=np.float32).reshape(-1))
-    if task == "tagging":
-        ends = np.cumsum([0, *word_counts(examples)]) * logits.shape[1]
-        columns["logits"] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
-    else:
-        columns["logits"] = pa.FixedSizeListArray.from_arrays(flat, logits.shape[1])
-    path = shard_path(directory, number)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        pq.write_table(pa.table(columns), temporary, compression="zstd")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    record = {**record, "shard": number, "rows": len(examples), "sha256": file_sha256(path)}
-    write_atomically(path.with_suffix(".json"), json.dumps(record, indent=1, sort_keys=True) + "\n")
-
-
-def read_shard(
-    directory: Path, number: int, classes: int, *, task: str = "classification"
-) -> tuple[list[Example], np.ndarray | list[np.ndarray]]:
-    """Return a shard's examples and logits ``[N, C]`` float32; of a tagger one array ``[W, C]`` for each example.
-
-    Raises:
-        CompressError: it is damaged, or has other columns, types or numbers than labels have.
-    """
-    path = shard_path(directory, number)
-    with faults_of(path, "a shard of labels", "label the text again"):
-        file, rows = _open_shard(directory, number)
-        names = [name for name in ("text", "text_pair", "logits") if name in file.schema_arrow.names]
-        table = pa.Table.from_batches(_bounded(path, file.iter_batches(batch_size=rows, columns=names)))
-        columns = {name: table[name].combine_chunks() for name in names}
-        logits = columns.pop("logits")
-        fault = _fault(columns, logits)
-        if fault:
-            raise CompressError(f"{path} {fault}; label the text again")
-        texts = columns["text"].to_pylist()
-        pairs = columns["text_pair"].to_pylist() if "text_pair" in columns else [None] * len(texts)
-        examples = [Example(text, pair) for text, pair in zip(texts, pairs, strict=True)]
-        values = logits.flatten().to_numpy(zero_copy_only=False)
-        counts = word_counts(examples) if task == "tagging" else [1] * len(examples)
-        if logits.value_lengths().to_pylist() != [count * classes for count in counts]:
-            raise CompressError(
-                f"{path} has not {classes} logits for each {'word' if task == 'tagging' else 'text'}, one a class; "
-                "label the text again"
-            )
-        values = values.reshape(sum(counts), classes)
-        known = np.isfinite(values).all(axis=1)
-        if task == "tagging":  # a word that was cut off has none
-            known |= np.isnan(values).all(axis=1)
-        if not known.all():
-            raise CompressError(
-                f"{path} has logits that are not finite numbers (row {np.argmin(known) + 1} of them); label the text "
-                "again"
-            )
-        return examples, by_sentence(values, counts) if task == "tagging" else values
-
-
-def _bounded(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches as long as all together are no larger than text that was packed; a dictionary may repeat a text."""
-    left = max(ALWAYS_BYTES, LARGEST_RATIO * path.stat().st_size)
-    for batch in batches:
-        left -= batch.nbytes
-        if left < 0:
-            raise CompressError(f"{path} holds more than {LARGEST_RATIO} times its own size; label the text again")
-        yield batch
-
-
-def _open_shard(directory: Path, number: int) -> tuple[pq.ParquetFile, int]:
-    """Return a shard and how many of its rows may be read at a time."""
-    path = regular_file(shard_path(directory, number))
-    with faults_of(path, "a shard of labels", "label the text again"):
-        file = pq.ParquetFile(path)
-        with path.open("rb") as stream:
-            rows = batch_rows(str(path), stream, file.metadata, path.stat().st_size)
-        if not {"text", "logits"} <= set(file.schema_arrow.names) or file.metadata.num_rows > SHARD_ROWS:
-            raise CompressError(f"{path} has not at most {SHARD_ROWS:,} rows of text and logits; label the text again")
-    return file, rows
-
-
-def _fault(columns: Mapping[str, pa.Array], logits: pa.Array) -> str:
-    """Return what is wrong with the types of a shard's columns; nothing if they are as :func:`write_shard` has them."""
-    for name, values in {**columns, "logits": logits}.items():
-        if values.null_count:
-            return f"has rows without {name}"
-    for name, values in columns.items():
-        if not is_string(values.type):
-            return f"has a column {name} of {values.type}, which is no text"
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(test(logits.type) for test in lists) or logits.type.value_type != pa.float32():
-        return f"has logits of type {logits.type}, not lists of float32"
-    return "has logits that are null" if logits.flatten().null_count else ""
-
-
-def shard_is_done(directory: Path, number: int, record: dict[str, Any]) -> bool:
-    """Tell whether a shard is whole and was made by the same teacher, tokenizer and plan."""
-    path = shard_path(directory, number)
-    try:
-        written = read_json_table(path.with_suffix(".json"))
-    except CompressError:
-        return False
-    same = all(written.get(key) == value for key, value in record.items())
-    return same and path.is_file() and file_sha256(path) == written.get("sha256")

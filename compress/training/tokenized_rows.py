@@ -19,7 +19,7 @@ from compress.data.stored_tokenizer import AnyTokenizer, PlainTokenizer
 from compress.data.text_encoder import TokenRows
 from compress.data.tokenization import encode
 from compress.inference.cores import available_cores
-from compress.labelling.label_dir import Shards
+from compress.labelling.shards import Shards
 
 if TYPE_CHECKING:
     from compress.training.learned_vocabulary import Mixer

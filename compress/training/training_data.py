@@ -16,7 +16,8 @@ from compress.data.text_source import is_spread
 from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric, predictions
-from compress.labelling.label_dir import LabelDir, Shards
+from compress.labelling.label_dir import LabelDir
+from compress.labelling.shards import Shards
 from compress.training.learned_vocabulary import Mixer
 from compress.training.tokenized_dataset import mapped_rows
 from compress.training.tokenized_rows import NO_LABEL, PART_ROWS, TrainingRow, write_parts, write_rows

@@ -10,7 +10,8 @@ import pytest
 
 from compress.data import Example, ExampleSource, TextSource, join_sources, open_source, read_examples, row_key
 from compress.data.text_source import Subset
-from compress.labelling.label_dir import LabelDir, write_shard
+from compress.labelling.label_dir import LabelDir
+from compress.labelling.shards import write_shard
 from compress.models.manifest import Manifest
 from compress.training.augmentation import AugmentedSource
 from compress.training.training_data import LabelledPool

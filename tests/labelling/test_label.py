@@ -22,8 +22,9 @@ from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling import precision
 from compress.labelling.label import LabelOptions, choose_runtime, label, plan_for, teacher_logits
-from compress.labelling.label_dir import SHARD_ROWS, LabelDir
+from compress.labelling.label_dir import LabelDir
 from compress.labelling.precision import compare_precisions
+from compress.labelling.shards import SHARD_ROWS
 from compress.models.model_dir import ModelDir
 from tests.labelling.conftest import SHARD
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
