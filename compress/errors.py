@@ -1,9 +1,14 @@
-"""``CompressError``, the exception for mistakes of the user, and what the system has no more of."""
+"""``CompressError``, the exception for mistakes of the user; what the system has no more of; and interruptions."""
 
+import _thread
 import difflib
 import errno
 import os
+import signal
+import sys
+import threading
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 INSTALL_ALL = "pip install 'compress[train]'"
 # Values and names of files may be as long as a file: a message shows its start and its end, which says what to do.
@@ -61,3 +66,28 @@ def system_fault(error: BaseException | None, more: Mapping[str, int] = {}) -> i
             return found
         error = error.__cause__ or error.__context__
     return None
+
+
+interruptions: list[int] = []  # the signals that this command got
+
+
+def interrupt_on_signals() -> None:
+    """Let SIGTERM, which CI sends a job that it cancels, and SIGINT, unless it is ignored, interrupt the command."""
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = raise_again
+
+
+def interrupt(number: int, frame: Any) -> None:
+    """Raise KeyboardInterrupt and remember it: where it hits a library, it may vanish or become another error."""
+    interruptions.append(number)
+    raise KeyboardInterrupt
+
+
+def raise_again(lost: Any) -> None:
+    """Interrupt a moment later, where an interruption came while an object was deleted and Python dropped it."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        threading.Timer(0.1, _thread.interrupt_main, [signal.SIGTERM]).start()  # SIGINT may be ignored
+    else:
+        sys.__unraisablehook__(lost)

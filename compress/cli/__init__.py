@@ -3,13 +3,10 @@
 Nothing here imports torch, so that ``compress --help`` is quick.
 """
 
-import _thread
 import errno
 import importlib
 import os
-import signal
 import sys
-import threading
 import traceback
 from contextlib import suppress
 from functools import partial
@@ -20,7 +17,14 @@ import click
 
 import compress
 from compress.cli.printing import close_streams, complain, open_streams
-from compress.errors import CompressError, MissingPackage, did_you_mean, system_fault
+from compress.errors import (
+    CompressError,
+    MissingPackage,
+    did_you_mean,
+    interrupt_on_signals,
+    interruptions,
+    system_fault,
+)
 from compress.escaping.uris import is_uri, without_secrets
 from compress.inference import processes
 
@@ -109,20 +113,11 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; a user's mistake is one sentence and exit code 2, an interruption exit code 130."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what CI sends a job that it cancels ends like Ctrl-C
-    sys.unraisablehook = raise_again
+    interrupt_on_signals()
     open_streams()
     code = processes.run_command(partial(execute, sys.argv[1:] if arguments is None else arguments))
     close_streams()
     sys.exit(code)
-
-
-def raise_again(lost: Any) -> None:
-    """Interrupt the command a moment later, where an interruption came while an object was deleted and went lost."""
-    if issubclass(lost.exc_type, KeyboardInterrupt):
-        threading.Timer(0.1, _thread.interrupt_main, [signal.SIGTERM]).start()  # SIGINT may be ignored
-    else:
-        sys.__unraisablehook__(lost)
 
 
 def execute(arguments: list[str]) -> int:
@@ -133,14 +128,14 @@ def execute(arguments: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         complain(error.ctx.get_help() if error.ctx else error.format_message())
         return FAILED
-    except KeyboardInterrupt:
-        complain(f"\nInterrupted. {_resumable(arguments)}")
-        return INTERRUPTED
     except BrokenPipeError:
         return UNREAD
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # of libraries in Rust, whose panics are no Exception
+        if isinstance(error, KeyboardInterrupt) or interruptions:
+            complain(f"\nInterrupted. {_resumable(arguments)}")
+            return INTERRUPTED
         cause: BaseException | None = error
         while isinstance(cause, CompressError | click.UsageError):
             cause = cause.__cause__ or cause.__context__

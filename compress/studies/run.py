@@ -11,7 +11,7 @@ from typing import Any
 from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.data import ExampleSource, LabelledData, TextSource, describe_rows, join_sources, row_key
-from compress.errors import CompressError
+from compress.errors import CompressError, interruptions
 from compress.inference.compute import Compute
 from compress.labelling.label import LabelOptions, label
 from compress.labelling.label_dir import LabelDir
@@ -124,6 +124,8 @@ def _make(
         except (OutOfDate, OSError):
             raise
         except Exception as error:
+            if interruptions:
+                raise KeyboardInterrupt from error
             failed[name] = error
             logger.warning("%s failed: %s", name, error)
     causes = ExceptionGroup("what failed", [*failed.values()]) if failed else None

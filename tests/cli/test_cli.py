@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -17,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from compress.cli import COMMANDS, execute, options, raise_again
+from compress import errors
+from compress.cli import COMMANDS, execute, options
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
@@ -320,19 +322,20 @@ main()
 """
 
 
-def test_an_interruption_while_an_object_is_deleted_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted:
-        def __del__(self) -> None:
-            raise KeyboardInterrupt
+def test_an_interruption_that_becomes_another_error_stays_one(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def library(*given: Any, **named: Any) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            errors.interrupt(signal.SIGTERM, None)
+        raise TypeError("unsupported operand")
 
-    monkeypatch.setattr(sys, "unraisablehook", raise_again)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    monkeypatch.setattr("compress.labelling.label.label", library)
     try:
-        with pytest.raises(KeyboardInterrupt):
-            Interrupted()
-            time.sleep(10)
+        assert execute(desk.command("label")) == 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        errors.interruptions.clear()
+    assert "Interrupted. Nothing was written." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
