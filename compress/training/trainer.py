@@ -251,6 +251,14 @@ class DistillationTrainer(Trainer):
             raise CompressError("frozen names all parts of the student, so that nothing learns; leave a part out")
         self.anchor = min(learning, key=lambda parameter: parameter.numel())
         self.model_accepts_loss_kwargs = False
+        self.has_ended = False
+
+    def _run_epoch(self, *given: Any, **named: Any) -> None:
+        """Run a pass; none where the training had ended when it was stopped, else it would take one step more."""
+        if self.has_ended:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*given, **named)  # type: ignore[no-untyped-call]
 
     def training_step(self, model: Any, *inputs: Any, **named: Any) -> Tensor:
         if self.objective.modifier:
@@ -350,6 +358,7 @@ def train(
     if resumed:
         logger.info("resuming after %s", resumed.name)
     begun = int(resumed.name.rsplit("-", 1)[1]) if resumed else 0
+    trainer.has_ended = resumed is not None and was_last(resumed)
     threads = using_threads(run.compute.threads)
     with (
         warnings.catch_warnings(),
@@ -379,6 +388,12 @@ def train(
         precision=run.precision,
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+def was_last(checkpoint: Path) -> bool:
+    """Tell whether a training ended with a checkpoint, because of its steps or because it stopped improving."""
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    return bool(state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"])
 
 
 def last_whole_checkpoint(directory: Path) -> Path | None:

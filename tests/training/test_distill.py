@@ -21,7 +21,7 @@ from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
-from compress.recipes import Choice, Phase, StudentRecipe, needs_of, resolved
+from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
 from compress.training import distill as distill_module
 from compress.training import tokenized_rows, training_data
 from compress.training.step_plan import steps_for
@@ -341,6 +341,33 @@ def test_the_lines_of_a_training_say_loss_terms_rate_speed_and_validation(
     assert 0 < rates[-1] < rates[-2] < max(rates) <= TRAINING.learning_rate
     scores = {line["step"]: line["validation"] for line in lines if "validation" in line}
     assert scores.keys() == {2, 4, 6} and max(scores.values()) == pytest.approx(made.manifest.metrics[0]["value"])
+
+
+@pytest.mark.parametrize("training", [TRAINING, replace(TRAINING, evaluations=6, patience=1, learning_rate=1e-9)])
+def test_a_training_stopped_after_its_last_step_takes_no_more(
+    training: Training, teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compress.training.trainer import DistillationTrainer
+
+    options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
+    recipe = replace(BILSTM, training=training)
+    whole = taught(teacher, tmp_path / "whole", recipe, **options)
+    release = DistillationTrainer.release
+
+    def stopping(self: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DistillationTrainer, "release", stopping)  # the first thing after the training
+    with pytest.raises(KeyboardInterrupt):
+        taught(teacher, tmp_path / "student", recipe, **options)
+    monkeypatch.setattr(DistillationTrainer, "release", release)
+    resumed = taught(teacher, tmp_path / "student", recipe, **options)
+    for note in ("steps", "planned_steps", "best_step", "best_score"):
+        assert resumed.manifest.notes[note] == whole.manifest.notes[note]
+    assert [line["step"] for line in metrics(resumed.path)] == [line["step"] for line in metrics(whole.path)]
+    weights = state(resumed.path)
+    for key, tensor in state(whole.path).items():
+        torch.testing.assert_close(weights[key], tensor, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("recipe", [BILSTM, TRANSFORMER])
