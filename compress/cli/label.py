@@ -78,8 +78,8 @@ def command(
         )
     pool = options.open_pool(unlabeled, columns, rows=rows)
     from compress.labelling.label import Engine, LabelOptions, label
-    from compress.labelling.shards import Part
     from compress.labelling.ray_engine import RayEngine
+    from compress.labelling.shards import Part
 
     own = Part(*part) if part else None
     chosen = RayEngine(ray_address or "", workers or 0) if engine == "ray" else Engine()

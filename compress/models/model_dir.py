@@ -18,7 +18,6 @@ from compress.errors import CompressError
 from compress.files import faults_of
 from compress.models.manifest import (
     MANIFEST_NAME,
-    METRICS_NAME,
     ONNX_NAME,
     PACKED_NAME,
     VOCABULARIES,
@@ -122,13 +121,12 @@ class ModelDir:
 
     @cached_property
     def sha256(self) -> str:
-        """Fingerprint of the directory's files: the same weights, config and tokenizer give the same value.
+        """Fingerprint of the directory's files but for manifest and card.
 
-        The log of a training is left out: it holds times, and a training that is repeated gives the same model.
+        The log of a training, which holds times, is one of them: a training that is repeated has another fingerprint.
         """
         files = self.manifest.files if self.manifest.stage else describe_files(self.path)
-        model = {name: entry for name, entry in files.items() if name != METRICS_NAME}
-        return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
     @property
     def size_bytes(self) -> int:

@@ -108,6 +108,7 @@ USES = (
     Use("predict --model small --data train.csv", (*SMALL, "train.csv"), 2),
     Use("label --teacher model --unlabeled pool.parquet -o out --device cpu", (*MODEL, "pool.parquet"), 3),
     Use("label --teacher onnx --unlabeled pool.txt.gz -o out --device cpu", (*GRAPH, "pool.txt.gz"), 3),
+    Use("labels import train.csv --label label -o out", ("train.csv",), 2),
     Use(
         f"distill --teacher model --student student.toml --labels labels {LABELLED} -o out",
         (*LABELS, *LABELS, *MODEL, "student.toml", "train.csv", "validation.jsonl"),

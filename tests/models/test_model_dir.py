@@ -322,13 +322,6 @@ def test_the_fingerprint_follows_the_files(model: Path, teacher: Path) -> None:
     assert ModelDir.open(model).sha256 != before
 
 
-def test_the_log_of_a_training_is_no_part_of_the_fingerprint(model: Path) -> None:
-    before = ModelDir.open(model).sha256
-    (model / "compress.json").unlink()
-    (model / "metrics.jsonl").write_text('{"step": 1, "rows_per_second": 9.7}\n')
-    assert ModelDir.open(model).sha256 == before
-
-
 def test_a_file_that_is_not_the_one_of_the_manifest(model: Path) -> None:
     weights = bytearray((model / "model.safetensors").read_bytes())
     weights[-1] ^= 1
