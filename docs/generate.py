@@ -61,6 +61,7 @@ SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 
 WIDTH = 100
 METRIC = seeds_table.HEADINGS.index("Metric, mean")
 # What is made stands between <!-- NAME --> or <!-- NAME:ARGUMENT --> and <!-- /NAME -->; TABLES says what makes it.
+OPENED = re.compile(r"^<!-- ([a-z-]+)(?::\S+)? -->$", re.MULTILINE)
 MARKED = re.compile(r"(<!-- ([a-z-]+)(?::(\S+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 INTRODUCTION = """\
@@ -139,11 +140,16 @@ def with_tables(page: Path) -> str:
     """Return a page with everything made again that stands between marks."""
     up = "../" * len(page.relative_to(ROOT).parent.parts)
 
-    def made(found: re.Match[str]) -> str:
-        text = TABLES[found[2]](found[3]) if found[3] else TABLES[found[2]]()
-        return found[1] + text.replace("](benchmarks/", f"]({up}benchmarks/") + found[4]
+    text = page.read_text(encoding="utf-8")
+    opened, closed = OPENED.findall(text), [found[2] for found in MARKED.finditer(text)]
+    if opened != closed or not set(opened) <= TABLES.keys():
+        raise SystemExit(f"{page}: the marks {opened} are not all known and closed")
 
-    return MARKED.sub(made, page.read_text(encoding="utf-8"))
+    def made(found: re.Match[str]) -> str:
+        table = TABLES[found[2]](found[3]) if found[3] else TABLES[found[2]]()
+        return found[1] + table.replace("](benchmarks/", f"]({up}benchmarks/") + found[4]
+
+    return MARKED.sub(made, text)
 
 
 def picture(study: str) -> str:
@@ -313,7 +319,7 @@ def field_table() -> str:
 
 def tokenization_table() -> str:
     """Return the committed results of tokenization_speed.py as Markdown."""
-    found = [json.loads(line) for line in TOKENIZATION_SPEED.read_text(encoding="utf-8").splitlines()]
+    found = _lines(TOKENIZATION_SPEED)
     head = found[0]
     lines = ["| | median, µs a text | mean | `compress` is faster by |", "|---|---:|---:|---:|"]
     for line in found:
@@ -347,7 +353,7 @@ def compositions_table() -> str:
     """Return the committed results of compositions.py as Markdown, group by group."""
     if not COMPOSITIONS.is_file():
         return "Not measured yet.\n"
-    found = [json.loads(line) for line in COMPOSITIONS.read_text(encoding="utf-8").splitlines()]
+    found = _lines(COMPOSITIONS)
     head = found[0]
     lines = ["| | removed | operations left | accuracy | points to the teacher | speed-up, batch 1 | batch 32 |"]
     lines.append("|---|---|---:|---:|---:|---:|---:|")
@@ -383,7 +389,7 @@ def _asked(line: dict[str, Any]) -> Iterator[str]:
 
 def few_rows_table() -> str:
     """Return the committed results of few_rows.py as Markdown."""
-    found = [json.loads(line) for line in FEW_ROWS.read_text(encoding="utf-8").splitlines()]
+    found = _lines(FEW_ROWS)
     lines = [
         "| set | labelled rows | model | steps by passes | accuracy | steps with the floor | accuracy | gain, points |",
         "|---|---:|---|---:|---:|---:|---:|---:|",
@@ -429,7 +435,7 @@ def reliability_table() -> str:
     found = _lines(RELIABILITY)
     kinds = list(found[0]["disturbed"])
     lines = [
-        "| command | seconds undisturbed | moments | SIGKILL | SIGTERM | full disk | no memory | wrong afterwards |",
+        "| command | seconds undisturbed | moments | SIGKILL | SIGTERM | full disk | no memory | faults |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for line in found:
@@ -449,23 +455,19 @@ def selection_table() -> str:
     """Return the committed results of selection.py as Markdown."""
     found = _lines(SELECTION)
     lines = [
-        "| set | pool | teacher calls | rows chosen | accuracy, mean of seeds | points to random rows |",
-        "|---|---:|---:|---|---:|---:|",
+        "| set | pool | near-duplicates | test rows | teacher calls | rows chosen | seeds | accuracy | to random |",
+        "|---|---:|---:|---:|---:|---|---:|---:|---:|",
     ]
     for line in found:
         gain = line["to_random"]
         within = f"{points(gain['points'])} ({points(gain['low'])} to {points(gain['high'])})"
         lines.append(
-            f"| {line['set']} | {line['pool']:,} | {line['calls']:,} | {line['choice']} | {line['accuracy']:.1%} | "
+            f"| {line['set']} | {line['pool']:,} | {line['near_duplicates']:,} | {line['rows']:,} | "
+            f"{line['calls']:,} | {line['choice']} | {len(line['accuracies'])} | {line['accuracy']:.1%} | "
             f"{'' if line['choice'] == 'random' else within} |"
         )
-    tested = {line["set"]: f"{line['rows']:,} of {line['set']}" for line in found}
-    twins = {line["set"]: f"{line['near_duplicates']:,} of {line['pool']:,} in {line['set']}" for line in found}
-    note = (
-        f"Student `{found[0]['student']}`, {found[0]['steps']:,} steps, {len(found[0]['accuracies'])} seeds. "
-        f"Test rows: {', '.join(tested.values())}; near-duplicates: {', '.join(twins.values())}; 95% intervals over "
-        "test rows"
-    )
+    (student,) = {(line["student"], line["steps"]) for line in found}
+    note = f"Student `{student[0]}`, {student[1]:,} steps; mean of seeds; 95% intervals over seeds and test rows"
     return "\n".join([*lines, "", _origin(found, note)]) + "\n"
 
 
@@ -484,7 +486,7 @@ def speed_tables() -> str:
     """Return the committed results of distillation_speed.py as Markdown: ours, TextBrewer's, and what was measured."""
     if not DISTILLATION_SPEED.is_file():
         return "Not measured yet.\n"
-    found = [json.loads(line) for line in DISTILLATION_SPEED.read_text(encoding="utf-8").splitlines()]
+    found = _lines(DISTILLATION_SPEED)
     head = found[0]
     lines = [
         "| losses | teacher | arithmetic | steps per second | to kl with cached logits |",
@@ -528,7 +530,7 @@ def importance_table(kind: str) -> str:
     """Return committed results of importance_parity.py as Markdown; ``command``: how they were made."""
     if not IMPORTANCE_PARITY.is_file():
         return "Not measured yet.\n"
-    found = [json.loads(line) for line in IMPORTANCE_PARITY.read_text(encoding="utf-8").splitlines()]
+    found = _lines(IMPORTANCE_PARITY)
     if kind == "command":
         head = found[0]
         whole, competitor = (

@@ -1,0 +1,244 @@
+"""Which texts the teacher should label: random, uncertain or diverse ones, at equal numbers of teacher calls.
+
+    python benchmarks/selection.py --set NAME --teacher DIR --pool FILE --validation FILE --test FILE --work DIR
+        -o RESULTS.jsonl [--calls N ...] [--choice NAME ...] [--seeds 3] [--student cnn] [--steps 1500] [--threads 1]
+
+Rows are chosen at random; or in four rounds, the first random, the others those of which a logistic regression on
+hashed 1- and 2-grams of words, fitted on what the teacher said before, is least certain (the smallest difference
+between the two likeliest classes; Scheffer et al. 2001, "Active Hidden Markov Models for Information Extraction"); or
+as the nearest row of each of so many clusters of the pool (k-means on 64 components of TF-IDF features). The student
+learns for so many steps from the chosen rows alone; the validation file chooses its checkpoint. Near-duplicates are
+counted (MinHash of pairs of words, estimated Jaccard similarity 0.8). Students of the working folder are used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
+from sklearn.linear_model import SGDClassifier
+from sklearn.metrics import pairwise_distances_argmin
+from sklearn.preprocessing import normalize
+
+from compress.benchmarking.results.files import host_id
+from compress.data import Example, LabelledData, encode_gold, open_source, read_examples
+from compress.evaluation.metrics import find_metric
+from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
+from compress.host import describe_host, library_versions, typed_command
+from compress.inference.compute import Compute
+from compress.inference.predict import load
+from compress.labelling.import_labels import LabelValues, import_labels
+from compress.labelling.label import label
+from compress.labelling.label_dir import LabelDir
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
+from compress.progress import quiet_libraries
+from compress.recipes import load_recipe
+from compress.training.distill import DistillationData, distill
+
+ROUNDS = 4
+COMPONENTS = 64
+REGULARISATION = 1e-5
+HASHES, BANDS = 64, 8  # eight bands of eight hashes find pairs of similarity 0.8 in 4 of 5 cases, of 0.5 in 1 of 33
+SIMILAR = 0.8
+
+
+class Pool:
+    """The rows of a pool with what the teacher says of them, and the features by which they are chosen."""
+
+    def __init__(self, labels: LabelDir) -> None:
+        rows = list(labels)
+        self.texts = [example.text for example, _ in rows]
+        self.logits = np.stack([logits for _, logits in rows])
+
+    @cached_property
+    def hashed(self) -> csr_matrix:
+        return HashingVectorizer(n_features=2**18, ngram_range=(1, 2), alternate_sign=False).transform(self.texts)
+
+    @cached_property
+    def features(self) -> csr_matrix:
+        return TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True).fit_transform(self.texts)
+
+    @cached_property
+    def components(self) -> np.ndarray:
+        return normalize(TruncatedSVD(COMPONENTS, random_state=0).fit_transform(self.features))
+
+    def near_duplicates(self) -> int:
+        """Return how many rows are a near-duplicate of an earlier one."""
+        first_of = defaultdict[tuple[int, bytes], list[int]](list)
+        signatures = [_signature(text) for text in self.texts]
+        found = 0
+        for row, signature in enumerate(signatures):
+            keys = [(band, part.tobytes()) for band, part in enumerate(np.split(signature, BANDS))]
+            others = {other for key in keys for other in first_of[key]}
+            if any((signatures[other] == signature).mean() >= SIMILAR for other in others):
+                found += 1
+                continue
+            for key in keys:
+                first_of[key].append(row)
+        return found
+
+
+def _signature(text: str) -> np.ndarray:
+    """Return the MinHash ``[HASHES]`` of the pairs of words of a text."""
+    words = ["", *text.lower().split()]
+    pairs = np.array([zlib.crc32(" ".join(pair).encode()) for pair in pairwise(words)] or [0], dtype=np.uint64)
+    return ((pairs[:, None] * _FACTORS + _SHIFTS) % _PRIME).min(axis=0)
+
+
+_PRIME = np.uint64(2**31 - 1)
+_FACTORS, _SHIFTS = np.random.default_rng(0).integers(1, 2**31 - 1, (2, HASHES), dtype=np.uint64)
+
+
+def random_rows(pool: Pool, calls: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(len(pool.texts))[:calls]
+
+
+def uncertain_rows(pool: Pool, calls: int, seed: int) -> np.ndarray:
+    chosen = random_rows(pool, calls // ROUNDS, seed)
+    for number in range(2, ROUNDS + 1):
+        cheap = SGDClassifier(loss="log_loss", alpha=REGULARISATION, random_state=0)
+        cheap.fit(pool.hashed[chosen], pool.logits[chosen].argmax(axis=1))
+        two = np.partition(cheap.predict_proba(pool.hashed), -2, axis=1)[:, -2:]
+        margin = two[:, 1] - two[:, 0]
+        margin[chosen] = np.inf
+        chosen = np.concatenate([chosen, np.argsort(margin, kind="stable")[: calls * number // ROUNDS - len(chosen)]])
+    return chosen
+
+
+def diverse_rows(pool: Pool, calls: int, seed: int) -> np.ndarray:
+    means = MiniBatchKMeans(calls, init="random", n_init=1, batch_size=8192, max_iter=10, random_state=seed)
+    nearest = np.unique(pairwise_distances_argmin(means.fit(pool.components).cluster_centers_, pool.components))
+    others = np.setdiff1d(np.arange(len(pool.texts)), nearest)  # of clusters that share their nearest row
+    return np.concatenate([nearest, np.random.default_rng(seed).permutation(others)[: calls - len(nearest)]])
+
+
+CHOICES: dict[str, Callable[[Pool, int, int], np.ndarray]] = {
+    "random": random_rows,
+    "uncertain": uncertain_rows,
+    "diverse": diverse_rows,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--set", required=True, help="the name of the data, for the results")
+    for name in ("teacher", "pool", "validation", "test", "work"):
+        parser.add_argument(f"--{name}", required=True, type=Path)
+    parser.add_argument("--calls", type=int, action="append", help="teacher calls; may be repeated")
+    parser.add_argument("--choice", choices=[*CHOICES], action="append", help="random first; default: all")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--student", default="cnn")
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("-o", "--output", required=True, type=Path)
+    options = parser.parse_args()
+    quiet_libraries()
+    compute = Compute("cpu", options.threads)
+    labels = options.work / "labels"
+    if not labels.is_dir():
+        label(options.teacher, open_source(options.pool, role="unlabeled", labelled=False), labels, compute=compute)
+    pool = Pool(LabelDir.open(labels).for_model(ModelDir.open(options.teacher)))  # refuses another teacher's
+    test = read_examples(open_source(options.test, role="test", labelled=True))
+    near_duplicates = pool.near_duplicates()
+    for calls in options.calls or [500, 1000, 2000]:
+        right: dict[str, list[np.ndarray]] = {}
+        for name in options.choice or CHOICES:
+            seeds = range(options.seeds)
+            right[name] = [taught(pool, name, CHOICES[name], calls, seed, options, test) for seed in seeds]
+            line = {
+                "study": "selection",
+                "set": options.set,
+                "pool": len(pool.texts),
+                "near_duplicates": near_duplicates,
+                "calls": calls,
+                "choice": name,
+                "student": options.student,
+                "steps": options.steps,
+                "rows": len(test),
+                **judged(right[name], right["random"]),
+                "command": typed_command("python"),
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "host": describe_host(),
+                "host_id": host_id(describe_host()),
+                "versions": library_versions(),
+            }
+            print(json.dumps({key: line[key] for key in ("calls", "choice", "accuracies", "to_random")}), flush=True)
+            append(options.output, line)
+
+
+def taught(
+    pool: Pool,
+    name: str,
+    choose: Callable[[Pool, int, int], np.ndarray],
+    calls: int,
+    seed: int,
+    options: argparse.Namespace,
+    test: Sequence[Example],
+) -> np.ndarray:
+    """Return for each test row whether a student is right ``[N]`` that learned from the chosen rows."""
+    folder = options.work / f"{options.student}-{options.steps}-{name}-{calls}-{seed}"
+    model, compute = ModelDir.open(options.teacher), Compute("cpu", options.threads, seed)
+    if not folder.is_dir():
+        columns = [f"logit {number}" for number in range(len(model.labels))]
+        table = options.work / "chosen.jsonl"
+        rows = choose(pool, calls, seed)
+        assert len(set(rows.tolist())) == calls
+        lines = [
+            {"text": pool.texts[row], **dict(zip(columns, pool.logits[row].tolist(), strict=True))} for row in rows
+        ]
+        table.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        values = LabelValues("logits", tuple(columns), classes=model.labels)
+        chosen = import_labels(
+            [open_source(table, role="unlabeled", labelled=False, values=values.all_columns)],
+            values,
+            options.work / "chosen",
+            force=True,
+        )
+        recipe = load_recipe("students", options.student)
+        recipe = replace(recipe, training=replace(recipe.training, max_steps=options.steps))
+        validation = read_examples(open_source(options.validation, role="validation", labelled=True))
+        data = DistillationData(labels=(chosen,), labelled=LabelledData((), validation, drop_overlap=True))
+        distill(model, recipe, folder, data, compute=compute, force=True)  # also over what another start began
+    found = load(folder, compute=compute).predict([example.text for example in test])
+    gold = encode_gold(test, model.labels, task="classification", name="test")
+    return np.array([model.labels[right] == one["label"] for one, right in zip(found, gold, strict=True)], dtype=int)
+
+
+def judged(right: Sequence[np.ndarray], random: Sequence[np.ndarray]) -> dict[str, object]:
+    """Return accuracies, and the difference to random choice in points: the interval is over seeds and rows."""
+    metric = find_metric("accuracy", task="classification", classes=2)
+    ours, theirs = np.stack(right), np.stack(random)
+    sample = SeedSample(ours, theirs, np.ones_like(ours[0]), metric, 2)
+    low, high = difference_interval([sample])
+    return {
+        "metric": metric.name,
+        "accuracies": ours.mean(axis=1).tolist(),
+        "accuracy": float(ours.mean()),
+        "to_random": {"points": 100 * float((ours - theirs).mean()), "low": low, "high": high},
+    }
+
+
+def append(path: Path, line: dict[str, object]) -> None:
+    """Write a line in place of the one of the same set, calls and choice."""
+    keys = ("set", "calls", "choice")
+    before = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    kept = [one for one in before if any(json.loads(one)[key] != line[key] for key in keys)]
+    write_atomically(path, "".join(f"{one}\n" for one in [*kept, json.dumps(line)]))
+
+
+if __name__ == "__main__":
+    main()
