@@ -151,9 +151,15 @@ class LabelDir:
         if ours == theirs or same and len(ours) == len(theirs):
             return self
         if sorted(ours) != sorted(theirs):
+            lacking = {str(self.path): set(ours) - set(theirs), model.name: set(theirs) - set(ours)}
+            said = "; ".join(
+                f"{name} lacks {', '.join(sorted(names)[:10])}{', ...' * (len(names) > 10)}"
+                for name, names in lacking.items()
+                if names
+            )
             raise CompressError(
-                f"{self.path} has the classes {', '.join(theirs[:10])}, and {model.name} has {', '.join(ours[:10])}; "
-                "they must have the same names ('compress labels import --classes ...' gives imported ones others)"
+                f"{self.path} and {model.name} have other classes: {said}; they must have the same names ('compress "
+                "labels import --classes ...' gives imported ones others)"
             )
         return replace(self, order=tuple(map(theirs.index, ours)))
 

@@ -135,7 +135,7 @@ MASKED = phases(TRANSFORMER, Phase((Choice("kl"), Choice("mlm")), masking=0.15))
         (
             BILSTM,
             {"names": ("neutral", "positive")},
-            "has the classes neutral, positive, and tiny-bert has",
+            "have other classes: .* lacks negative; tiny-bert lacks neutral; they must have the same names",
         ),
         (BILSTM, {"texts": [*rows(), ("sure", 1.0)]}, r"compares logits \(the loss logit-mse\), .* --smoothing 0.01"),
         (MASKED, {}, r"logits of changed text \(masked, or in two vocabularies\), .* not of tiny-bert"),
