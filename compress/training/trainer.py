@@ -4,9 +4,7 @@ Fine-tuning, pre-training, distillation and the recovery of pruned models all us
 teacher signals.
 """
 
-import json
 import math
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +40,7 @@ from compress.models.modeling.ngram import NGramConfig
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.batches import EpochSampler, ProcessBatches, average_gradients, shares
+from compress.training.checkpoints import last_whole_checkpoint, was_last
 from compress.training.cpu_steps import fast_steps
 from compress.training.masked_lm import Masker
 from compress.training.metrics_log import POINTS, MetricsLog
@@ -388,23 +387,3 @@ def train(
         precision=run.precision,
         seconds=round(time.monotonic() - started, 1),
     )
-
-
-def was_last(checkpoint: Path) -> bool:
-    """Tell whether a training ended with a checkpoint, because of its steps or because it stopped improving."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    return bool(state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"])
-
-
-def last_whole_checkpoint(directory: Path) -> Path | None:
-    """Return the newest checkpoint that was written to its end; remove one that was cut short.
-
-    ``trainer_state.json`` is the last file the Trainer writes, so a checkpoint without a readable one is not whole.
-    """
-    for checkpoint in sorted(directory.glob("checkpoint-*"), key=lambda path: -int(path.name.rsplit("-", 1)[1])):
-        try:
-            json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-            return checkpoint
-        except (FileNotFoundError, ValueError):  # not what the disk or its rights say: the checkpoint may be whole
-            shutil.rmtree(checkpoint)
-    return None

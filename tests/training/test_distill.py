@@ -24,9 +24,9 @@ from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
 from compress.training import distill as distill_module
 from compress.training import tokenized_rows, training_data
+from compress.training.checkpoints import last_whole_checkpoint
 from compress.training.step_plan import steps_for
 from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_for
-from compress.training.trainer import last_whole_checkpoint
 from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows, held_out
 from tests.support.tagging import tagger
 from tests.support.tiny import classifier, load, pruned, tokenizer, write
