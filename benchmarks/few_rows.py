@@ -16,15 +16,13 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.results.files import host_id
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import Example, ExampleSource, LabelledData, open_source, read_examples, row_key
 from compress.evaluation.metrics import find_metric, interval, paired_difference
-from compress.host import describe_host, library_versions, typed_command
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.models.model_dir import ModelDir
@@ -99,11 +97,7 @@ def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
             "plan": key[1],
             **{note: made[key].manifest.notes[note] for note in ("planned_steps", "steps", "seconds", "precision")},
             **judged(right[key], right[key[0], "passes"]),
-            "command": typed_command("python"),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": describe_host(),
-            "host_id": host_id(describe_host()),
-            "versions": library_versions(),
+            **provenance(),
         }
         for key in made
     ]

@@ -32,7 +32,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +44,8 @@ from safetensors.numpy import load_file
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 import compress
-from compress.benchmarking.results.files import host_id
+from compress.benchmarking.results.script_lines import provenance, replace_line
 from compress.cli import main as compress_main
-from compress.host import describe_host, library_versions, typed_command
-from compress.models.output_dir import write_atomically
 
 UNCAUGHT = 99  # the exit code of an error that the command did not catch
 DISTURBANCES = ("kill", "end", "disk", "memory")
@@ -90,10 +87,8 @@ runtimes = []
 # Of a manifest, what may differ between two runs of a command.
 MAY_DIFFER = ("host", "versions", "files")
 TIMES = ("seconds", "rows_per_second", "created")
-REFUSED = (
-    "already exists",
-    "another command is writing",
-)  # what a command says whose output another one makes or has made
+# What a command says whose output another one has made, or makes.
+REFUSED = ("already exists", "another command is writing")
 
 
 @dataclass(frozen=True)
@@ -145,15 +140,9 @@ def main() -> int:
             ),
             "seed": options.seed,
             "full_disk_by": "file system" if disk.is_mounted else "limit on files",
-            "command": typed_command("python"),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": describe_host(),
-            "host_id": host_id(describe_host()),
-            "versions": library_versions(),
+            **provenance(),
         }
-        before = options.output.read_text(encoding="utf-8").splitlines() if options.output.is_file() else []
-        kept = [one for one in before if json.loads(one)["stage"] != stage.name]
-        write_atomically(options.output, "".join(f"{one}\n" for one in [*kept, json.dumps(line)]))
+        replace_line(options.output, line, "stage")
         shown = ("stage", "seconds", "moments", "disturbed", "faults")
         print(json.dumps({name: line[name] for name in shown}), flush=True)
         failed += len(line["faults"])  # type: ignore[arg-type]
@@ -453,7 +442,7 @@ def size_of(folder: Path, name: str) -> int:
     """Return the bytes that what belongs to an output takes: itself, and what is not finished of it."""
     total = 0
     for place in folder.glob(f"*{name}*"):
-        for parent, _, files in os.walk(place):  # unlike rglob it bears folders that vanish
+        for parent, _, files in os.walk(place):  # goes on where a folder vanishes; rglob raises
             for file in files:
                 with contextlib.suppress(OSError):
                     total += Path(parent, file).stat().st_size

@@ -19,7 +19,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -33,18 +32,16 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import pairwise_distances_argmin
 from sklearn.preprocessing import normalize
 
-from compress.benchmarking.results.files import host_id
+from compress.benchmarking.results.script_lines import provenance, replace_line
 from compress.data import Example, LabelledData, encode_gold, open_source, read_examples
 from compress.evaluation.metrics import find_metric
 from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
-from compress.host import describe_host, library_versions, typed_command
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.labelling.import_labels import LabelValues, import_labels
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.recipes import load_recipe
 from compress.training.distill import DistillationData, distill
@@ -151,7 +148,10 @@ def main() -> None:
     labels = options.work / "labels"
     if not labels.is_dir():
         label(options.teacher, open_source(options.pool, role="unlabeled", labelled=False), labels, compute=compute)
-    pool = Pool(LabelDir.open(labels).for_model(ModelDir.open(options.teacher)))  # refuses another teacher's
+    opened = LabelDir.open(labels)
+    if opened.teacher_sha256 != ModelDir.open(options.teacher).sha256:
+        raise SystemExit(f"{labels} are of another teacher ({opened.teacher_name}); give another --work")
+    pool = Pool(opened)
     test = read_examples(open_source(options.test, role="test", labelled=True))
     near_duplicates = pool.near_duplicates()
     for calls in options.calls or [500, 1000, 2000]:
@@ -170,14 +170,10 @@ def main() -> None:
                 "steps": options.steps,
                 "rows": len(test),
                 **judged(right[name], right["random"]),
-                "command": typed_command("python"),
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                "host": describe_host(),
-                "host_id": host_id(describe_host()),
-                "versions": library_versions(),
+                **provenance(),
             }
             print(json.dumps({key: line[key] for key in ("calls", "choice", "accuracies", "to_random")}), flush=True)
-            append(options.output, line)
+            replace_line(options.output, line, "set", "calls", "choice")
 
 
 def taught(
@@ -230,14 +226,6 @@ def judged(right: Sequence[np.ndarray], random: Sequence[np.ndarray]) -> dict[st
         "accuracy": float(ours.mean()),
         "to_random": {"points": 100 * float((ours - theirs).mean()), "low": low, "high": high},
     }
-
-
-def append(path: Path, line: dict[str, object]) -> None:
-    """Write a line in place of the one of the same set, calls and choice."""
-    keys = ("set", "calls", "choice")
-    before = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    kept = [one for one in before if any(json.loads(one)[key] != line[key] for key in keys)]
-    write_atomically(path, "".join(f"{one}\n" for one in [*kept, json.dumps(line)]))
 
 
 if __name__ == "__main__":

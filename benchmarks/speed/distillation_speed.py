@@ -27,7 +27,6 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,8 +49,7 @@ from distillation_turns import (
 )
 
 from compress import plugins
-from compress.benchmarking.results.files import host_id
-from compress.host import describe_host, library_versions, typed_command
+from compress.benchmarking.results.script_lines import provenance
 from compress.inference.cores import available_cores
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.models.output_dir import write_atomically
@@ -122,11 +120,7 @@ def main() -> int:
         "seed": options.seed,
         "load_average": loads,
         "left_out": LEFT_OUT,
-        "command": typed_command("python"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": describe_host(),
-        "host_id": host_id(describe_host()),
-        "versions": library_versions(),
+        **provenance(),
         "peer_versions": peer_versions,
     }
     lines = [{**line, **common} for line in results(everyone, step_ms, options.seed)]

@@ -33,7 +33,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -42,14 +41,13 @@ import numpy as np
 from scipy import stats
 
 from compress.benchmarking.candidates import Candidate, Entry
-from compress.benchmarking.results.files import host_id
+from compress.benchmarking.results.script_lines import provenance
 from compress.benchmarking.results.verdict import judge_speedup
 from compress.benchmarking.rounds import CHECKED_ROUNDS, WorkerRun
 from compress.benchmarking.start_workers import load_candidate
 from compress.benchmarking.worker import Worker
 from compress.benchmarking.worker_main import write_texts
 from compress.data import open_source, read_examples
-from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores, quietest_first
 from compress.inference.speedup_intervals import PROCESS_SPREAD, Interval, bootstrap_interval, speedup
 from compress.models.model_dir import ModelDir
@@ -332,11 +330,7 @@ def main() -> None:
             print(json.dumps(lines[-1]), flush=True)
     common = {
         "rows": ROWS,
-        "command": typed_command("python"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": describe_host(),
-        "host_id": host_id(describe_host()),
-        "versions": library_versions(),
+        **provenance(),
     }
     write_atomically(options.output, "".join(json.dumps({**line, **common}) + "\n" for line in lines))
 

@@ -20,14 +20,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from compress.benchmarking.results.files import host_id
-from compress.host import describe_host, library_versions, typed_command
+from compress.benchmarking.results.script_lines import provenance, replace_line
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 
@@ -85,15 +83,9 @@ def main() -> None:
             "label": labelling,
             "distill": {**distilling, "student": options.student, "steps": options.steps, "training_s": training_s},
             "before_training_s": round(distilling["seconds"] - training_s, 1),
-            "command": typed_command("python"),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": describe_host(),
-            "host_id": host_id(describe_host()),
-            "versions": library_versions(),
+            **provenance(),
         }
-        before = options.output.read_text(encoding="utf-8").splitlines() if options.output.is_file() else []
-        kept = [one for one in before if json.loads(one)["rows"] != rows]
-        write_atomically(options.output, "".join(f"{one}\n" for one in [*kept, json.dumps(line)]))
+        replace_line(options.output, line, "rows")
         print(json.dumps({name: line[name] for name in ("rows", "label", "distill", "before_training_s")}), flush=True)
 
 
