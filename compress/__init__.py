@@ -11,6 +11,7 @@ from compress.errors import CompressError, MissingPackage
 if TYPE_CHECKING:
     from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
     from compress.benchmarking.replay import replay
+    from compress.calibration.calibrate import Acceptance, calibrate
     from compress.data import LabelledData
     from compress.exporting.export import export
     from compress.gating.check import check
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it; imported on first use.
 _LAZY = {
+    "Acceptance": "compress.calibration.calibrate",
     "BenchmarkOutput": "compress.benchmarking.benchmark",
     "BenchmarkSettings": "compress.recipes",
     "Classifier": "compress.inference.predict",
@@ -52,6 +54,7 @@ _LAZY = {
     "PruningData": "compress.pruning.prune",
     "Quantization": "compress.quantization.candidates",
     "benchmark": "compress.benchmarking.benchmark",
+    "calibrate": "compress.calibration.calibrate",
     "check": "compress.gating.check",
     "distill": "compress.training.distill",
     "export": "compress.exporting.export",
@@ -72,6 +75,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "Acceptance",
     "BenchmarkOutput",
     "BenchmarkSettings",
     "Classifier",
@@ -89,6 +93,7 @@ __all__ = [
     "Quantization",
     "__version__",
     "benchmark",
+    "calibrate",
     "check",
     "distill",
     "export",

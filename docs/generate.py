@@ -41,6 +41,7 @@ PICTURE_STUDY = "front"
 PAGES = ("docs/*.md", "students/*.md", "benchmarks/**/*.md")
 RESULTS = ROOT / "benchmarks" / "results"
 DISTILLATION_SPEED = RESULTS / "distillation-speed.jsonl"
+CALIBRATION = RESULTS / "calibration.jsonl"
 FEW_ROWS = RESULTS / "few-rows.jsonl"
 LARGE_POOLS = RESULTS / "large-pools.jsonl"
 RELIABILITY = RESULTS / "reliability.jsonl"
@@ -387,6 +388,37 @@ def _asked(line: dict[str, Any]) -> Iterator[str]:
         yield "no recovery"
 
 
+def calibration_table() -> str:
+    """Return the committed results of calibration.py as Markdown."""
+    found = _lines(CALIBRATION)
+
+    def interval(value: float, low: float, high: float) -> str:
+        return f"{100 * value:.1f}% ({100 * low:.1f} to {100 * high:.1f})"
+
+    lines = [
+        "| set | model | accuracy | mean confidence | scaling, T | calibration error before | after | "
+        f"accepted, {100 * found[0]['asked']:g}% asked | of these right |",
+        "|---|---|---:|---:|---|---:|---:|---:|---:|",
+    ]
+    for line in found:
+        accepted = (
+            [f"{line['accepted']:.0%}", interval(*line["right"])] if line["acceptance"] else ["none is certain", ""]
+        )
+        cells = [
+            line["set"],
+            line["model"],
+            f"{line['accuracy'][0]:.1%}",
+            f"{line['confidence'][0]:.1%}",
+            f"{line['method']}, {line['temperature']:.2f}",
+            *(interval(*error) for error in line["calibration_error"]),
+            *accepted,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    rows = {line["set"]: f"{line['set']}: {line['validation_rows']:,} and {line['test_rows']:,}" for line in found}
+    note = f"Validation and test rows: {'; '.join(rows.values())}. 95% intervals over test rows."
+    return "\n".join([*lines, "", note]) + "\n"
+
+
 def few_rows_table() -> str:
     """Return the committed results of few_rows.py as Markdown."""
     found = _lines(FEW_ROWS)
@@ -606,6 +638,7 @@ IMPORTANCE_TABLES = {
 
 
 TABLES: dict[str, Callable[..., str]] = {
+    "calibration": calibration_table,
     "compositions": compositions_table,
     "distillation-speed": speed_tables,
     "few-rows": few_rows_table,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compress import plugins
 from compress.errors import CompressError
+from compress.models.fitted_rows import FITTING_ROLES, fitted_role
 from compress.models.manifest import VOCABULARIES, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import logger
@@ -17,8 +18,8 @@ from compress.recipes.controls import control_key
 Model = ModelDir | str | Path
 
 REFERENCE_RUNTIME = "torch"  # what a user of the teacher runs today
-DERIVED_STAGES = ("export", "quantize")
-TRAINING_ROLES = ("train", "validation", "unlabeled")
+DERIVED_STAGES = ("export", "quantize", "calibrate")
+TRAINING_ROLES = (*FITTING_ROLES, "validation")
 
 
 @dataclass(frozen=True)
@@ -147,12 +148,11 @@ def precision_of(entry: Entry) -> str | None:
 def check_split_roles(candidates: Sequence[Candidate], fingerprints: Sequence[str], data_name: str) -> None:
     """Refuse to report on rows that a model was trained, tuned or distilled on (DESIGN, decision 8)."""
     for candidate in candidates:
-        for entry in candidate.model.manifest.data:
-            if entry.get("role") in TRAINING_ROLES and entry.get("sha256") in fingerprints:
-                raise CompressError(
-                    f"{data_name} is the {entry['role']} data of {candidate.name}, so its result would say nothing; "
-                    "give rows that no model has seen with --data"
-                )
+        if role := fitted_role(candidate.model, fingerprints, TRAINING_ROLES):
+            raise CompressError(
+                f"{data_name} is the {role} data of {candidate.name}, so its result would say nothing; "
+                "give rows that no model has seen with --data"
+            )
 
 
 def plan_entries(

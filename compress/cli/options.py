@@ -52,6 +52,22 @@ class Real(click.FloatRange):
         return number
 
 
+class Percent(click.ParamType[float]):
+    """A share between 0 and 1, both excluded: ``95%`` or ``0.95``."""
+
+    name = "share"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        found = re.fullmatch("([0-9.]{1,20})(%?)", str(value))
+        try:
+            share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 1:
+            self.fail(f"{value!r} is no share between 0% and 100%, such as 95%", parameter, context)
+        return share
+
+
 class Share(click.ParamType[tuple[int, int]]):
     """Which of how many parts: ``K/N``, with K from 1 to N."""
 

@@ -18,6 +18,7 @@ CHUNK_ROWS = 2048
 @click.command()
 @click.option("--model", required=True, metavar="DIR", help="Any model directory, torch or ONNX.")
 @click.option("--data", metavar="FILE", help="Texts to classify, instead of TEXT.")
+@click.option("--probabilities", is_flag=True, help="Print the probabilities of all labels of a classifier.")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @options.columns
 @options.placing
@@ -25,6 +26,7 @@ CHUNK_ROWS = 2048
 def command(
     model: str,
     data: str | None,
+    probabilities: bool,
     texts: tuple[str, ...],
     columns: options.Names,
     compute: Compute,
@@ -33,7 +35,8 @@ def command(
 ) -> None:
     """Classify texts, one JSON line each.
 
-    A line holds the label and its probability, or the score of a regression. A tagger of words reads a text as words
+    A line holds the label and its probability, or the score of a regression. Of a model that was calibrated with
+    --accept-at it also says whether the prediction is accepted. A tagger of words reads a text as words
     with spaces between them, and a line holds the words, their tags and probabilities.
     """
     if bool(data) == bool(texts):
@@ -45,7 +48,7 @@ def command(
     rows = options.open_pool([data], columns) if data else map(Example, texts)
     predict = load(model, compute=compute).predict
     for chunk in batched(rows, CHUNK_ROWS):
-        for example, prediction in zip(chunk, predict(chunk), strict=True):
+        for example, prediction in zip(chunk, predict(chunk, probabilities=probabilities), strict=True):
             pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
             say(json.dumps({**prediction, "text": example.text, **pair}, ensure_ascii=False))
 

@@ -3,9 +3,11 @@
 An ONNX directory needs ONNX Runtime and ``tokenizers`` alone: nothing here imports torch or transformers for it.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -15,10 +17,37 @@ from compress.errors import CompressError
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.open_runtime import open_runtime
+from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 
 Prediction = dict[str, Any]
 Text = str | tuple[str, str] | Example
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The confidence from which the prediction of each class is accepted ``[C]``; infinite where it never is."""
+
+    by_class: np.ndarray
+
+    @classmethod
+    def of(cls, model: ModelDir) -> Self | None:
+        """Return what ``compress calibrate --accept-at`` wrote into a manifest; None where it did not.
+
+        Raises:
+            CompressError: the manifest has something else there.
+        """
+        if (noted := model.manifest.notes.get("acceptance")) is None:
+            return None
+        try:
+            if noted["by"] == "overall":
+                return cls(np.full(len(model.labels), float(noted["threshold"])))
+            found = [noted["thresholds"][label] for label in model.labels]
+            return cls(np.array([math.inf if value is None else float(value) for value in found]))
+        except (TypeError, KeyError, ValueError):
+            raise CompressError(
+                f"{model.path / MANIFEST_NAME} has no thresholds that 'compress calibrate' writes; calibrate it again"
+            ) from None
 
 
 class Classifier:
@@ -40,21 +69,26 @@ class Classifier:
         self._run = open_runtime(model.path, threads=compute.threads, device=device)
         self._tokenizer = model.open_tokenizer()
         self._max_length = maximum_length(self._tokenizer, model.config)
+        self._thresholds = Thresholds.of(model)
 
-    def predict(self, texts: Sequence[Text]) -> list[Prediction]:
+    def predict(self, texts: Sequence[Text], *, probabilities: bool = False) -> list[Prediction]:
         """Return one prediction a text, in order.
 
         A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words",
-        "tags", "probabilities"}``, one tag a word, null for a word that was cut off.
+        "tags", "probabilities"}``, one tag a word, null for a word that was cut off. A classifier that was calibrated
+        with a share to be right adds ``"accepted"``: whether the probability reaches the threshold.
 
         Args:
             texts: texts, pairs of texts as tuples, or examples; for a tagger a text is words with spaces between.
+            probabilities: add ``"probabilities"``, those of all labels of a classifier.
 
         Raises:
             CompressError: it is a single text, or texts and pairs are mixed.
         """
         if isinstance(texts, str):
             raise CompressError("predict takes a list of texts; for one text type predict([text])")
+        if probabilities and self.task != "classification":
+            raise CompressError(f"a model made for {self.task} has no probabilities of its labels; leave them out")
         examples = [_example(text) for text in texts]
         if not examples:
             return []
@@ -63,17 +97,21 @@ class Classifier:
         logits = logits_of(examples, self._run, self._tokenizer, max_length=self._max_length, task=self.task)
         if self.task == "regression":
             return [{"score": round(float(row[0]), 4)} for row in logits]
-        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities = shifted / shifted.sum(axis=1, keepdims=True)
+        shifted = np.exp(logits.astype(float) - logits.max(axis=1, keepdims=True))
+        found = shifted / shifted.sum(axis=1, keepdims=True)
         if self.task == "tagging":
-            of_sentences = by_sentence(probabilities, word_counts(examples))
+            of_sentences = by_sentence(found, word_counts(examples))
             return [_tagged(e, rows, self.labels) for e, rows in zip(examples, of_sentences, strict=True)]
-        best = probabilities.argmax(axis=1)
-        highest = probabilities.max(axis=1).tolist()
-        return [
-            {"label": self.labels[index], "probability": round(probability, 4)}
-            for index, probability in zip(best.tolist(), highest, strict=True)
-        ]
+        return [self._prediction(row, probabilities) for row in found]
+
+    def _prediction(self, row: np.ndarray, probabilities: bool) -> Prediction:
+        best = int(row.argmax())
+        found: Prediction = {"label": self.labels[best], "probability": round(float(row[best]), 4)}
+        if self._thresholds is not None:
+            found["accepted"] = bool(row[best] >= self._thresholds.by_class[best])
+        if probabilities:
+            found["probabilities"] = dict(zip(self.labels, np.round(row, 4).tolist(), strict=True))
+        return found
 
 
 def load(model: ModelDir | str | Path, *, compute: Compute = Compute()) -> Classifier:

@@ -7,6 +7,7 @@ files is opened, and what its config and headers say is compared with the bytes 
 import math
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from compress.errors import CompressError
 from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
+from compress.models.manifest import MANIFEST_NAME, ONNX_NAME
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
@@ -53,6 +55,13 @@ def check_files(directory: Path) -> None:
                 raise CompressError(f"{path} is a pipe, a socket or a device; take it out of the model directory")
             if Path(folder) == root and name.endswith(_READ_WHOLE) and path.is_file():
                 regular_file(path, JSON_LIMIT_BYTES)
+
+
+def copy_client_files(source: Path, target: Path) -> None:
+    """Copy config and tokenizer of an ONNX directory: all its files but graph, manifest and card."""
+    for file in source.iterdir():
+        if file.is_file() and not file.name.startswith((ONNX_NAME, MANIFEST_NAME, "README", ".")):
+            shutil.copyfile(file, target / file.name)
 
 
 def _check_link(path: Path, roots: list[Path]) -> None:

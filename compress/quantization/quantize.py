@@ -26,16 +26,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from compress.data import Example, LabelledData, check_roles, content_sha256, describe_rows, encode_gold
-from compress.data.examples import without_label
+from compress.data import Example, LabelledData, check_roles, describe_rows, encode_gold
 from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.exporting.export import write_onnx
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime
-from compress.models.manifest import MANIFEST_NAME, ONNX_NAME
+from compress.models.fitted_rows import check_unseen
+from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
+from compress.models.model_files import copy_client_files
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.saving import describe_architecture, save_tokenizer
 from compress.models.stage import Stage
@@ -51,7 +52,6 @@ from compress.quantization.candidates import (
     reads_rows,
 )
 
-_FITTING_ROLES = ("train", "unlabeled")
 _TRAINED_FOR = {
     "packed": "trained for weights of few bits",
     "onnx-qdq": "trained with ranges of activations",
@@ -93,7 +93,7 @@ def quantize(
     sets = check_roles(dict(roles), drop_overlap=data.drop_overlap).sets
     train = cast(Sequence[Example], sets.get("train", ()))
     entries = describe_rows({"train": train, "validation": rows})
-    _check_held_out(source, rows)
+    check_unseen(source, rows, "the validation rows", "--validation")
     method = quantization.method or candidates[0].plugin.name
     with Stage.begin(
         "quantize",
@@ -166,17 +166,6 @@ def quantize(
     return ModelDir.open(output)
 
 
-def _check_held_out(source: ModelDir, rows: Sequence[Example]) -> None:
-    """Refuse validation rows that the model was fitted on, with labels or without."""
-    fingerprints = {content_sha256(rows), content_sha256(map(without_label, rows))}
-    for entry in source.manifest.data:
-        if entry.get("role") in _FITTING_ROLES and entry.get("sha256") in fingerprints:
-            raise CompressError(
-                f"the validation rows are the {entry['role']} rows of {source.name}, so that they would say nothing; "
-                "give other rows with --validation"
-            )
-
-
 def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, dict[str, Any]]:
     """Return the directory of the fp32 graph and the description of its architecture; copy the client's files."""
     if source.is_onnx:
@@ -186,9 +175,7 @@ def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, dict[str, Any]]:
         shutil.rmtree(fp32, ignore_errors=True)
         fp32.mkdir()
         architecture = write_onnx(source, fp32)["architecture"]
-    for file in fp32.iterdir():
-        if file.is_file() and not file.name.startswith((ONNX_NAME, MANIFEST_NAME, "README", ".")):
-            shutil.copyfile(file, working / file.name)
+    copy_client_files(fp32, working)
     return fp32, architecture or {"model_type": source.config.get("model_type")}
 
 

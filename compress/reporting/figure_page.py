@@ -19,12 +19,12 @@ HTML_NAME, MARKDOWN_NAME = "report.html", "report.md"
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with its caption, the file it is also written to, and the same as a table."""
+    """A picture with its caption, the file it is also written to, and the same as a table; or a table alone."""
 
     title: str
     caption: str
     file: str
-    picture: Picture
+    picture: Picture | None
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
@@ -50,11 +50,12 @@ def quality(one: Mapping[str, Any], metric: str) -> list[Cell]:
 
 
 def write_page(page: FigurePage, directory: Path) -> None:
-    """Write ``report.html``, ``report.md``, and a CSV and an SVG for each figure."""
+    """Write ``report.html``, ``report.md``, and a CSV and, of pictures, an SVG for each figure."""
     write_atomically(directory / HTML_NAME, render("figures.html.j2", page))
     write_atomically(directory / MARKDOWN_NAME, render("figures.md.j2", page))
     for figure in page.figures:
-        write_atomically(directory / f"{figure.file}.svg", figure.picture.wide)
+        if figure.picture:
+            write_atomically(directory / f"{figure.file}.svg", figure.picture.wide)
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(figure.headings)

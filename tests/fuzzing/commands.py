@@ -137,6 +137,11 @@ USES = (
         1.5,
     ),
     Use("export --model model -o out", MODEL, 0.4),
+    Use(
+        "calibrate --model onnx --validation train.csv --accept-at 15% --device cpu --threads 1 -o out",
+        (*GRAPH, "train.csv"),
+        1.5,
+    ),
     Use(f"benchmark {MEASURED} -o out", (*MODEL, *SMALL, "validation.jsonl"), 0.15),
     Use(
         "report results.jsonl --texts validation.jsonl -o out",

@@ -1,0 +1,122 @@
+"""Do probabilities need calibration, and does what ``compress calibrate`` promises hold on new rows?
+
+    python benchmarks/calibration.py MODEL ... --set NAME --validation FILE --test FILE [--accept-at 0.95] --work DIR
+        -o RESULTS.jsonl [--threads 1]
+
+Every model is calibrated on the validation rows, and measured on the test rows before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.calibration.calibrate import Acceptance, calibrate
+from compress.calibration.scaling import probabilities, row_losses
+from compress.data import Example, LabelledData, content_sha256, encode_gold, open_source, read_examples
+from compress.data.tokenization import maximum_length, one_column
+from compress.errors import CompressError
+from compress.evaluation.calibration_error import calibration_error, calibration_interval
+from compress.evaluation.metrics import METRICS, bootstrap, interval
+from compress.inference.batching import logits_of
+from compress.inference.compute import Compute
+from compress.inference.open_runtime import open_runtime
+from compress.inference.predict import Thresholds
+from compress.models.model_dir import ModelDir
+from compress.progress import quiet_libraries
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
+    parser.add_argument("--set", required=True, help="the name of the data, for the results")
+    for name in ("validation", "test", "work"):
+        parser.add_argument(f"--{name}", required=True, type=Path)
+    parser.add_argument("--accept-at", type=float, default=0.95)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("-o", "--output", required=True, type=Path)
+    options = parser.parse_args()
+    quiet_libraries()
+    validation, test = (read_examples(open_source(options.__dict__[role], role=role, labelled=True)) for role in ROLES)
+    for path in options.models:
+        line = {
+            "set": options.set,
+            "validation_rows": len(validation),
+            "test_rows": len(test),
+            "test_sha256": content_sha256(test),
+            "model": path.name,
+            **measure(ModelDir.open(path), validation, test, options),
+            **provenance(),
+        }
+        replace_line(options.output, line, "set", "model")
+        print(f"{line['model']}: {line['method']}, temperature {line['temperature']:.3g}", flush=True)
+
+
+ROLES = ("validation", "test")
+
+
+def measure(
+    model: ModelDir, validation: list[Example], test: list[Example], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Return what calibration changes on the test rows, and how often accepted predictions are right there."""
+    compute = Compute("cpu", options.threads)
+    data, output = LabelledData((), validation), options.work / f"{options.set}-{model.path.name}"
+    acceptance: Acceptance | None = Acceptance(options.accept_at)
+    try:
+        made = calibrate(model, output, data=data, acceptance=acceptance, compute=compute, force=True)
+    except CompressError as error:
+        if "no confidence is certain" not in str(error):
+            raise
+        acceptance = None
+        made = calibrate(model, output, data=data, compute=compute, force=True)
+    gold = one_column(encode_gold(test, model.labels, task=model.task, name="test")).astype(int)
+    logits = [read(one, test, options.threads) for one in (model, made)]
+    losses = [row_losses(one, gold) for one in logits]
+    change = losses[1] - losses[0]
+    confidence, predicted = probabilities(logits[1]).max(axis=1), logits[1].argmax(axis=1)
+    found = {
+        "model_sha256": model.sha256,
+        "method": made.manifest.notes["calibration"],
+        "temperature": made.manifest.notes["temperature"],
+        "accuracy": [float((one.argmax(axis=1) == gold).mean()) for one in logits],
+        "confidence": [float(probabilities(one).max(axis=1).mean()) for one in logits],
+        "calibration_error": [error_of(one, gold) for one in logits],
+        "loss": [float(one.mean()) for one in losses],
+        "loss_change": [
+            float(change.mean()),
+            *(bootstrap((change,), lambda drawn: np.asarray(drawn.mean(axis=-1))) if change.any() else (0.0, 0.0)),
+        ],
+        "acceptance": acceptance and asdict(acceptance),
+        "asked": options.accept_at,
+    }
+    thresholds = Thresholds.of(made)
+    if thresholds is not None:
+        accepted = confidence >= thresholds.by_class[predicted]
+        right = (predicted == gold)[accepted].astype(int)
+        found["accepted"] = float(accepted.mean())
+        found["right"] = [
+            float(right.mean()),
+            *interval(right, np.ones_like(right), metric=METRICS["accuracy"], classes=2),
+        ]
+    return found
+
+
+def read(model: ModelDir, rows: list[Example], threads: int) -> np.ndarray:
+    tokenizer = model.load_tokenizer()
+    run = open_runtime(model.path, threads=threads)
+    return logits_of(rows, run, tokenizer, max_length=maximum_length(tokenizer, model.config)).astype(float)
+
+
+def error_of(logits: np.ndarray, gold: np.ndarray) -> list[float]:
+    """Return the calibration error with its interval."""
+    confidence, correct = probabilities(logits).max(axis=1), logits.argmax(axis=1) == gold
+    return [calibration_error(confidence, correct), *calibration_interval(confidence, correct)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Calibration stage: scale a classifier's logits so that its probabilities are right, and find when to accept them.
+
+A temperature, or a scale and shift of each class, is fitted on validation rows and put into the model itself
+(:mod:`compress.calibration.scaling`, :mod:`compress.calibration.rescale`). What it does is judged by cross-validation:
+every row by what was fitted on other rows. ``accept_at`` asks for the confidence from which predictions are right that
+often (:mod:`compress.calibration.acceptance`); ``compress predict`` then says of each whether it is accepted.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from compress.calibration.acceptance import CERTAINTY, Level, accept_from, levels, rows_needed
+from compress.calibration.rescale import last_layer, rescale_graph, rescale_torch
+from compress.calibration.scaling import (
+    Calibrated,
+    calibrations,
+    choose,
+    loss_change,
+    probabilities,
+)
+from compress.data import LabelledData, describe_rows, encode_gold, row_keys
+from compress.data.tokenization import maximum_length, one_column
+from compress.errors import CompressError
+from compress.evaluation.calibration_error import BINS, calibration_error, calibration_interval
+from compress.evaluation.cluster_bootstrap import Array
+from compress.evaluation.metrics import METRICS, bootstrap, interval, score
+from compress.files import read_json_table
+from compress.inference.batching import logits_of
+from compress.inference.compute import Compute, resolve_device
+from compress.inference.open_runtime import counted, open_runtime
+from compress.models.fitted_rows import check_unseen
+from compress.models.model_dir import ModelDir
+from compress.models.model_files import copy_client_files
+from compress.models.output_dir import write_atomically
+from compress.models.stage import Stage
+from compress.progress import Progress, silent
+from compress.reporting.calibration_page import verdict, write_report
+
+FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
+FEWEST_ROWS = 20
+COMPARED_ROWS, TOLERANCE = 64, 1e-4
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Which predictions to accept.
+
+    Args:
+        right: how often accepted predictions shall be right, with 95% certainty, such as 0.95.
+        by: ``overall``, one threshold; or ``class``, one for each class that is predicted.
+
+    Raises:
+        CompressError: a share that is not between 0 and 1, or another ``by``.
+    """
+
+    right: float
+    by: Literal["overall", "class"] = "overall"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.right < 1:
+            raise CompressError(f"--accept-at {self.right:.6g} is not between 0% and 100%; give a share such as 95%")
+        if self.by not in {"overall", "class"}:
+            raise CompressError(f"--accept-by {self.by} is not known; use overall or class")
+
+
+def calibrate(
+    model: ModelDir | str | Path,
+    output: str | Path,
+    *,
+    data: LabelledData,
+    acceptance: Acceptance | None = None,
+    compute: Compute = Compute(),
+    force: bool = False,
+    progress: Progress = silent,
+) -> ModelDir:
+    """Write a model with calibrated probabilities, and figures and a page about them in its folder ``calibration``.
+
+    Args:
+        model: a classifier, torch or ONNX, also int8.
+        data: ``validation``, rows with labels that the model was not trained on.
+        acceptance: write the confidence from which predictions are accepted to the manifest too.
+        compute: device and CPU threads.
+
+    Raises:
+        CompressError: no classifier, a model of packed weights, too few rows, or no confidence that is certainly right
+            as often as asked.
+    """
+    source = ModelDir.open(model)
+    if source.task != "classification":
+        raise CompressError(
+            f"{source.path} is made for {source.task}; only classifiers have probabilities to calibrate"
+        )
+    if source.is_packed:
+        raise CompressError(
+            f"{source.path} has packed weights, which cannot be scaled; calibrate the model that it was packed from"
+        )
+    rows = list(data.validation)
+    if len(rows) < FEWEST_ROWS:
+        raise CompressError(
+            f"calibration needs {FEWEST_ROWS} labelled rows or more, better some hundreds, and --validation has "
+            f"{len(rows)}"
+        )
+    check_unseen(source, rows, "the validation rows", "--validation")
+    gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation")).astype(int)
+    network = None if source.is_onnx else source.load()
+    shifts = network is None or last_layer(network).bias is not None
+    device = "cpu" if source.is_onnx and compute.device == "auto" else resolve_device(compute.device)
+    tokenizer = source.load_tokenizer()
+    length = maximum_length(tokenizer, source.config)
+
+    def read(directory: Path, count: int) -> Array:
+        with progress("Predicting", count) as advance:
+            run = counted(open_runtime(directory, threads=compute.threads, device=device), advance)
+            return logits_of(rows[:count], run, tokenizer, max_length=length).astype(float)
+
+    with Stage.begin(
+        "calibrate",
+        output,
+        parents={"model": source},
+        settings={"acceptance": acceptance and asdict(acceptance)},
+        data=describe_rows({"validation": rows}),
+        force=force,
+        keep=False,
+    ) as stage:
+        logits = read(source.path, len(rows))
+        with progress("Calibrating", None):
+            found = calibrations(logits, gold, row_keys(rows), shifts=shifts)
+            chosen = choose(found)
+        content: dict[str, Any] = {
+            "model": source.name,
+            "model_sha256": source.sha256,
+            "rows": len(rows),
+            "labels": list(source.labels),
+            "method": chosen.name,
+            "temperature": chosen.scaling.temperature,
+            "before": _quality(found[0], gold),
+            "after": _quality(chosen, gold),
+            "methods": [_change(one, found[0]) for one in found],
+            "coverage": [asdict(level) for level in levels(*_confidence(chosen, gold)[:2])],
+            "acceptance": acceptance and _accepted(acceptance, chosen, gold, source.labels),
+        }
+        notes = {**source.manifest.notes, "calibration": chosen.name, "temperature": chosen.scaling.temperature}
+        notes.pop("acceptance", None)
+        notes |= {"acceptance": content["acceptance"]} if acceptance else {}
+        described = {
+            "recipe": {"acceptance": acceptance and asdict(acceptance)},
+            "data": (*source.manifest.data, *stage.manifest.data),
+            "seeds": source.manifest.seeds,
+            "metrics": tuple(_metrics(content)),
+            "notes": notes,
+        }
+        folder = stage.working / FOLDER  # no client reads it, and no later stage copies it
+        folder.mkdir()
+        write_atomically(folder / CALIBRATION_NAME, json.dumps(content, indent=1) + "\n")
+        write_report(content, folder)
+        if network is None:
+            copy_client_files(source.path, stage.working)
+            rescale_graph(source.path, stage.working, chosen.scaling)
+            architecture = source.manifest.architecture or {"model_type": source.config.get("model_type")}
+            stage.finish(architecture=architecture, **described)
+        else:
+            rescale_torch(network, chosen.scaling)
+            stage.write_model(network, tokenizer, **described)
+        compared = min(COMPARED_ROWS, len(rows))
+        _check_same(chosen.scaling.apply(logits[:compared]), read(stage.working, compared))
+    return ModelDir.open(output)
+
+
+def verdict_of(model: ModelDir) -> Sequence[str]:
+    """Return what was done to the probabilities of a calibrated model and what is accepted, a sentence each."""
+    return verdict(read_json_table(model.path / FOLDER / CALIBRATION_NAME))
+
+
+def _check_same(expected: Array, found: Array) -> None:
+    if np.abs(expected - found).max() > TOLERANCE * max(1.0, np.abs(expected).max()):
+        raise CompressError(
+            "what was written does not give the calibrated logits; nothing was kept, please report this"
+        )
+
+
+def _quality(one: Calibrated, gold: Array) -> dict[str, Any]:
+    """Return loss, calibration error and accuracy of out-of-fold probabilities, and the bins of their diagram."""
+    confidence, correct, predicted = _confidence(one, gold)
+    accuracy = METRICS["accuracy"]
+    classes = one.logits.shape[1]
+    return {
+        "loss": _with_interval(
+            float(one.losses.mean()), bootstrap((one.losses,), lambda drawn: np.asarray(drawn.mean(axis=-1)))
+        ),
+        "calibration_error": _with_interval(
+            calibration_error(confidence, correct), calibration_interval(confidence, correct)
+        ),
+        "accuracy": _with_interval(
+            score(predicted, gold, metric=accuracy, classes=classes),
+            interval(predicted, gold, metric=accuracy, classes=classes),
+        ),
+        "confidence": float(confidence.mean()),
+        "bins": _bins(confidence, correct),
+    }
+
+
+def _confidence(one: Calibrated, gold: Array) -> tuple[Array, Array, Array]:
+    """Return the confidence of each prediction ``[N]``, whether it is right, and the predicted class."""
+    predicted = one.logits.argmax(axis=1)
+    return probabilities(one.logits).max(axis=1), predicted == gold, predicted
+
+
+def _bins(confidence: Array, correct: Array) -> list[dict[str, Any]]:
+    """Return bins of equally many rows in the order of their confidence, with Wilson's interval of the share right."""
+    order = np.argsort(confidence, kind="stable")
+    found = []
+    for own in np.array_split(order, min(BINS, len(order) // 5)):
+        right = correct[own].astype(int)
+        low, high = interval(right, np.ones_like(right), metric=METRICS["accuracy"], classes=2)
+        share = float(right.mean())
+        found.append(
+            {"rows": len(own), "confidence": float(confidence[own].mean()), "right": share, "low": low, "high": high}
+        )
+    return found
+
+
+def _change(one: Calibrated, before: Calibrated) -> dict[str, Any]:
+    change, low, high = loss_change(one, before)
+    return {
+        "name": one.name,
+        "temperature": one.scaling.temperature,
+        "loss": float(one.losses.mean()),
+        "change": _with_interval(change, (low, high)),
+    }
+
+
+def _accepted(acceptance: Acceptance, one: Calibrated, gold: Array, labels: Sequence[str]) -> dict[str, Any]:
+    """Return the thresholds, overall and of each class; those of a class that is never accepted are null.
+
+    Raises:
+        CompressError: nothing is accepted.
+    """
+    confidence, correct, predicted = _confidence(one, gold)
+    overall = accept_from(confidence, correct, acceptance.right)
+    classes: dict[str, Level | None] = {}
+    for number, label in enumerate(labels):
+        own = predicted == number
+        classes[label] = accept_from(confidence[own], correct[own], acceptance.right)
+    by_class = acceptance.by == "class"
+    if not (any(classes.values()) if by_class else overall):
+        best = max(level.at_least for level in levels(confidence, correct))
+        raise CompressError(
+            f"no confidence is certain to be right {100 * acceptance.right:g}% of the time on these {len(gold):,} "
+            + (f"validation rows, of any of {len(labels):,} classes" if by_class else "validation rows")
+            + f" (of all rows together at most {100 * best:.1f}% is certain); give more rows, "
+            f"{rows_needed(acceptance.right):,} {'of a class ' if by_class else ''}without an error at the least, or a "
+            "lower --accept-at"
+        )
+    return {
+        **asdict(acceptance),
+        "certainty": CERTAINTY,
+        "threshold": overall and overall.threshold,
+        "thresholds": {label: level and level.threshold for label, level in classes.items()},
+        "overall": overall and asdict(overall),
+        "classes": {label: level and asdict(level) for label, level in classes.items()},
+        "accepted_by_class": sum(level.rows for level in classes.values() if level) / len(gold),
+    }
+
+
+def _with_interval(value: float, ends: tuple[float, float]) -> dict[str, float]:
+    return {"value": value, "low": ends[0], "high": ends[1]}
+
+
+def _metrics(content: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    return [
+        {"name": name, "value": content["after"][key]["value"], "split": "validation", "rows": content["rows"]}
+        for name, key in (("accuracy", "accuracy"), ("calibration error, out of fold", "calibration_error"))
+    ]

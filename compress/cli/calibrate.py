@@ -1,0 +1,67 @@
+"""compress calibrate"""
+
+from typing import Any
+
+import click
+
+from compress.cli import options
+from compress.cli.printing import say
+from compress.errors import CompressError
+from compress.inference.compute import Compute
+
+
+@click.command()
+@click.option("--model", required=True, metavar="DIR", help="A classifier: torch or ONNX, also int8.")
+@click.option(
+    "--validation", required=True, metavar="FILE", help="Labelled rows to calibrate on, which it was not trained on."
+)
+@click.option(
+    "--accept-at",
+    type=options.Percent(),
+    metavar="SHARE",
+    help="Find the confidence from which predictions are right so often, such as 95%, with 95% certainty.",
+)
+@click.option(
+    "--accept-by",
+    type=click.Choice(["overall", "class"]),
+    help="One threshold for all predictions, or one for each class, that holds for this class. [default: overall]",
+)
+@options.output
+@options.columns
+@options.placing
+@options.force
+@options.verbosity
+def command(
+    model: str,
+    validation: str,
+    accept_at: float | None,
+    accept_by: Any,
+    output: str,
+    columns: options.Names,
+    compute: Compute,
+    quiet: bool,
+    **settings: Any,
+) -> None:
+    """Make probabilities right, and find when to accept them.
+
+    The temperature becomes part of the model, so that every client computes calibrated probabilities. With --accept-at,
+    'compress predict' says of each prediction whether it is accepted. Writes a page with the reliability diagram.
+    """
+    if accept_by and accept_at is None:
+        raise CompressError(f"--accept-by {accept_by} needs to know how often to be right: add --accept-at 95%")
+    data = options.labelled_data(None, validation, columns, None, False)
+    from compress.calibration.calibrate import FOLDER, Acceptance, calibrate, verdict_of
+
+    made = calibrate(
+        model,
+        output,
+        data=data,
+        acceptance=None if accept_at is None else Acceptance(accept_at, accept_by or "overall"),
+        compute=compute,
+        force=settings["force"],
+        progress=settings["progress"],
+    )
+    options.show_result(made)
+    if not quiet:
+        say("\n".join(verdict_of(made)))
+        say(f"Page: {made.path / FOLDER / 'report.html'}")

@@ -1,0 +1,281 @@
+"""compress calibrate: a model directory with probabilities that are right, thresholds, figures and a page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compress.benchmarking.candidates import open_candidates
+from compress.calibration.calibrate import CALIBRATION_NAME, FOLDER, Acceptance, calibrate, verdict_of
+from compress.calibration.scaling import probabilities
+from compress.cli import execute
+from compress.data import Example, LabelledData, describe_rows
+from compress.errors import CompressError
+from compress.exporting.export import export
+from compress.inference.batching import logits_of
+from compress.inference.compute import Compute
+from compress.inference.open_runtime import open_runtime
+from compress.inference.predict import load
+from compress.models.manifest import ONNX_NAME, Manifest
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import finish
+from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, onnx_directory, torch_directory, write
+from tests.support.training_data import labelled_file
+
+CPU = Compute("cpu", threads=1)
+TEMPERATURE = 3.0  # by which the tiny models are too confident
+
+
+def texts(count: int) -> list[Example]:
+    return [Example(f"{GOOD[i % 8]} {PLAIN[i % 15]} {PLAIN[i * 7 % 15]} {i}") for i in range(count)]
+
+
+def rows_for(model: ModelDir, count: int = 400, seed: int = 0) -> list[Example]:
+    """Return rows whose labels are drawn from the model's probabilities at another temperature."""
+    rows, rng = texts(count), np.random.default_rng(seed)
+    found = probabilities(model_logits(model, rows) / TEMPERATURE)
+    labels = (found.cumsum(axis=1) < rng.random((count, 1))).sum(axis=1)
+    return [Example(row.text, None, model.labels[label]) for row, label in zip(rows, labels, strict=True)]
+
+
+def model_logits(model: ModelDir, rows: list[Example]) -> np.ndarray:
+    run = open_runtime(model.path, threads=1)
+    return logits_of(rows, run, model.load_tokenizer(), max_length=64).astype(float)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
+    return ModelDir.open(write(tmp_path_factory.mktemp("confident") / "model", _confident()))
+
+
+def _confident() -> Any:
+    model: Any = classifier("bert")
+    model.classifier.weight.data *= 4
+    return model
+
+
+@pytest.fixture(scope="module", params=["torch", "onnx"])
+def calibrated(
+    request: pytest.FixtureRequest, teacher: ModelDir, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[ModelDir, ModelDir]:
+    """Return a model and what calibration made of it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    source = teacher if request.param == "torch" else export(teacher, folder / "onnx")
+    data = LabelledData((), rows_for(source))
+    made = calibrate(source, folder / "out", data=data, acceptance=Acceptance(0.8), compute=CPU)
+    return source, made
+
+
+def content(made: ModelDir) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((made.path / FOLDER / CALIBRATION_NAME).read_text())
+    return found
+
+
+def test_every_client_gets_calibrated_logits(calibrated: tuple[ModelDir, ModelDir]) -> None:
+    source, made = calibrated
+    rows, found = texts(30), made.manifest.notes
+    assert found["calibration"] == "temperature" and found["temperature"] == pytest.approx(TEMPERATURE, rel=0.25)
+    assert model_logits(made, rows) == pytest.approx(model_logits(source, rows) / found["temperature"], abs=1e-4)
+
+
+def test_probabilities_are_nearer_to_the_labels(calibrated: tuple[ModelDir, ModelDir]) -> None:
+    found = content(calibrated[1])
+    before, after = found["before"], found["after"]
+    assert found["methods"][1]["change"]["high"] < 0
+    assert after["calibration_error"]["value"] < before["calibration_error"]["value"] / 2
+    assert after["accuracy"] == before["accuracy"]  # a temperature changes no prediction
+    assert sum(one["rows"] for one in after["bins"]) == found["rows"] == 400
+
+
+def test_predict_says_what_is_accepted(calibrated: tuple[ModelDir, ModelDir], capsys: Any) -> None:
+    source, made = calibrated
+    threshold = made.manifest.notes["acceptance"]["threshold"]
+    rows = texts(60)
+    confidence = probabilities(model_logits(made, rows)).max(axis=1)
+    predictions = load(made, compute=CPU).predict(rows, probabilities=True)
+    assert [one["accepted"] for one in predictions] == [value >= threshold for value in confidence]
+    assert {one["accepted"] for one in predictions} == {True, False}
+    for one in predictions:
+        assert list(one["probabilities"]) == list(LABELS) and sum(one["probabilities"].values()) == pytest.approx(1)
+        assert one["probabilities"][one["label"]] == one["probability"] == max(one["probabilities"].values())
+    assert "accepted" not in load(source, compute=CPU).predict(rows)[0]
+    assert execute(["predict", "--model", str(made.path), "--probabilities", "a good film"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"label", "probability", "accepted", "probabilities", "text"}
+
+
+def test_accepted_predictions_are_right_as_often_as_asked(calibrated: tuple[ModelDir, ModelDir]) -> None:
+    source, made = calibrated
+    new = rows_for(source, 3000, seed=9)
+    predictions = load(made, compute=CPU).predict(new)
+    accepted = [one["label"] == row.label for one, row in zip(predictions, new, strict=True) if one["accepted"]]
+    assert len(accepted) > 100 and np.mean(accepted) > 0.8
+
+
+def test_the_page_and_the_terminal_say_the_same(calibrated: tuple[ModelDir, ModelDir]) -> None:
+    made = calibrated[1]
+    page = (made.path / FOLDER / "report.md").read_text()
+    told = verdict_of(made)
+    assert "lowers the loss" in told[0] and "Accepted are predictions of a confidence of" in told[2]
+    assert all(line.split("(")[0] in page for line in told)
+    assert {"reliability.svg", "coverage.svg", "methods.csv", "classes.csv"} <= {
+        file.name for file in (made.path / FOLDER).iterdir()
+    }
+
+
+def test_the_manifest_says_what_it_was_made_of(calibrated: tuple[ModelDir, ModelDir], teacher: ModelDir) -> None:
+    source, made = calibrated
+    assert made.manifest.stage == "calibrate"
+    assert [(entry["role"], entry["rows"]) for entry in made.manifest.data][-1] == ("validation", 400)
+    assert made.manifest.parents[0]["sha256"] == source.sha256
+    assert made.parameters == teacher.parameters or made.is_onnx
+    found = open_candidates(teacher, [source, made] if source.is_onnx else [made], [])
+    assert [one.kind for one in found] == ["teacher", *["model"] * (len(found) - 1)]
+
+
+def test_graphs_made_of_calibrated_models_are_calibrated(calibrated: tuple[ModelDir, ModelDir], tmp_path: Path) -> None:
+    made = calibrated[1]
+    if not made.is_onnx:
+        graph = export(made, tmp_path / "graph")
+        assert model_logits(graph, texts(9)) == pytest.approx(model_logits(made, texts(9)), abs=1e-4)
+        assert "acceptance" not in graph.manifest.notes  # of other logits than those that were judged
+
+
+def test_each_class_has_a_threshold_of_its_own(teacher: ModelDir, tmp_path: Path) -> None:
+    rows = rows_for(teacher)
+    made = calibrate(
+        teacher, tmp_path / "out", data=LabelledData((), rows), acceptance=Acceptance(0.8, "class"), compute=CPU
+    )
+    thresholds = made.manifest.notes["acceptance"]["thresholds"]
+    found = content(made)["acceptance"]["classes"]
+    confidence = probabilities(model_logits(made, rows))
+    for one, row in zip(load(made, compute=CPU).predict(rows), confidence, strict=True):
+        limit = thresholds[one["label"]]
+        assert one["accepted"] is (limit is not None and bool(row.max() >= limit))
+    assert any(level and level["at_least"] >= 0.8 for level in found.values())
+
+
+def test_a_class_that_is_never_certain_is_never_accepted(teacher: ModelDir, tmp_path: Path) -> None:
+    rows = [Example(row.text, None, load(teacher, compute=CPU).predict([row])[0]["label"]) for row in texts(200)]
+    always = max(LABELS, key=[row.label for row in rows].count)
+    other = next(label for label in LABELS if label != always)
+    kept = [row for row in rows if row.label == always] + [row for row in rows if row.label == other][:3]
+    made = calibrate(
+        teacher, tmp_path / "out", data=LabelledData((), kept), acceptance=Acceptance(0.9, "class"), compute=CPU
+    )
+    assert made.manifest.notes["acceptance"]["thresholds"][other] is None
+    assert {one["accepted"] for one in load(made, compute=CPU).predict(rows) if one["label"] == other} == {False}
+    assert "never" in (made.path / FOLDER / "report.md").read_text()
+
+
+def test_a_calibrated_model_is_left_as_it_is(tmp_path: Path, teacher: ModelDir) -> None:
+    rows = texts(400)
+    found = probabilities(model_logits(teacher, rows))
+    # As often right as it says, but for rounding: every tenth label goes by the other.
+    order, labels = np.argsort(found[:, 0]), np.zeros(400, int)
+    labels[order] = np.floor(np.cumsum(found[order][:, 1]) + 0.5) - np.floor(
+        np.concatenate([[0.0], np.cumsum(found[order][:, 1])[:-1]]) + 0.5
+    )
+    gold = [Example(row.text, None, LABELS[label]) for row, label in zip(rows, labels, strict=True)]
+    made = calibrate(teacher, tmp_path / "out", data=LabelledData((), gold), compute=CPU)
+    assert made.manifest.notes["temperature"] == pytest.approx(1, abs=0.1)
+    assert "acceptance" not in made.manifest.notes
+
+
+def test_calibrating_again_refers_to_the_first(calibrated: tuple[ModelDir, ModelDir], tmp_path: Path) -> None:
+    source, made = calibrated
+    again = calibrate(made, tmp_path / "again", data=LabelledData((), rows_for(source, seed=3)), compute=CPU)
+    assert again.manifest.notes["temperature"] == pytest.approx(1, abs=0.3)
+    assert "acceptance" not in again.manifest.notes  # which was of the other logits
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "too few rows": ({"rows": 19}, "20 labelled rows or more"),
+    "never so often": (
+        {"acceptance": Acceptance(0.999)},
+        "no confidence is certain to be right 99.9%.*lower --accept-at",
+    ),
+    "no class so often": ({"acceptance": Acceptance(0.999, "class")}, "of any of 2 classes"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_impossible_requests_write_nothing(name: str, teacher: ModelDir, tmp_path: Path) -> None:
+    given, says = FAULTS[name]
+    rows = rows_for(teacher)[: given.get("rows", 400)]
+    with pytest.raises(CompressError, match=says):
+        calibrate(
+            teacher,
+            tmp_path / "out",
+            data=LabelledData((), rows),
+            acceptance=given.get("acceptance"),
+            compute=CPU,
+        )
+    assert not [*tmp_path.iterdir()]
+
+
+def test_models_without_probabilities_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "scores", classifier("bert", labels=("score",)))
+    with pytest.raises(CompressError, match="made for regression; only classifiers"):
+        calibrate(tmp_path / "scores", tmp_path / "out", data=LabelledData(), compute=CPU)
+    with pytest.raises(CompressError, match="has no probabilities of its labels"):
+        load(tmp_path / "scores", compute=CPU).predict(["a film"], probabilities=True)
+
+
+@pytest.mark.parametrize("role", ["train", "unlabeled"])
+def test_rows_that_it_was_trained_on_are_refused(role: str, teacher: ModelDir, tmp_path: Path) -> None:
+    rows = rows_for(teacher, 60)
+    trained = shutil.copytree(teacher.path, tmp_path / "trained")
+    fitted = rows if role == "train" else [Example(row.text) for row in rows]
+    finish(
+        trained, Manifest(stage="finetune", name="trained", labels=LABELS, data=tuple(describe_rows({role: fitted})))
+    )
+    with pytest.raises(CompressError, match=f"are the {role} rows of trained"):
+        calibrate(trained, tmp_path / "out", data=LabelledData((), rows), compute=CPU)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--accept-at", "100%"], "is no share between 0% and 100%"),
+        (["--accept-at", "95"], "is no share between 0% and 100%"),
+        (["--accept-at", "1.2.3"], "is no share between 0% and 100%"),
+        (["--accept-by", "class"], "add --accept-at 95%"),
+    ],
+)
+def test_mistyped_options_are_refused(words: list[str], says: str, tmp_path: Path, capsys: Any) -> None:
+    file = labelled_file(tmp_path / "rows.csv", [Example("a", None, "positive")])
+    model = str(torch_directory("bert").path)
+    asked = ["calibrate", "--model", model, "--validation", str(file), "-o", str(tmp_path / "out"), *words]
+    assert execute(asked) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_manifests_with_other_thresholds_are_refused(calibrated: tuple[ModelDir, ModelDir], tmp_path: Path) -> None:
+    for noted in (
+        {"by": "overall"},
+        {"by": "class", "thresholds": {"negative": 0.5}},
+        [],
+        {"by": "overall", "threshold": "x"},
+    ):
+        place = tmp_path / "edited"
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(calibrated[1].path, place)
+        raw = json.loads((place / "compress.json").read_text())
+        raw["notes"]["acceptance"] = noted
+        (place / "compress.json").write_text(json.dumps(raw))
+        with pytest.raises(CompressError, match="no thresholds that 'compress calibrate' writes"):
+            load(place, compute=CPU)
+
+
+def test_int8_models_are_calibrated(tmp_path: Path) -> None:
+    from compress.quantization.quantize import quantize
+
+    int8 = quantize(onnx_directory("bert"), tmp_path / "int8")
+    made = calibrate(int8, tmp_path / "out", data=LabelledData((), rows_for(int8)), compute=CPU)
+    assert (made.path / ONNX_NAME).is_file()
+    assert Manifest.read(made.path / "compress.json").notes["precision"] == "int8"
