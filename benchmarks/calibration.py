@@ -17,16 +17,15 @@ import numpy as np
 
 from compress.benchmarking.results.script_lines import provenance, replace_line
 from compress.calibration.calibrate import Acceptance, calibrate
-from compress.calibration.scaling import probabilities, row_losses
+from compress.calibration.scaling import row_losses
 from compress.data import Example, LabelledData, content_sha256, encode_gold, open_source, read_examples
-from compress.data.tokenization import maximum_length, one_column
+from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.calibration_error import calibration_error, calibration_interval
 from compress.evaluation.metrics import METRICS, bootstrap, interval
-from compress.inference.batching import logits_of
+from compress.evaluation.softmax import probabilities
 from compress.inference.compute import Compute
-from compress.inference.open_runtime import open_runtime
-from compress.inference.predict import Thresholds
+from compress.inference.predict import Reader, Thresholds
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 
@@ -75,7 +74,7 @@ def measure(
         acceptance = None
         made = calibrate(model, output, data=data, compute=compute, force=True)
     gold = one_column(encode_gold(test, model.labels, task=model.task, name="test")).astype(int)
-    logits = [read(one, test, options.threads) for one in (model, made)]
+    logits = [Reader.open(one, compute).logits(test).astype(float) for one in (model, made)]
     losses = [row_losses(one, gold) for one in logits]
     change = losses[1] - losses[0]
     confidence, predicted = probabilities(logits[1]).max(axis=1), logits[1].argmax(axis=1)
@@ -104,12 +103,6 @@ def measure(
             *interval(right, np.ones_like(right), metric=METRICS["accuracy"], classes=2),
         ]
     return found
-
-
-def read(model: ModelDir, rows: list[Example], threads: int) -> np.ndarray:
-    tokenizer = model.load_tokenizer()
-    run = open_runtime(model.path, threads=threads)
-    return logits_of(rows, run, tokenizer, max_length=maximum_length(tokenizer, model.config)).astype(float)
 
 
 def error_of(logits: np.ndarray, gold: np.ndarray) -> list[float]:

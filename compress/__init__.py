@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
     from compress.benchmarking.replay import replay
     from compress.calibration.calibrate import Acceptance, calibrate
+    from compress.cascades.cascade import CascadeData, cascade
     from compress.data import LabelledData
     from compress.exporting.export import export
     from compress.gating.check import check
@@ -41,6 +42,7 @@ _LAZY = {
     "Acceptance": "compress.calibration.calibrate",
     "BenchmarkOutput": "compress.benchmarking.benchmark",
     "BenchmarkSettings": "compress.recipes",
+    "CascadeData": "compress.cascades.cascade",
     "Classifier": "compress.inference.predict",
     "Compute": "compress.inference.compute",
     "HeadStudy": "compress.pruning.head_study",
@@ -55,6 +57,7 @@ _LAZY = {
     "Quantization": "compress.quantization.candidates",
     "benchmark": "compress.benchmarking.benchmark",
     "calibrate": "compress.calibration.calibrate",
+    "cascade": "compress.cascades.cascade",
     "check": "compress.gating.check",
     "distill": "compress.training.distill",
     "export": "compress.exporting.export",
@@ -78,6 +81,7 @@ __all__ = [
     "Acceptance",
     "BenchmarkOutput",
     "BenchmarkSettings",
+    "CascadeData",
     "Classifier",
     "CompressError",
     "Compute",
@@ -94,6 +98,7 @@ __all__ = [
     "__version__",
     "benchmark",
     "calibrate",
+    "cascade",
     "check",
     "distill",
     "export",

@@ -20,7 +20,7 @@ LAYERS = (
     ("cli",),
     ("",),  # the front door, compress/__init__.py
     ("studies",),
-    ("pruning", "calibration"),
+    ("pruning", "calibration", "cascades"),
     ("training", "reporting", "gating"),
     ("benchmarking", "labelling", "quantization"),
     ("exporting",),

@@ -598,7 +598,7 @@ def test_a_reference_model_tags_too(teacher: ModelDir, tmp_path: Path, monkeypat
     shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
     monkeypatch.setattr(random_weights, "REFERENCE_MODELS", {"distilbert": ("distilbert", shape)})
     random_weights.build_reference_model("distilbert", tmp_path / "body", teacher)
-    runner = TokenRunner.open(tmp_path / "body", 0, (16,))
+    runner = TokenRunner.open(ModelDir.open(tmp_path / "body"), 0, (16,))
     runner.function = TorchRun(ModelDir.open(tmp_path / "body").load())
     assert runner.run(runner.prepare(TEST[:3])).shape == (sum(len(row.words) for row in TEST[:3]), 3)
     assert runner.run(runner.prepare(TEST[:3], length=16)).shape == (3, 16, 3)  # no words: only for its speed

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compress import plugins
 from compress.errors import CompressError
+from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.fitted_rows import FITTING_ROLES, fitted_role
 from compress.models.manifest import VOCABULARIES, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
@@ -26,8 +27,8 @@ TRAINING_ROLES = (*FITTING_ROLES, "validation")
 class Candidate:
     """A model under measurement; ``recipe`` trained it.
 
-    ``kind`` is ``teacher``, ``model``, ``control``, ``baseline``, ``reference-model`` or ``pruning-step``. ``model`` is
-    its directory; that of a baseline does not exist until it is built. ``control_of`` names the first
+    ``kind`` is ``teacher``, ``model``, ``cascade``, ``control``, ``baseline``, ``reference-model`` or ``pruning-step``.
+    ``model`` is its directory; that of a baseline does not exist until it is built. ``control_of`` names the first
     model that a control belongs to, ``control`` the control that belongs to a model. ``removals`` are what compress
     prune took, in turn; ``step_of`` names the pruned model that a pruning step became.
     """
@@ -92,7 +93,7 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
         )
     found = [Candidate(first, first.name, "teacher", recipe=_recipe(first), removals=removals_of(first))]
     for path, flagged in [(m, False) for m in models] + [(m, True) for m in controls]:
-        model = ModelDir.open(path)
+        model = open_model(path)
         if model.task != first.task or not same_labels(model.labels, first.labels):
             raise CompressError(
                 f"{model.path} has the labels {_shown(model)}, the teacher {first.path} has {_shown(first)}; "
@@ -102,6 +103,9 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
             continue
         notes = model.manifest.notes
         control_of = str(notes.get("control_of") or "")
+        if isinstance(model, CascadeDir):
+            found.append(Candidate(model, model.name, "cascade"))
+            continue
         kind = "control" if flagged or control_of or notes.get("control") is True else "model"
         found.append(Candidate(model, model.name, kind, control_of, _recipe(model), removals=removals_of(model)))
     found = [_like_its_source(candidate, found) for candidate in _with_own_names(found)]

@@ -17,6 +17,7 @@ from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.files import read_json
 from compress.inference.compute import Compute
+from compress.models.cascade_dir import open_model
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.recipes import BenchmarkSettings, parse
@@ -24,7 +25,7 @@ from compress.recipes.study import faults_of_seeds
 
 LOCK_SUFFIX = ".lock.json"
 LOCK_VERSION = 1
-LOCKED_KINDS = ("teacher", "model", "control")  # found again by their hashes; a replay makes all others anew
+LOCKED_KINDS = ("teacher", "model", "cascade", "control")
 LARGEST_BYTES = 64_000_000
 
 
@@ -164,7 +165,7 @@ def write_lock(
         train: the training rows, of which the lock keeps the hash.
     """
     first = lines[0]
-    opened = [ModelDir.open(model, verify=False) for model in models]
+    opened = [open_model(model, verify=False) for model in models]
     found = {(line.model, line.model_sha256): line for line in reversed(lines) if line.kind in LOCKED_KINDS}
     lock = Lock(
         data=LockedData(first.data, first.data_sha256, first.data_rows),

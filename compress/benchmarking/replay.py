@@ -16,7 +16,7 @@ from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
-from compress.models.model_dir import ModelDir
+from compress.models.cascade_dir import CASCADE_NAME, open_model
 from compress.models.output_safety import keep_apart
 
 DEPTH = 4  # how far below a root model directories are looked for
@@ -72,7 +72,7 @@ def replay(
     of_kind = {kind: [models[model] for model in lock.models if model.kind == kind] for kind in LOCKED_KINDS}
     lines = benchmark(
         of_kind["teacher"][0],
-        of_kind["model"],
+        [*of_kind["model"], *of_kind["cascade"]],
         rows,
         replace(lock.settings, threads=tuple(n for n in lock.settings.thread_counts if n <= cores) or cores),
         controls=of_kind["control"],
@@ -129,7 +129,7 @@ def _directories(root: Path, depth: int, seen: dict[Path, int]) -> Iterator[Path
     if before >= depth:
         return
     seen[root] = depth
-    if before < 0 and (root / "config.json").is_file():
+    if before < 0 and any((root / name).is_file() for name in ("config.json", CASCADE_NAME)):
         yield root
     try:
         below = sorted(entry for entry in root.iterdir() if not entry.name.startswith(".") and entry.is_dir())
@@ -142,6 +142,6 @@ def _directories(root: Path, depth: int, seen: dict[Path, int]) -> Iterator[Path
 def _sha256(directory: Path) -> str | None:
     """Return the hash of a model directory; None if it is none. The benchmark checks the files of those it opens."""
     try:
-        return ModelDir.open(directory, verify=False).sha256
+        return open_model(directory, verify=False).sha256
     except (CompressError, OSError):
         return None

@@ -18,6 +18,7 @@ from compress.inference.speedup_intervals import (
     throughput,
     units_per_second,
 )
+from compress.models.cascade_dir import CascadeDir
 from compress.models.manifest import VOCABULARIES, Manifest
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress, logger
@@ -77,6 +78,8 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
         **training_fields(candidate.model),
         "model_sha256": candidate.model.sha256,
         "tokenizer_sha256": vocabulary_sha256(candidate.model),
+        "members": list(candidate.model.member_names) if isinstance(candidate.model, CascadeDir) else [],
+        "answered": list(run.answered),
         "runtime": entry.runtime,
         "device": entry.device,
         "threads": run.threads,
@@ -255,7 +258,11 @@ def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress)
     runtime; a graph of another model, such as int8, has no count.
     """
     worker = min((run for run in runs if run.entry.is_reference), key=lambda run: run.threads).worker
-    in_torch = (run for run in runs if run.entry.folder == "runtimes" and not run.entry.candidate.model.is_onnx)
+    in_torch = (
+        run
+        for run in runs
+        if run.entry.folder == "runtimes" and run.entry.kind != "cascade" and not run.entry.candidate.model.is_onnx
+    )
     models = grouped(in_torch, lambda run: run.entry.candidate.name)
     flops: dict[tuple[str, Workload], float] = {}
     with progress("Counting operations", len(models)) as advance:

@@ -91,6 +91,7 @@ class WorkerRun:
     warm: dict[Workload, bool] = field(default_factory=dict)
     rounds: dict[Workload, list[Round]] = field(default_factory=dict)
     joules_per_row: dict[Workload, float] = field(default_factory=dict)
+    answered: Sequence[float] = ()  # of a cascade: the share of the rows that each member answers
 
     @property
     def uses_cpu_time(self) -> bool:
@@ -259,7 +260,8 @@ def speedup_of(
     first, second = (
         one.milliseconds(own, by_cpu_time, with_tokenizer) for one, own in ((reference, plain), (run, workload))
     )
-    return speedup(first, second, seed=seed)
+    # A cascade's batches are of two kinds, so that no column has a typical one: the mean is what it costs.
+    return speedup(first, second, seed=seed, of_means=run.entry.kind == "cascade")
 
 
 def _turn(run: WorkerRun, workload: Workload, batches: list[list[int]]) -> None:

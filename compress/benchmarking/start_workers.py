@@ -158,7 +158,9 @@ class Starting:
             return
         path = self.files.scratch / f"logits-{id(self)}.npy"
         task = (self.entry.source or self.entry.directory).task
-        self.runs[0].worker.ask("predict", logits=str(path), task=task, cores=list(self.cores))
+        found = self.runs[0].worker.ask("predict", logits=str(path), task=task, cores=list(self.cores))
+        for run in self.runs:
+            run.answered = found["answered"]
         self.logits = np.asarray(np.load(path))
 
 

@@ -29,7 +29,7 @@ from compress.data.tokenization import word_counts
 from compress.errors import CompressError, Unavailable
 from compress.host import library_versions
 from compress.inference.cores import pin
-from compress.inference.runner import Runner, run_by_length
+from compress.inference.runner import run_by_length
 from compress.inference.speedup_intervals import is_stable
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
@@ -72,7 +72,7 @@ class LoadRequest:
 class RequestHandler:
     """Answers requests, each by the method of its name."""
 
-    runner: Runner
+    runner: Any  # a Runner
     handicap = 0.0
 
     def __init__(self) -> None:
@@ -117,20 +117,20 @@ class RequestHandler:
         module, required = import_plugin(request.folder, request.plugin)
         tokens = None
         if request.folder == "runtimes":
-            from compress.inference.padding import exact_batches
-            from compress.inference.token_runner import TokenRunner
+            from compress.inference.cascade import open_runner
 
-            tokens = TokenRunner.open(place, request.max_length, request.lengths)
+            tokens = open_runner(place, request.max_length, request.lengths)
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
         self.sizes = tokens.lengths(self.examples) if tokens else characters
         self.memory_before = reset_peak_memory()
         started = time.perf_counter_ns()
-        opened = module.start(place, threads=request.threads, device=request.device)
         if tokens:
-            tokens.function, opened = exact_batches(opened, tokens.config, getattr(module, "PRECISION", "")), tokens
-        elif request.max_length and request.folder == "competitors":
-            cut_to(opened, request.max_length)
-        self.runner = opened
+            tokens.start(partial(open_in_runtime, module, request))
+            self.runner = tokens
+        else:
+            self.runner = module.start(place, threads=request.threads, device=request.device)
+            if request.max_length and request.folder == "competitors":
+                cut_to(self.runner, request.max_length)
         shortest = min(range(len(self.sizes)), key=lambda row: self.sizes[row])
         self.runner.run(self.inputs([shortest], {}))
         return {
@@ -148,17 +148,21 @@ class RequestHandler:
     def predict(self, *, logits: str, task: str = "classification", cores: Sequence[int] = ()) -> Any:
         """Write the logits ``[N, C]`` of all rows; rows of like length share a batch. For tagging N counts words.
 
+        Returns which share of the rows each member of a cascade answered, nothing for other models.
+
         This may run on any of ``cores``; afterwards the process is pinned as before.
         """
         pin(cores)
         words = word_counts(self.examples) if task == "tagging" else None
 
         def run(rows: list[int]) -> np.ndarray:
-            return self.runner.run(self.inputs(rows, {}))
+            return np.asarray(self.runner.run(self.inputs(rows, {})))
 
+        before = np.array(getattr(self.runner, "answered", ()))
         np.save(logits, run_by_length(self.sizes, run, PREDICT_ROWS, words))
         if cores:
             pin(self.cores)
+        return {"answered": ((getattr(self.runner, "answered", before) - before) / len(self.sizes)).tolist()}
 
     def warm_up(self, *, probe: list[int], shape: Shape) -> Any:
         """Run one batch until it no longer gets faster, after what a runtime does once for all batches of its size."""
@@ -272,6 +276,16 @@ def blank_arrays(lengths: Sequence[int], width: int = 0) -> dict[str, np.ndarray
     """Return token arrays ``[B, T]`` of rows of these lengths, all of one token, padded to the longest or ``width``."""
     mask = (np.arange(max(*lengths, width))[None, :] < np.array(lengths)[:, None]).astype(np.int64)
     return {"input_ids": mask.copy(), "attention_mask": mask}
+
+
+def open_in_runtime(
+    module: Any, request: LoadRequest, model: ModelDir
+) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    """Open a model, or a member of a cascade, in a runtime."""
+    from compress.inference.padding import exact_batches
+
+    run = module.start(model.path, threads=request.threads, device=request.device)
+    return exact_batches(run, model.config, getattr(module, "PRECISION", ""))
 
 
 def write_texts(path: Path, examples: Sequence[Example]) -> Path:

@@ -21,18 +21,17 @@ from compress.calibration.scaling import (
     calibrations,
     choose,
     loss_change,
-    probabilities,
 )
 from compress.data import LabelledData, describe_rows, encode_gold, row_keys
-from compress.data.tokenization import maximum_length, one_column
+from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.calibration_error import BINS, calibration_error, calibration_interval
 from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import METRICS, bootstrap, interval, score
+from compress.evaluation.softmax import probabilities
 from compress.files import read_json_table
-from compress.inference.batching import logits_of
-from compress.inference.compute import Compute, resolve_device
-from compress.inference.open_runtime import counted, open_runtime
+from compress.inference.compute import Compute
+from compress.inference.predict import Reader
 from compress.models.fitted_rows import check_unseen
 from compress.models.model_dir import ModelDir
 from compress.models.model_files import copy_client_files
@@ -109,14 +108,10 @@ def calibrate(
     gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation")).astype(int)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None
-    device = "cpu" if source.is_onnx and compute.device == "auto" else resolve_device(compute.device)
-    tokenizer = source.load_tokenizer()
-    length = maximum_length(tokenizer, source.config)
 
-    def read(directory: Path, count: int) -> Array:
+    def read(model: ModelDir, count: int) -> Array:
         with progress("Predicting", count) as advance:
-            run = counted(open_runtime(directory, threads=compute.threads, device=device), advance)
-            return logits_of(rows[:count], run, tokenizer, max_length=length).astype(float)
+            return Reader.open(model, compute).logits(rows[:count], advance).astype(float)
 
     with Stage.begin(
         "calibrate",
@@ -127,7 +122,7 @@ def calibrate(
         force=force,
         keep=False,
     ) as stage:
-        logits = read(source.path, len(rows))
+        logits = read(source, len(rows))
         with progress("Calibrating", None):
             found = calibrations(logits, gold, row_keys(rows), shifts=shifts)
             chosen = choose(found)
@@ -165,13 +160,13 @@ def calibrate(
             stage.finish(architecture=architecture, **described)
         else:
             rescale_torch(network, chosen.scaling)
-            stage.write_model(network, tokenizer, **described)
+            stage.write_model(network, source.load_tokenizer(), **described)
         compared = min(COMPARED_ROWS, len(rows))
-        _check_same(chosen.scaling.apply(logits[:compared]), read(stage.working, compared))
+        _check_same(chosen.scaling.apply(logits[:compared]), read(ModelDir.open(stage.working), compared))
     return ModelDir.open(output)
 
 
-def verdict_of(model: ModelDir) -> Sequence[str]:
+def calibration_verdict(model: ModelDir) -> Sequence[str]:
     """Return what was done to the probabilities of a calibrated model and what is accepted, a sentence each."""
     return verdict(read_json_table(model.path / FOLDER / CALIBRATION_NAME))
 

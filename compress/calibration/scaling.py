@@ -18,6 +18,7 @@ import numpy as np
 
 from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import bootstrap
+from compress.evaluation.softmax import log_probabilities
 
 FOLDS = 10
 TEMPERATURE_DEVIATION = 1.0
@@ -107,14 +108,9 @@ def loss_change(one: Calibrated, other: Calibrated) -> tuple[float, float, float
     return float(difference.mean()), low, high
 
 
-def probabilities(logits: Array) -> Array:
-    """Return softmax probabilities ``[N, C]``."""
-    return np.exp(_log_softmax(logits))
-
-
 def row_losses(logits: Array, gold: Array) -> Array:
     """Return the negative log-likelihood of each gold label, in nats, ``[N]``."""
-    return np.asarray(-_log_softmax(logits)[np.arange(len(gold)), gold])
+    return np.asarray(-log_probabilities(logits)[np.arange(len(gold)), gold])
 
 
 def fit_temperature(logits: Array, gold: Array) -> Scaling:
@@ -145,11 +141,11 @@ def fit_vector(logits: Array, gold: Array) -> Scaling:
     def loss(values: Array) -> tuple[float, Array]:
         common, own, shift = values[0], values[1 : 1 + classes], values[1 + classes :]
         stretched = logits * np.exp(common + own)
-        log_probabilities = _log_softmax(stretched + shift)
-        error = np.exp(log_probabilities) - is_gold
+        logs = log_probabilities(stretched + shift)
+        error = np.exp(logs) - is_gold
         by_scale = (error * stretched).sum(axis=0)
         total = (
-            -(log_probabilities * is_gold).sum()
+            -(logs * is_gold).sum()
             + (common / TEMPERATURE_DEVIATION) ** 2 / 2
             + ((own**2).sum() + (shift**2).sum()) / (2 * CLASS_DEVIATION**2)
         )
@@ -162,8 +158,3 @@ def fit_vector(logits: Array, gold: Array) -> Scaling:
 
     values = minimize(loss, start, jac=True, method="L-BFGS-B").x
     return Scaling(np.exp(values[0] + values[1 : 1 + classes]), values[1 + classes :])
-
-
-def _log_softmax(logits: Array) -> Array:
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

@@ -39,6 +39,7 @@ COMMANDS = {
     "prune": "Remove layers, heads, neurons, hidden width and vocabulary.",
     "quantize": "Quantize weights to int8, accepted only if accurate and faster.",
     "calibrate": "Make probabilities right, and find when to accept them.",
+    "cascade": "Join models: the fast answer what they are sure of, the accurate the rest.",
     "export": "Write a fused fp32 ONNX directory that other ONNX clients open.",
     "benchmark": "Measure models against their teacher, in one run.",
     "report": "Write results as an HTML page, Markdown and JSON.",

@@ -50,7 +50,7 @@ def command(
     if accept_by and accept_at is None:
         raise CompressError(f"--accept-by {accept_by} needs to know how often to be right: add --accept-at 95%")
     data = options.labelled_data(None, validation, columns, None, False)
-    from compress.calibration.calibrate import FOLDER, Acceptance, calibrate, verdict_of
+    from compress.calibration.calibrate import FOLDER, Acceptance, calibrate, calibration_verdict
 
     made = calibrate(
         model,
@@ -63,5 +63,5 @@ def command(
     )
     options.show_result(made)
     if not quiet:
-        say("\n".join(verdict_of(made)))
+        say("\n".join(calibration_verdict(made)))
         say(f"Page: {made.path / FOLDER / 'report.html'}")

@@ -21,12 +21,12 @@ def command(name: str) -> None:
     made from, and how the validation score, the loss and its terms went, with plots.
     """
     if os.path.isdir(name):
+        from compress.models.cascade_dir import open_model
         from compress.models.manifest import METRICS_NAME
-        from compress.models.model_dir import ModelDir
         from compress.reporting.terminal_plot import BLOCKS, PLAIN
         from compress.reporting.training_log import as_text, read_training
 
-        model = ModelDir.open(name)
+        model = open_model(name)
         say("\n".join(_facts(model.manifest)))
         if (model.path / METRICS_NAME).is_file():
             say(f"\n{as_text(read_training(model.path), BLOCKS if can_print(BLOCKS) else PLAIN)}")

@@ -12,13 +12,18 @@ from typing import Any, Self
 import numpy as np
 
 from compress.data import Example
+from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import by_sentence, maximum_length, word_counts
 from compress.errors import CompressError
-from compress.inference.batching import logits_of
+from compress.evaluation.softmax import probabilities as softmax
+from compress.inference.batching import Run, logits_of
+from compress.inference.cascade import Rows, ask_in_turn
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.open_runtime import open_runtime
+from compress.inference.open_runtime import counted, open_runtime
+from compress.models.cascade_dir import cascade_thresholds, members_of, open_model
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
+from compress.progress import Advance
 
 Prediction = dict[str, Any]
 Text = str | tuple[str, str] | Example
@@ -50,6 +55,29 @@ class Thresholds:
             ) from None
 
 
+@dataclass(frozen=True)
+class Reader:
+    """A model, or a member of a cascade, with its tokenizer."""
+
+    run: Run
+    tokenizer: AnyTokenizer
+    max_length: int
+    task: str
+
+    @classmethod
+    def open(cls, model: ModelDir, compute: Compute = Compute()) -> Self:
+        """Load a model; on ``auto`` an ONNX one runs on the CPU."""
+        device = "cpu" if model.is_onnx and compute.device == "auto" else resolve_device(compute.device)
+        tokenizer = model.open_tokenizer()
+        run = open_runtime(model.path, threads=compute.threads, device=device)
+        return cls(run, tokenizer, maximum_length(tokenizer, model.config), model.task)
+
+    def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
+        """Return logits ``[N, C]``, of a tagger those of all words; ``advance`` counts the rows."""
+        run = counted(self.run, advance)
+        return logits_of(examples, run, self.tokenizer, max_length=self.max_length, task=self.task)
+
+
 class Classifier:
     """A model that is loaded and predicts; made by :func:`load`.
 
@@ -61,14 +89,8 @@ class Classifier:
     def __init__(self, model: ModelDir, compute: Compute) -> None:
         self.labels = model.labels
         self.task = model.task
-        device = compute.device
-        if not model.is_onnx:
-            device = resolve_device(device)
-        elif device == "auto":
-            device = "cpu"
-        self._run = open_runtime(model.path, threads=compute.threads, device=device)
-        self._tokenizer = model.open_tokenizer()
-        self._max_length = maximum_length(self._tokenizer, model.config)
+        self._asked = cascade_thresholds(model)
+        self._members = [Reader.open(one, compute) for one in members_of(model)]
         self._thresholds = Thresholds.of(model)
 
     def predict(self, texts: Sequence[Text], *, probabilities: bool = False) -> list[Prediction]:
@@ -94,11 +116,15 @@ class Classifier:
             return []
         if len({example.text_pair is None for example in examples}) > 1:
             raise CompressError("some of these rows are texts and some are pairs; predict them apart")
-        logits = logits_of(examples, self._run, self._tokenizer, max_length=self._max_length, task=self.task)
+
+        def ask(number: int, rows: Rows) -> np.ndarray:
+            read = examples if isinstance(rows, slice) else [examples[row] for row in rows]
+            return self._members[number].logits(read)
+
+        logits = ask_in_turn(self._asked, ask).logits
         if self.task == "regression":
             return [{"score": round(float(row[0]), 4)} for row in logits]
-        shifted = np.exp(logits.astype(float) - logits.max(axis=1, keepdims=True))
-        found = shifted / shifted.sum(axis=1, keepdims=True)
+        found = softmax(logits)
         if self.task == "tagging":
             of_sentences = by_sentence(found, word_counts(examples))
             return [_tagged(e, rows, self.labels) for e, rows in zip(examples, of_sentences, strict=True)]
@@ -115,12 +141,12 @@ class Classifier:
 
 
 def load(model: ModelDir | str | Path, *, compute: Compute = Compute()) -> Classifier:
-    """Open a model directory, torch or ONNX, for prediction.
+    """Open a model directory, torch or ONNX, or a cascade, for prediction.
 
     Raises:
         CompressError: it is no classifier or does not open, or a torch model lacks the extra ``train``.
     """
-    return Classifier(ModelDir.open(model), compute)
+    return Classifier(open_model(model), compute)
 
 
 def _example(text: Text) -> Example:

@@ -46,11 +46,12 @@ class Interval(NamedTuple):
         return self.high / self.value - 1
 
 
-def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Interval:
+def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0, of_means: bool = False) -> Interval:
     """Return how many times faster the model is than the reference.
 
     Where one of the two was given only the first batches of a round, or only the first rounds, these alone count of the
-    other. The interval is widened by what two processes of the same model differ.
+    other. The interval is widened by what two processes of the same model differ. ``of_means`` divides the mean times
+    of all batches instead: of a model whose time depends on the text, which has no typical ratio.
 
     Raises:
         ValueError: the two share no two rounds.
@@ -63,6 +64,8 @@ def speedup(reference_ms: Rounds, model_ms: Rounds, *, seed: int = 0) -> Interva
     logs = np.log(reference / model)
 
     def ratio(drawn: np.ndarray) -> np.ndarray:
+        if of_means:
+            return np.asarray(reference[drawn].sum(axis=(-2, -1)) / model[drawn].sum(axis=(-2, -1)))
         return np.asarray(np.exp(np.median(logs[drawn], axis=-2).mean(axis=-1)))
 
     return bootstrap_interval(ratio, rounds, seed, widened_by=PROCESS_SPREAD)
@@ -91,6 +94,12 @@ def percentile(rounds: Rounds, rank: int, *, seed: int = 0) -> Interval:
         return np.asarray(np.percentile(samples[drawn].reshape(*drawn.shape[:-1], -1), rank, axis=-1))
 
     return bootstrap_interval(statistic, len(samples), seed)
+
+
+def mean(rounds: Rounds, *, seed: int = 0) -> Interval:
+    """Return the mean of all samples, in milliseconds; rounds are of one length."""
+    means = np.array(rounds, dtype=float).mean(axis=1)
+    return bootstrap_interval(lambda drawn: means[drawn].mean(axis=-1), len(means), seed)
 
 
 def units_per_second(rounds: Rounds, amounts: Sequence[float], *, seed: int = 0) -> Interval:

@@ -7,10 +7,8 @@ repeated between the special tokens and cut, so that what the model reads is spr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,8 +30,8 @@ class TokenRunner:
     """A :class:`compress.inference.runner.Runner` of a function of token arrays and the model's own tokenizer.
 
     The function of a tagger answers tokens, ``[B, T, C]``; ``run`` then gives what words are answered, ``[W, C]``.
-    ``max_length`` is what rows are cut to, ``config`` the model's ``config.json``. ``function`` is set by
-    :meth:`open`'s caller once the model is loaded.
+    ``max_length`` is what rows are cut to. ``model`` is there where :meth:`open` made it, and ``function`` after
+    :meth:`start`.
     """
 
     tokenizer: AnyTokenizer
@@ -42,26 +40,30 @@ class TokenRunner:
     parameters: int = 0
     tokenizer_inside: bool = False
     task: str = "classification"
-    config: Mapping[str, Any] = field(default_factory=dict)
+    model: ModelDir | None = None
 
     @classmethod
-    def open(cls, directory: Path, max_length: int, lengths: Sequence[int]) -> TokenRunner:
+    def open(cls, model: ModelDir, max_length: int, lengths: Sequence[int]) -> TokenRunner:
         """Load the tokenizer of a model directory.
 
         Args:
-            directory: a model directory of any runtime.
+            model: of any runtime.
             max_length: tokens a row is cut to; 0 for as many as the model can read.
             lengths: fixed lengths that will be asked for.
 
         Raises:
             CompressError: the model cannot read a row of such a length.
         """
-        model = ModelDir.open(directory, verify=False)
         tokenizer = model.open_tokenizer()
         longest = maximum_length(tokenizer, model.config)
         if max(lengths, default=0) > longest:
             raise CompressError(f"--length {max(lengths)} is more than the {longest} tokens that it can read")
-        return cls(tokenizer, min(max_length or longest, longest), task=model.task, config=model.config)
+        return cls(tokenizer, min(max_length or longest, longest), task=model.task, model=model)
+
+    def start(self, open_one: Callable[[ModelDir], Function]) -> None:
+        """Open the model."""
+        assert self.model is not None
+        self.function = open_one(self.model)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the tokens of each row, after cutting."""

@@ -49,12 +49,16 @@ class ModelDir:
                 short or not the ones the manifest names.
         """
         if isinstance(path, ModelDir):
+            if path.manifest.kind == "cascade":
+                raise CompressError(cascade_refusal(path.path))
             return path
         directory = _local_directory(path)
         check_files(directory)
         model = cls(directory, Manifest.read(directory / MANIFEST_NAME))
         if model.manifest.kind != "model":
             kind = model.manifest.kind
+            if kind == "cascade":
+                raise CompressError(cascade_refusal(directory))
             raise CompressError(f"{path} is a directory of {kind}, not a model; pass it as --{kind}")
         if verify:
             verify_files(directory, model.manifest)
@@ -241,6 +245,14 @@ class ModelDir:
 def parent_entry(role: str, model: ModelDir) -> dict[str, Any]:
     """Return what a manifest records of the model that another was made from."""
     return {"role": role, "name": model.name, "sha256": model.sha256}
+
+
+def cascade_refusal(directory: Path) -> str:
+    """Say why a command does not take a cascade."""
+    return (
+        f"{directory} is a cascade of models, which is classified with and measured, and neither trained, calibrated, "
+        f"pruned nor quantized; give one of its members, such as {directory / 'members' / '1'}"
+    )
 
 
 def _local_directory(path: str | Path) -> Path:

@@ -16,7 +16,7 @@ def best_row(rows: Sequence[Result], budget_points: float = 1.0) -> Result | Non
     Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
     loses least, of those that may be within the budget if there are any.
     """
-    models = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.difference is not None]
+    models = [row for row in rows if row.small_batch.is_compressed and row.small_batch.difference is not None]
     for outcome in (WITHIN, UNDECIDED):
         good = [row for row in models if _holds(row.small_batch, outcome, budget_points)]
         if good:
@@ -35,7 +35,7 @@ def faster_row(best: Result | None, rows: Sequence[Result], budget_points: float
     open_ones = [
         row
         for row in rows
-        if row.small_batch.kind == "model"
+        if row.small_batch.is_compressed
         and row.small_batch.speedup_low > best.small_batch.speedup_high
         and _holds(row.small_batch, UNDECIDED, budget_points)
     ]

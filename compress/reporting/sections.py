@@ -8,6 +8,7 @@ from compress.benchmarking.results.files import Result, grouped, results_of
 from compress.benchmarking.results.formatting import (
     in_percent,
     metric_title,
+    milliseconds,
     plural,
     times,
 )
@@ -209,7 +210,8 @@ def _faster_competitors(rows: Sequence[Result]) -> list[str]:
     """Return a sentence for each batch size at which a competitor is surely faster than every model."""
     found = {}
     for lines in ([row.small_batch for row in rows], [row.large_batch for row in rows]):
-        models, competitors = ([line for line in lines if line.kind == kind] for kind in ("model", "competitor"))
+        models = [line for line in lines if line.is_compressed]
+        competitors = [line for line in lines if line.kind == "competitor"]
         if not (models and competitors):
             continue
         ours, theirs = (max(own, key=attrgetter("speedup")) for own in (models, competitors))
@@ -219,6 +221,18 @@ def _faster_competitors(rows: Sequence[Result]) -> list[str]:
                 f"here ({ours.title}: {times(ours.speedup)}); 'compress show {theirs.runtime}' says where its guide is."
             )
     return list(found.values())
+
+
+def _tail(line: Measurement) -> str:
+    """Say what a cascade's speed is made of: the median, which tables have, is that of its first member."""
+    shares = [f"{name} answers {share:.1%}" for name, share in zip(line.members, line.answered, strict=False)]
+    mean = "" if line.latency_mean_ms is None else f"{milliseconds(line.latency_mean_ms)} in the mean, "
+    return (
+        f"Of the rows of {line.title} {', '.join(shares)}. At batch {line.batch_size} it takes {mean}"
+        f"{milliseconds(line.latency_p50_ms)} in the median, {milliseconds(line.latency_p95_ms)} at the 95th and "
+        f"{milliseconds(line.latency_p99_ms)} at the 99th percentile: the tail is that of its last member. Its "
+        "speed-up is the ratio of mean times."
+    )
 
 
 def _notes(rows: Sequence[Result]) -> list[str]:
@@ -234,13 +248,14 @@ def _notes(rows: Sequence[Result]) -> list[str]:
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
     ]
-    models = sum(row.small_batch.kind == "model" for row in rows)
+    models = sum(row.small_batch.is_compressed for row in rows)
     if models > 1:
         found.append(
             f"The model named first was chosen among {models} rows on these examples, so that its figures "
             "are a little lucky: for a decision that matters, measure it on examples of its own."
         )
     found += [note for kind, note in _KIND_NOTES.items() if kind in kinds]
+    found += [_tail(row.small_batch) for row in rows if row.small_batch.kind == "cascade"]
     found += _faster_competitors(rows)
     if any(row.small_batch.tokenizer_inside for row in rows):
         inside = ", ".join(sorted({row.small_batch.model for row in rows if row.small_batch.tokenizer_inside}))

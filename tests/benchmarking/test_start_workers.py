@@ -32,7 +32,7 @@ class FakeWorker:
 
     def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
         FakeWorker.answer(self, request, arguments)
-        return {}
+        return {"answered": []}
 
     def close(self) -> None:
         self.ended.set()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from compress.benchmarking.candidates import open_candidates
-from compress.calibration.calibrate import CALIBRATION_NAME, FOLDER, Acceptance, calibrate, verdict_of
-from compress.calibration.scaling import probabilities
+from compress.calibration.calibrate import CALIBRATION_NAME, FOLDER, Acceptance, calibrate, calibration_verdict
 from compress.cli import execute
 from compress.data import Example, LabelledData, describe_rows
 from compress.errors import CompressError
+from compress.evaluation.softmax import probabilities
 from compress.exporting.export import export
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
@@ -119,7 +119,7 @@ def test_accepted_predictions_are_right_as_often_as_asked(calibrated: tuple[Mode
 def test_the_page_and_the_terminal_say_the_same(calibrated: tuple[ModelDir, ModelDir]) -> None:
     made = calibrated[1]
     page = (made.path / FOLDER / "report.md").read_text()
-    told = verdict_of(made)
+    told = calibration_verdict(made)
     assert "lowers the loss" in told[0] and "Accepted are predictions of a confidence of" in told[2]
     assert all(line.split("(")[0] in page for line in told)
     assert {"reliability.svg", "coverage.svg", "methods.csv", "classes.csv"} <= {

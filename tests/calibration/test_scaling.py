@@ -17,9 +17,9 @@ from compress.calibration.scaling import (
     fit_temperature,
     fit_vector,
     loss_change,
-    probabilities,
     row_losses,
 )
+from compress.evaluation.softmax import probabilities
 
 ROWS = 8000
 

@@ -138,6 +138,12 @@ USES = (
     ),
     Use("export --model model -o out", MODEL, 0.4),
     Use(
+        "cascade --model small --model model --validation train.csv --max-accuracy-drop 100 --device cpu --threads 1 "
+        "-o out",
+        (*MODEL, *SMALL, "train.csv"),
+        0.4,
+    ),
+    Use(
         "calibrate --model onnx --validation train.csv --accept-at 15% --device cpu --threads 1 -o out",
         (*GRAPH, "train.csv"),
         1.5,

@@ -56,7 +56,7 @@ def test_padding_to_a_width() -> None:
 
 
 def test_what_a_model_can_read_is_the_limit() -> None:
-    place = torch_directory("bert").path
+    place = torch_directory("bert")
     assert TokenRunner.open(place, 0, (POSITIONS,)).max_length == POSITIONS
     assert TokenRunner.open(place, 10, ()).lengths(ROWS)[1] == 10
     with pytest.raises(CompressError, match=f"--length 65 is more than the {POSITIONS} tokens"):

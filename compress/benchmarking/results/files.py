@@ -20,7 +20,7 @@ from compress.benchmarking.results.line_faults import LARGEST_MS, MOST_SAMPLES, 
 from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, interval_fields
 from compress.errors import CompressError
 from compress.files import parse_json, read_text
-from compress.inference.speedup_intervals import PERCENTILES, Rounds, noise, percentile, throughput
+from compress.inference.speedup_intervals import PERCENTILES, Rounds, mean, noise, percentile, throughput
 from compress.models.output_dir import write_atomically
 from compress.models.output_safety import unwritable
 
@@ -186,7 +186,7 @@ def _parse(text: str, number: int, path: str) -> Measurement:
 
 def observed_fields(latency_ms: Rounds, batch_size: int, seed: int = 0) -> Fields:
     """Return what was observed of the wall clock: percentiles of latency, throughput, noise."""
-    found: Fields = {"noise": noise(latency_ms)}
+    found: Fields = {"noise": noise(latency_ms)} | interval_fields("latency_mean_ms", mean(latency_ms, seed=seed))
     for rank in PERCENTILES:
         found |= interval_fields(f"latency_p{rank}_ms", percentile(latency_ms, rank, seed=seed))
     return found | interval_fields("throughput_rows_per_second", throughput(latency_ms, batch_size, seed=seed))

@@ -21,7 +21,7 @@ Fields = dict[str, Any]  # some fields of a line by name, while it is put togeth
 # Figures whose bounds are not called ``NAME_low`` and ``NAME_high``.
 _BOUNDS = {
     "difference_points": "difference_{}",
-    **{f"latency_p{rank}_ms": f"latency_p{rank}_{{}}_ms" for rank in PERCENTILES},
+    **{f"latency_{of}_ms": f"latency_{of}_{{}}_ms" for of in ("mean", *(f"p{rank}" for rank in PERCENTILES))},
 }
 
 
@@ -57,9 +57,9 @@ class Measurement(WithIntervals):
     model: Annotated[str, "name of what was measured, unique within a run"]
     kind: Annotated[
         str,
-        "teacher, model, control (undistilled), baseline (gold labels only), competitor (another tool); with random "
-        "weights reference-model (a published size) or pruning-step (a pruned model, the first of parents, before its "
-        "last removals)",
+        "teacher, model, cascade (of models), control (undistilled), baseline (gold labels only), competitor (another "
+        "tool); with random weights reference-model (a published size) or pruning-step (a pruned model, the first of "
+        "parents, before its last removals)",
     ]
     recipe: Annotated[str, "recipe that made it; empty if none"]
     control_of: Annotated[str, "for a control: the model it is the control of, or the first of several"]
@@ -72,6 +72,9 @@ class Measurement(WithIntervals):
     removals: Annotated[
         list[str], "what compress prune took of it in turn: vocabulary, layers, heads, neurons, hidden"
     ] = field(default_factory=list)
+    members: Annotated[list[str], "of a cascade: its models, in the order in which they are asked"] = field(
+        default_factory=list
+    )
     training_seed: Annotated[int | None, "seed it was trained with"]
     training_steps: Annotated[
         int | None, "optimiser steps that a student or teacher of ours took; null for what has none"
@@ -113,6 +116,9 @@ class Measurement(WithIntervals):
     latency_p50_ms: Annotated[float, "median, as observed on this host then, as all percentiles are"]
     latency_p50_low_ms: Annotated[float, "its 95% interval"]
     latency_p50_high_ms: Annotated[float, "its 95% interval"]
+    latency_mean_ms: Annotated[float | None, "mean, which is what a cascade costs"] = None
+    latency_mean_low_ms: Annotated[float | None, "its 95% interval"] = None
+    latency_mean_high_ms: Annotated[float | None, "its 95% interval"] = None
     latency_p90_ms: Annotated[float, "90th percentile"]
     latency_p90_low_ms: Annotated[float, "its 95% interval"]
     latency_p90_high_ms: Annotated[float, "its 95% interval"]
@@ -136,6 +142,9 @@ class Measurement(WithIntervals):
     throughput_tokens_per_second: Annotated[float | None, "as observed, tokens without padding; null where it has none"]
     throughput_tokens_per_second_low: Annotated[float | None, "its 95% interval"] = None
     throughput_tokens_per_second_high: Annotated[float | None, "its 95% interval"] = None
+    answered: Annotated[list[float], "of a cascade: the share of the test rows that each member answers"] = field(
+        default_factory=list
+    )
     speedup: Annotated[float, "times as fast as the teacher in torch fp32: of the same batches, by clock"]
     speedup_low: Annotated[float, "its 95% interval"]
     speedup_high: Annotated[float, "its 95% interval"]
@@ -220,6 +229,11 @@ class Measurement(WithIntervals):
     def is_reference(self) -> bool:
         """Whether it is the teacher in torch with dynamic padding, which every speed-up is relative to."""
         return self.kind == "teacher" and self.runtime == "torch" and self.padding == "longest"
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether it is what a user may take in place of the teacher: a model, or a cascade of models."""
+        return self.kind in {"model", "cascade"}
 
     @property
     def title(self) -> str:

@@ -27,6 +27,9 @@ class Marker:
 MARKERS: Mapping[str, Marker] = {
     "teacher": Marker("teacher", "what the models are compared with", "M0-8 8 0 0 8-8 0z", "--c1"),
     "model": Marker("model", "made from the teacher", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c0"),
+    "cascade": Marker(
+        "cascade", "models of which the next answers what the first is not sure of", "M0-7 7 5-7 5z M-7 1 7 1", "--c0"
+    ),
     "control": Marker(
         "control", "the same student without distillation", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c3", hollow=True
     ),
@@ -169,7 +172,7 @@ def _lowest(points: Sequence[Point], scale: float) -> float:
     if not known:
         return 0.0
     top = next((p for p in known if p.kind == "teacher"), known[0]).metric or 0.0
-    falls = sorted(abs(top - (p.metric or 0.0)) for p in known if p.kind in {"model", "competitor"})
+    falls = sorted(abs(top - (p.metric or 0.0)) for p in known if p.kind in {"model", "cascade", "competitor"})
     usual = falls[len(falls) // 2] if falls else 0.0
     return top - max(SHALLOWEST_SHARE * scale, 3 * usual)
 

@@ -1,0 +1,114 @@
+"""Choose which models make a cascade, and the confidence from which each answers. N rows, C classes.
+
+All choices of members and thresholds are compared on validation rows, by arithmetic: what each member predicts of every
+row and how long it takes is known, and so are the predictions and the mean time of any cascade of them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+import numpy as np
+
+from compress.evaluation.cluster_bootstrap import Array
+from compress.evaluation.metrics import Metric, paired_difference, score
+from compress.evaluation.softmax import confidence
+
+# Thresholds tried of each member, by how many have one: some thousand cascades.
+LEVELS = {1: 100, 2: 40, 3: 14, 4: 7}
+
+
+@dataclass(frozen=True)
+class MemberResult:
+    """A model on the validation rows: logits ``[N, C]`` and the time of a row, in milliseconds."""
+
+    name: str
+    logits: Array
+    latency_ms: float
+
+
+@dataclass(frozen=True)
+class CascadePlan:
+    """A cascade: the numbers of its members in turn, and the thresholds of all but the last.
+
+    ``answered`` is the share of the rows that each member answers, ``predicted`` ``[N]`` what the cascade predicts, and
+    ``latency_ms`` the mean time of a row.
+    """
+
+    members: tuple[int, ...]
+    thresholds: tuple[float, ...]
+    answered: tuple[float, ...]
+    predicted: Array
+    latency_ms: float
+    classes: int
+
+
+def plans(models: Sequence[MemberResult]) -> Iterator[CascadePlan]:
+    """Yield cascades of some of the models, always with the last one, in no order of worth."""
+    sure = [confidence(model.logits) for model in models]
+    predicted = [model.logits.argmax(axis=1) for model in models]
+    last = len(models) - 1
+    for count in range(1, len(models)):
+        for chosen in combinations(range(last), count):
+            members = (*chosen, last)
+            for thresholds in product(*(_levels(sure[member], LEVELS[count]) for member in chosen)):
+                yield _plan(models, members, thresholds, sure, predicted)
+
+
+def simulate(models: Sequence[MemberResult], members: Sequence[int], thresholds: Sequence[float]) -> CascadePlan:
+    """Return what a cascade does on the rows of its models."""
+    sure = [confidence(model.logits) for model in models]
+    return _plan(models, tuple(members), tuple(thresholds), sure, [model.logits.argmax(axis=1) for model in models])
+
+
+def _plan(
+    models: Sequence[MemberResult],
+    members: tuple[int, ...],
+    thresholds: tuple[float, ...],
+    sure: Sequence[Array],
+    predicted: Sequence[Array],
+) -> CascadePlan:
+    waiting = np.ones(len(sure[0]), bool)
+    found = np.zeros(len(waiting), np.int64)
+    answered, latency_ms = [], 0.0
+    for member, threshold in zip(members, (*thresholds, 0.0), strict=True):
+        latency_ms += waiting.mean() * models[member].latency_ms
+        answers = waiting & (sure[member] >= threshold)
+        found[answers] = predicted[member][answers]
+        answered.append(float(answers.mean()))
+        waiting &= ~answers
+    return CascadePlan(members, thresholds, tuple(answered), found, float(latency_ms), models[0].logits.shape[1])
+
+
+def _levels(sure: Array, number: int) -> list[float]:
+    """Return thresholds that leave equal steps of the rows to the next member, from none to nearly all."""
+    return [float(level) for level in np.unique(np.quantile(sure, np.arange(number) / number))]
+
+
+def fastest_within(
+    found: Iterable[CascadePlan], models: Sequence[MemberResult], gold: Array, metric: Metric, max_drop: float
+) -> CascadePlan | None:
+    """Return the cascade of least mean time whose loss to the last model is certainly at most ``max_drop`` points.
+
+    Certain is the lower end of the paired 95% interval. Cascades that take as long as the last model are none.
+    """
+    last = models[-1]
+    reference, classes = last.logits.argmax(axis=1), last.logits.shape[1]
+    for plan in sorted(found, key=lambda plan: plan.latency_ms):
+        if plan.latency_ms >= last.latency_ms:
+            return None
+        difference = paired_difference(plan.predicted, reference, gold, metric=metric, classes=classes)
+        if difference.low >= -max_drop:
+            return plan
+    return None
+
+
+def best_plans(found: Iterable[CascadePlan], gold: Array, metric: Metric) -> list[CascadePlan]:
+    """Return the cascades that none is both faster and better than, by rising mean time."""
+    kept: list[CascadePlan] = []
+    best = -np.inf
+    for plan in sorted(found, key=lambda plan: plan.latency_ms):
+        value = score(plan.predicted, gold, metric=metric, classes=plan.classes)
+        if value > best:
+            kept, best = [*kept, plan], value
+    return kept

@@ -1,0 +1,68 @@
+"""compress cascade"""
+
+from typing import Any
+
+import click
+
+from compress.cli import options
+from compress.cli.printing import say
+from compress.inference.compute import Compute
+
+
+@click.command()
+@click.option(
+    "--model",
+    "models",
+    required=True,
+    multiple=True,
+    metavar="DIR",
+    help="From fast to accurate, two or more: all ONNX, or all torch. Those that do not help are left out.",
+)
+@click.option("--validation", required=True, metavar="FILE", help="Labelled rows that choose the thresholds.")
+@click.option("--test", metavar="FILE", help="Labelled rows that check the cascade once.")
+@click.option(
+    "--max-accuracy-drop",
+    type=options.Real(min=0),
+    default=1.0,
+    show_default=True,
+    help="Points of the metric that the cascade may lose against the last model, with certainty.",
+)
+@options.output
+@options.drop_overlap
+@options.metric
+@options.columns
+@options.placing
+@options.force
+@options.verbosity
+def command(
+    models: tuple[str, ...],
+    validation: str,
+    test: str | None,
+    output: str,
+    columns: options.Names,
+    compute: Compute,
+    quiet: bool,
+    **settings: Any,
+) -> None:
+    """Join models: the fast answer what they are sure of, the accurate the rest.
+
+    Chooses the thresholds of least mean latency that keep the accuracy of the last model. 'compress predict' and
+    'compress benchmark' take the result as they take a model.
+    """
+    labelled = options.labelled_data(None, validation, columns, settings["metric"], settings["drop_overlap"])
+    checked = options.read_labelled(test, "test", columns)
+    from compress.cascades.cascade import FOLDER, CascadeData, cascade, cascade_verdict
+
+    made = cascade(
+        models,
+        output,
+        data=CascadeData(labelled, checked),
+        max_accuracy_drop=settings["max_accuracy_drop"],
+        compute=compute,
+        force=settings["force"],
+        progress=settings["progress"],
+    )
+    options.show_result(made)
+    if not quiet:
+        say("\n".join(cascade_verdict(made)))
+        say(f"Page: {made.path / FOLDER / 'report.html'}")

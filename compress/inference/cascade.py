@@ -1,0 +1,139 @@
+"""Classify by a cascade: every member reads the rows that those before it were not sure of, in one batch.
+
+Viola and Jones (2001, "Rapid object detection using a boosted cascade of simple features"); for encoders of text with
+the confidence of the softmax as here, Li et al. (2021, arXiv:2012.14682). N rows, C classes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from compress.data.examples import Example
+from compress.evaluation.softmax import confidence
+from compress.inference.token_runner import Function, TokenArrays, TokenRunner
+from compress.models.cascade_dir import CascadeDir, open_model
+from compress.models.manifest import VOCABULARIES, file_sha256
+from compress.models.model_dir import ModelDir
+
+# The number of a member, and those of the rows that it reads (all rows are one slice) -> logits [n, C].
+Rows = slice | np.ndarray
+Ask = Callable[[int, Rows], np.ndarray]
+ALL_ROWS = slice(None)
+
+
+class Answers(NamedTuple):
+    """Logits ``[N, C]`` of the member that answered each row, and how many rows each member answered."""
+
+    logits: np.ndarray
+    answered: list[int]
+
+
+def ask_in_turn(thresholds: Sequence[float], ask: Ask) -> Answers:
+    """Ask each member for the rows of which those before were less confident than their threshold."""
+    logits = ask(0, ALL_ROWS)
+    if not thresholds:
+        return Answers(logits, [len(logits)])
+    found, waiting = logits, np.arange(len(logits))
+    logits, left = logits.copy(), [len(logits)]
+    for number, threshold in enumerate(thresholds, 1):
+        waiting = waiting[confidence(found) < threshold]
+        left.append(len(waiting))
+        if not len(waiting):
+            break
+        found = ask(number, waiting)
+        logits[waiting] = found
+    left += [0] * (len(thresholds) + 2 - len(left))
+    return Answers(logits, [before - after for before, after in pairwise(left)])
+
+
+class CascadeInputs(NamedTuple):
+    """Rows as texts, and as the tokens ``[B, T]`` of the first member."""
+
+    examples: Sequence[Example]
+    arrays: TokenArrays
+    shape: dict[str, Any]
+
+
+@dataclass
+class CascadeRunner:
+    """A :class:`compress.inference.runner.Runner` of a cascade.
+
+    ``prepare`` makes the tokens of the first member, and ``run`` those of the others, of the rows that they read; a
+    member with the first one's tokenizer reads the tokens that are there.
+
+    Args:
+        members: one for each member.
+        thresholds: of all but the last.
+        same_tokens: of each member, whether its tokens are those of the first.
+        answered: how many rows each member answered so far.
+    """
+
+    members: Sequence[TokenRunner]
+    thresholds: Sequence[float]
+    same_tokens: Sequence[bool]
+    answered: np.ndarray
+    parameters: int = 0
+    tokenizer_inside: bool = False
+
+    @classmethod
+    def open(cls, cascade: CascadeDir, max_length: int, lengths: Sequence[int]) -> Self:
+        """Load the tokenizers; see :meth:`TokenRunner.open`."""
+        members = [TokenRunner.open(member, max_length, lengths) for member in cascade.members]
+        pairs = zip(cascade.members, members, strict=True)
+        tokens = [(_vocabulary(model.path), runner.max_length) for model, runner in pairs]
+        return cls(members, cascade.thresholds, [one == tokens[0] for one in tokens], np.zeros(len(members), np.int64))
+
+    def start(self, open_one: Callable[[ModelDir], Function]) -> None:
+        """Open the model of every member."""
+        for member in self.members:
+            member.start(open_one)
+
+    @property
+    def max_length(self) -> int:
+        """The tokens that the first member reads."""
+        return self.members[0].max_length
+
+    def lengths(self, examples: Sequence[Example]) -> list[int]:
+        """Return the tokens of each row, as the first member counts them."""
+        return self.members[0].lengths(examples)
+
+    def prepare(self, examples: Sequence[Example], **shape: Any) -> CascadeInputs:
+        """Tokenise for the first member; ``shape`` is that of :meth:`TokenRunner.prepare`."""
+        return CascadeInputs(examples, self.members[0].prepare(examples, **shape), shape)
+
+    def run(self, inputs: CascadeInputs) -> np.ndarray:
+        """Return logits ``[B, C]``, and count in ``answered`` which member they are of."""
+
+        def ask(number: int, rows: Rows) -> np.ndarray:
+            member = self.members[number]
+            if isinstance(rows, slice):
+                return member.run(inputs.arrays)
+            if self.same_tokens[number]:
+                return member.run(_part(inputs.arrays, rows, padded="width" in inputs.shape))
+            return member.run(member.prepare([inputs.examples[row] for row in rows], **inputs.shape))
+
+        logits, answered = ask_in_turn(self.thresholds, ask)
+        self.answered += answered
+        return logits
+
+
+def open_runner(directory: Path, max_length: int, lengths: Sequence[int]) -> TokenRunner | CascadeRunner:
+    """Return what reads the texts of a model or a cascade, and runs it once it is started."""
+    model = open_model(directory, verify=False)
+    kind = CascadeRunner if isinstance(model, CascadeDir) else TokenRunner
+    return kind.open(model, max_length, lengths)  # type: ignore[arg-type]
+
+
+def _part(arrays: TokenArrays, rows: np.ndarray, *, padded: bool) -> TokenArrays:
+    """Return some rows of token arrays, without padding that only others needed."""
+    width = arrays["input_ids"].shape[1] if padded else int(arrays["attention_mask"][rows].sum(axis=1).max())
+    return {key: values[rows, :width] for key, values in arrays.items()}
+
+
+def _vocabulary(directory: Path) -> tuple[str, ...]:
+    names = (*VOCABULARIES, "tokenizer_config.json")
+    return tuple(file_sha256(directory / name) for name in names if (directory / name).is_file())

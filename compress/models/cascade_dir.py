@@ -1,0 +1,169 @@
+"""A cascade on disk: models of which the first answers what it is sure of, and the next what is left.
+
+The folder ``members`` holds copies of the model directories, ``1`` the first. ``cascade.json`` has their names and the
+confidence from which each but the last answers. The manifest has the hash of every file, those of the members too.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+from compress.errors import CompressError
+from compress.files import read_json_table
+from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files, verify_files
+from compress.models.model_dir import ModelDir, cascade_refusal
+from compress.models.model_files import check_files
+from compress.models.output_dir import write_atomically
+
+KIND = "cascade"
+CASCADE_NAME, MEMBERS = "cascade.json", "members"
+MOST_MEMBERS = 5
+
+
+@dataclass(frozen=True)
+class CascadeDir(ModelDir):
+    """A cascade as the models that it is compared with see it; made by :func:`open_model`."""
+
+    @cached_property
+    def members(self) -> tuple[ModelDir, ...]:
+        """The models in the order in which they are asked; their hashes are those of this manifest."""
+        places = [self.path / MEMBERS / str(number + 1) for number in range(len(self.member_names))]
+        return tuple(ModelDir.open(place, verify=False) for place in places)
+
+    @cached_property
+    def member_names(self) -> tuple[str, ...]:
+        """What the members are called."""
+        names: list[str] = self._choice["members"]
+        return tuple(names)
+
+    @cached_property
+    def thresholds(self) -> tuple[float, ...]:
+        """The confidence from which each member but the last answers."""
+        return tuple(map(float, self._choice["thresholds"]))
+
+    @cached_property
+    def _choice(self) -> dict[str, Any]:
+        """Return the names and thresholds.
+
+        Raises:
+            CompressError: the file holds none, or others.
+        """
+        path = self.path / CASCADE_NAME
+        found = read_json_table(path)
+        names, thresholds = found.get("members"), found.get("thresholds")
+        if (
+            not (isinstance(names, list) and isinstance(thresholds, list) and len(names) == len(thresholds) + 1)
+            or not 1 < len(names) <= MOST_MEMBERS
+            or not all(isinstance(name, str) for name in names)
+            or not all(map(_is_share, thresholds))
+        ):
+            raise CompressError(
+                f"{path} has no names of 2 to {MOST_MEMBERS} members with numbers from 0 to 1 as thresholds of all but "
+                "the last; make the cascade again"
+            )
+        return found
+
+    @property
+    def config(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """That of the last member, whose labels all have."""
+        return self.members[-1].config
+
+    @property
+    def is_onnx(self) -> bool:
+        return self.members[-1].is_onnx  # as all are
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(member.size_bytes for member in self.members)
+
+    @property
+    def parameters(self) -> int:
+        return sum(member.parameters for member in self.members)
+
+    def load(self) -> NoReturn:
+        """Refuse: there is no one network.
+
+        Raises:
+            CompressError: always.
+        """
+        raise CompressError(cascade_refusal(self.path))
+
+    def load_tokenizer(self, *, words: bool = False) -> NoReturn:
+        """Refuse: every member has its own.
+
+        Raises:
+            CompressError: always.
+        """
+        raise CompressError(cascade_refusal(self.path))
+
+
+def open_model(path: ModelDir | str | Path, *, verify: bool = True) -> ModelDir:
+    """Open a model directory or a cascade; ``verify`` compares every file with its hash.
+
+    Raises:
+        CompressError: it is neither, or damaged, or the members of a cascade do not fit each other.
+    """
+    if isinstance(path, ModelDir):
+        return path
+    directory = Path(path)
+    if not (directory / CASCADE_NAME).is_file():
+        return ModelDir.open(path, verify=verify)
+    check_files(directory)
+    cascade = CascadeDir(directory, Manifest.read(directory / MANIFEST_NAME))
+    if verify:
+        verify_files(directory, cascade.manifest)
+    check_members(cascade.members)
+    return cascade
+
+
+def members_of(model: ModelDir) -> tuple[ModelDir, ...]:
+    """Return the members of a cascade; the model itself where it is none."""
+    return model.members if isinstance(model, CascadeDir) else (model,)
+
+
+def cascade_thresholds(model: ModelDir) -> tuple[float, ...]:
+    """Return the thresholds of a cascade; none of another model."""
+    return model.thresholds if isinstance(model, CascadeDir) else ()
+
+
+def check_members(members: Sequence[ModelDir]) -> None:
+    """Refuse models that make no cascade: too few or many, of other labels, no classifiers, or torch beside ONNX."""
+    if not 1 < len(members) <= MOST_MEMBERS:
+        raise CompressError(f"a cascade has 2 to {MOST_MEMBERS} members, not {len(members)}; repeat --model")
+    last = members[-1]
+    for member in members:
+        if isinstance(member, CascadeDir):
+            raise CompressError(f"{member.path} is a cascade itself; give its members")
+        if member.task != "classification":
+            raise CompressError(f"{member.path} is made for {member.task}; only classifiers have a confidence")
+        if member.labels != last.labels:
+            raise CompressError(
+                f"{member.path} has the labels {', '.join(member.labels[:5])}, and {last.path} has "
+                f"{', '.join(last.labels[:5])}; the members of a cascade have the same labels in the same order"
+            )
+        if member.is_onnx != last.is_onnx:
+            torch, onnx = (last, member) if member.is_onnx else (member, last)
+            raise CompressError(
+                f"{torch.path} is a torch model and {onnx.path} an ONNX one; members run in one runtime, so turn the "
+                "first into ONNX with 'compress quantize' or 'compress export'"
+            )
+
+
+def write_cascade(members: Mapping[str, ModelDir], thresholds: Sequence[float], directory: Path) -> None:
+    """Copy the members, by name, into a directory and write the thresholds; the manifest is the caller's."""
+    for number, member in enumerate(members.values(), 1):
+        target = directory / MEMBERS / str(number)
+        shutil.rmtree(target, ignore_errors=True)
+        for name in (*describe_files(member.path), MANIFEST_NAME):
+            if (member.path / name).is_file():
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(member.path / name, target / name)
+    write_atomically(directory / CASCADE_NAME, json.dumps({"members": [*members], "thresholds": [*thresholds]}) + "\n")
+
+
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
