@@ -18,7 +18,7 @@ import numpy as np
 from compress.benchmarking.results.script_lines import provenance, replace_line
 from compress.calibration.calibrate import Acceptance, calibrate
 from compress.calibration.scaling import row_losses
-from compress.data import Example, LabelledData, content_sha256, encode_gold, open_source, read_examples
+from compress.data import Example, LabelledData, content_sha256, encode_gold, open_source, read_examples, row_key
 from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.calibration_error import calibration_error, calibration_interval
@@ -42,6 +42,8 @@ def main() -> None:
     options = parser.parse_args()
     quiet_libraries()
     validation, test = (read_examples(open_source(options.__dict__[role], role=role, labelled=True)) for role in ROLES)
+    tested = set(map(row_key, test))
+    validation = [row for row in validation if row_key(row) not in tested]
     for path in options.models:
         line = {
             "set": options.set,
