@@ -43,6 +43,7 @@ COMMANDS = {
     "report": "Write results as an HTML page, Markdown and JSON.",
     "check": "Judge results against budgets.",
     "replay": "Run a benchmark again from its lock and compare every figure.",
+    "search": "Find the student that meets a budget of accuracy, speed and size.",
     "run": "Run a whole study, from data to report.",
     "predict": "Classify texts, one JSON line each.",
     "list": "List recipes and plug-ins.",

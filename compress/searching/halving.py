@@ -1,0 +1,54 @@
+"""Successive halving: many students are trained for few steps, and the best third of them for three times as many.
+
+Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization"
+(arXiv:1502.07943). Every rung is a whole training whose learning rate falls to 0 within its own steps: a score in the
+middle of a longer schedule says less about its end.
+
+There are two objectives, so that the best third is that of a ranking of fronts. Where an accuracy drop is allowed,
+students that are out of its reach come last. On a short schedule all are below the teacher: what is in reach is
+counted from the best student of the rung.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from compress.recipes import StudentRecipe
+from compress.searching.pareto import Points, ranked
+
+REDUCTION = 3
+RUNGS = (1 / 9, 1 / 3, 1.0)  # shares of a recipe's own steps
+LAST = len(RUNGS) - 1
+_MARGIN = 0.1  # of the range, by which the reference point of the hypervolume lies below the worst
+
+
+def at_rung(recipe: StudentRecipe, rung: int) -> StudentRecipe:
+    """Return a recipe with the steps of a rung."""
+    return recipe if rung == LAST else replace(recipe, training=recipe.training.part(RUNGS[rung]))
+
+
+def promoted(count: int) -> int:
+    """Return how many of so many students reach the next rung."""
+    return math.ceil(count / REDUCTION)
+
+
+def promotion_order(points: Points, teacher: float, allowed_drop: float | None) -> list[int]:
+    """Return the numbers of a rung's students, the first to be promoted first.
+
+    Args:
+        points: the logarithm of the speed-up, and the metric (0.90, not 90).
+        teacher: the metric of the teacher.
+        allowed_drop: in points; None where none was given.
+    """
+    if not points:
+        return []
+    values = np.array(points, dtype=float)
+    floor = -math.inf if allowed_drop is None else min(teacher, float(values[:, 1].max())) - allowed_drop / 100
+    within = [index for index, (_, value) in enumerate(points) if value >= floor]
+    beyond = sorted(set(range(len(points))) - set(within), key=lambda index: (-points[index][1], index))
+    chosen: Sequence[tuple[float, float]] = [points[index] for index in within]
+    low, high = np.min(chosen, axis=0), np.max(chosen, axis=0)
+    reference = low - _MARGIN * (high - low) - 1e-9
+    return [within[index] for index in ranked(chosen, (float(reference[0]), float(reference[1])))] + beyond

@@ -1,0 +1,152 @@
+"""Trials of a search: a shape, what it costs, and what it was worth at each rung that it reached."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+from compress.exporting.export import export
+from compress.inference.compute import Compute
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
+from compress.progress import Progress, logger
+from compress.quantization.candidates import Quantization
+from compress.quantization.quantize import quantize
+from compress.searching.halving import LAST, RUNGS, at_rung
+from compress.searching.judging import Judgement, ValidationRows
+from compress.searching.shapes import ShapeTiming
+from compress.searching.space import QUANTIZER, Shape
+from compress.training.distill import DistillationData, distill
+
+
+@dataclass(frozen=True)
+class TrainedRung:
+    """A student that was trained for the steps of a rung, and judged as it is deployed: exported, or in int8.
+
+    ``seconds`` are those of the whole work; ``training_seconds`` alone grow with the steps.
+    """
+
+    rung: int
+    steps: int
+    seconds: float
+    training_seconds: float
+    judgement: Judgement
+
+
+@dataclass
+class Trial:
+    """A shape that was tried, and why it ended."""
+
+    number: int
+    shape: Shape
+    timing: ShapeTiming
+    rungs: list[TrainedRung] = field(default_factory=list)
+    ended: str = ""
+
+    @property
+    def last(self) -> TrainedRung:
+        """What is known of the longest training."""
+        return self.rungs[-1]
+
+    @property
+    def judgement(self) -> Judgement:
+        return self.last.judgement
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.rungs) and self.last.rung == LAST
+
+    def seconds_for(self, rung: int) -> float:
+        """Return about how long the work of a higher rung will take."""
+        training = self.last.training_seconds
+        return max(0.0, self.last.seconds - training) + training * RUNGS[rung] / RUNGS[self.last.rung]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The trial as JSON values, the longest training last."""
+        row: dict[str, Any] = {
+            "trial": self.number,
+            "name": self.shape.name,
+            "family": self.shape.family,
+            "precision": self.shape.precision,
+            "options": dict(self.shape.options),
+            "speedup": self.timing.speedup,
+            "low_speedup": self.timing.low,
+            "high_speedup": self.timing.high,
+            "latency_ms": self.timing.latency_ms,
+            "teacher_ms": self.timing.teacher_ms,
+            "size_bytes": self.timing.size_bytes,
+            "rungs": [
+                {"share": RUNGS[one.rung], "steps": one.steps, "seconds": one.seconds, **asdict(one.judgement)}
+                for one in self.rungs
+            ],
+            "ended": self.ended,
+        }
+        return row | ({"steps": self.last.steps, **asdict(self.judgement)} if self.rungs else {})
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains shapes for the steps of a rung. What is finished is found again in ``folder`` and not repeated.
+
+    ``data`` are labels of the pool and of the gold rows, which the teacher has made once for all.
+    """
+
+    teacher: ModelDir
+    folder: Path
+    data: DistillationData
+    validation: ValidationRows
+    compute: Compute
+    progress: Progress
+
+    def deployed(self, shape: Shape, rung: int) -> Path:
+        """Return where the directory lies that is judged, and may be the result."""
+        return self.folder / f"deployed-{shape.key}-{rung}"
+
+    def known(self, shape: Shape) -> list[TrainedRung]:
+        """Return what is finished of a shape, in the order of rungs."""
+        found = []
+        for path in (self._record(shape, rung) for rung in range(len(RUNGS))):
+            if path.is_file():
+                values = json.loads(path.read_text(encoding="utf-8"))
+                found.append(TrainedRung(**{**values, "judgement": Judgement(**values["judgement"])}))
+        return found
+
+    def train(self, shape: Shape, rung: int) -> TrainedRung:
+        """Train a shape for the steps of a rung, make of it what is deployed, and judge that."""
+        begun = time.monotonic()
+        recipe = at_rung(shape.recipe(), rung)
+        # Both precisions of a shape are of one training.
+        student = self.folder / f"trained-{Shape(shape.family, shape.options).key}-{rung}"
+        deployed = self.deployed(shape, rung)
+        with quiet_stages():
+            if not student.is_dir():
+                distill(self.teacher, recipe, student, self.data, compute=self.compute, progress=self.progress)
+            if not deployed.is_dir():
+                if shape.precision == "int8":
+                    quantize(student, deployed, quantization=Quantization(QUANTIZER))
+                else:
+                    export(student, deployed)
+        judgement = self.validation.judge(self.validation.predicted(deployed))
+        notes = ModelDir.open(student, verify=False).manifest.notes
+        found = TrainedRung(rung, notes["steps"], round(time.monotonic() - begun, 1), notes["seconds"], judgement)
+        write_atomically(self._record(shape, rung), json.dumps(asdict(found)) + "\n")
+        return found
+
+    def _record(self, shape: Shape, rung: int) -> Path:
+        return self.folder / f"{shape.key}-{rung}.json"
+
+
+@contextmanager
+def quiet_stages() -> Iterator[None]:
+    """Keep the notes of single trainings off the terminal, where a search says what came of them."""
+    before = logger.level
+    logger.setLevel(max(before, WARNING) if before else WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
