@@ -90,14 +90,16 @@ class SearchBudget:
 
     def describe(self) -> str:
         """Return what is asked for in words."""
-        parts = {
-            "max_accuracy_drop": "at most {:g} points below the teacher",
-            "max_latency_ms": "at most {:g} ms a row",
-            "min_speedup": "at least ×{:g} as fast as the teacher",
-            "max_size_mb": "at most {:g} MB",
-        }
-        said = ", ".join(parts[name].format(value) for name, value in self.asked.items())
-        return (said or "nothing").replace("most 1 points", "most 1 point")
+        drop, latency, speedup, size = asdict(self).values()
+        said = [
+            "" if drop is None else f"at most {in_points(drop)} below the teacher",
+            "" if latency is None else f"at most {latency:g} ms a row",
+            ""
+            if speedup is None
+            else f"at least ×{speedup:g} as fast as {'it' if drop is not None else 'the teacher'}",
+            "" if size is None else f"at most {size:g} MB",
+        ]
+        return ", ".join(filter(None, said)) or "nothing"
 
 
 @dataclass(frozen=True)
