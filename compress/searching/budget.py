@@ -46,6 +46,11 @@ class SearchBudget:
         """What is asked for, by its name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    @property
+    def metric_wins(self) -> bool:
+        """Whether the best metric is wanted within limits of speed and size, and not the fastest student."""
+        return bool(self.asked) and self.max_accuracy_drop is None
+
     def excess(self, timing: ShapeTiming) -> dict[str, float]:
         """Return by how many doublings a shape is beyond each limit of speed and size; below 0 where it is within."""
         limits: Mapping[str, tuple[float | None, float | None]] = {

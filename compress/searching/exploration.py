@@ -6,7 +6,7 @@ is known that it will not end in time, and what the best students need for the l
 
 from dataclasses import dataclass, field
 
-from compress.benchmarking.results.formatting import points, shown, times, with_span
+from compress.benchmarking.results.formatting import plural, points, shown, times, with_span
 from compress.progress import duration, logger
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock
@@ -48,8 +48,10 @@ class Exploration:
         self._first_rung()
         for rung in range(1, LAST + 1):
             self._next_rung(rung)
-        while (best := choose(self.judged, self.budget)) is not None and not self.judged[best].is_complete:
-            if not self._train(self.judged[best], LAST):
+        while (best := choose(self.judged, self.budget)) is not None:
+            trial = self.judged[best]
+            # Where all of its steps take too long, as many as there is time for.
+            if not any(self._train(trial, rung) for rung in range(LAST, trial.last.rung, -1)):
                 break
         for trial in self.judged:
             trial.ended = trial.ended or ("done" if trial.is_complete else f"stopped at rung {trial.last.rung + 1}")
@@ -98,28 +100,29 @@ class Exploration:
             [(objectives(trial)[0], at[id(trial)]) for trial in entered],
             self.teacher_value,
             self.budget.max_accuracy_drop,
+            metric_wins=self.budget.metric_wins,
         )
         left, set_aside = promoted(len(entered)), 0.0
         for trial in (entered[index] for index in ranking):
             if left == 0:
                 return
-            if trial.last.rung >= rung or self._train(trial, rung, set_aside):
-                set_aside = set_aside or (trial.seconds_for(LAST) if not trial.is_complete else 0.0)
+            to_the_end = trial.seconds_for(LAST) if rung < LAST else 0.0
+            if trial.last.rung >= rung or self._train(trial, rung, set_aside or to_the_end):
+                set_aside = set_aside or to_the_end
                 left -= 1
 
     def _train(self, trial: Trial, rung: int, set_aside: float = 0.0) -> bool:
         """Train a trial for the steps of a rung, if that is likely to end in time; return whether it was.
 
         Args:
-            set_aside: seconds that other students need afterwards; 0 to keep what this one needs for its last rung.
+            set_aside: seconds of what shall be trained afterwards.
         """
         if trial.rungs:
             seconds = trial.seconds_for(rung)
-            after = set_aside or (trial.seconds_for(LAST) if rung < LAST else 0.0)
-            if not self.clock.fits(seconds + after):
+            if not self.clock.fits(needed := seconds + set_aside):
                 trial.ended = (
-                    f"stopped at rung {trial.last.rung + 1}: more steps would take about {duration(seconds + after)}, "
-                    f"and {duration(max(0.0, self.clock.left_s))} were left"
+                    f"stopped at rung {trial.last.rung + 1}: more steps would take about {duration(needed)}, and "
+                    f"{duration(max(0.0, self.clock.left_s))} were left"
                 )
                 return False
         logger.info("%d: training, rung %d of %d ...", trial.number, rung + 1, len(RUNGS))
@@ -145,8 +148,8 @@ class Exploration:
         said = ", ".join(f"{times(one.timing.speedup)} {points(one.judgement.points)}" for one in front)
         left = f"; {duration(max(0.0, self.clock.left_s))} left" if self.clock.limit_s < float("inf") else ""
         logger.info(
-            "%d shapes timed, %d trained; front (speed-up, points to the teacher): %s%s",
-            len(self.trials),
+            "%s timed, %d trained; front (speed-up, points to the teacher): %s%s",
+            plural(len(self.trials), "shape"),
             len(self.judged),
             said,
             left,

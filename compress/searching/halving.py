@@ -4,13 +4,13 @@ Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperpa
 (arXiv:1502.07943). Every rung is a whole training whose learning rate falls to 0 within its own steps: a score in the
 middle of a longer schedule says less about its end.
 
-There are two objectives, so that the best third is that of a ranking of fronts. Where an accuracy drop is allowed,
-students that are out of its reach come last. On a short schedule all are below the teacher: what is in reach is
-counted from the best student of the rung.
+Who is promoted follows from what wins in the end. Without any limit that is a matter of two objectives: fronts are
+promoted one after the other. Where an accuracy drop is allowed, and the fastest student wins, so it is among those in
+reach of it; the others come last. On a short schedule all students are below the teacher: what is in reach is counted
+from the best student of the rung. Where speed or size alone are limited, the best metric wins, and is promoted.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,21 +34,25 @@ def promoted(count: int) -> int:
     return math.ceil(count / REDUCTION)
 
 
-def promotion_order(points: Points, teacher: float, allowed_drop: float | None) -> list[int]:
+def promotion_order(points: Points, teacher: float, allowed_drop: float | None, *, metric_wins: bool) -> list[int]:
     """Return the numbers of a rung's students, the first to be promoted first.
 
     Args:
         points: the logarithm of the speed-up, and the metric (0.90, not 90).
         teacher: the metric of the teacher.
         allowed_drop: in points; None where none was given.
+        metric_wins: whether of the students within the limits the one with the best metric is wanted.
     """
     if not points:
         return []
-    values = np.array(points, dtype=float)
-    floor = -math.inf if allowed_drop is None else min(teacher, float(values[:, 1].max())) - allowed_drop / 100
+    by_metric = sorted(range(len(points)), key=lambda index: (-points[index][1], -points[index][0], index))
+    if metric_wins:
+        return by_metric
+    best = points[by_metric[0]][1]
+    floor = -math.inf if allowed_drop is None else min(teacher, best) - allowed_drop / 100
     within = [index for index, (_, value) in enumerate(points) if value >= floor]
-    beyond = sorted(set(range(len(points))) - set(within), key=lambda index: (-points[index][1], index))
-    chosen: Sequence[tuple[float, float]] = [points[index] for index in within]
+    chosen = [points[index] for index in within]
     low, high = np.min(chosen, axis=0), np.max(chosen, axis=0)
-    reference = low - _MARGIN * (high - low) - 1e-9
-    return [within[index] for index in ranked(chosen, (float(reference[0]), float(reference[1])))] + beyond
+    speed, metric = (low - _MARGIN * (high - low) - 1e-9).tolist()
+    ahead = [within[index] for index in ranked(chosen, (speed, metric))]
+    return ahead + [index for index in by_metric if index not in ahead]

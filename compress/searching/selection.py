@@ -48,8 +48,7 @@ def choose(judged: Sequence[Judged], budget: SearchBudget) -> int | None:
         return None
     if not budget.asked:
         return knee([objectives(one) for one in judged])
-    speed_first = budget.max_accuracy_drop is not None
-    return max(within, key=lambda index: objectives(judged[index])[:: 1 if speed_first else -1])
+    return max(within, key=lambda index: objectives(judged[index])[:: -1 if budget.metric_wins else 1])
 
 
 def closest(judged: Sequence[Judged], budget: SearchBudget) -> int | None:

@@ -129,7 +129,7 @@ def test_a_shape_that_cannot_be_built_says_why(tmp_path: Path) -> None:
     assert failed and all(trial.ended == "cannot be built: no such tokenizer" and not trial.rungs for trial in failed)
 
 
-@pytest.mark.parametrize("limit", [20.0, 60.0, 200.0])
+@pytest.mark.parametrize("limit", [20.0, 45.0])
 def test_the_time_limit_is_kept(limit: float, tmp_path: Path) -> None:
     desk = Desk(limit_s=limit)
     found = explored(tmp_path, desk, SearchBudget(min_speedup=30))
@@ -140,9 +140,9 @@ def test_the_time_limit_is_kept(limit: float, tmp_path: Path) -> None:
 
 
 def test_a_training_that_would_end_too_late_is_not_begun(tmp_path: Path) -> None:
-    desk = Desk(seconds={"transformer": 900.0}, limit_s=200.0)
+    desk = Desk(seconds={"transformer": 900.0}, limit_s=50.0)
     found = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=2.5))
-    assert desk.spent_s <= 200 + 100  # of the first rung nobody knows how long it takes
+    assert desk.spent_s <= 50 + 100  # of the first rung nobody knows how long it takes
     assert ("transformer", LAST) not in desk.work
     told = [trial.ended for trial in found.judged if trial.shape.family == "transformer"]
     assert any("more steps would take about" in ended and "were left" in ended for ended in told)

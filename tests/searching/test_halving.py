@@ -25,22 +25,27 @@ def test_a_rung_has_its_share_of_the_steps(name: str, rows: int) -> None:
 
 def test_without_an_accuracy_drop_fronts_are_promoted_first() -> None:
     points = [(1.0, 0.90), (3.0, 0.88), (2.0, 0.70), (5.0, 0.80)]
-    order = promotion_order(points, 0.93, None)
+    order = promotion_order(points, 0.93, None, metric_wins=False)
     assert order[-1] == 2 and set(order) == {0, 1, 2, 3}
 
 
 def test_what_is_out_of_reach_comes_last_the_best_first() -> None:
     # The best student is below the teacher, as all are after few steps: a point below that one is in reach.
     points = [(8.0, 0.70), (3.0, 0.895), (2.0, 0.90), (6.0, 0.85)]
-    assert promotion_order(points, 0.93, 1.0)[2:] == [3, 0]
-    assert set(promotion_order(points, 0.93, 1.0)[:2]) == {1, 2}
+    assert promotion_order(points, 0.93, 1.0, metric_wins=False)[2:] == [3, 0]
+    assert set(promotion_order(points, 0.93, 1.0, metric_wins=False)[:2]) == {1, 2}
 
 
 def test_a_student_that_beats_the_teacher_does_not_raise_what_is_asked() -> None:
-    assert set(promotion_order([(1.0, 0.95), (2.0, 0.92), (3.0, 0.90)], 0.93, 1.0)[:2]) == {0, 1}
+    assert set(promotion_order([(1.0, 0.95), (2.0, 0.92), (3.0, 0.90)], 0.93, 1.0, metric_wins=False)[:2]) == {0, 1}
+
+
+def test_where_the_best_metric_wins_it_is_promoted() -> None:
+    points = [(8.0, 0.70), (3.0, 0.895), (5.0, 0.895), (2.0, 0.90)]
+    assert promotion_order(points, 0.93, None, metric_wins=True) == [3, 2, 1, 0]
 
 
 def test_few_students_have_an_order_too() -> None:
-    assert promotion_order([], 0.9, 1.0) == []
-    assert promotion_order([(1.0, 0.5)], 0.9, 1.0) == [0]
-    assert promotion_order([(1.0, 0.5), (1.0, 0.5)], 0.9, None) == [0, 1]
+    assert promotion_order([], 0.9, 1.0, metric_wins=False) == []
+    assert promotion_order([(1.0, 0.5)], 0.9, 1.0, metric_wins=False) == [0]
+    assert promotion_order([(1.0, 0.5), (1.0, 0.5)], 0.9, None, metric_wins=False) == [0, 1]
