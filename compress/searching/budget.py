@@ -11,7 +11,7 @@ from compress.benchmarking.results.formatting import in_points, megabytes, milli
 from compress.errors import CompressError
 
 if TYPE_CHECKING:  # both import torch
-    from compress.searching.judging import Judgement
+    from compress.searching.judging import ValidationScore
     from compress.searching.shapes import ShapeTiming
 
 DEFAULT_TIME_LIMIT_S = 7200.0
@@ -72,26 +72,26 @@ class SearchBudget:
         }
         return [said[name] for name, excess in self.excess(timing).items() if excess > 0]
 
-    def shortfall(self, judgement: Judgement) -> float:
+    def shortfall(self, score: ValidationScore) -> float:
         """Return how many points the metric drops beyond what is allowed; 0 where it does not, or nothing is asked."""
         allowed = self.max_accuracy_drop
-        return 0.0 if allowed is None else max(0.0, round(-judgement.points - allowed, 6))
+        return 0.0 if allowed is None else max(0.0, round(-score.points - allowed, 6))
 
-    def met_by(self, judgement: Judgement, timing: ShapeTiming) -> bool:
+    def met_by(self, score: ValidationScore, timing: ShapeTiming) -> bool:
         """Tell whether the point estimates are within all that is asked."""
-        return not self.faults(timing) and self.shortfall(judgement) == 0
+        return not self.faults(timing) and self.shortfall(score) == 0
 
-    def certainty(self, judgement: Judgement, rows: int) -> str:
+    def certainty(self, score: ValidationScore, rows: int) -> str:
         """Say how certain the allowed drop is by the paired interval; nothing where no drop was given."""
         allowed = self.max_accuracy_drop
         if allowed is None:
             return ""
-        if judgement.low >= -allowed:
+        if score.low >= -allowed:
             return f"certainly within {in_points(allowed)}"
-        if judgement.points >= -allowed:
+        if score.points >= -allowed:
             return f"within {in_points(allowed)}, not certain with {rows:,} rows"
-        certain = "certainly " if judgement.high < -allowed else ""
-        return f"{certain}beyond {in_points(allowed)}: {points(judgement.points)}"
+        certain = "certainly " if score.high < -allowed else ""
+        return f"{certain}beyond {in_points(allowed)}: {points(score.points)}"
 
     def describe(self) -> str:
         """Return what is asked for in words."""

@@ -71,7 +71,7 @@ class Exploration:
                     self._train(trial, 0)
             excess = {**self.budget.excess(trial.timing), "fault": 1.0 if trial.timing.fault else 0.0}
             if trial.rungs:
-                first = trial.rungs[0].judgement
+                first = trial.rungs[0].score
                 excess["max_accuracy_drop"] = self.budget.shortfall(first)
                 self.sampler.tell(asked, (objectives(trial)[0], first.value), excess)
             else:
@@ -95,7 +95,7 @@ class Exploration:
 
     def _next_rung(self, rung: int) -> None:
         entered = [trial for trial in self.judged if any(one.rung == rung - 1 for one in trial.rungs)]
-        at = {id(t): next(one.judgement.value for one in t.rungs if one.rung == rung - 1) for t in entered}
+        at = {id(t): next(one.score.value for one in t.rungs if one.rung == rung - 1) for t in entered}
         ranking = promotion_order(
             [(objectives(trial)[0], at[id(trial)]) for trial in entered],
             self.teacher_value,
@@ -134,18 +134,18 @@ class Exploration:
 
     def _tell(self, trial: Trial) -> None:
         """Say what a trial is worth, and the front so far."""
-        metric, judgement = self.trainer.validation.metric.name, trial.judgement
+        metric, score = self.trainer.validation.metric.name, trial.score
         logger.info(
             "%d: %s %s (%s points) after %d steps, %.0f s",
             trial.number,
             metric,
-            shown(judgement.value, metric),
-            points(judgement.points),
+            shown(score.value, metric),
+            points(score.points),
             trial.last.steps,
             trial.last.seconds,
         )
         front = [self.judged[index] for index in front_of(self.judged)]
-        said = ", ".join(f"{times(one.timing.speedup)} {points(one.judgement.points)}" for one in front)
+        said = ", ".join(f"{times(one.timing.speedup)} {points(one.score.points)}" for one in front)
         left = f"; {duration(max(0.0, self.clock.left_s))} left" if self.clock.limit_s < float("inf") else ""
         logger.info(
             "%s timed, %d trained; front (speed-up, points to the teacher): %s%s",

@@ -19,7 +19,7 @@ from compress.models.model_dir import ModelDir
 
 
 @dataclass(frozen=True)
-class Judgement:
+class ValidationScore:
     """The metric on validation rows, and its difference to the teacher's in points with the paired 95% interval."""
 
     value: float
@@ -58,11 +58,11 @@ class ValidationRows:
         logits = logits_of(self.examples, run, tokenizer, max_length=limit, task=model.task)
         return predictions(logits, model.task)
 
-    def judge(self, predicted: np.ndarray) -> Judgement:
+    def judge(self, predicted: np.ndarray) -> ValidationScore:
         """Judge predictions ``[N]``."""
         classes = len(self.teacher.labels)
         value = score(predicted, self.gold, metric=self.metric, classes=classes)
         difference = paired_difference(
             predicted, self.reference, self.gold, metric=self.metric, classes=classes, seed=self.seed
         )
-        return Judgement(value, difference.points, difference.low, difference.high)
+        return ValidationScore(value, difference.points, difference.low, difference.high)

@@ -255,7 +255,7 @@ def _content(
         "winner": winner.number if winner else None,
         "closest": judged[near].number if near is not None else None,
         "fastest": fastest.number if fastest else None,
-        "certainty": budget.certainty(winner.judgement, len(rows.validation)) if winner else "",
+        "certainty": budget.certainty(winner.score, len(rows.validation)) if winner else "",
         "test": None,
         "again": "",
     }
@@ -269,7 +269,7 @@ def _deploy(source: Path, best: Path, trial: Trial, content: dict[str, Any]) -> 
     candidates = sum(bool(row["rungs"]) for row in content["trials"])
     notes |= {"checked": True, "chosen": f"among {candidates} candidates on validation rows", "trial": trial.number}
     rows = content["rows"]["validation"]
-    metric = {"name": content["metric"], "value": trial.judgement.value, "split": "validation", "rows": rows}
+    metric = {"name": content["metric"], "value": trial.score.value, "split": "validation", "rows": rows}
     finish(best, replace(manifest, name=BEST, notes=notes, metrics=(metric,)))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from compress.searching.budget import SearchBudget
-from compress.searching.judging import Judgement
+from compress.searching.judging import ValidationScore
 from compress.searching.pareto import knee, non_dominated
 from compress.searching.shapes import ShapeTiming
 
@@ -27,12 +27,12 @@ class Judged(Protocol):
     def timing(self) -> ShapeTiming: ...
 
     @property
-    def judgement(self) -> Judgement: ...
+    def score(self) -> ValidationScore: ...
 
 
 def objectives(one: Judged) -> tuple[float, float]:
     """Return what is maximised: the logarithm of the speed-up, and the metric."""
-    return math.log2(one.timing.speedup), one.judgement.value
+    return math.log2(one.timing.speedup), one.score.value
 
 
 def front_of(judged: Sequence[Judged]) -> list[int]:
@@ -43,7 +43,7 @@ def front_of(judged: Sequence[Judged]) -> list[int]:
 
 def choose(judged: Sequence[Judged], budget: SearchBudget) -> int | None:
     """Return the number of the winner, None where no candidate is within all that was asked."""
-    within = [index for index, one in enumerate(judged) if budget.met_by(one.judgement, one.timing)]
+    within = [index for index, one in enumerate(judged) if budget.met_by(one.score, one.timing)]
     if not within:
         return None
     if not budget.asked:
@@ -56,6 +56,6 @@ def closest(judged: Sequence[Judged], budget: SearchBudget) -> int | None:
 
     def lacking(index: int) -> tuple[float, float]:
         one = judged[index]
-        return budget.shortfall(one.judgement), sum(max(0.0, e) for e in budget.excess(one.timing).values())
+        return budget.shortfall(one.score), sum(max(0.0, e) for e in budget.excess(one.timing).values())
 
     return min(range(len(judged)), key=lacking) if judged else None

@@ -17,7 +17,7 @@ from compress.progress import Progress, logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
 from compress.searching.halving import LAST, RUNGS, at_rung
-from compress.searching.judging import Judgement, ValidationRows
+from compress.searching.judging import ValidationRows, ValidationScore
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import QUANTIZER, Shape
 from compress.training.distill import DistillationData, distill
@@ -34,7 +34,7 @@ class TrainedRung:
     steps: int
     seconds: float
     training_seconds: float
-    judgement: Judgement
+    score: ValidationScore
 
 
 @dataclass
@@ -53,8 +53,8 @@ class Trial:
         return self.rungs[-1]
 
     @property
-    def judgement(self) -> Judgement:
-        return self.last.judgement
+    def score(self) -> ValidationScore:
+        return self.last.score
 
     @property
     def is_complete(self) -> bool:
@@ -81,12 +81,12 @@ class Trial:
             "teacher_ms": self.timing.teacher_ms,
             "size_bytes": self.timing.size_bytes,
             "rungs": [
-                {"share": RUNGS[one.rung], "steps": one.steps, "seconds": one.seconds, **asdict(one.judgement)}
+                {"share": RUNGS[one.rung], "steps": one.steps, "seconds": one.seconds, **asdict(one.score)}
                 for one in self.rungs
             ],
             "ended": self.ended,
         }
-        return row | ({"steps": self.last.steps, **asdict(self.judgement)} if self.rungs else {})
+        return row | ({"steps": self.last.steps, **asdict(self.score)} if self.rungs else {})
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Trainer:
         for path in (self._record(shape, rung) for rung in range(len(RUNGS))):
             if path.is_file():
                 values = json.loads(path.read_text(encoding="utf-8"))
-                found.append(TrainedRung(**{**values, "judgement": Judgement(**values["judgement"])}))
+                found.append(TrainedRung(**{**values, "score": ValidationScore(**values["score"])}))
         return found
 
     def train(self, shape: Shape, rung: int) -> TrainedRung:
@@ -131,9 +131,9 @@ class Trainer:
                     quantize(student, deployed, quantization=Quantization(QUANTIZER))
                 else:
                     export(student, deployed)
-        judgement = self.validation.judge(self.validation.predicted(deployed))
+        score = self.validation.judge(self.validation.predicted(deployed))
         notes = ModelDir.open(student, verify=False).manifest.notes
-        found = TrainedRung(rung, notes["steps"], round(time.monotonic() - begun, 1), notes["seconds"], judgement)
+        found = TrainedRung(rung, notes["steps"], round(time.monotonic() - begun, 1), notes["seconds"], score)
         write_atomically(self._record(shape, rung), json.dumps(asdict(found)) + "\n")
         return found
 

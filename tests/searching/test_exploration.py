@@ -14,7 +14,7 @@ import pytest
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.exploration import Exploration
 from compress.searching.halving import LAST, RUNGS
-from compress.searching.judging import Judgement
+from compress.searching.judging import ValidationScore
 from compress.searching.sampler import ShapeSampler
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import Shape, space_for
@@ -62,7 +62,7 @@ class Desk:
         taken = self.seconds.get(shape.family, 9.0) * RUNGS[rung]
         self.spent_s += taken
         self.work.append((shape.family, rung))
-        judged = Judgement(TEACHER + points / 100, points, points - 0.5, points + 0.5)
+        judged = ValidationScore(TEACHER + points / 100, points, points - 0.5, points + 0.5)
         found = TrainedRung(rung, int(9000 * RUNGS[rung]), taken, taken, judged)
         self.done[shape.key, rung] = found
         return found
@@ -119,7 +119,7 @@ def test_nothing_that_meets_the_limits_ends_the_search(tmp_path: Path) -> None:
 def test_the_winner_is_trained_to_the_end(tmp_path: Path) -> None:
     desk = Desk()
     found = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=3.0), trials=8)
-    within = [trial for trial in found.judged if trial.judgement.points >= -3.0]
+    within = [trial for trial in found.judged if trial.score.points >= -3.0]
     assert max(within, key=lambda trial: trial.timing.speedup).is_complete
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from compress.errors import CompressError
 from compress.searching.budget import DEFAULT_TIME_LIMIT_S, SearchBudget, SearchSettings
-from compress.searching.judging import Judgement
+from compress.searching.judging import ValidationScore
 from compress.searching.selection import choose, closest, front_of
 from compress.searching.shapes import ShapeTiming
 
@@ -19,12 +19,12 @@ class One:
     """A candidate that is no model: what may be judged needs nothing else."""
 
     timing: ShapeTiming
-    judgement: Judgement
+    score: ValidationScore
 
 
 def candidate(speedup: float, points: float, *, half: float = 0.5, megabytes: float = 5.0, latency: float = 0.0) -> One:
     timing = ShapeTiming(latency or 10 / speedup, speedup, speedup / 1.05, speedup * 1.05, int(1e6 * megabytes), 10.0)
-    return One(timing, Judgement(0.93 + points / 100, points, points - half, points + half))
+    return One(timing, ValidationScore(0.93 + points / 100, points, points - half, points + half))
 
 
 CANDIDATES = [candidate(4, -0.2), candidate(20, -0.9), candidate(60, -1.4), candidate(300, -6), candidate(15, -1.0)]
@@ -77,8 +77,8 @@ def test_the_closest_lacks_least(budget: dict[str, float], expected: int) -> Non
 )
 def test_the_interval_says_how_certain_it_is(points: float, half: float, said: str) -> None:
     budget = SearchBudget(max_accuracy_drop=1.0)
-    assert budget.certainty(candidate(10, points, half=half).judgement, 872) == said
-    assert SearchBudget(min_speedup=2).certainty(candidate(10, points).judgement, 872) == ""
+    assert budget.certainty(candidate(10, points, half=half).score, 872) == said
+    assert SearchBudget(min_speedup=2).certainty(candidate(10, points).score, 872) == ""
 
 
 def test_a_shape_beyond_a_limit_says_by_how_much() -> None:
@@ -97,7 +97,7 @@ def test_a_shape_beyond_a_limit_says_by_how_much() -> None:
 
 def test_three_of_300_rows_are_one_point() -> None:
     drop = 100 * (0.9 - 0.89)  # a little more than 1 in floating point
-    assert SearchBudget(max_accuracy_drop=1.0).shortfall(Judgement(0.89, -drop, -2, 0)) == 0
+    assert SearchBudget(max_accuracy_drop=1.0).shortfall(ValidationScore(0.89, -drop, -2, 0)) == 0
 
 
 @pytest.mark.parametrize(
