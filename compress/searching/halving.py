@@ -17,6 +17,7 @@ import numpy as np
 
 from compress.recipes import StudentRecipe
 from compress.searching.pareto import Points, ranked
+from compress.training.step_plan import steps_for
 
 REDUCTION = 3
 RUNGS = (1 / 9, 1 / 3, 1.0)  # shares of a recipe's own steps
@@ -24,9 +25,22 @@ LAST = len(RUNGS) - 1
 _MARGIN = 0.1  # of the range, by which the reference point of the hypervolume lies below the worst
 
 
-def at_rung(recipe: StudentRecipe, rung: int) -> StudentRecipe:
-    """Return a recipe with the steps of a rung."""
-    return recipe if rung == LAST else replace(recipe, training=recipe.training.part(RUNGS[rung]))
+def at_rung(recipe: StudentRecipe, rung: int, rows: int, classes: int) -> tuple[StudentRecipe, int]:
+    """Return a recipe with the steps of a rung, and how many unlabelled rows it reads; 0 for all.
+
+    A lower rung reads no more text than its steps take: to open and tokenise a large pool may take longer than they do.
+
+    Args:
+        rows: of the text with the gold rows.
+    """
+    if rung == LAST:
+        return recipe, 0
+    training = recipe.training.part(RUNGS[rung]).for_classes(classes)
+    steps = steps_for(rows, training)
+    read = steps * training.batch_size
+    if read >= rows:
+        return replace(recipe, training=training), 0
+    return replace(recipe, training=replace(training, min_steps=steps, max_steps=steps, max_epochs=100.0)), read
 
 
 def promoted(count: int) -> int:

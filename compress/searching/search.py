@@ -42,7 +42,7 @@ from compress.reporting.search_page import write_report
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock
 from compress.searching.exploration import Exploration
-from compress.searching.halving import RUNGS, at_rung
+from compress.searching.halving import RUNGS
 from compress.searching.judging import ValidationRows
 from compress.searching.sampler import ShapeSampler, import_optuna
 from compress.searching.selection import choose, closest, front_of
@@ -124,12 +124,12 @@ def search(
         best = stage.working / BEST
         shutil.rmtree(best, ignore_errors=True)  # of a start that was killed here
         if trial is not None:
-            recipe = at_rung(trial.shape.recipe(), trial.last.rung)
+            recipe, read = explored.trainer.planned(trial.shape, trial.last.rung)
             write_atomically(stage.working / RECIPE_NAME, student_toml(recipe))
             _deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
-            content["again"] = (
-                f"{settings.again} --student {Path(output) / RECIPE_NAME} -o student && {trial.shape.deploying}"
-            )
+            few = f" --rows {read}" if read else ""
+            student = f"{settings.again}{few} --student {Path(output) / RECIPE_NAME} -o student"
+            content["again"] = f"{student} && {trial.shape.deploying}"
             if rows.test:
                 content["test"] = _measured(model, best, stage.working / TEST_NAME, rows, settings.command, compute)
         lines = {CONTENT_NAME: [json.dumps(content, indent=1)]}

@@ -4,18 +4,20 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 from compress.exporting.export import export
 from compress.inference.compute import Compute
+from compress.labelling.label_dir import open_labels
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.progress import Progress, logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
+from compress.recipes import StudentRecipe
 from compress.searching.halving import LAST, RUNGS, at_rung
 from compress.searching.judging import ValidationRows, ValidationScore
 from compress.searching.shapes import ShapeTiming
@@ -107,6 +109,11 @@ class Trainer:
         """Return where the directory lies that is judged, and may be the result."""
         return self.folder / f"deployed-{shape.key}-{rung}"
 
+    def planned(self, shape: Shape, rung: int) -> tuple[StudentRecipe, int]:
+        """Return the recipe of a shape at a rung, and how many unlabelled rows it reads; 0 for all."""
+        rows = sum(directory.rows for directory in open_labels(self.data.labels))
+        return at_rung(shape.recipe(), rung, rows, len(self.teacher.labels))
+
     def known(self, shape: Shape) -> list[TrainedRung]:
         """Return what is finished of a shape, in the order of rungs."""
         found = []
@@ -119,13 +126,14 @@ class Trainer:
     def train(self, shape: Shape, rung: int) -> TrainedRung:
         """Train a shape for the steps of a rung, make of it what is deployed, and judge that."""
         begun = time.monotonic()
-        recipe = at_rung(shape.recipe(), rung)
+        recipe, read = self.planned(shape, rung)
         # Both precisions of a shape are of one training.
         student = self.folder / f"trained-{Shape(shape.family, shape.options).key}-{rung}"
         deployed = self.deployed(shape, rung)
         with quiet_stages():
             if not student.is_dir():
-                distill(self.teacher, recipe, student, self.data, compute=self.compute, progress=self.progress)
+                data = replace(self.data, rows=read)
+                distill(self.teacher, recipe, student, data, compute=self.compute, progress=self.progress)
             if not deployed.is_dir():
                 if shape.precision == "int8":
                     quantize(student, deployed, quantization=Quantization(QUANTIZER))

@@ -15,11 +15,18 @@ def test_a_third_is_promoted(count: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["ngram", "cnn", "bilstm", "minilm-3"])
-@pytest.mark.parametrize("rows", [500, 80_000])
-def test_a_rung_has_its_share_of_the_steps(name: str, rows: int) -> None:
+@pytest.mark.parametrize("rows", [500, 80_000, 5_000_000])
+def test_a_rung_has_its_share_of_the_steps_and_reads_no_more_rows(name: str, rows: int) -> None:
     recipe = recipes.load_recipe("students", name)
-    steps = [steps_for(rows, at_rung(recipe, rung).training) for rung in range(len(RUNGS))]
-    assert steps[LAST] == steps_for(rows, recipe.training) and at_rung(recipe, LAST) == recipe
+    steps = []
+    for rung in range(len(RUNGS)):
+        made, read = at_rung(recipe, rung, rows, 2)
+        assert not made.training.faults() and read <= rows
+        steps.append(steps_for(read or rows, made.training))
+        if read:
+            assert read == steps[-1] * recipe.training.batch_size
+            assert steps_for(read + 100_000, made.training) == steps[-1]  # gold rows come to these
+    assert at_rung(recipe, LAST, rows, 2) == (recipe, 0) and steps[LAST] == steps_for(rows, recipe.training)
     assert steps[:LAST] == pytest.approx([share * steps[LAST] for share in RUNGS[:LAST]], abs=2)
 
 
