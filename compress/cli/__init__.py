@@ -97,7 +97,7 @@ class Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise CompressError(f"unknown command {args[0]!r}; see 'compress --help'.{did_you_mean(args[0], COMMANDS)}")
         if processes.world_size() > 1 and args and args[0] in COMMANDS.keys() - TRAINING:
-            raise CompressError(f"compress {args[0]} does not train, so it runs in one process: leave torchrun out")
+            raise CompressError(f"compress {args[0]} runs in one process: leave torchrun out")
         return super().resolve_command(context, args)
 
 

@@ -87,17 +87,20 @@ def _rule(found: Mapping[str, Any]) -> str:
 
 
 def _held(found: Mapping[str, Any], test: Mapping[str, Any]) -> str:
-    """Say whether the allowed drop holds on test rows; nothing where none was given."""
-    allowed = found["budget"].get("max_accuracy_drop")
-    if allowed is None:
-        return ""
-    limit = in_points(allowed)
-    if test["low"] >= -allowed:
-        return f" That is certainly within {limit}."
-    if test["high"] < -allowed:
-        return f" That is certainly beyond {limit}: the budget is not met."
-    side = "within" if test["points"] >= -allowed else "beyond"
-    return f" That is {side} {limit}, not certain with {test['rows']:,} rows."
+    """Say whether the allowed drop and the asked speed-up hold on test rows; nothing where none was given."""
+    said, allowed = "", found["budget"].get("max_accuracy_drop")
+    if allowed is not None:
+        limit = in_points(allowed)
+        if test["low"] >= -allowed:
+            said = f" That is certainly within {limit}."
+        elif test["high"] < -allowed:
+            said = f" That is certainly beyond {limit}: the budget is not met."
+        else:
+            side = "within" if test["points"] >= -allowed else "beyond"
+            said = f" That is {side} {limit}, not certain with {test['rows']:,} rows."
+    if test["speedup"]["high"] < (asked := found["budget"].get("min_speedup", 0)):
+        said += f" It is certainly slower than the {times(asked)} that was asked: the budget is not met."
+    return said
 
 
 def _missed(found: Mapping[str, Any]) -> str:
@@ -109,7 +112,12 @@ def _missed(found: Mapping[str, Any]) -> str:
         )
     if fastest is not None:
         return f"No shape met it, so that none was trained. The fastest is {fastest['name']}: {fastest['ended']}."
-    return "No shape could be built: see the reasons below."
+    first = next(iter(found["trials"]), None)
+    return (
+        f"No shape could be timed. The first {first['ended']}."
+        if first
+        else "No shape was timed: the time was over before."
+    )
 
 
 def _row(found: Mapping[str, Any], which: str) -> Mapping[str, Any] | None:

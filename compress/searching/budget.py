@@ -81,6 +81,11 @@ class SearchBudget:
         """Tell whether the point estimates are within all that is asked."""
         return not self.faults(timing) and self.shortfall(score) == 0
 
+    def is_refuted(self, points: float, speedup: float) -> bool:
+        """Tell whether new rows refute it: the upper end of an interval, of points or speed-up, is not enough."""
+        drop, least = self.max_accuracy_drop, self.min_speedup
+        return drop is not None and points < -drop or least is not None and speedup < least
+
     def certainty(self, score: ValidationScore, rows: int) -> str:
         """Say how certain the allowed drop is by the paired interval; nothing where no drop was given."""
         allowed = self.max_accuracy_drop

@@ -72,7 +72,7 @@ class Exploration:
             excess = {**self.budget.excess(trial.timing), "fault": 1.0 if trial.timing.fault else 0.0}
             if trial.rungs:
                 first = trial.rungs[0].score
-                excess["max_accuracy_drop"] = self.budget.shortfall(first)
+                excess["max_accuracy_drop"] = self.budget.shortfall(first)  # in points, which weigh as doublings do
                 self.sampler.tell(asked, (objectives(trial)[0], first.value), excess)
             else:
                 self.sampler.tell(asked, None, excess)
@@ -88,8 +88,8 @@ class Exploration:
     def _add(self, shape: Shape, timing: ShapeTiming) -> Trial:
         faults = [f"cannot be built: {timing.fault}"] if timing.fault else self.budget.faults(timing)
         trial = Trial(len(self.trials) + 1, shape, timing, [], "; ".join(faults))
-        if not faults:
-            trial.rungs = self.trainer.known(shape)
+        for known in [] if faults else self.trainer.known(shape):
+            trial.add(known)
         self.trials.append(trial)
         return trial
 
@@ -126,7 +126,7 @@ class Exploration:
                 )
                 return False
         logger.info("%d: training, rung %d of %d ...", trial.number, rung + 1, len(RUNGS))
-        trial.rungs.append(self.trainer.train(trial.shape, rung))
+        trial.add(self.trainer.train(trial.shape, rung))
         self.clock.save()
         trial.ended = ""
         self._tell(trial)

@@ -86,7 +86,8 @@ def search(
 ) -> Path:
     """Search for the student that meets a budget, and return the directory of what was found.
 
-    ``search.json`` in it says whether a student met the budget; then there is ``best``, a model directory.
+    ``best`` in it is the winner, a model directory, where a student met the budget on validation rows. ``search.json``
+    says whether that is so and test rows do not refute it.
 
     Args:
         teacher: a torch classifier or regression; it is what speed-ups are against.
@@ -131,7 +132,9 @@ def search(
             student = f"{settings.again}{few} --student {Path(output) / RECIPE_NAME} -o student"
             content["again"] = f"{student} && {trial.shape.deploying}"
             if rows.test:
-                content["test"] = _measured(model, best, stage.working / TEST_NAME, rows, settings.command, compute)
+                test = _measured(model, best, stage.working / TEST_NAME, rows, settings.command, compute)
+                refuted = budget.is_refuted(test["high"], test["speedup"]["high"])
+                content |= {"test": test, "met": not refuted}
         lines = {CONTENT_NAME: [json.dumps(content, indent=1)]}
         lines[TRIALS_NAME] = [json.dumps(row) for row in content["trials"]]
         lines[FRONT_NAME] = [json.dumps(row) for row in content["trials"] if row["trial"] in content["front"]]
@@ -257,6 +260,7 @@ def _content(
         "fastest": fastest.number if fastest else None,
         "certainty": budget.certainty(winner.score, len(rows.validation)) if winner else "",
         "test": None,
+        "met": winner is not None,
         "again": "",
     }
 

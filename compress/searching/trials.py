@@ -29,13 +29,15 @@ from compress.training.distill import DistillationData, distill
 class TrainedRung:
     """A student that was trained for the steps of a rung, and judged as it is deployed: exported, or in int8.
 
-    ``seconds`` are those of the whole work; ``training_seconds`` alone grow with the steps.
+    ``seconds`` are those of the whole work; ``training_seconds`` alone grow with the steps. ``size_bytes`` may be more
+    than was found when the shape was timed, with the vocabulary of a part of the text.
     """
 
     rung: int
     steps: int
     seconds: float
     training_seconds: float
+    size_bytes: int
     score: ValidationScore
 
 
@@ -48,6 +50,11 @@ class Trial:
     timing: ShapeTiming
     rungs: list[TrainedRung] = field(default_factory=list)
     ended: str = ""
+
+    def add(self, trained: TrainedRung) -> None:
+        """Add what is known of the next rung."""
+        self.rungs.append(trained)
+        self.timing = replace(self.timing, size_bytes=trained.size_bytes)
 
     @property
     def last(self) -> TrainedRung:
@@ -141,7 +148,8 @@ class Trainer:
                     export(student, deployed)
         score = self.validation.judge(self.validation.predicted(deployed))
         notes = ModelDir.open(student, verify=False).manifest.notes
-        found = TrainedRung(rung, notes["steps"], round(time.monotonic() - begun, 1), notes["seconds"], score)
+        seconds, size = round(time.monotonic() - begun, 1), ModelDir.open(deployed, verify=False).size_bytes
+        found = TrainedRung(rung, notes["steps"], seconds, notes["seconds"], size, score)
         write_atomically(self._record(shape, rung), json.dumps(asdict(found)) + "\n")
         return found
 

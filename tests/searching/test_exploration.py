@@ -63,7 +63,7 @@ class Desk:
         self.spent_s += taken
         self.work.append((shape.family, rung))
         judged = ValidationScore(TEACHER + points / 100, points, points - 0.5, points + 0.5)
-        found = TrainedRung(rung, int(9000 * RUNGS[rung]), taken, taken, judged)
+        found = TrainedRung(rung, int(9000 * RUNGS[rung]), taken, taken, self.timed[shape.key].size_bytes, judged)
         self.done[shape.key, rung] = found
         return found
 

@@ -81,6 +81,21 @@ def test_the_interval_says_how_certain_it_is(points: float, half: float, said: s
     assert SearchBudget(min_speedup=2).certainty(candidate(10, points).score, 872) == ""
 
 
+@pytest.mark.parametrize(
+    ("budget", "refuted"),
+    [
+        ({"max_accuracy_drop": 1.0}, False),
+        ({"max_accuracy_drop": 0.4}, True),
+        ({"max_accuracy_drop": 1.0, "min_speedup": 21.0}, True),
+        ({"min_speedup": 20.0}, False),
+        ({"max_size_mb": 1.0}, False),
+        ({}, False),
+    ],
+)
+def test_new_rows_refute_a_budget_by_their_whole_interval(budget: dict[str, float], refuted: bool) -> None:
+    assert SearchBudget(**budget).is_refuted(-0.5, 20.5) is refuted
+
+
 def test_a_shape_beyond_a_limit_says_by_how_much() -> None:
     timing = ShapeTiming(0.833, 12.0, 11.6, 12.4, 12_000_000, 10.0)
     budget = SearchBudget(min_speedup=20, max_latency_ms=0.5, max_size_mb=10)
