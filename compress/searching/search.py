@@ -6,6 +6,7 @@ validation rows. The result holds the winner, the front, all trials and a page.
 
 import json
 import random
+import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -14,8 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-from compress.benchmarking.results.schema import Measurement
 from compress.data import (
     Example,
     ExampleSource,
@@ -31,31 +30,28 @@ from compress.evaluation.metrics import Metric, find_metric
 from compress.inference.compute import Compute, resolve_device
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
-from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import finish, write_atomically
+from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
-from compress.recipes import BenchmarkSettings
 from compress.recipes.writing import student_toml
 from compress.reporting.search_page import write_report
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock
 from compress.searching.exploration import Exploration
-from compress.searching.halving import RUNGS
+from compress.searching.findings import BEST, content_of, deploy, measure
 from compress.searching.judging import ValidationRows
 from compress.searching.sampler import ShapeSampler, import_optuna
-from compress.searching.selection import choose, closest, front_of
+from compress.searching.selection import choose
 from compress.searching.shapes import ShapeTimer
 from compress.searching.space import space_for
-from compress.searching.trials import Trainer, Trial, quiet_stages
+from compress.searching.trials import Trainer
 from compress.training.distill import DistillationData
 from compress.training.training_data import LabelledPool
 
-BEST, CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "best", "search.json", "front.jsonl", "trials.jsonl"
+CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "search.json", "front.jsonl", "trials.jsonl"
 RECIPE_NAME, TEST_NAME, STUDY_NAME = "best.toml", "results.jsonl", "search.db"
 SHAPE_TEXTS = 50_000  # whose vocabulary small students are timed with
-MEASURING_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -121,29 +117,28 @@ def search(
         explored = _explored(model, stage, rows, budget, settings, compute, progress)
         winner = choose(explored.judged, budget)
         trial = None if winner is None else explored.judged[winner]
-        content = _content(model, explored, trial, rows, compute)
+        content = content_of(explored, trial, {role: len(own) for role, own in rows.named.items()})
         best = stage.working / BEST
         shutil.rmtree(best, ignore_errors=True)  # of a start that was killed here
         if trial is not None:
             recipe, read = explored.trainer.planned(trial.shape, trial.last.rung)
             write_atomically(stage.working / RECIPE_NAME, student_toml(recipe))
-            _deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
+            deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
             few = f" --rows {read}" if read else ""
-            student = f"{settings.again}{few} --student {Path(output) / RECIPE_NAME} -o student"
+            student = f"{settings.again}{few} --student {shlex.quote(str(Path(output) / RECIPE_NAME))} -o student"
             content["again"] = f"{student} && {trial.shape.deploying}"
             if rows.test:
-                test = _measured(model, best, stage.working / TEST_NAME, rows, settings.command, compute)
+                test = measure(explored, best, rows.test, stage.working / TEST_NAME)
                 refuted = budget.is_refuted(test["high"], test["speedup"]["high"])
                 content |= {"test": test, "met": not refuted}
-        lines = {CONTENT_NAME: [json.dumps(content, indent=1)]}
-        lines[TRIALS_NAME] = [json.dumps(row) for row in content["trials"]]
-        lines[FRONT_NAME] = [json.dumps(row) for row in content["trials"] if row["trial"] in content["front"]]
+        by_number = {row["trial"]: row for row in content["trials"]}
+        lines = {CONTENT_NAME: [json.dumps(content, indent=1)], TRIALS_NAME: map(json.dumps, content["trials"])}
+        lines[FRONT_NAME] = [json.dumps(by_number[number]) for number in content["front"]]
         for name, written in lines.items():
             write_atomically(stage.working / name, "".join(f"{line}\n" for line in written))
         write_report(content, stage.working)
-        stage.finish(
-            kind="search", recipe={"budget": budget.asked, **settings.request}, notes={"met": trial is not None}
-        )
+        asked = {"budget": budget.asked, **settings.request}
+        stage.finish(kind="search", recipe=asked, notes={"met": content["met"]})
     return Path(output)
 
 
@@ -184,6 +179,10 @@ def _checked(model: ModelDir, data: SearchData) -> _Rows:
     for role in ("train", "validation", "test"):
         encode_gold(sets.get(role, ()), model.labels, task=model.task, name=role)
     pool = sets["unlabeled"].without(frozenset(map(row_key, sets["train"])))
+    if next(iter(pool), None) is None:
+        raise CompressError(
+            f"all rows of {data.unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE"
+        )
     return _Rows(pool, sets["train"], sets["validation"], sets.get("test", ()), metric, checked.dropped)
 
 
@@ -230,79 +229,3 @@ def _explored(
         )
         explored.run()
     return explored
-
-
-def _content(
-    model: ModelDir, explored: Exploration, winner: Trial | None, rows: _Rows, compute: Compute
-) -> dict[str, Any]:
-    """Return what was found, as JSON values."""
-    budget, judged, trials = explored.budget, explored.judged, explored.trials
-    timed = [trial for trial in trials if not trial.timing.fault]
-    near = None if winner else closest(judged, budget)
-    fastest = max(timed, key=lambda trial: trial.timing.speedup, default=None)
-    return {
-        "teacher": model.name,
-        "metric": rows.metric.name,
-        "teacher_value": explored.teacher_value,
-        "rows": {role: len(own) for role, own in rows.named.items()},
-        "threads": compute.threads or 1,
-        "seed": compute.seed,
-        "budget": budget.asked,
-        "asked": budget.describe(),
-        "limits": explored.settings.request,
-        "command": explored.settings.command,
-        "seconds": round(explored.clock.spent_s, 1),
-        "trials": [trial.row for trial in trials],
-        "front": [judged[index].number for index in front_of(judged)],
-        "rungs": list(RUNGS),
-        "winner": winner.number if winner else None,
-        "closest": judged[near].number if near is not None else None,
-        "fastest": fastest.number if fastest else None,
-        "certainty": budget.certainty(winner.score, len(rows.validation)) if winner else "",
-        "test": None,
-        "met": winner is not None,
-        "again": "",
-    }
-
-
-def _deploy(source: Path, best: Path, trial: Trial, content: dict[str, Any]) -> None:
-    """Copy the winner, and write into its manifest how it was chosen."""
-    shutil.copytree(source, best, ignore=shutil.ignore_patterns(".*"))
-    manifest = Manifest.read(best / MANIFEST_NAME)
-    notes = {key: value for key, value in manifest.notes.items() if key != "warning"}  # the search has checked it
-    candidates = sum(bool(row["rungs"]) for row in content["trials"])
-    notes |= {"checked": True, "chosen": f"among {candidates} candidates on validation rows", "trial": trial.number}
-    rows = content["rows"]["validation"]
-    metric = {"name": content["metric"], "value": trial.score.value, "split": "validation", "rows": rows}
-    finish(best, replace(manifest, name=BEST, notes=notes, metrics=(metric,)))
-
-
-def _measured(
-    model: ModelDir, best: Path, results: Path, rows: _Rows, command: str, compute: Compute
-) -> dict[str, Any]:
-    """Measure teacher and winner on the test rows, and return what is said of the winner."""
-    settings = BenchmarkSettings(
-        baselines=False,
-        padded_teacher=False,
-        threads=compute.threads or 1,
-        batch_sizes=(1,),
-        time_limit=MEASURING_S,
-        metric=rows.metric.name,
-    )
-    output = BenchmarkOutput(results, force=True, data_name="test", command=command)
-    logger.info("measuring the winner on %d test rows ...", len(rows.test))
-    with quiet_stages():
-        lines = benchmark(
-            model, [best], list(rows.test), settings, output=output, compute=Compute("cpu", seed=compute.seed)
-        )
-    line: Measurement = next(line for line in lines if line.model == BEST)
-    difference = line.difference
-    assert difference is not None
-    return {
-        "value": line.metric,
-        "points": difference.value,
-        "low": difference.low,
-        "high": difference.high,
-        "speedup": line.speedups._asdict(),
-        "rows": len(rows.test),
-    }

@@ -8,7 +8,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +64,6 @@ class ShapeTimer:
     threads: int
     seed: int
 
-    @cached_property
-    def _network(self) -> Any:
-        return self.teacher.load()
-
     def known(self, shape: Shape) -> ShapeTiming | None:
         """Return what was found of a shape, None before it is timed."""
         path = self.folder / f"{shape.key}.json"
@@ -95,7 +90,8 @@ class ShapeTimer:
         import torch
 
         torch.manual_seed(self.seed)
-        built = build_student(shape.recipe(), self._network, self.teacher.load_tokenizer(), self.texts, seed=self.seed)
+        teacher, tokenizer = self.teacher.load(), self.teacher.load_tokenizer()
+        built = build_student(shape.recipe(), teacher, tokenizer, self.texts, seed=self.seed)
         torch_form, directories = work / "torch", {str(precision): work / precision for precision in PRECISIONS}
         save_model(built.model, built.tokenizer, torch_form)
         directories["fp32"].mkdir()

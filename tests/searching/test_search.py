@@ -19,8 +19,8 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
+from compress.searching import findings, shapes, space, trials
 from compress.searching import search as search_module
-from compress.searching import shapes, space, trials
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.search import SearchData, search
 from compress.searching.space import Family
@@ -72,7 +72,7 @@ def tiny_space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each kind of work was done."""
     counted: Counter[str] = Counter()
-    places = [(trials, "distill"), (search_module, "label"), (shapes, "build_student"), (search_module, "benchmark")]
+    places = [(trials, "distill"), (search_module, "label"), (shapes, "build_student"), (findings, "benchmark")]
     for module, name in places:
         monkeypatch.setattr(module, name, counting(getattr(module, name), name, counted))
     return counted
@@ -133,7 +133,7 @@ def test_every_file_of_the_directory_is_there_and_says_the_same(finished: Path) 
         [json.loads(line) for line in (finished / name).read_text().splitlines()]
         for name in ("trials.jsonl", "front.jsonl")
     )
-    assert trials == found["trials"] and [row["trial"] for row in front] == sorted(found["front"])
+    assert trials == found["trials"] and [row["trial"] for row in front] == found["front"]
     assert all(len(row["rungs"]) <= 3 and row["ended"] for row in trials)
     steps = [row["rungs"][-1]["steps"] for row in trials if row["ended"] == "done"]
     assert steps and steps[0] == max(rung["steps"] for row in trials for rung in row["rungs"])
@@ -237,7 +237,7 @@ def test_a_stopped_search_goes_on_and_repeats_nothing(
     stopped: str, after: int, teacher: Path, tmp_path: Path, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = data(tmp_path, test=test_rows())
-    module = {"label": search_module, "benchmark": search_module, "build_student": shapes, "distill": trials}[stopped]
+    module = {"label": search_module, "benchmark": findings, "build_student": shapes, "distill": trials}[stopped]
     original = getattr(module, stopped)
 
     def stop(*arguments: Any, **named: Any) -> Any:
@@ -261,6 +261,29 @@ def test_a_time_limit_ends_it(teacher: Path, tmp_path: Path) -> None:
     found = searched(teacher, tmp_path / "found", data(tmp_path), settings=SearchSettings(time_limit_s=4.0))
     assert 0 < len(found["trials"]) < 12 and found["seconds"] < 30
     assert found["winner"] is not None
+
+
+def test_a_lower_rung_reads_no_more_text_than_its_steps(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "few.toml").write_text(STUDENT.format(name="ngram") + "max_steps = 27\n")
+    monkeypatch.setattr(space, "FAMILIES", {"ngram": Family(str(tmp_path / "few.toml"), OPTIONS["ngram"])})
+    original, read = trials.distill, []
+
+    def distill(*arguments: Any, **named: Any) -> Any:
+        made = original(*arguments, **named)
+        read.append((made.manifest.notes["steps"], made.manifest.notes["pool_rows"]))
+        return made
+
+    monkeypatch.setattr(trials, "distill", distill)
+    found = searched(teacher, tmp_path / "found", data(tmp_path), trials=1)
+    assert read == [(3, 3 * 16), (9, 90), (27, 90)] and found["winner"] == 1
+
+
+def test_text_that_is_all_of_the_gold_rows_is_refused(teacher: Path, tmp_path: Path) -> None:
+    pool = pool_file(tmp_path / "pool.txt", train_rows())
+    with pytest.raises(CompressError, match="all rows of pool.txt are rows of train too"):
+        searched(teacher, tmp_path / "found", data(tmp_path, unlabeled=pool))
 
 
 def test_a_regression_is_searched_too(tmp_path: Path) -> None:
