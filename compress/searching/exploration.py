@@ -4,7 +4,7 @@ A third of the time goes to the first rung, as successive halving divides it amo
 is known that it will not end in time, and what the best students need for the last rung is set aside.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compress.benchmarking.results.formatting import plural, points, shown, times, with_span
 from compress.progress import duration, logger
@@ -53,8 +53,9 @@ class Exploration:
             # Where all of its steps take too long, as many as there is time for.
             if not any(self._train(trial, rung) for rung in range(LAST, trial.last.rung, -1)):
                 break
-        for trial in self.judged:
-            trial.ended = trial.ended or ("done" if trial.is_complete else f"stopped at rung {trial.last.rung + 1}")
+        for trial in self.trials:
+            reached = f"stopped at rung {trial.last.rung + 1}" if trial.rungs else "not trained: there was no time"
+            trial.ended = trial.ended or ("done" if trial.is_complete else reached)
 
     def _first_rung(self) -> None:
         wanted = self.settings.trials or 2**31
@@ -69,7 +70,7 @@ class Exploration:
                 trial = self._timed(shape)
                 if not trial.ended and not trial.rungs:
                     self._train(trial, 0)
-            excess = {**self.budget.excess(trial.timing), "fault": 1.0 if trial.timing.fault else 0.0}
+            excess = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs and bool(trial.ended))}
             if trial.rungs:
                 first = trial.rungs[0].score
                 excess["max_accuracy_drop"] = self.budget.shortfall(first)  # in points, which weigh as doublings do
@@ -118,13 +119,14 @@ class Exploration:
             set_aside: seconds of what shall be trained afterwards.
         """
         if trial.rungs:
-            seconds = trial.seconds_for(rung)
-            if not self.clock.fits(needed := seconds + set_aside):
-                trial.ended = (
-                    f"stopped at rung {trial.last.rung + 1}: more steps would take about {duration(needed)}, and "
-                    f"{duration(max(0.0, self.clock.left_s))} were left"
-                )
-                return False
+            seconds, at = trial.seconds_for(rung), f"stopped at rung {trial.last.rung + 1}: more steps"
+        else:
+            plain = self.timer.known(replace(trial.shape, precision="fp32")) or trial.timing
+            seconds, at = self.trainer.expected_seconds(trial.shape, plain.latency_ms), "not trained: the first steps"
+        if not self.clock.fits(needed := seconds + set_aside):
+            left = duration(max(0.0, self.clock.left_s))
+            trial.ended = f"{at} would take about {duration(needed)}, and {left} were left"
+            return False
         logger.info("%d: training, rung %d of %d ...", trial.number, rung + 1, len(RUNGS))
         trial.add(self.trainer.train(trial.shape, rung))
         self.clock.save()

@@ -11,6 +11,7 @@ from typing import Any
 
 from compress.exporting.export import export
 from compress.inference.compute import Compute
+from compress.inference.cores import available_cores
 from compress.labelling.label_dir import open_labels
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
@@ -23,6 +24,7 @@ from compress.searching.judging import ValidationRows, ValidationScore
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import QUANTIZER, Shape
 from compress.training.distill import DistillationData, distill
+from compress.training.step_plan import steps_for
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,20 @@ class Trainer:
         """Return the recipe of a shape at a rung, and how many unlabelled rows it reads; 0 for all."""
         rows = sum(directory.rows for directory in open_labels(self.data.labels))
         return at_rung(shape.recipe(), rung, rows, len(self.teacher.labels))
+
+    def expected_seconds(self, shape: Shape, latency_ms: float) -> float:
+        """Return about how long the steps of the first rung take on a CPU at least, by a row's latency; 0 on a GPU.
+
+        Forward and backward pass take three times as long as a forward pass, and a large model does not gain much by
+        batches. A small one takes longer: much of its time goes elsewhere.
+        """
+        if self.compute.device != "cpu":
+            return 0.0
+        recipe, read = self.planned(shape, 0)
+        rows = read or sum(directory.rows for directory in open_labels(self.data.labels))
+        steps = steps_for(rows, recipe.training.for_classes(len(self.teacher.labels)))
+        cores = 1 if self.compute.threads else len(available_cores())  # with which latency was not measured
+        return 3 * steps * recipe.training.batch_size * latency_ms / 1000 / cores
 
     def known(self, shape: Shape) -> list[TrainedRung]:
         """Return what is finished of a shape, in the order of rungs."""

@@ -32,6 +32,7 @@ class Desk:
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     fault: str = ""
+    foreseen: bool = False
     stop: Callable[[Shape, int], bool] = lambda shape, rung: False
     timed: dict[str, ShapeTiming] = field(default_factory=dict)
     done: dict[tuple[str, int], TrainedRung] = field(default_factory=dict)
@@ -50,6 +51,9 @@ class Desk:
         if self.fault == shape.family:
             timing = ShapeTiming(fault="no such tokenizer")
         return self.timed.setdefault(shape.key, timing)
+
+    def expected_seconds(self, shape: Shape, latency_ms: float) -> float:
+        return self.seconds.get(shape.family, 9.0) * RUNGS[0] if self.foreseen else 0.0
 
     def known(self, shape: Shape) -> list[TrainedRung]:
         return [self.done[shape.key, rung] for rung in range(len(RUNGS)) if (shape.key, rung) in self.done]
@@ -146,6 +150,14 @@ def test_a_training_that_would_end_too_late_is_not_begun(tmp_path: Path) -> None
     assert ("transformer", LAST) not in desk.work
     told = [trial.ended for trial in found.judged if trial.shape.family == "transformer"]
     assert any("more steps would take about" in ended and "were left" in ended for ended in told)
+
+
+def test_a_first_rung_that_takes_too_long_is_not_begun(tmp_path: Path) -> None:
+    desk = Desk(seconds={"transformer": 900.0}, limit_s=50.0, foreseen=True)
+    found = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=2.5))
+    slow = [trial for trial in found.trials if trial.shape.family == "transformer"]
+    assert slow and not any(trial.rungs for trial in slow) and desk.spent_s <= 50
+    assert slow[0].ended.startswith("not trained: the first steps would take about 2 min, and ")
 
 
 @pytest.mark.parametrize("last", [(0, 2), (1, 0), (1, 1), (2, 0)])
