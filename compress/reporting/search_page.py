@@ -135,12 +135,12 @@ def _difference(row: Mapping[str, Any]) -> str:
 def _front(found: Mapping[str, Any]) -> Figure:
     series = []
     for number, share in enumerate(found["rungs"]):
-        at = [(row["speedup"], row["rungs"][number]["points"]) for row in found["trials"] if len(row["rungs"]) > number]
+        at = [(_drawn(row), row["rungs"][number]["points"]) for row in found["trials"] if len(row["rungs"]) > number]
         if best := _staircase(at):
             series.append(svg.Series(f"after {share:.0%} of the steps", best))
     if winner := _row(found, "winner"):
         bars = [(winner["low"], winner["high"])]
-        series.append(svg.Series("winner", [(winner["speedup"], winner["points"])], bars))
+        series.append(svg.Series("winner", [(_drawn(winner), winner["points"])], bars))
     rows = [_cells(found, row) for row in found["trials"] if row["trial"] in found["front"]]
     return Figure(
         "The front",
@@ -162,6 +162,11 @@ def _front(found: Mapping[str, Any]) -> Figure:
     )
 
 
+def _drawn(row: Mapping[str, Any]) -> float:
+    """Return a speed-up with the digits that are known: charts of few points have it for a tick."""
+    return float(f"{row['speedup']:.3g}")
+
+
 def _staircase(at: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points that no other one is faster and better than, by rising speed."""
     found: list[tuple[float, float]] = []
@@ -176,7 +181,7 @@ def _tried(found: Mapping[str, Any]) -> Figure:
     series = [
         svg.Series(
             name,
-            [(row["trial"], row["speedup"]) for row in found["trials"] if row["family"] == name and row["speedup"]],
+            [(row["trial"], _drawn(row)) for row in found["trials"] if row["family"] == name and row["speedup"]],
         )
         for name in families
     ]
