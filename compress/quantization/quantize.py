@@ -19,7 +19,7 @@ whatever the result of the check, which the manifest states.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -93,7 +93,7 @@ def quantize(
     sets = check_roles(dict(roles), drop_overlap=data.drop_overlap).sets
     train = cast(Sequence[Example], sets.get("train", ()))
     entries = describe_rows({"train": train, "validation": rows})
-    _check_held_out(source, rows)
+    check_unseen(source, rows)
     method = quantization.method or candidates[0].plugin.name
     with Stage.begin(
         "quantize",
@@ -166,14 +166,16 @@ def quantize(
     return ModelDir.open(output)
 
 
-def _check_held_out(source: ModelDir, rows: Sequence[Example]) -> None:
-    """Refuse validation rows that the model was fitted on, with labels or without."""
+def check_unseen(
+    source: ModelDir, rows: Sequence[Example], role: str = "validation", seen: Collection[str] = _FITTING_ROLES
+) -> None:
+    """Refuse rows that the model has seen in one of these roles, with labels or without."""
     fingerprints = {content_sha256(rows), content_sha256(map(without_label, rows))}
     for entry in source.manifest.data:
-        if entry.get("role") in _FITTING_ROLES and entry.get("sha256") in fingerprints:
+        if entry.get("role") in seen and entry.get("sha256") in fingerprints:
             raise CompressError(
-                f"the validation rows are the {entry['role']} rows of {source.name}, so that they would say nothing; "
-                "give other rows with --validation"
+                f"the {role} rows are the {entry['role']} rows of {source.name}, so that they would say nothing; "
+                f"give other rows with --{role}"
             )
 
 

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from compress.benchmarking.candidates import TRAINING_ROLES
 from compress.data import (
     Example,
     ExampleSource,
@@ -34,6 +35,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
+from compress.quantization.quantize import check_unseen
 from compress.recipes.writing import student_toml
 from compress.reporting.search_page import write_report
 from compress.searching.budget import SearchBudget, SearchSettings
@@ -178,6 +180,8 @@ def _checked(model: ModelDir, data: SearchData) -> _Rows:
     sets: dict[str, Any] = checked.sets
     for role in ("train", "validation", "test"):
         encode_gold(sets.get(role, ()), model.labels, task=model.task, name=role)
+    check_unseen(model, sets["validation"])
+    check_unseen(model, sets.get("test", ()), "test", TRAINING_ROLES)  # the benchmark refuses them, hours later
     pool = sets["unlabeled"].without(frozenset(map(row_key, sets["train"])))
     if next(iter(pool), None) is None:
         raise CompressError(

@@ -14,11 +14,12 @@ import pytest
 
 import compress
 from compress.cli import execute
-from compress.data import Example, LabelledData
+from compress.data import Example, LabelledData, describe_rows
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import finish
 from compress.searching import findings, shapes, space, trials
 from compress.searching import search as search_module
 from compress.searching.budget import SearchBudget, SearchSettings
@@ -337,6 +338,16 @@ def test_what_cannot_be_searched(
     with pytest.raises(CompressError, match=message):
         searched(teacher, tmp_path / "found", data(tmp_path, **changes), **options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pool.txt"]
+
+
+@pytest.mark.parametrize("role", ["validation", "test"])
+def test_rows_that_the_teacher_has_seen_are_refused_before_the_work(role: str, tmp_path: Path) -> None:
+    rows = {"validation": validation_rows(), "test": test_rows()}
+    teacher = write(tmp_path / "model", classifier("bert"))
+    finish(teacher, Manifest(stage="finetune", labels=LABELS, data=tuple(describe_rows({"train": rows[role]}))))
+    with pytest.raises(CompressError, match=f"the {role} rows are the train rows of .*; give other rows with --{role}"):
+        searched(teacher, tmp_path / "found", data(tmp_path, **rows))
+    assert not (tmp_path / ".found.partial").exists()
 
 
 def test_taggers_and_graphs_are_refused(teacher: Path, tmp_path: Path) -> None:
