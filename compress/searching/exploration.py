@@ -10,7 +10,7 @@ from compress.benchmarking.results.formatting import plural, points, shown, time
 from compress.progress import duration, logger
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock
-from compress.searching.halving import LAST, RUNGS, promoted, promotion_order
+from compress.searching.halving import LAST, RUNGS, in_reach, promoted, promotion_order
 from compress.searching.sampler import ShapeSampler
 from compress.searching.selection import choose, front_of, objectives
 from compress.searching.shapes import ShapeTimer, ShapeTiming
@@ -96,17 +96,16 @@ class Exploration:
 
     def _next_rung(self, rung: int) -> None:
         entered = [trial for trial in self.judged if any(one.rung == rung - 1 for one in trial.rungs)]
-        at = {id(t): next(one.score.value for one in t.rungs if one.rung == rung - 1) for t in entered}
-        ranking = promotion_order(
-            [(objectives(trial)[0], at[id(trial)]) for trial in entered],
-            self.teacher_value,
-            self.budget.max_accuracy_drop,
-            metric_wins=self.budget.metric_wins,
-        )
+        values = [next(one.score.value for one in trial.rungs if one.rung == rung - 1) for trial in entered]
+        aimed = (self.teacher_value, self.budget.max_accuracy_drop)
+        points = [(objectives(trial)[0], value) for trial, value in zip(entered, values, strict=True)]
+        order = promotion_order(points, *aimed, metric_wins=self.budget.metric_wins)
         left, set_aside = promoted(len(entered)), 0.0
-        for trial in (entered[index] for index in ranking):
-            if left == 0:
+        for place, index in enumerate(order):
+            # Where one takes too long the next one has its place, but not if it is out of reach.
+            if left == 0 or place >= promoted(len(entered)) and index not in in_reach(values, *aimed):
                 return
+            trial = entered[index]
             to_the_end = trial.seconds_for(LAST) if rung < LAST else 0.0
             if trial.last.rung >= rung or self._train(trial, rung, set_aside or to_the_end):
                 set_aside = set_aside or to_the_end

@@ -11,6 +11,7 @@ from the best student of the rung. Where speed or size alone are limited, the be
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,6 +49,12 @@ def promoted(count: int) -> int:
     return math.ceil(count / REDUCTION)
 
 
+def in_reach(values: Sequence[float], teacher: float, allowed_drop: float | None) -> list[int]:
+    """Return the numbers of the students of a rung that may come within an accuracy drop; all where none was given."""
+    floor = -math.inf if allowed_drop is None else min(teacher, max(values)) - allowed_drop / 100
+    return [index for index, value in enumerate(values) if value >= floor]
+
+
 def promotion_order(points: Points, teacher: float, allowed_drop: float | None, *, metric_wins: bool) -> list[int]:
     """Return the numbers of a rung's students, the first to be promoted first.
 
@@ -62,9 +69,7 @@ def promotion_order(points: Points, teacher: float, allowed_drop: float | None, 
     by_metric = sorted(range(len(points)), key=lambda index: (-points[index][1], -points[index][0], index))
     if metric_wins:
         return by_metric
-    best = points[by_metric[0]][1]
-    floor = -math.inf if allowed_drop is None else min(teacher, best) - allowed_drop / 100
-    within = [index for index, (_, value) in enumerate(points) if value >= floor]
+    within = in_reach([value for _, value in points], teacher, allowed_drop)
     chosen = [points[index] for index in within]
     low, high = np.min(chosen, axis=0), np.max(chosen, axis=0)
     speed, metric = (low - _MARGIN * (high - low) - 1e-9).tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compress import recipes
-from compress.searching.halving import LAST, RUNGS, at_rung, promoted, promotion_order
+from compress.searching.halving import LAST, RUNGS, at_rung, in_reach, promoted, promotion_order
 from compress.training.step_plan import steps_for
 
 
@@ -41,6 +41,12 @@ def test_what_is_out_of_reach_comes_last_the_best_first() -> None:
     points = [(8.0, 0.70), (3.0, 0.895), (2.0, 0.90), (6.0, 0.85)]
     assert promotion_order(points, 0.93, 1.0, metric_wins=False)[2:] == [3, 0]
     assert set(promotion_order(points, 0.93, 1.0, metric_wins=False)[:2]) == {1, 2}
+
+
+def test_reach_is_counted_from_the_best_student_or_the_teacher() -> None:
+    assert in_reach([0.70, 0.895, 0.90, 0.85], 0.93, 1.0) == [1, 2]
+    assert in_reach([0.95, 0.92, 0.90], 0.93, 1.0) == [0, 1]
+    assert in_reach([0.95, 0.1], 0.93, None) == [0, 1]
 
 
 def test_a_student_that_beats_the_teacher_does_not_raise_what_is_asked() -> None:
