@@ -187,7 +187,7 @@ def _tried(found: Mapping[str, Any]) -> Figure:
     ]
     return Figure(
         "All that was tried",
-        "Every shape in the order in which it was timed, with untrained weights, on random rows, one at a time.",
+        "Every shape in the order in which it was timed, with untrained weights, on validation rows, one at a time.",
         "trials",
         Picture.both(
             lambda canvas: svg.line_chart(
