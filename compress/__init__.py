@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from compress.quantization.quantize import quantize
     from compress.recipes import BenchmarkSettings, Pruning
     from compress.reporting.report import report
+    from compress.searching.budget import SearchBudget, SearchSettings
+    from compress.searching.search import SearchData, search
     from compress.studies.run import run
     from compress.training.distill import DistillationData, DistillationOptions, distill
     from compress.training.finetune import finetune
@@ -55,6 +57,9 @@ _LAZY = {
     "Pruning": "compress.recipes",
     "PruningData": "compress.pruning.prune",
     "Quantization": "compress.quantization.candidates",
+    "SearchBudget": "compress.searching.budget",
+    "SearchData": "compress.searching.search",
+    "SearchSettings": "compress.searching.budget",
     "benchmark": "compress.benchmarking.benchmark",
     "calibrate": "compress.calibration.calibrate",
     "cascade": "compress.cascades.cascade",
@@ -75,6 +80,7 @@ _LAZY = {
     "replay": "compress.benchmarking.replay",
     "report": "compress.reporting.report",
     "run": "compress.studies.run",
+    "search": "compress.searching.search",
 }
 
 __all__ = [
@@ -95,6 +101,9 @@ __all__ = [
     "Pruning",
     "PruningData",
     "Quantization",
+    "SearchBudget",
+    "SearchData",
+    "SearchSettings",
     "__version__",
     "benchmark",
     "calibrate",
@@ -116,6 +125,7 @@ __all__ = [
     "replay",
     "report",
     "run",
+    "search",
 ]
 
 

@@ -78,7 +78,7 @@ repeated: `--model a --model b`.
 | code | meaning |
 |---:|---|
 | 0 | done |
-| 1 | a gate is broken (`compress check`) |
+| 1 | a gate is broken (`compress check`), or no student met the budget (`compress search`) |
 | 2 | a mistake in what was asked: one sentence on standard error says what, and what to type next |
 | 3 | the gate cannot decide: the interval of a measurement contains the budget (`compress check`) |
 | 130 | interrupted; a sentence says what the same command will resume |

@@ -45,7 +45,8 @@ SLOW = frozenset(
     pruning/test_head_study pruning/test_prune pruning/test_prune_errors pruning/test_prune_heads
     pruning/test_prune_layers pruning/test_prune_neurons pruning/test_prune_recovery pruning/test_prune_report
     pruning/test_prune_resume pruning/test_prune_targets quantization/test_hessian_sensitivity
-    quantization/test_quantize quantization/test_quantizers reporting/test_page studies/test_docstring_corpus
+    quantization/test_quantize quantization/test_quantizers reporting/test_page searching/test_search
+    studies/test_docstring_corpus
     studies/test_run surgery/test_remove_hidden surgery/test_remove_layers surgery/test_remove_vocabulary test_docs
     test_labels_page test_packaging test_progress
     test_shared test_tagging training/architectures/test_families training/architectures/test_initialization

@@ -19,7 +19,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("",),  # the front door, compress/__init__.py
-    ("studies",),
+    ("studies", "searching"),
     ("pruning", "calibration", "cascades"),
     ("training", "reporting", "gating"),
     ("benchmarking", "labelling", "quantization"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from compress import plugins
 from compress.errors import CompressError
 from compress.models.cascade_dir import CascadeDir, open_model
-from compress.models.fitted_rows import FITTING_ROLES, fitted_role
+from compress.models.fitted_rows import TRAINING_ROLES, fitted_role
 from compress.models.manifest import VOCABULARIES, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import logger
@@ -20,7 +20,6 @@ Model = ModelDir | str | Path
 
 REFERENCE_RUNTIME = "torch"  # what a user of the teacher runs today
 DERIVED_STAGES = ("export", "quantize", "calibrate")
-TRAINING_ROLES = (*FITTING_ROLES, "validation")
 
 
 @dataclass(frozen=True)

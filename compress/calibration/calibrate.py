@@ -104,7 +104,7 @@ def calibrate(
             f"calibration needs {FEWEST_ROWS} labelled rows or more, better some hundreds, and --validation has "
             f"{len(rows)}"
         )
-    check_unseen(source, rows, "the validation rows", "--validation")
+    check_unseen(source, rows)
     gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation")).astype(int)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None

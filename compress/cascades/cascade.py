@@ -27,7 +27,7 @@ from compress.inference.predict import Reader, load
 from compress.inference.side_by_side import time_side_by_side
 from compress.inference.threads import default_threads
 from compress.models.cascade_dir import KIND, CascadeDir, check_members, open_model, write_cascade
-from compress.models.fitted_rows import check_unseen
+from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
@@ -84,8 +84,8 @@ def cascade(
     )
     rows = {role: list(cast("Sequence[Example]", own)) for role, own in checked.sets.items()}
     for member in members:
-        for role, own in rows.items():
-            check_unseen(member, own, f"the {role} rows", f"--{role}")
+        check_unseen(member, rows["validation"])
+        check_unseen(member, rows.get("test", []), "test", TRAINING_ROLES)
     gold = {role: encode_gold(own, last.labels, task=last.task, name=role) for role, own in rows.items()}
     settings = {"max_accuracy_drop": max_accuracy_drop, "metric": metric.name}
     described = describe_rows({role: own for role, own in rows.items()})

@@ -45,6 +45,7 @@ COMMANDS = {
     "report": "Write results as an HTML page, Markdown and JSON.",
     "check": "Judge results against budgets.",
     "replay": "Run a benchmark again from its lock and compare every figure.",
+    "search": "Find the student that meets a budget of accuracy, speed and size.",
     "run": "Run a whole study, from data to report.",
     "predict": "Classify texts, one JSON line each.",
     "list": "List recipes and plug-ins.",
@@ -98,7 +99,7 @@ class Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise CompressError(f"unknown command {args[0]!r}; see 'compress --help'.{did_you_mean(args[0], COMMANDS)}")
         if processes.world_size() > 1 and args and args[0] in COMMANDS.keys() - TRAINING:
-            raise CompressError(f"compress {args[0]} does not train, so it runs in one process: leave torchrun out")
+            raise CompressError(f"compress {args[0]} runs in one process: leave torchrun out")
         return super().resolve_command(context, args)
 
 

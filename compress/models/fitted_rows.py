@@ -8,6 +8,7 @@ from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
 
 FITTING_ROLES = ("train", "unlabeled")
+TRAINING_ROLES = (*FITTING_ROLES, "validation")  # with those that chose a checkpoint
 
 
 def fitted_role(model: ModelDir, fingerprints: Collection[str], roles: Collection[str]) -> str | None:
@@ -16,11 +17,14 @@ def fitted_role(model: ModelDir, fingerprints: Collection[str], roles: Collectio
     return next((str(entry["role"]) for entry in entries if entry.get("sha256") in fingerprints), None)
 
 
-def check_unseen(model: ModelDir, rows: Sequence[Example], what: str, option: str) -> None:
-    """Refuse rows that a model was trained on, with labels or without."""
+def check_unseen(
+    model: ModelDir, rows: Sequence[Example], role: str = "validation", seen: Collection[str] = FITTING_ROLES
+) -> None:
+    """Refuse rows that a model has seen in one of these roles, with labels or without."""
     # A pool is fingerprinted without labels.
     fingerprints = {content_sha256(rows), content_sha256(map(without_label, rows))}
-    if role := fitted_role(model, fingerprints, FITTING_ROLES):
+    if found := fitted_role(model, fingerprints, seen):
         raise CompressError(
-            f"{what} are the {role} rows of {model.name}, so that they would say nothing; give other rows with {option}"
+            f"the {role} rows are the {found} rows of {model.name}, so that they would say nothing; "
+            f"give other rows with --{role}"
         )

@@ -33,8 +33,8 @@ from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, resolved
 from compress.training.augmentation import augmented
+from compress.training.build_student import build_student
 from compress.training.finetune import encoder_of
-from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
 from compress.training.phases import check_batch_sizes, fit, phase_batch_sizes
 from compress.training.teaching_labels import check_foreign_labels, foreign_labels, open_teacher
 from compress.training.tokenized_rows import TrainingRow
@@ -199,15 +199,9 @@ def distill(
         training_data, selection = _training_rows(taught, gold, selecting, model.task, labelled.metric, compute.seed)
         set_seed(compute.seed)
         source: Any = model.load()
-        mixer, started = None, source
-        if recipe.vocabulary:
-            with progress("Learning the vocabulary", None):
-                learned = learn_vocabulary(tokenizer, chain(pool, train), recipe.vocabulary.size)
-            if any("mixed" in phase.needs for phase in phases):
-                mixer = Mixer(tokenizer, learned, source.get_input_embeddings().num_embeddings, compute.seed)
-            started, tokenizer = re_embed(source, tokenizer, learned), learned
-        build = plugins.find("architectures", recipe.architecture.name).function
-        built = build(started, tokenizer, chain(pool, train), **recipe.architecture.options)
+        built, tokenizer, mixer = build_student(
+            recipe, source, tokenizer, lambda: chain(pool, train), seed=compute.seed, progress=progress
+        )
         if pretrained:
             load_body(built, pretrained)
         outcomes = fit(

@@ -175,6 +175,11 @@ USES = (
         ),
         0.2,
     ),
+    Use(
+        f"search --teacher model --unlabeled pool.txt.gz {LABELLED} --trials 1 --min-speedup 0.1 -o out",
+        (*MODEL, "pool.txt.gz", "train.csv", "validation.jsonl"),
+        0.05,
+    ),
 )
 # What may lie at an output and beside it.
 AT_OUTPUT = ("out", ".out.partial", ".out.previous", ".out.lock")
@@ -216,6 +221,7 @@ PRELOADED = (
     *("torch", "onnxruntime", "safetensors.torch", "pyarrow.parquet", "torch.onnx"),
     *("transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto", "transformers.trainer"),
     *("compress.models.modeling.registration", "compress.inference.token_runner", "compress.training.distill"),
+    *("compress.searching.search", "optuna.storages._rdb.storage"),
 )
 
 
@@ -345,7 +351,7 @@ class Run:
         said = (self.folder / "stderr").read_text(errors="replace")
         printed = (self.folder / "stdout").read_text(errors="replace")
         last = said.strip().rsplit("\n", 1)[-1]
-        judged = self.words[0] in {"check", "replay"}  # whose verdict on measured speeds may be any
+        judged = self.words[0] in {"check", "replay", "search"}  # whose verdict on measured speeds may be any
         if self.case.number < 0 and self.code not in ((0, 1, 3) if judged else (0,)):
             yield f"it does not work unchanged: exit code {self.code}: {last}"
         if self.code not in ((0, 1, 2, 3) if judged else (0, 2)):

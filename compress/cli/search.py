@@ -1,0 +1,141 @@
+"""compress search"""
+
+import json
+import math
+import re
+import shlex
+from typing import Any
+
+import click
+
+from compress.cli import options
+from compress.cli.printing import say
+from compress.host import without_home
+from compress.inference.compute import Compute
+from compress.searching.budget import SearchBudget, SearchSettings
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_LONGEST_S = 30 * 24 * 3600.0
+# Options of the search that its winner is made with again.
+_AGAIN = ("teacher", "unlabeled", "train", "validation", "metric", "drop_overlap")
+
+
+class Duration(click.ParamType[float]):
+    """A time such as ``30s``, ``15m`` or ``2h``, as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh])", value)
+        seconds = float(found[1]) * _SECONDS[found[2]] if found else math.nan
+        if not 0 < seconds <= _LONGEST_S:
+            self.fail(f"{value!r} is no time of at most 720h; give one such as 30s, 15m or 2h", parameter, context)
+        return seconds
+
+
+@click.command()
+@click.option("--teacher", required=True, metavar="DIR", help="The teacher: a directory or hub name.")
+@click.option(
+    "--unlabeled",
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="Text that the teacher labels once, for all students; may be repeated.",
+)
+@click.option("--train", required=True, metavar="FILE", help="Labelled rows that students learn from too.")
+@click.option(
+    "--validation", required=True, metavar="FILE", help="Labelled rows that select checkpoints and the winner."
+)
+@click.option("--test", metavar="FILE", help="Labelled rows that take no part, and that the winner is measured on.")
+@click.option(
+    "--max-accuracy-drop",
+    type=options.Real(min=0),
+    metavar="POINTS",
+    help="Allow so many points of the metric less than the teacher's: the fastest student wins.",
+)
+@click.option(
+    "--max-latency-ms", type=options.Real(min=0, min_open=True), metavar="MS", help="Median time of one row, at most."
+)
+@click.option(
+    "--min-speedup",
+    type=options.Real(min=0, min_open=True),
+    metavar="TIMES",
+    help="At least so many times as fast as the teacher in torch, one row at a time.",
+)
+@click.option(
+    "--max-size-mb", type=options.Real(min=0, min_open=True), metavar="MB", help="Size of the weights on disk, at most."
+)
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=Duration(),
+    metavar="TIME",
+    help="Timing and training end after this time, such as 30m or 2h. [default: 2h, or none with --trials]",
+)
+@click.option("--trials", type=options.Whole(min=1), metavar="N", help="Train so many shapes at most.")
+@options.output
+@options.drop_overlap
+@options.metric
+@options.columns
+@options.computing
+@options.verbosity
+def command(
+    teacher: str,
+    unlabeled: tuple[str, ...],
+    train: str,
+    validation: str,
+    test: str | None,
+    time_limit_s: float | None,
+    trials: int | None,
+    output: str,
+    columns: options.Names,
+    compute: Compute,
+    quiet: bool,
+    **given: Any,
+) -> None:
+    """Find the student that meets a budget of accuracy, speed and size.
+
+    Shapes of n-gram models, CNNs, BiLSTMs and small transformers are timed before they are trained, in float32 and
+    int8; those that meet the limits are trained by successive halving. DIR/best is the winner, DIR/report.html says how
+    it was found. Without any limit it is the knee of the front. Exit code 1: no student met the budget, or --test
+    refutes it.
+    """
+    context = click.get_current_context()
+    budget = SearchBudget(
+        given["max_accuracy_drop"], given["max_latency_ms"], given["min_speedup"], given["max_size_mb"]
+    )
+    labelled = options.labelled_data(train, validation, columns, given["metric"], given["drop_overlap"])
+    pool = options.open_pool(unlabeled, columns)
+    rows = options.read_labelled(test, "test", columns)
+    from compress.reporting.search_page import verdict
+    from compress.searching.search import CONTENT_NAME, SearchData, search
+
+    made = search(
+        teacher,
+        output,
+        SearchData(pool, labelled, rows),
+        budget=budget,
+        settings=SearchSettings(trials, time_limit_s, options.typed(), _again(context, columns)),
+        compute=compute,
+        force=given["force"],
+        progress=given["progress"],
+    )
+    found = json.loads((made / CONTENT_NAME).read_text(encoding="utf-8"))
+    if not quiet:
+        for line in verdict(found):
+            say(line)
+        say(f"Page: {made / 'report.html'}" + (f"; model: {made / 'best'}" if found["winner"] else ""))
+    context.exit(0 if found["met"] else 1)
+
+
+def _again(context: click.Context, columns: options.Names) -> str:
+    """Return the command that trains a student on the same data, without the student and the output."""
+    words = ["compress", "distill"]
+    values = {name: context.params.get(name) for name in _AGAIN} | columns | {"seed": context.params.get("seed")}
+    for name, value in values.items():
+        option = f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, tuple) else [value]:
+            words += [option] if one is True else [] if one is None or one is False else [option, str(one)]
+    return without_home(shlex.join(words))

@@ -1,0 +1,227 @@
+"""Report of ``compress search``: what was found and how certain it is, the front as it grew, and all that was tried."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compress.benchmarking.results.formatting import (
+    NONE,
+    in_points,
+    megabytes,
+    metric_title,
+    milliseconds,
+    plural,
+    points,
+    shown,
+    span,
+    times,
+    with_span,
+)
+from compress.inference.speedup_intervals import Interval
+from compress.progress import duration
+from compress.reporting.charts import svg
+from compress.reporting.charts.svg import Picture
+from compress.reporting.figure_page import Figure, FigurePage, write_page
+from compress.reporting.tables.cells import Cell
+
+HEADINGS = ("Student", "Trial", "Speed-up", "Latency", "Size", "Metric", "Points", "Steps", "Why it ended")
+
+
+def write_report(found: Mapping[str, Any], directory: Path) -> None:
+    """Write the page, and a CSV and an SVG for each figure, from the content of ``search.json``."""
+    write_page(view(found), directory)
+
+
+def view(found: Mapping[str, Any]) -> FigurePage:
+    """Return the page."""
+    told = [*verdict(found), *([f"To make the winner again: {found['again']}"] if found["again"] else [])]
+    figures = [_front(found)] if found["front"] else []
+    figures += [_tried(found)] if any(row["speedup"] for row in found["trials"]) else []
+    title = f"Students of {found['teacher']} within a budget"
+    return FigurePage(title, found["command"] or "compress search", told, figures)
+
+
+def verdict(found: Mapping[str, Any]) -> list[str]:
+    """Return what was asked, found and measured, a sentence each."""
+    trained = [row for row in found["trials"] if row["rungs"]]
+    metric, rows = found["metric"], found["rows"]["validation"]
+    told = [
+        f"Asked for: {found['asked']}. {plural(len(found['trials']), 'shape')} timed, {len(trained)} trained, in "
+        f"{duration(found['seconds'])}.",
+    ]
+    winner = _row(found, "winner")
+    if winner is None:
+        return [*told, _missed(found)]
+    whole = winner["rungs"][-1]["share"] == 1
+    steps = "" if whole else f", trained for {winner['rungs'][-1]['share']:.0%} of its steps, as the time was over"
+    certainty = f", {found['certainty']}" if found["certainty"] else ""
+    told.append(
+        f"{_RULES[_rule(found)]}: {winner['name']}{steps}. {with_span(_speed(winner), times)} as fast as the teacher "
+        f"in torch on {plural(found['threads'], 'thread')}, {milliseconds(winner['latency_ms'])} a row, "
+        f"{megabytes(winner['size_bytes'])}. {metric.capitalize()} {shown(winner['value'], metric)} on {rows:,} "
+        f"validation rows, {_difference(winner)} to the teacher{certainty}."
+    )
+    chosen = f"It was chosen among {plural(len(trained), 'candidate')} on validation rows, so that their figure is "
+    chosen += "optimistic by selection. "
+    test = found["test"]
+    if test is None:
+        return [*told, f"{chosen}There is no unbiased figure: give rows that take no part with --test FILE."]
+    return [
+        *told,
+        f"{chosen}On {test['rows']:,} test rows that took no part it has {metric} {shown(test['value'], metric)}, "
+        f"{_difference(test)} to the teacher, and is {with_span(Interval(**test['speedup']), times)} as fast."
+        + _held(found, test),
+    ]
+
+
+# What rule chose the winner; they are those of compress.searching.selection.
+_RULES = {
+    "speed": "The fastest student within the budget",
+    "metric": "The best student within the budget",
+    "knee": "The knee of the front, as nothing was asked",
+}
+
+
+def _rule(found: Mapping[str, Any]) -> str:
+    return "knee" if not found["budget"] else "speed" if "max_accuracy_drop" in found["budget"] else "metric"
+
+
+def _held(found: Mapping[str, Any], test: Mapping[str, Any]) -> str:
+    """Say whether the allowed drop and the asked speed-up hold on test rows; nothing where none was given."""
+    said, allowed = "", found["budget"].get("max_accuracy_drop")
+    if allowed is not None:
+        limit = in_points(allowed)
+        if test["low"] >= -allowed:
+            said = f" That is certainly within {limit}."
+        elif test["high"] < -allowed:
+            said = f" That is certainly beyond {limit}: the budget is not met."
+        else:
+            side = "within" if test["points"] >= -allowed else "beyond"
+            said = f" That is {side} {limit}, not certain with {test['rows']:,} rows."
+    if test["speedup"]["high"] < (asked := found["budget"].get("min_speedup", 0)):
+        said += f" It is certainly slower than the {times(asked)} that was asked: the budget is not met."
+    return said
+
+
+def _missed(found: Mapping[str, Any]) -> str:
+    near, fastest = _row(found, "closest"), _row(found, "fastest")
+    if near is not None:
+        return (
+            f"No student met it. The closest is {near['name']}: {_difference(near)} to the teacher on validation rows, "
+            f"{with_span(_speed(near), times)} as fast, {megabytes(near['size_bytes'])}."
+        )
+    if fastest is not None:
+        return f"No shape met it, so that none was trained. The fastest is {fastest['name']}: {fastest['ended']}."
+    first = next(iter(found["trials"]), None)
+    return (
+        f"No shape could be timed. The first {first['ended']}."
+        if first
+        else "No shape was timed: the time was over before."
+    )
+
+
+def _row(found: Mapping[str, Any], which: str) -> Mapping[str, Any] | None:
+    return next((row for row in found["trials"] if row["trial"] == found[which]), None)
+
+
+def _speed(row: Mapping[str, Any]) -> Interval:
+    return Interval(row["speedup"], row["low_speedup"], row["high_speedup"])
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    return f"{points(row['points'])} points ({span(points(row['low']), points(row['high']))})"
+
+
+def _front(found: Mapping[str, Any]) -> Figure:
+    series = []
+    for number, share in enumerate(found["rungs"]):
+        at = [(_drawn(row), row["rungs"][number]["points"]) for row in found["trials"] if len(row["rungs"]) > number]
+        if best := _staircase(at):
+            series.append(svg.Series(f"after {share:.0%} of the steps", best))
+    if winner := _row(found, "winner"):
+        bars = [(winner["low"], winner["high"])]
+        series.append(svg.Series("winner", [(_drawn(winner), winner["points"])], bars))
+    rows = [_cells(found, row) for row in found["trials"] if row["trial"] in found["front"]]
+    return Figure(
+        "The front",
+        "Students than which no other is faster and better, after each rung: speed-up over the teacher in torch, and "
+        f"{found['metric']} minus the teacher's on validation rows in points, with the paired 95% interval.",
+        "front",
+        Picture.both(
+            lambda canvas: svg.line_chart(
+                series,
+                title="The front",
+                x_label="times as fast as the teacher",
+                y_label="difference (points)",
+                canvas=canvas,
+                log="x",
+            )
+        ),
+        _headings(found),
+        rows,
+    )
+
+
+def _drawn(row: Mapping[str, Any]) -> float:
+    """Return a speed-up with the digits that are known: charts of few points have it for a tick."""
+    return float(f"{row['speedup']:.3g}")
+
+
+def _staircase(at: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other one is faster and better than, by rising speed."""
+    found: list[tuple[float, float]] = []
+    for speed, value in sorted(set(at), reverse=True):
+        if not found or value > found[-1][1]:
+            found.append((speed, value))
+    return found[::-1]
+
+
+def _tried(found: Mapping[str, Any]) -> Figure:
+    families = dict.fromkeys(row["family"] for row in found["trials"])
+    series = [
+        svg.Series(
+            name,
+            [(row["trial"], _drawn(row)) for row in found["trials"] if row["family"] == name and row["speedup"]],
+        )
+        for name in families
+    ]
+    return Figure(
+        "All that was tried",
+        "Every shape in the order in which it was timed, with untrained weights, on validation rows, one at a time.",
+        "trials",
+        Picture.both(
+            lambda canvas: svg.line_chart(
+                [one for one in series if one.points],
+                title="All that was tried",
+                x_label="trial",
+                y_label="times as fast as the teacher",
+                canvas=canvas,
+                log="y",
+                lines=False,
+            )
+        ),
+        _headings(found),
+        [_cells(found, row) for row in found["trials"]],
+    )
+
+
+def _headings(found: Mapping[str, Any]) -> list[str]:
+    return [metric_title(found["metric"]) if heading == "Metric" else heading for heading in HEADINGS]
+
+
+def _cells(found: Mapping[str, Any], row: Mapping[str, Any]) -> list[Cell]:
+    none = Cell(NONE)
+    timed, trained = bool(row["speedup"]), bool(row["rungs"])
+    return [
+        Cell(row["name"]),
+        Cell(str(row["trial"]), "", row["trial"]),
+        Cell(times(row["speedup"]), span(times(row["low_speedup"]), times(row["high_speedup"])), row["speedup"])
+        if timed
+        else none,
+        Cell(milliseconds(row["latency_ms"]), "", row["latency_ms"]) if timed else none,
+        Cell(megabytes(row["size_bytes"]), "", row["size_bytes"]) if timed else none,
+        Cell(shown(row["value"], found["metric"]), "", row["value"]) if trained else none,
+        Cell(points(row["points"]), span(points(row["low"]), points(row["high"])), row["points"]) if trained else none,
+        Cell(f"{row['steps']:,}", "", row["steps"]) if trained else none,
+        Cell(row["ended"]),
+    ]

@@ -1,0 +1,157 @@
+"""The search itself: time shapes, train those that may meet the budget, promote the best, train the winner to the end.
+
+A third of the time goes to the first rung, as successive halving divides it among three. Nothing is begun of which it
+is known that it will not end in time, and what the best students need for the last rung is set aside.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from compress.benchmarking.results.formatting import plural, points, shown, times, with_span
+from compress.progress import duration, logger
+from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.clock import SearchClock
+from compress.searching.halving import LAST, RUNGS, in_reach, promoted, promotion_order
+from compress.searching.sampler import ShapeSampler
+from compress.searching.selection import choose, front_of, objectives
+from compress.searching.shapes import ShapeTimer, ShapeTiming
+from compress.searching.space import Shape
+from compress.searching.trials import Trainer, Trial
+
+TIMED_FOR_EACH = 10  # shapes that are timed at most, for each that may be trained
+REPEATS = 50  # of known shapes one after another, after which there is nothing new to find
+
+
+@dataclass
+class Exploration:
+    """A search under way. ``trials`` are the shapes that were tried, in order."""
+
+    budget: SearchBudget
+    settings: SearchSettings
+    sampler: ShapeSampler
+    timer: ShapeTimer
+    trainer: Trainer
+    clock: SearchClock
+    teacher_value: float
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def judged(self) -> list[Trial]:
+        """The trials that were trained."""
+        return [trial for trial in self.trials if trial.rungs]
+
+    def run(self) -> None:
+        """Go through all rungs; what an earlier start has finished is not repeated."""
+        for shape in self.sampler.told():
+            timing = self.timer.known(shape)
+            if timing is not None:
+                self._add(shape, timing)
+        self._first_rung()
+        for rung in range(1, LAST + 1):
+            self._next_rung(rung)
+        while (best := choose(self.judged, self.budget)) is not None:
+            trial = self.judged[best]
+            # Where all of its steps take too long, as many as there is time for.
+            if not any(self._train(trial, rung) for rung in range(LAST, trial.last.rung, -1)):
+                break
+        for trial in self.trials:
+            reached = f"stopped at rung {trial.last.rung + 1}" if trial.rungs else "not trained: there was no time"
+            trial.ended = trial.ended or ("done" if trial.is_complete else reached)
+
+    def _first_rung(self) -> None:
+        wanted = self.settings.trials or 2**31
+        repeats = 0
+        while len(self.judged) < wanted and len(self.trials) < wanted * TIMED_FOR_EACH and repeats < REPEATS:
+            if self.clock.is_over(1 / len(RUNGS)):
+                return
+            asked, shape = self.sampler.ask()
+            trial = next((one for one in self.trials if one.shape.key == shape.key), None)
+            repeats = 0 if trial is None else repeats + 1
+            if trial is None:
+                trial = self._timed(shape)
+                if not trial.ended and not trial.rungs:
+                    self._train(trial, 0)
+            excess = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs and bool(trial.ended))}
+            if trial.rungs:
+                first = trial.rungs[0].score
+                excess["max_accuracy_drop"] = self.budget.shortfall(first)  # in points, which weigh as doublings do
+                self.sampler.tell(asked, (objectives(trial)[0], first.value), excess)
+            else:
+                self.sampler.tell(asked, None, excess)
+
+    def _timed(self, shape: Shape) -> Trial:
+        timing = self.timer.time(shape)
+        self.clock.save()
+        trial = self._add(shape, timing)
+        said = with_span(timing.interval, times) if not timing.fault else ""
+        logger.info("%d: %s: %s", trial.number, shape.name, trial.ended or said)
+        return trial
+
+    def _add(self, shape: Shape, timing: ShapeTiming) -> Trial:
+        faults = [f"cannot be built: {timing.fault}"] if timing.fault else self.budget.faults(timing)
+        trial = Trial(len(self.trials) + 1, shape, timing, [], "; ".join(faults))
+        for known in [] if faults else self.trainer.known(shape):
+            trial.add(known)
+        self.trials.append(trial)
+        return trial
+
+    def _next_rung(self, rung: int) -> None:
+        entered = [trial for trial in self.judged if any(one.rung == rung - 1 for one in trial.rungs)]
+        values = [next(one.score.value for one in trial.rungs if one.rung == rung - 1) for trial in entered]
+        aimed = (self.teacher_value, self.budget.max_accuracy_drop)
+        points = [(objectives(trial)[0], value) for trial, value in zip(entered, values, strict=True)]
+        order = promotion_order(points, *aimed, metric_wins=self.budget.metric_wins)
+        left, set_aside = promoted(len(entered)), 0.0
+        for place, index in enumerate(order):
+            # Where one takes too long the next one has its place, but not if it is out of reach.
+            if left == 0 or place >= promoted(len(entered)) and index not in in_reach(values, *aimed):
+                return
+            trial = entered[index]
+            to_the_end = trial.seconds_for(LAST) if rung < LAST else 0.0
+            if trial.last.rung >= rung or self._train(trial, rung, set_aside or to_the_end):
+                set_aside = set_aside or to_the_end
+                left -= 1
+
+    def _train(self, trial: Trial, rung: int, set_aside: float = 0.0) -> bool:
+        """Train a trial for the steps of a rung, if that is likely to end in time; return whether it was.
+
+        Args:
+            set_aside: seconds of what shall be trained afterwards.
+        """
+        if trial.rungs:
+            seconds, at = trial.seconds_for(rung), f"stopped at rung {trial.last.rung + 1}: more steps"
+        else:
+            plain = self.timer.known(replace(trial.shape, precision="fp32")) or trial.timing
+            seconds, at = self.trainer.expected_seconds(trial.shape, plain.latency_ms), "not trained: the first steps"
+        if not self.clock.fits(needed := seconds + set_aside):
+            left = duration(max(0.0, self.clock.left_s))
+            trial.ended = f"{at} would take about {duration(needed)}, and {left} were left"
+            return False
+        logger.info("%d: training, rung %d of %d ...", trial.number, rung + 1, len(RUNGS))
+        trial.add(self.trainer.train(trial.shape, rung))
+        self.clock.save()
+        trial.ended = ""
+        self._tell(trial)
+        return True
+
+    def _tell(self, trial: Trial) -> None:
+        """Say what a trial is worth, and the front so far."""
+        metric, score = self.trainer.validation.metric.name, trial.score
+        logger.info(
+            "%d: %s %s (%s points) after %d steps, %.0f s",
+            trial.number,
+            metric,
+            shown(score.value, metric),
+            points(score.points),
+            trial.last.steps,
+            trial.last.seconds,
+        )
+        front = [self.judged[index] for index in front_of(self.judged)]
+        said = ", ".join(f"{times(one.timing.speedup)} {points(one.score.points)}" for one in front)
+        left = f"; {duration(max(0.0, self.clock.left_s))} left" if self.clock.limit_s < float("inf") else ""
+        logger.info(
+            "%s timed, %d trained; front (speed-up, points to the teacher): %s%s",
+            plural(len(self.trials), "shape"),
+            len(self.judged),
+            said,
+            left,
+        )

@@ -1,0 +1,95 @@
+"""What a search found: as JSON values, as a model directory, and measured on rows that took no part."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
+from compress.benchmarking.results.schema import Measurement
+from compress.data import Example
+from compress.inference.compute import Compute
+from compress.models.manifest import MANIFEST_NAME, Manifest
+from compress.models.output_dir import finish
+from compress.progress import logger
+from compress.recipes import BenchmarkSettings
+from compress.searching.exploration import Exploration
+from compress.searching.halving import RUNGS
+from compress.searching.selection import closest, front_of
+from compress.searching.trials import Trial, quiet_stages
+
+BEST = "best"
+MEASURING_S = 60.0
+
+
+def content_of(explored: Exploration, winner: Trial | None, rows: Mapping[str, int]) -> dict[str, Any]:
+    """Return what was found, as JSON values that the page is made of; ``rows`` are counts by role."""
+    budget, judged, trials, trainer = explored.budget, explored.judged, explored.trials, explored.trainer
+    timed = [trial for trial in trials if not trial.timing.fault]
+    near = None if winner else closest(judged, budget)
+    fastest = max(timed, key=lambda trial: trial.timing.speedup, default=None)
+    return {
+        "teacher": trainer.teacher.name,
+        "metric": trainer.validation.metric.name,
+        "teacher_value": explored.teacher_value,
+        "rows": dict(rows),
+        "threads": trainer.validation.threads,
+        "seed": trainer.compute.seed,
+        "budget": budget.asked,
+        "asked": budget.describe(),
+        "limits": explored.settings.request,
+        "command": explored.settings.command,
+        "seconds": round(explored.clock.spent_s, 1),
+        "trials": [trial.row for trial in trials],
+        "front": [judged[index].number for index in front_of(judged)],
+        "rungs": list(RUNGS),
+        "winner": winner.number if winner else None,
+        "closest": judged[near].number if near is not None else None,
+        "fastest": fastest.number if fastest else None,
+        "certainty": budget.certainty(winner.score, rows["validation"]) if winner else "",
+        "test": None,
+        "met": winner is not None,
+        "again": "",
+    }
+
+
+def deploy(source: Path, best: Path, trial: Trial, content: Mapping[str, Any]) -> None:
+    """Copy the winner, and write into its manifest how it was chosen."""
+    shutil.copytree(source, best, ignore=shutil.ignore_patterns(".*"))
+    manifest = Manifest.read(best / MANIFEST_NAME)
+    notes = {key: value for key, value in manifest.notes.items() if key != "warning"}  # the search has checked it
+    candidates = sum(bool(row["rungs"]) for row in content["trials"])
+    notes |= {"checked": True, "chosen": f"among {candidates} candidates on validation rows", "trial": trial.number}
+    rows = content["rows"]["validation"]
+    metric = {"name": content["metric"], "value": trial.score.value, "split": "validation", "rows": rows}
+    finish(best, replace(manifest, name=BEST, notes=notes, metrics=(metric,)))
+
+
+def measure(explored: Exploration, best: Path, rows: Sequence[Example], results: Path) -> dict[str, Any]:
+    """Measure teacher and winner on test rows, and return what is said of the winner; ``results`` gets all figures."""
+    trainer, validation = explored.trainer, explored.trainer.validation
+    settings = BenchmarkSettings(
+        baselines=False,
+        padded_teacher=False,
+        threads=validation.threads,
+        batch_sizes=(1,),
+        time_limit=MEASURING_S,
+        metric=validation.metric.name,
+    )
+    output = BenchmarkOutput(results, force=True, data_name="test", command=explored.settings.command)
+    logger.info("measuring the winner on %d test rows ...", len(rows))
+    with quiet_stages():
+        compute = Compute("cpu", seed=trainer.compute.seed)
+        lines = benchmark(trainer.teacher, [best], list(rows), settings, output=output, compute=compute)
+    line: Measurement = next(line for line in lines if line.model == BEST)
+    difference = line.difference
+    assert difference is not None
+    return {
+        "value": line.metric,
+        "points": difference.value,
+        "low": difference.low,
+        "high": difference.high,
+        "speedup": line.speedups._asdict(),
+        "rows": len(rows),
+    }

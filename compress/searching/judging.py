@@ -1,0 +1,68 @@
+"""Judge candidates on validation rows: anything with a prediction for every row, be it one model or several.
+
+A candidate is what it predicts and what it costs; how it came to be does not matter here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from compress.data import Example, encode_gold
+from compress.data.tokenization import maximum_length, one_column
+from compress.evaluation.metrics import Metric, paired_difference, predictions, score
+from compress.inference.batching import logits_of
+from compress.inference.open_runtime import open_runtime
+from compress.models.model_dir import ModelDir
+
+
+@dataclass(frozen=True)
+class ValidationScore:
+    """The metric on validation rows, and its difference to the teacher's in points with the paired 95% interval."""
+
+    value: float
+    points: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ValidationRows:
+    """The rows that candidates are judged on, and what the teacher predicts for them."""
+
+    teacher: ModelDir
+    examples: Sequence[Example]
+    metric: Metric
+    threads: int
+    seed: int
+
+    @cached_property
+    def gold(self) -> np.ndarray:
+        """Gold labels or scores ``[N]``."""
+        task = self.teacher.task
+        return one_column(encode_gold(self.examples, self.teacher.labels, task=task, name="validation"))
+
+    @cached_property
+    def reference(self) -> np.ndarray:
+        """What the teacher predicts ``[N]``."""
+        return self.predicted(self.teacher.path)
+
+    def predicted(self, directory: Path) -> np.ndarray:
+        """Return what a model directory predicts ``[N]``, in the runtime that opens it."""
+        model = ModelDir.open(directory, verify=False)
+        tokenizer = model.load_tokenizer()
+        run = open_runtime(directory, threads=self.threads)
+        limit = maximum_length(tokenizer, model.config)
+        logits = logits_of(self.examples, run, tokenizer, max_length=limit, task=model.task)
+        return predictions(logits, model.task)
+
+    def judge(self, predicted: np.ndarray) -> ValidationScore:
+        """Judge predictions ``[N]``."""
+        classes = len(self.teacher.labels)
+        value = score(predicted, self.gold, metric=self.metric, classes=classes)
+        difference = paired_difference(
+            predicted, self.reference, self.gold, metric=self.metric, classes=classes, seed=self.seed
+        )
+        return ValidationScore(value, difference.points, difference.low, difference.high)

@@ -1,0 +1,234 @@
+"""Search stage: find the student that meets a budget, and measure it on rows that took no part in finding it.
+
+The pool is labelled once. Shapes are timed before they are trained, trained by successive halving, and judged on
+validation rows. The result holds the winner, the front, all trials and a page.
+"""
+
+import json
+import random
+import shlex
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from compress.data import (
+    Example,
+    ExampleSource,
+    LabelledData,
+    TextSource,
+    check_roles,
+    describe_rows,
+    encode_gold,
+    row_key,
+)
+from compress.errors import CompressError
+from compress.evaluation.metrics import Metric, find_metric
+from compress.inference.compute import Compute, resolve_device
+from compress.labelling.label import label
+from compress.labelling.label_dir import LabelDir
+from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
+from compress.models.stage import Stage
+from compress.progress import Progress, logger, silent
+from compress.recipes.writing import student_toml
+from compress.reporting.search_page import write_report
+from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.clock import SearchClock
+from compress.searching.exploration import Exploration
+from compress.searching.findings import BEST, content_of, deploy, measure
+from compress.searching.judging import ValidationRows
+from compress.searching.sampler import ShapeSampler, import_optuna
+from compress.searching.selection import choose
+from compress.searching.shapes import ShapeTimer
+from compress.searching.space import space_for
+from compress.searching.trials import Trainer
+from compress.training.distill import DistillationData
+from compress.training.training_data import LabelledPool
+
+CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "search.json", "front.jsonl", "trials.jsonl"
+RECIPE_NAME, TEST_NAME, STUDY_NAME = "best.toml", "results.jsonl", "search.db"
+SHAPE_TEXTS = 50_000  # whose vocabulary small students are timed with
+
+
+@dataclass(frozen=True)
+class SearchData:
+    """Text and labels of a search.
+
+    Args:
+        unlabeled: text that the teacher labels once, for all students.
+        labelled: ``train`` is learned from too; ``validation`` selects checkpoints, students and the winner.
+        test: rows that only the winner is measured on, at the end; without any there is no unbiased figure.
+    """
+
+    unlabeled: TextSource
+    labelled: LabelledData
+    test: Sequence[Example] = ()
+
+
+def search(
+    teacher: ModelDir | str | Path,
+    output: str | Path,
+    data: SearchData,
+    *,
+    budget: SearchBudget = SearchBudget(),
+    settings: SearchSettings = SearchSettings(),
+    compute: Compute = Compute(),
+    force: bool = False,
+    progress: Progress = silent,
+) -> Path:
+    """Search for the student that meets a budget, and return the directory of what was found.
+
+    ``best`` in it is the winner, a model directory, where a student met the budget on validation rows. ``search.json``
+    says whether that is so and test rows do not refute it.
+
+    Args:
+        teacher: a torch classifier or regression; it is what speed-ups are against.
+        compute: device, threads and seed of trainings; timing takes as many threads, by default one.
+
+    Raises:
+        CompressError: for anything about the request that the user can put right.
+    """
+    import_optuna()
+    budget.check()
+    settings.check()
+    model = ModelDir.open(teacher)
+    rows = _checked(model, data)
+    compute = replace(compute, device=resolve_device(compute.device))
+    with Stage.begin(
+        "search",
+        output,
+        parents={"teacher": model},
+        settings={
+            "budget": budget.asked,
+            "limits": settings.request,
+            "metric": rows.metric.name,
+            "unlabeled": sorted(map(str, data.unlabeled.identity)),
+            "dropped": rows.dropped,
+            "threads": compute.threads,
+        },
+        data=describe_rows(rows.named),
+        seed=compute.seed,
+        force=force,
+    ) as stage:
+        explored = _explored(model, stage, rows, budget, settings, compute, progress)
+        winner = choose(explored.judged, budget)
+        trial = None if winner is None else explored.judged[winner]
+        content = content_of(explored, trial, {role: len(own) for role, own in rows.named.items()})
+        best = stage.working / BEST
+        shutil.rmtree(best, ignore_errors=True)  # of a start that was killed here
+        if trial is not None:
+            recipe, read = explored.trainer.planned(trial.shape, trial.last.rung)
+            write_atomically(stage.working / RECIPE_NAME, student_toml(recipe))
+            deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
+            few = f" --rows {read}" if read else ""
+            student = f"{settings.again}{few} --student {shlex.quote(str(Path(output) / RECIPE_NAME))} -o student"
+            content["again"] = f"{student} && {trial.shape.deploying}"
+            if rows.test:
+                test = measure(explored, best, rows.test, stage.working / TEST_NAME)
+                refuted = budget.is_refuted(test["high"], test["speedup"]["high"])
+                content |= {"test": test, "met": not refuted}
+        by_number = {row["trial"]: row for row in content["trials"]}
+        lines = {CONTENT_NAME: [json.dumps(content, indent=1)], TRIALS_NAME: map(json.dumps, content["trials"])}
+        lines[FRONT_NAME] = [json.dumps(by_number[number]) for number in content["front"]]
+        for name, written in lines.items():
+            write_atomically(stage.working / name, "".join(f"{line}\n" for line in written))
+        write_report(content, stage.working)
+        asked = {"budget": budget.asked, **settings.request}
+        stage.finish(kind="search", recipe=asked, notes={"met": content["met"]})
+    return Path(output)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Checked rows by role."""
+
+    unlabeled: TextSource
+    train: Sequence[Example]
+    validation: Sequence[Example]
+    test: Sequence[Example]
+    metric: Metric
+    dropped: dict[str, int]
+
+    @property
+    def named(self) -> dict[str, Sequence[Example]]:
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+
+def _checked(model: ModelDir, data: SearchData) -> _Rows:
+    """Check everything about the request that can be known before the work."""
+    if model.is_onnx:
+        raise CompressError(f"{model.path} is an ONNX model, from which no student starts; give its torch directory")
+    if model.task == "tagging":
+        raise CompressError(
+            f"{model.path} tags words, and a search compares classifiers of texts; use 'compress distill' with "
+            "--student bilstm-tagger or minibert-3"
+        )
+    labelled = data.labelled
+    for role, rows in (("train", labelled.train), ("validation", labelled.validation)):
+        if not rows:
+            raise CompressError(f"a search needs labelled rows of {role}; give --{role} FILE")
+    metric = find_metric(labelled.metric, task=model.task, classes=len(model.labels))
+    roles: dict[str, Any] = {"train": labelled.train, "unlabeled": data.unlabeled, "validation": labelled.validation}
+    checked = check_roles({**roles, **({"test": data.test} if data.test else {})}, drop_overlap=labelled.drop_overlap)
+    logger.info("rows: %s", checked.describe())
+    sets: dict[str, Any] = checked.sets
+    for role in ("train", "validation", "test"):
+        encode_gold(sets.get(role, ()), model.labels, task=model.task, name=role)
+    check_unseen(model, sets["validation"])
+    check_unseen(model, sets.get("test", ()), "test", TRAINING_ROLES)  # the benchmark refuses them, hours later
+    pool = sets["unlabeled"].without(frozenset(map(row_key, sets["train"])))
+    if next(iter(pool), None) is None:
+        raise CompressError(
+            f"all rows of {data.unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE"
+        )
+    return _Rows(pool, sets["train"], sets["validation"], sets.get("test", ()), metric, checked.dropped)
+
+
+def _explored(
+    model: ModelDir,
+    stage: Stage,
+    rows: _Rows,
+    budget: SearchBudget,
+    settings: SearchSettings,
+    compute: Compute,
+    progress: Progress,
+) -> Exploration:
+    """Label the text, and go through all rungs."""
+    sources = {"pool": rows.unlabeled, "train": ExampleSource(rows.train, "train")}
+    labels = []
+    for name, source in sources.items():
+        folder = stage.scratch / f"{name}-labels"
+        if not folder.is_dir():
+            label(model, source, folder, compute=compute, progress=progress)
+        labels.append(LabelDir.open(folder))
+    pool = LabelledPool((labels[0],))
+
+    def texts() -> Iterable[Example]:
+        return chain(pool.sample(SHAPE_TEXTS), rows.train[:SHAPE_TEXTS])
+
+    threads = compute.threads or 1
+    # Not on train, whose texts may be of other lengths, on which speed-ups depend.
+    timed_on = random.Random(compute.seed).sample(rows.validation, len(rows.validation))
+    for folder in (shapes := stage.scratch / "shapes", trained := stage.scratch / "trained"):
+        folder.mkdir(exist_ok=True)
+    validation = ValidationRows(model, rows.validation, rows.metric, threads, compute.seed)
+    data = DistillationData(
+        labels=labels, labelled=LabelledData(list(rows.train), list(rows.validation), rows.metric.name)
+    )
+    with closing(ShapeSampler(stage.scratch / STUDY_NAME, space_for(model.config), compute.seed)) as sampler:
+        explored = Exploration(
+            budget,
+            settings,
+            sampler,
+            ShapeTimer(model, shapes, texts, timed_on, threads, compute.seed),
+            Trainer(model, trained, data, validation, compute, progress),
+            SearchClock(stage.scratch / "clock.json", settings.seconds),
+            validation.judge(validation.reference).value,
+        )
+        explored.run()
+    return explored

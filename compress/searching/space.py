@@ -1,0 +1,172 @@
+"""The search space: which students there are, as data. Every point of it is a student recipe and a precision.
+
+The values of an option are in order, so that a sampler may count them. Phases, losses and training are those of a
+committed recipe, whose own shape is among them, and a search begins with it: what the recipe does not name is an
+option's first value, or all that the teacher has.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from compress import recipes
+from compress.recipes import Choice, StudentRecipe, Vocabulary
+
+Precision = Literal["fp32", "int8"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+QUANTIZER = "onnx-dynamic"  # it needs neither training for it nor rows to calibrate on
+VOCABULARY = "vocabulary"  # an option of the recipe and not of its architecture; 0 is the teacher's own
+
+
+@dataclass(frozen=True)
+class Family:
+    """Students of one architecture.
+
+    Args:
+        recipe: the committed student whose phases and training they have.
+        options: options of the architecture, each with its values.
+        shares: options that are shares of what the teacher has.
+    """
+
+    recipe: str
+    options: Mapping[str, tuple[Any, ...]]
+    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "ngram": Family(
+        "ngram",
+        {
+            "embedding_size": (16, 32, 64, 128),
+            "longest": (1, 2, 3, 4),
+            "buckets": (10_000, 30_000, 100_000, 200_000),
+            "dense_size": (50, 100, 200),
+            "minimum_count": (20, 5, 2),
+        },
+    ),
+    "cnn": Family(
+        "cnn",
+        {
+            "embedding_size": (50, 100, 200, 300),
+            "filters": (25, 50, 100, 200),
+            "widths": ((1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 4, 5)),
+            "second_filters": (0, 64, 128),
+            "pooling": ("max", "max-mean"),
+            "minimum_count": (20, 5, 2),
+        },
+    ),
+    "bilstm": Family(
+        "bilstm",
+        {
+            "embedding_size": (50, 100, 200, 300),
+            "hidden_size": (32, 64, 150, 300),
+            "dense_size": (50, 200, 400),
+            "minimum_count": (20, 5, 2),
+        },
+    ),
+    # A learned vocabulary makes the file smaller, and texts a little longer.
+    "transformer": Family(
+        "minilm-3",
+        {VOCABULARY: (0, 8000, 4000)},
+        {
+            "depth": (0.17, 0.33, 0.5, 0.67),
+            "hidden_size": (0.25, 0.5, 0.75, 1.0),
+            "ffn_size": (0.25, 0.5, 0.75, 1.0),
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A student as it is timed: a family, its options, and the precision of its weights."""
+
+    family: str
+    options: Mapping[str, Any]
+    precision: Precision = "fp32"
+
+    @property
+    def key(self) -> str:
+        """A name of these values, which files carry."""
+        values = json.dumps([self.family, self.options, self.precision], sort_keys=True)
+        return f"{self.family}-{hashlib.sha256(values.encode()).hexdigest()[:12]}"
+
+    @property
+    def name(self) -> str:
+        """What people read: ``ngram int8, embedding_size 64, longest 3``."""
+        values = (f"{name} {_shown(value)}" for name, value in self.options.items())
+        return ", ".join([f"{self.family} {self.precision}", *values])
+
+    @property
+    def deploying(self) -> str:
+        """The command that makes of the trained student what was timed."""
+        if self.precision == "int8":
+            return f"compress quantize --model student --method {QUANTIZER} -o best"
+        return "compress export --model student -o best"
+
+    def recipe(self, name: str = "best") -> StudentRecipe:
+        """Return the recipe, that of its family with these options."""
+        base: StudentRecipe = recipes.load_recipe("students", FAMILIES[self.family].recipe)
+        options = {key: value for key, value in self.options.items() if key != VOCABULARY}
+        size = self.options.get(VOCABULARY, 0)
+        return dataclasses.replace(
+            base,
+            description=f"The student {base.name} in another shape, found by compress search.",
+            architecture=Choice(base.architecture.name, options={**base.architecture.options, **options}),
+            vocabulary=Vocabulary(size) if size else None,
+            missing=(),
+            limits="",
+            published=(),
+            survey=(),
+            name=name,
+        )
+
+
+def space_for(config: Mapping[str, Any]) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """Return the values of every option of every family, for a teacher with this ``config.json``.
+
+    A teacher that is no transformer has no layers to start from, and its students are of the other families.
+    """
+    found: dict[str, dict[str, tuple[Any, ...]]] = {}
+    for name, family in FAMILIES.items():
+        own = {option: _of_teacher(config, option, shares) for option, shares in family.shares.items()}
+        if all(own.values()):
+            found[name] = {**own, **family.options}
+    return found
+
+
+def committed(space: Mapping[str, Mapping[str, tuple[Any, ...]]]) -> list[Shape]:
+    """Return each family's committed recipe as a point of the space, in int8: where a search begins."""
+    found = []
+    for name, options in space.items():
+        base = recipes.load_recipe("students", FAMILIES[name].recipe).architecture.options
+        chosen = {key: values[-1 if key in FAMILIES[name].shares else 0] for key, values in options.items()}
+        for key in base.keys() & options.keys():
+            value = tuple(base[key]) if isinstance(base[key], list) else base[key]
+            chosen[key] = value if value in options[key] else options[key][len(options[key]) // 2]
+        found.append(Shape(name, chosen, "int8"))
+    return found
+
+
+# Option -> the names that configs have for the teacher's own, and for what its values are multiples of.
+_TEACHERS_OWN: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "depth": (("num_hidden_layers", "n_layers"), ()),
+    "hidden_size": (("hidden_size", "dim"), ("num_attention_heads", "n_heads")),
+    "ffn_size": (("intermediate_size", "hidden_dim"), ()),
+}
+
+
+def _of_teacher(config: Mapping[str, Any], option: str, shares: tuple[float, ...]) -> tuple[int, ...]:
+    """Return the different values that shares of the teacher's own stand for; none where it has no such thing."""
+    whole, step = (next((config[name] for name in names if name in config), 0) for names in _TEACHERS_OWN[option])
+    if not isinstance(whole, int) or whole < 1:
+        return ()
+    step = step if isinstance(step, int) and step > 0 else 1
+    return tuple(sorted({max(1, round(share * whole / step)) * step for share in shares}))
+
+
+def _shown(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

@@ -1,0 +1,184 @@
+"""Trials of a search: a shape, what it costs, and what it was worth at each rung that it reached."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+from compress.exporting.export import export
+from compress.inference.compute import Compute
+from compress.inference.cores import available_cores
+from compress.labelling.label_dir import open_labels
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_atomically
+from compress.progress import Progress, logger
+from compress.quantization.candidates import Quantization
+from compress.quantization.quantize import quantize
+from compress.recipes import StudentRecipe
+from compress.searching.halving import LAST, RUNGS, at_rung
+from compress.searching.judging import ValidationRows, ValidationScore
+from compress.searching.shapes import ShapeTiming
+from compress.searching.space import QUANTIZER, Shape
+from compress.training.distill import DistillationData, distill
+from compress.training.step_plan import steps_for
+
+
+@dataclass(frozen=True)
+class TrainedRung:
+    """A student that was trained for the steps of a rung, and judged as it is deployed: exported, or in int8.
+
+    ``seconds`` are those of the whole work; ``training_seconds`` alone grow with the steps. ``size_bytes`` may be more
+    than was found when the shape was timed, with the vocabulary of a part of the text.
+    """
+
+    rung: int
+    steps: int
+    seconds: float
+    training_seconds: float
+    size_bytes: int
+    score: ValidationScore
+
+
+@dataclass
+class Trial:
+    """A shape that was tried, and why it ended."""
+
+    number: int
+    shape: Shape
+    timing: ShapeTiming
+    rungs: list[TrainedRung] = field(default_factory=list)
+    ended: str = ""
+
+    def add(self, trained: TrainedRung) -> None:
+        """Add what is known of the next rung."""
+        self.rungs.append(trained)
+        self.timing = replace(self.timing, size_bytes=trained.size_bytes)
+
+    @property
+    def last(self) -> TrainedRung:
+        """What is known of the longest training."""
+        return self.rungs[-1]
+
+    @property
+    def score(self) -> ValidationScore:
+        return self.last.score
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.rungs) and self.last.rung == LAST
+
+    def seconds_for(self, rung: int) -> float:
+        """Return about how long the work of a higher rung will take."""
+        training = self.last.training_seconds
+        return max(0.0, self.last.seconds - training) + training * RUNGS[rung] / RUNGS[self.last.rung]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The trial as JSON values, the longest training last."""
+        row: dict[str, Any] = {
+            "trial": self.number,
+            "name": self.shape.name,
+            "family": self.shape.family,
+            "precision": self.shape.precision,
+            "options": dict(self.shape.options),
+            "speedup": self.timing.speedup,
+            "low_speedup": self.timing.low,
+            "high_speedup": self.timing.high,
+            "latency_ms": self.timing.latency_ms,
+            "teacher_ms": self.timing.teacher_ms,
+            "size_bytes": self.timing.size_bytes,
+            "rungs": [
+                {"share": RUNGS[one.rung], "steps": one.steps, "seconds": one.seconds, **asdict(one.score)}
+                for one in self.rungs
+            ],
+            "ended": self.ended,
+        }
+        return row | ({"steps": self.last.steps, **asdict(self.score)} if self.rungs else {})
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains shapes for the steps of a rung. What is finished is found again in ``folder`` and not repeated.
+
+    ``data`` are labels of the pool and of the gold rows, which the teacher has made once for all.
+    """
+
+    teacher: ModelDir
+    folder: Path
+    data: DistillationData
+    validation: ValidationRows
+    compute: Compute
+    progress: Progress
+
+    def deployed(self, shape: Shape, rung: int) -> Path:
+        """Return where the directory lies that is judged, and may be the result."""
+        return self.folder / f"deployed-{shape.key}-{rung}"
+
+    def planned(self, shape: Shape, rung: int) -> tuple[StudentRecipe, int]:
+        """Return the recipe of a shape at a rung, and how many unlabelled rows it reads; 0 for all."""
+        rows = sum(directory.rows for directory in open_labels(self.data.labels))
+        return at_rung(shape.recipe(), rung, rows, len(self.teacher.labels))
+
+    def expected_seconds(self, shape: Shape, latency_ms: float) -> float:
+        """Return about how long the steps of the first rung take on a CPU at least, by a row's latency; 0 on a GPU.
+
+        Forward and backward pass take three times as long as a forward pass, and a large model does not gain much by
+        batches. A small one takes longer: much of its time goes elsewhere.
+        """
+        if self.compute.device != "cpu":
+            return 0.0
+        recipe, read = self.planned(shape, 0)
+        rows = read or sum(directory.rows for directory in open_labels(self.data.labels))
+        steps = steps_for(rows, recipe.training.for_classes(len(self.teacher.labels)))
+        cores = 1 if self.compute.threads else len(available_cores())  # with which latency was not measured
+        return 3 * steps * recipe.training.batch_size * latency_ms / 1000 / cores
+
+    def known(self, shape: Shape) -> list[TrainedRung]:
+        """Return what is finished of a shape, in the order of rungs."""
+        found = []
+        for path in (self._record(shape, rung) for rung in range(len(RUNGS))):
+            if path.is_file():
+                values = json.loads(path.read_text(encoding="utf-8"))
+                found.append(TrainedRung(**{**values, "score": ValidationScore(**values["score"])}))
+        return found
+
+    def train(self, shape: Shape, rung: int) -> TrainedRung:
+        """Train a shape for the steps of a rung, make of it what is deployed, and judge that."""
+        begun = time.monotonic()
+        recipe, read = self.planned(shape, rung)
+        # Both precisions of a shape are of one training.
+        student = self.folder / f"trained-{Shape(shape.family, shape.options).key}-{rung}"
+        deployed = self.deployed(shape, rung)
+        with quiet_stages():
+            if not student.is_dir():
+                data = replace(self.data, rows=read)
+                distill(self.teacher, recipe, student, data, compute=self.compute, progress=self.progress)
+            if not deployed.is_dir():
+                if shape.precision == "int8":
+                    quantize(student, deployed, quantization=Quantization(QUANTIZER))
+                else:
+                    export(student, deployed)
+        score = self.validation.judge(self.validation.predicted(deployed))
+        notes = ModelDir.open(student, verify=False).manifest.notes
+        seconds, size = round(time.monotonic() - begun, 1), ModelDir.open(deployed, verify=False).size_bytes
+        found = TrainedRung(rung, notes["steps"], seconds, notes["seconds"], size, score)
+        write_atomically(self._record(shape, rung), json.dumps(asdict(found)) + "\n")
+        return found
+
+    def _record(self, shape: Shape, rung: int) -> Path:
+        return self.folder / f"{shape.key}-{rung}.json"
+
+
+@contextmanager
+def quiet_stages() -> Iterator[None]:
+    """Keep the notes of single trainings off the terminal, where a search says what came of them."""
+    before = logger.level
+    logger.setLevel(max(before, WARNING) if before else WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,184 @@
+"""The order of timing and training, with trainings that take no time: who is trained, and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.exploration import Exploration
+from compress.searching.halving import LAST, RUNGS
+from compress.searching.judging import ValidationScore
+from compress.searching.sampler import ShapeSampler
+from compress.searching.shapes import ShapeTiming
+from compress.searching.space import Shape, space_for
+from compress.searching.trials import TrainedRung
+from tests.searching.test_space import MINILM
+
+SPEEDS = {"ngram": 400.0, "cnn": 250.0, "bilstm": 60.0, "transformer": 12.0}
+POINTS = {"ngram": -8.0, "cnn": -4.0, "bilstm": -1.5, "transformer": -0.3}
+TEACHER = 0.93
+
+
+@dataclass
+class Desk:
+    """Stands in for timer, trainer and clock; ``seconds`` are those of a whole training of each family."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    fault: str = ""
+    foreseen: bool = False
+    stop: Callable[[Shape, int], bool] = lambda shape, rung: False
+    timed: dict[str, ShapeTiming] = field(default_factory=dict)
+    done: dict[tuple[str, int], TrainedRung] = field(default_factory=dict)
+    work: list[tuple[str, int]] = field(default_factory=list)  # trainings, in order
+    validation: Any = field(default_factory=lambda: SimpleNamespace(metric=SimpleNamespace(name="accuracy")))
+    spent_s: float = 0.0
+    limit_s: float = float("inf")
+
+    def known_timing(self, shape: Shape) -> ShapeTiming | None:
+        return self.timed.get(shape.key)
+
+    def time(self, shape: Shape) -> ShapeTiming:
+        size = 1 + sum(value for value in shape.options.values() if isinstance(value, int)) % 97 / 97
+        speed = SPEEDS[shape.family] / size * (1 if shape.precision == "fp32" else 2)
+        timing = ShapeTiming(10 / speed, speed, speed / 1.02, speed * 1.02, int(4e6 * size), 10.0)
+        if self.fault == shape.family:
+            timing = ShapeTiming(fault="no such tokenizer")
+        return self.timed.setdefault(shape.key, timing)
+
+    def expected_seconds(self, shape: Shape, latency_ms: float) -> float:
+        return self.seconds.get(shape.family, 9.0) * RUNGS[0] if self.foreseen else 0.0
+
+    def known(self, shape: Shape) -> list[TrainedRung]:
+        return [self.done[shape.key, rung] for rung in range(len(RUNGS)) if (shape.key, rung) in self.done]
+
+    def train(self, shape: Shape, rung: int) -> TrainedRung:
+        assert (shape.key, rung) not in self.done, "it was finished before"
+        if self.stop(shape, rung):
+            raise KeyboardInterrupt
+        points = POINTS[shape.family] - (LAST - rung) - len(shape.name) % 7 / 10
+        taken = self.seconds.get(shape.family, 9.0) * RUNGS[rung]
+        self.spent_s += taken
+        self.work.append((shape.family, rung))
+        judged = ValidationScore(TEACHER + points / 100, points, points - 0.5, points + 0.5)
+        found = TrainedRung(rung, int(9000 * RUNGS[rung]), taken, taken, self.timed[shape.key].size_bytes, judged)
+        self.done[shape.key, rung] = found
+        return found
+
+    def save(self) -> None:
+        pass
+
+    @property
+    def left_s(self) -> float:
+        return self.limit_s - self.spent_s
+
+    def fits(self, seconds: float) -> bool:
+        return seconds <= self.left_s
+
+    def is_over(self, share: float) -> bool:
+        return self.spent_s >= share * self.limit_s
+
+
+def explored(folder: Path, desk: Desk, budget: SearchBudget, trials: int | None = None) -> Exploration:
+    timer = SimpleNamespace(known=desk.known_timing, time=desk.time)
+    with closing(ShapeSampler(folder / "search.db", space_for(MINILM), 0)) as sampler:
+        clock: Any = desk
+        found = Exploration(budget, SearchSettings(trials), sampler, timer, desk, clock, TEACHER)  # type: ignore[arg-type]
+        found.run()
+    return found
+
+
+def test_a_shape_that_misses_a_limit_is_never_trained(tmp_path: Path) -> None:
+    desk = Desk()
+    found = explored(tmp_path, desk, SearchBudget(min_speedup=100), trials=6)
+    assert {family for family, _ in desk.work} <= {"ngram", "cnn"}
+    for trial in found.trials:
+        slow = trial.timing.speedup < 100
+        assert slow == (not trial.rungs) == trial.ended.startswith("too slow: ×")
+    assert any(trial.timing.speedup < 100 for trial in found.trials)
+    assert "where ×100 was asked" in next(trial.ended for trial in found.trials if not trial.rungs)
+
+
+def test_trials_bound_what_is_trained_and_a_third_goes_on(tmp_path: Path) -> None:
+    desk = Desk()
+    found = explored(tmp_path, desk, SearchBudget(min_speedup=30), trials=9)
+    by_rung = [sum(rung == number for _, rung in desk.work) for number in range(len(RUNGS))]
+    assert by_rung[0] == 9 and by_rung[1] == 3 and 1 <= by_rung[2] <= 2  # and the winner, if it was not among them
+    assert sum(trial.ended == "stopped at rung 1" for trial in found.trials) >= 5
+    assert all(trial.ended == "done" for trial in found.judged if trial.is_complete)
+
+
+def test_nothing_that_meets_the_limits_ends_the_search(tmp_path: Path) -> None:
+    desk = Desk()
+    found = explored(tmp_path, desk, SearchBudget(min_speedup=1e6), trials=3)
+    assert not desk.work and len(found.trials) == 30 and not found.judged
+
+
+def test_the_winner_is_trained_to_the_end(tmp_path: Path) -> None:
+    desk = Desk()
+    found = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=3.0), trials=8)
+    within = [trial for trial in found.judged if trial.score.points >= -3.0]
+    assert max(within, key=lambda trial: trial.timing.speedup).is_complete
+
+
+def test_a_shape_that_cannot_be_built_says_why(tmp_path: Path) -> None:
+    found = explored(tmp_path, Desk(fault="ngram"), SearchBudget(), trials=4)
+    failed = [trial for trial in found.trials if trial.shape.family == "ngram"]
+    assert failed and all(trial.ended == "cannot be built: no such tokenizer" and not trial.rungs for trial in failed)
+
+
+@pytest.mark.parametrize("limit", [20.0, 45.0])
+def test_the_time_limit_is_kept(limit: float, tmp_path: Path) -> None:
+    desk = Desk(limit_s=limit)
+    found = explored(tmp_path, desk, SearchBudget(min_speedup=30))
+    assert desk.spent_s <= limit + 1e-6
+    assert any(trial.is_complete for trial in found.judged)
+    first = sum(rung == 0 for _, rung in desk.work)
+    assert first == pytest.approx(limit / 3, abs=1)  # each takes a second
+
+
+def test_a_training_that_would_end_too_late_is_not_begun(tmp_path: Path) -> None:
+    desk = Desk(seconds={"transformer": 900.0}, limit_s=50.0)
+    found = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=2.5))
+    assert desk.spent_s <= 50 + 100  # of the first rung nobody knows how long it takes
+    assert ("transformer", LAST) not in desk.work
+    told = [trial.ended for trial in found.judged if trial.shape.family == "transformer"]
+    assert any("more steps would take about" in ended and "were left" in ended for ended in told)
+
+
+def test_a_first_rung_that_takes_too_long_is_not_begun(tmp_path: Path) -> None:
+    desk = Desk(seconds={"transformer": 900.0}, limit_s=50.0, foreseen=True)
+    found = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=2.5))
+    slow = [trial for trial in found.trials if trial.shape.family == "transformer"]
+    assert slow and not any(trial.rungs for trial in slow) and desk.spent_s <= 50
+    assert slow[0].ended.startswith("not trained: the first steps would take about 2 min, and ")
+
+
+@pytest.mark.parametrize("last", [(0, 2), (1, 0), (1, 1), (2, 0)])
+def test_after_a_stop_nothing_is_trained_again(last: tuple[int, int], tmp_path: Path) -> None:
+    budget, rung, before = SearchBudget(min_speedup=30), *last
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    whole = Desk()
+    expected = explored(tmp_path / "whole", whole, budget, trials=7)
+
+    desk = Desk(stop=lambda shape, at: at == rung and sum(one == rung for _, one in desk.work) == before)
+    with pytest.raises(KeyboardInterrupt):
+        explored(tmp_path / "stopped", desk, budget, trials=7)
+    desk.stop = lambda shape, at: False
+    found = explored(tmp_path / "stopped", desk, budget, trials=7)
+    assert desk.work == whole.work and [t.row for t in found.trials] == [t.row for t in expected.trials]
+
+
+def test_a_finished_search_that_is_asked_again_trains_nothing(tmp_path: Path) -> None:
+    desk = Desk()
+    first = explored(tmp_path, desk, SearchBudget(), trials=5)
+    done = list(desk.work)
+    again = explored(tmp_path, desk, SearchBudget(), trials=5)
+    assert desk.work == done and [t.row for t in again.trials] == [t.row for t in first.trials]

@@ -1,0 +1,152 @@
+"""Budgets in numbers and words, and which candidate wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from compress.errors import CompressError
+from compress.searching.budget import DEFAULT_TIME_LIMIT_S, SearchBudget, SearchSettings
+from compress.searching.judging import ValidationScore
+from compress.searching.selection import choose, closest, front_of
+from compress.searching.shapes import ShapeTiming
+
+
+@dataclass(frozen=True)
+class One:
+    """A candidate that is no model: what may be judged needs nothing else."""
+
+    timing: ShapeTiming
+    score: ValidationScore
+
+
+def candidate(speedup: float, points: float, *, half: float = 0.5, megabytes: float = 5.0, latency: float = 0.0) -> One:
+    timing = ShapeTiming(latency or 10 / speedup, speedup, speedup / 1.05, speedup * 1.05, int(1e6 * megabytes), 10.0)
+    return One(timing, ValidationScore(0.93 + points / 100, points, points - half, points + half))
+
+
+CANDIDATES = [candidate(4, -0.2), candidate(20, -0.9), candidate(60, -1.4), candidate(300, -6), candidate(15, -1.0)]
+
+
+@pytest.mark.parametrize(
+    ("budget", "winner"),
+    [
+        ({"max_accuracy_drop": 1.0}, 1),
+        ({"max_accuracy_drop": 2.0}, 2),
+        ({"max_accuracy_drop": 0.0}, None),
+        ({"min_speedup": 10.0}, 1),
+        ({"min_speedup": 50.0}, 2),
+        ({"max_latency_ms": 1.0}, 1),
+        ({"max_latency_ms": 0.1}, 3),
+        ({"max_size_mb": 4.9}, None),
+        ({"max_accuracy_drop": 1.0, "min_speedup": 30.0}, None),
+        ({}, 2),
+    ],
+)
+def test_the_winner(budget: dict[str, float], winner: int | None) -> None:
+    assert choose(CANDIDATES, SearchBudget(**budget)) == winner
+
+
+def test_the_front_is_by_speed_and_metric() -> None:
+    assert front_of(CANDIDATES) == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        ({"max_accuracy_drop": 0.1}, 0),
+        ({"min_speedup": 1000.0}, 3),
+        ({"max_accuracy_drop": 1.0, "min_speedup": 30.0}, 1),
+    ],
+)
+def test_the_closest_lacks_least(budget: dict[str, float], expected: int) -> None:
+    assert closest(CANDIDATES, SearchBudget(**budget)) == expected
+    assert closest([], SearchBudget()) is None
+
+
+@pytest.mark.parametrize(
+    ("points", "half", "said"),
+    [
+        (-0.2, 0.5, "certainly within 1 point"),
+        (-0.8, 0.5, "within 1 point, not certain with 872 rows"),
+        (-1.2, 0.5, "beyond 1 point: −1.20"),
+        (-3.0, 0.5, "certainly beyond 1 point: −3.00"),
+    ],
+)
+def test_the_interval_says_how_certain_it_is(points: float, half: float, said: str) -> None:
+    budget = SearchBudget(max_accuracy_drop=1.0)
+    assert budget.certainty(candidate(10, points, half=half).score, 872) == said
+    assert SearchBudget(min_speedup=2).certainty(candidate(10, points).score, 872) == ""
+
+
+@pytest.mark.parametrize(
+    ("budget", "refuted"),
+    [
+        ({"max_accuracy_drop": 1.0}, False),
+        ({"max_accuracy_drop": 0.4}, True),
+        ({"max_accuracy_drop": 1.0, "min_speedup": 21.0}, True),
+        ({"min_speedup": 20.0}, False),
+        ({"max_size_mb": 1.0}, False),
+        ({}, False),
+    ],
+)
+def test_new_rows_refute_a_budget_by_their_whole_interval(budget: dict[str, float], refuted: bool) -> None:
+    assert SearchBudget(**budget).is_refuted(-0.5, 20.5) is refuted
+
+
+def test_a_shape_beyond_a_limit_says_by_how_much() -> None:
+    timing = ShapeTiming(0.833, 12.0, 11.6, 12.4, 12_000_000, 10.0)
+    budget = SearchBudget(min_speedup=20, max_latency_ms=0.5, max_size_mb=10)
+    assert budget.faults(timing) == [
+        "too slow: ×12.0 (×11.6 to ×12.4) where ×20.0 was asked",
+        "too slow: 0.833 ms where 0.5 ms was asked",
+        "too large: 12.0 MB where 10 MB was asked",
+    ]
+    assert budget.excess(ShapeTiming(0.25, 40.0, 39, 41, 5_000_000)) == pytest.approx(
+        {"min_speedup": -1, "max_latency_ms": -1, "max_size_mb": -1}
+    )
+    assert SearchBudget(max_accuracy_drop=1).faults(timing) == []
+
+
+def test_three_of_300_rows_are_one_point() -> None:
+    drop = 100 * (0.9 - 0.89)  # a little more than 1 in floating point
+    assert SearchBudget(max_accuracy_drop=1.0).shortfall(ValidationScore(0.89, -drop, -2, 0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({}, "nothing"),
+        (
+            {"max_accuracy_drop": 1.0, "min_speedup": 20},
+            "at most 1 point below the teacher, at least ×20 as fast as it",
+        ),
+        ({"max_accuracy_drop": 0.5, "max_latency_ms": 2}, "at most 0.5 points below the teacher, at most 2 ms a row"),
+        ({"max_size_mb": 10}, "at most 10 MB"),
+    ],
+)
+def test_what_is_asked_in_words(budget: dict[str, Any], said: str) -> None:
+    assert SearchBudget(**budget).describe() == said
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (SearchBudget(max_accuracy_drop=-1), "--max-accuracy-drop -1 is not possible"),
+        (SearchBudget(min_speedup=0), "--min-speedup 0 is not possible"),
+        (SearchBudget(max_size_mb=float("nan")), "--max-size-mb nan is not possible"),
+        (SearchSettings(trials=0), "--trials 0 trains nothing"),
+        (SearchSettings(time_limit_s=-3), "--time-limit -3 s leaves no time"),
+    ],
+)
+def test_what_cannot_be_asked(made: SearchBudget | SearchSettings, message: str) -> None:
+    with pytest.raises(CompressError, match=message):
+        made.check()
+
+
+def test_two_hours_unless_something_else_ends_it() -> None:
+    assert SearchSettings().seconds == DEFAULT_TIME_LIMIT_S
+    assert SearchSettings(trials=3).seconds == float("inf")
+    assert SearchSettings(trials=3, time_limit_s=60).seconds == 60
