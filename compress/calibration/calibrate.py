@@ -18,8 +18,8 @@ from compress.calibration.acceptance import CERTAINTY, Level, accept_from, level
 from compress.calibration.rescale import last_layer, rescale_graph, rescale_torch
 from compress.calibration.scaling import (
     Calibrated,
+    best_calibration,
     calibrations,
-    choose,
     loss_change,
 )
 from compress.data import LabelledData, describe_rows, encode_gold, row_keys
@@ -125,7 +125,7 @@ def calibrate(
         logits = read(source, len(rows))
         with progress("Calibrating", None):
             found = calibrations(logits, gold, row_keys(rows), shifts=shifts)
-            chosen = choose(found)
+            chosen = best_calibration(found)
         content: dict[str, Any] = {
             "model": source.name,
             "model_sha256": source.sha256,

@@ -88,7 +88,7 @@ def calibrations(logits: Array, gold: Array, keys: Array, *, shifts: bool = True
     return found
 
 
-def choose(candidates: Sequence[Calibrated]) -> Calibrated:
+def best_calibration(candidates: Sequence[Calibrated]) -> Calibrated:
     """Return what is used: temperature scaling where it lowers the out-of-fold loss, vector scaling where certainly.
 
     One number is hardly ever worse than none. Vector scaling has 2C and may change predictions, so that the whole 95%

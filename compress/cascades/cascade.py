@@ -144,7 +144,12 @@ def cascade(
 
 def cascade_verdict(model: CascadeDir) -> Sequence[str]:
     """Return what a cascade is made of, how fast it is, and what it loses, a sentence each."""
-    return verdict(read_json_table(model.path / FOLDER / CONTENT_NAME))
+    return verdict(choice_of(model))
+
+
+def choice_of(model: CascadeDir) -> dict[str, Any]:
+    """Return the figures by which a cascade was chosen, as its page shows them."""
+    return read_json_table(model.path / FOLDER / CONTENT_NAME)
 
 
 def _names(members: Sequence[ModelDir]) -> list[str]:

@@ -49,9 +49,10 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
         f"Asked for: {found['asked']}. {plural(len(found['trials']), 'shape')} timed, {len(trained)} trained, in "
         f"{duration(found['seconds'])}.",
     ]
-    winner = _row(found, "winner")
+    winner, joined = _row(found, "winner"), found["cascade"]
     if winner is None:
-        return [*told, _missed(found)]
+        told.append(_missed(found))
+        return told if joined is None else [*told, *_joined(found, joined)]
     whole = winner["rungs"][-1]["share"] == 1
     steps = "" if whole else f", trained for {winner['rungs'][-1]['share']:.0%} of its steps, as the time was over"
     certainty = f", {found['certainty']}" if found["certainty"] else ""
@@ -61,17 +62,37 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
         f"{megabytes(winner['size_bytes'])}. {metric.capitalize()} {shown(winner['value'], metric)} on {rows:,} "
         f"validation rows, {_difference(winner)} to the teacher{certainty}."
     )
+    if joined is not None:
+        return [*told, *_joined(found, joined)]
     chosen = f"It was chosen among {plural(len(trained), 'candidate')} on validation rows, so that their figure is "
-    chosen += "optimistic by selection. "
-    test = found["test"]
-    if test is None:
-        return [*told, f"{chosen}There is no unbiased figure: give rows that take no part with --test FILE."]
+    return [*told, _on_test(found, f"{chosen}optimistic by selection. ")]
+
+
+def _joined(found: Mapping[str, Any], joined: Mapping[str, Any]) -> list[str]:
+    """Return what is said of a cascade that won."""
+    answers = [f"{name} {share:.1%}" for name, share in zip(joined["members"], joined["answered"], strict=True)]
+    metric, rows = found["metric"], found["rows"]["validation"]
+    alone = "Faster is a cascade" if found["winner"] else "A cascade meets it"
     return [
-        *told,
+        f"{alone}, which is DIR/best: of the rows each answers {'; '.join(answers)}. It is "
+        f"{with_span(_speed(joined), times)} as fast as the teacher in torch in the mean, "
+        f"{milliseconds(joined['latency_ms'])} a row, {megabytes(joined['size_bytes'])}. {metric.capitalize()} "
+        f"{shown(joined['value'], metric)} on {rows:,} validation rows, {_difference(joined)} to the teacher. Rows "
+        "that the last member answers take as long as all members together.",
+        _on_test(found, "It was chosen among thousands on validation rows, so that their figure is optimistic. "),
+    ]
+
+
+def _on_test(found: Mapping[str, Any], chosen: str) -> str:
+    """Return how the winner was chosen and what it is worth on test rows, if there are any."""
+    test, metric = found["test"], found["metric"]
+    if test is None:
+        return f"{chosen}There is no unbiased figure: give rows that take no part with --test FILE."
+    return (
         f"{chosen}On {test['rows']:,} test rows that took no part it has {metric} {shown(test['value'], metric)}, "
         f"{_difference(test)} to the teacher, and is {with_span(Interval(**test['speedup']), times)} as fast."
-        + _held(found, test),
-    ]
+        + _held(found, test)
+    )
 
 
 # What rule chose the winner; they are those of compress.searching.selection.

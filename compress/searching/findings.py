@@ -16,6 +16,7 @@ from compress.progress import logger
 from compress.recipes import BenchmarkSettings
 from compress.searching.exploration import Exploration
 from compress.searching.halving import RUNGS
+from compress.searching.joining import Joined
 from compress.searching.selection import closest, front_of
 from compress.searching.trials import Trial, quiet_stages
 
@@ -23,7 +24,9 @@ BEST = "best"
 MEASURING_S = 60.0
 
 
-def content_of(explored: Exploration, winner: Trial | None, rows: Mapping[str, int]) -> dict[str, Any]:
+def content_of(
+    explored: Exploration, winner: Trial | None, joined: Joined | None, rows: Mapping[str, int]
+) -> dict[str, Any]:
     """Return what was found, as JSON values that the page is made of; ``rows`` are counts by role."""
     budget, judged, trials, trainer = explored.budget, explored.judged, explored.trials, explored.trainer
     timed = [trial for trial in trials if not trial.timing.fault]
@@ -47,9 +50,10 @@ def content_of(explored: Exploration, winner: Trial | None, rows: Mapping[str, i
         "winner": winner.number if winner else None,
         "closest": judged[near].number if near is not None else None,
         "fastest": fastest.number if fastest else None,
+        "cascade": joined and joined.row,
         "certainty": budget.certainty(winner.score, rows["validation"]) if winner else "",
         "test": None,
-        "met": winner is not None,
+        "met": winner is not None or joined is not None,
         "again": "",
     }
 
@@ -64,6 +68,12 @@ def deploy(source: Path, best: Path, trial: Trial, content: Mapping[str, Any]) -
     rows = content["rows"]["validation"]
     metric = {"name": content["metric"], "value": trial.score.value, "split": "validation", "rows": rows}
     finish(best, replace(manifest, name=BEST, notes=notes, metrics=(metric,)))
+
+
+def deploy_cascade(joined: Joined, best: Path) -> None:
+    """Copy a cascade, which is called as its directory is."""
+    shutil.copytree(joined.model.path, best, ignore=shutil.ignore_patterns(".*"))
+    finish(best, replace(joined.model.manifest, name=BEST))
 
 
 def measure(explored: Exploration, best: Path, rows: Sequence[Example], results: Path) -> dict[str, Any]:

@@ -40,7 +40,8 @@ from compress.reporting.search_page import write_report
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock
 from compress.searching.exploration import Exploration
-from compress.searching.findings import BEST, content_of, deploy, measure
+from compress.searching.findings import BEST, content_of, deploy, deploy_cascade, measure
+from compress.searching.joining import join
 from compress.searching.judging import ValidationRows
 from compress.searching.sampler import ShapeSampler, import_optuna
 from compress.searching.selection import choose
@@ -83,7 +84,7 @@ def search(
 ) -> Path:
     """Search for the student that meets a budget, and return the directory of what was found.
 
-    ``best`` in it is the winner, a model directory, where a student met the budget on validation rows. ``search.json``
+    ``best`` in it is the winner, a model or a cascade, where one met the budget on validation rows. ``search.json``
     says whether that is so and test rows do not refute it.
 
     Args:
@@ -118,16 +119,26 @@ def search(
         explored = _explored(model, stage, rows, budget, settings, compute, progress)
         winner = choose(explored.judged, budget)
         trial = None if winner is None else explored.judged[winner]
-        content = content_of(explored, trial, {role: len(own) for role, own in rows.named.items()})
+        joined = join(explored, stage.scratch, trial)
+        content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()})
         best = stage.working / BEST
         shutil.rmtree(best, ignore_errors=True)  # of a start that was killed here
-        if trial is not None:
-            recipe, read = explored.trainer.planned(trial.shape, trial.last.rung)
-            write_atomically(stage.working / RECIPE_NAME, student_toml(recipe))
-            deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
-            few = f" --rows {read}" if read else ""
-            student = f"{settings.again}{few} --student {shlex.quote(str(Path(output) / RECIPE_NAME))} -o student"
-            content["again"] = f"{student} && {trial.shape.deploying}"
+        if joined is not None or trial is not None:
+            members = joined.students if joined else [trial] if trial else []
+            names = [RECIPE_NAME] if joined is None else [f"best-{number + 1}.toml" for number in range(len(members))]
+            commands = []
+            for member, name in zip(members, names, strict=True):
+                recipe, read = explored.trainer.planned(member.shape, member.last.rung)
+                write_atomically(stage.working / name, student_toml(recipe))
+                few = f" --rows {read}" if read else ""
+                student = f"{settings.again}{few} --student {shlex.quote(str(Path(output) / name))} -o student"
+                commands.append(f"{student} && {member.shape.deploying}")
+            if joined is not None:
+                content["again"] = f"{'; '.join(commands)}; then 'compress cascade' of these and the teacher in int8"
+                deploy_cascade(joined, best)
+            elif trial is not None:
+                content["again"] = commands[0]
+                deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
             if rows.test:
                 test = measure(explored, best, rows.test, stage.working / TEST_NAME)
                 refuted = budget.is_refuted(test["high"], test["speedup"]["high"])

@@ -12,8 +12,8 @@ from compress.calibration import scaling
 from compress.calibration.scaling import (
     UNCHANGED,
     Scaling,
+    best_calibration,
     calibrations,
-    choose,
     fit_temperature,
     fit_vector,
     loss_change,
@@ -111,7 +111,7 @@ def test_the_simplest_that_helps_is_chosen(true_scale: np.ndarray, true_shift: n
     logits = random_logits(3, 2000)
     gold = drawn(logits * true_scale + true_shift, seed=5)
     found = calibrations(logits, gold, np.arange(2000, dtype=np.uint64))
-    chosen = choose(found)
+    chosen = best_calibration(found)
     if name == "none":  # chance may make a temperature of nearly 1 the better by a hair
         assert chosen.name != "vector" and chosen.scaling.temperature == pytest.approx(1, abs=0.05)
     else:
@@ -122,14 +122,14 @@ def test_vector_scaling_needs_more_than_a_lower_mean() -> None:
     logits = random_logits(20, 60)
     gold = drawn(logits * np.linspace(0.8, 1.2, 20), seed=3)
     found = calibrations(logits, gold, np.arange(60, dtype=np.uint64))
-    assert choose(found).name != "vector"
+    assert best_calibration(found).name != "vector"
     better = found[1].losses.copy()
     better[0] -= 1.0  # one row alone
     from dataclasses import replace
 
     lucky = replace(found[2], losses=better)
     assert lucky.losses.mean() < found[1].losses.mean()
-    assert choose([found[0], found[1], lucky]).name != "vector"
+    assert best_calibration([found[0], found[1], lucky]).name != "vector"
 
 
 def test_losses_are_the_cross_entropy() -> None:

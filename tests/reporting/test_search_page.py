@@ -51,6 +51,7 @@ FOUND: dict[str, Any] = {
     "certainty": "within 1 point, not certain with 872 rows",
     "again": "compress distill --teacher minilm && compress quantize",
     "met": True,
+    "cascade": None,
     "test": {
         "value": 0.92,
         "points": -0.4,
@@ -103,6 +104,22 @@ def test_without_test_rows_there_is_no_unbiased_figure() -> None:
     assert verdict(found(test=None))[-1].endswith(
         "There is no unbiased figure: give rows that take no part with --test FILE."
     )
+
+
+def test_a_cascade_that_won_is_told_as_such() -> None:
+    joined = {
+        "members": ["cnn int8", "the teacher in int8"],
+        "answered": [0.9, 0.1],
+        **{"speedup": 90.0, "low_speedup": 85.0, "high_speedup": 95.0, "latency_ms": 0.2, "size_bytes": 25_000_000},
+        **{"value": 0.88, "points": -0.2, "low": -0.9, "high": 0.4},
+    }
+    *_, cascade, measured = verdict(found(cascade=joined))
+    assert (
+        "Faster is a cascade, which is DIR/best" in cascade and "cnn int8 90.0%; the teacher in int8 10.0%" in cascade
+    )
+    assert "in the mean" in cascade and "chosen among thousands" in measured and "500 test rows" in measured
+    *_, cascade, _ = verdict(found(cascade=joined, winner=None))
+    assert "A cascade meets it" in cascade
 
 
 def test_what_came_closest() -> None:

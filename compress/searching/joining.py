@@ -1,0 +1,145 @@
+"""Join students of the front, and the teacher in int8, into a cascade that is faster than the best student alone.
+
+The teacher is the last member, so that a cascade may be within a drop of accuracy that no student is within. It is
+chosen by ``compress cascade``, whose rule is stricter than that for students: among thousands of cascades the one that
+looks good enough by its estimate is so by luck.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.cascades.cascade import CascadeData, cascade, choice_of
+from compress.data import Example, LabelledData
+from compress.errors import CompressError
+from compress.inference.compute import Compute
+from compress.inference.predict import load
+from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir
+from compress.models.model_dir import ModelDir
+from compress.progress import logger
+from compress.quantization.candidates import Quantization
+from compress.quantization.quantize import quantize
+from compress.searching.exploration import Exploration
+from compress.searching.judging import ValidationScore
+from compress.searching.selection import front_of
+from compress.searching.shapes import ShapeTiming
+from compress.searching.space import QUANTIZER
+from compress.searching.trials import Trial, quiet_stages
+
+TEACHER = "the teacher in int8"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A cascade, the students in it in the order in which they are asked, and what it costs and is worth.
+
+    ``timing`` is of the mean time of a row, against the teacher in torch.
+    """
+
+    model: CascadeDir
+    students: Sequence[Trial]
+    timing: ShapeTiming
+    score: ValidationScore
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What the page shows, as JSON values."""
+        choice = choice_of(self.model)
+        return {
+            "members": choice["members"],
+            "thresholds": choice["thresholds"],
+            "answered": choice["validation"]["answered"],
+            "speedup": self.timing.speedup,
+            "low_speedup": self.timing.low,
+            "high_speedup": self.timing.high,
+            "latency_ms": self.timing.latency_ms,
+            "size_bytes": self.timing.size_bytes,
+            "value": self.score.value,
+            "points": self.score.points,
+            "low": self.score.low,
+            "high": self.score.high,
+        }
+
+
+def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined | None:
+    """Return a cascade that meets the budget and is faster than the winner; None where there is none.
+
+    Only where the fastest within a drop of accuracy is asked for, of a classifier, and no limit of latency: what a
+    cascade takes is a mean.
+    """
+    budget, trainer = explored.budget, explored.trainer
+    drop = budget.max_accuracy_drop
+    if drop is None or budget.max_latency_ms is not None or trainer.teacher.task != "classification":
+        return None
+    students = _spread([explored.judged[index] for index in front_of(explored.judged)], MOST_MEMBERS - 1)
+    if not students:
+        return None
+    place = folder / "cascade"
+    compute = Compute("cpu", trainer.validation.threads, trainer.compute.seed)
+    try:
+        with quiet_stages():
+            made = _made(explored, students, place, drop, compute)
+    except CompressError as error:
+        logger.info("no cascade: %s", error)
+        return None
+    judged = trainer.validation.judge(_predicted(made, trainer.validation.examples, compute))
+    joined = Joined(made, _members(made, students), _timing(made, students), judged)
+    is_faster = winner is None or joined.timing.speedup > winner.timing.speedup
+    return joined if is_faster and budget.met_by(judged, joined.timing) else None
+
+
+def _made(explored: Exploration, students: Sequence[Trial], place: Path, drop: float, compute: Compute) -> CascadeDir:
+    trainer = explored.trainer
+    members = [_named(trainer.deployed(one.shape, one.last.rung), one.shape.name) for one in students]
+    last = place.with_name("teacher-int8")
+    if not last.is_dir():
+        quantize(trainer.teacher, last, quantization=Quantization(QUANTIZER))
+    rows = LabelledData((), list(trainer.validation.examples), trainer.validation.metric.name)
+    return cascade(
+        [*members, _named(last, TEACHER)],
+        place,
+        data=CascadeData(rows),
+        max_accuracy_drop=drop,
+        compute=compute,
+        force=True,  # of a start that was killed here
+    )
+
+
+def _named(directory: Path, name: str) -> ModelDir:
+    model = ModelDir.open(directory, verify=False)
+    return replace(model, manifest=replace(model.manifest, name=name))
+
+
+def _spread(front: Sequence[Trial], most: int) -> list[Trial]:
+    """Return at most so many of a front, the fastest and the best one among them, others evenly between."""
+    if len(front) <= most:
+        return list(front)
+    return [front[round(place)] for place in np.linspace(0, len(front) - 1, most)]
+
+
+def _members(made: CascadeDir, students: Sequence[Trial]) -> list[Trial]:
+    return [one for name in made.member_names for one in students if one.shape.name == name]
+
+
+def _timing(made: CascadeDir, students: Sequence[Trial]) -> ShapeTiming:
+    """Return the timing of a cascade: by how much it is faster than its first student, times that one's speed-up."""
+    choice = choice_of(made)
+    first = next(one for one in students if one.shape.name == choice["members"][0])
+    alone_ms = next(model["latency_ms"] for model in choice["models"] if model["name"] == first.shape.name)
+    share, timing = alone_ms / choice["validation"]["latency_ms"], first.timing
+    return replace(
+        timing,
+        latency_ms=timing.latency_ms / share,
+        speedup=timing.speedup * share,
+        low=timing.low * share,
+        high=timing.high * share,
+        size_bytes=made.size_bytes,
+    )
+
+
+def _predicted(made: CascadeDir, rows: Sequence[Example], compute: Compute) -> np.ndarray:
+    found = load(made, compute=compute).predict(list(rows))
+    return np.array([made.labels.index(one["label"]) for one in found])
