@@ -2,7 +2,7 @@
 
 The thresholds of least mean latency are chosen on validation rows (:mod:`compress.cascades.thresholds`) among those
 whose loss to the last model is certainly within the budget, and checked once on test rows. Models that do not help are
-left out.
+left out, be it the last.
 """
 
 import json
@@ -111,7 +111,13 @@ def cascade(
             plan = fastest_within(tried, judge.models, judge.gold, metric, max_accuracy_drop)
         if plan is None:
             raise CompressError(_none_within(tried, judge, max_accuracy_drop))
+        if plan.answered[0] == 1.0:
+            raise CompressError(
+                f"{names[plan.members[0]]} alone is certainly within {max_accuracy_drop:g} points of {names[-1]}, and "
+                "no cascade is faster: use it, or give a smaller --max-accuracy-drop"
+            )
         content: dict[str, Any] = {
+            "reference": names[-1],
             "members": [names[number] for number in plan.members],
             "left_out": [name for number, name in enumerate(names) if number not in plan.members],
             "thresholds": plan.thresholds,

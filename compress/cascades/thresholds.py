@@ -44,14 +44,12 @@ class CascadePlan:
 
 
 def plans(models: Sequence[MemberResult]) -> Iterator[CascadePlan]:
-    """Yield cascades of some of the models, always with the last one, in no order of worth."""
+    """Yield cascades of two or more of the models, which are asked in their order, in no order of worth."""
     sure = [confidence(model.logits) for model in models]
     predicted = [model.logits.argmax(axis=1) for model in models]
-    last = len(models) - 1
-    for count in range(1, len(models)):
-        for chosen in combinations(range(last), count):
-            members = (*chosen, last)
-            for thresholds in product(*(_levels(sure[member], LEVELS[count]) for member in chosen)):
+    for count in range(2, len(models) + 1):
+        for members in combinations(range(len(models)), count):
+            for thresholds in product(*(_levels(sure[member], LEVELS[count - 1]) for member in members[:-1])):
                 yield _plan(models, members, thresholds, sure, predicted)
 
 
@@ -90,11 +88,12 @@ def fastest_within(
 ) -> CascadePlan | None:
     """Return the cascade of least mean time whose loss to the last model is certainly at most ``max_drop`` points.
 
-    Certain is the lower end of the paired 95% interval. Cascades that take as long as the last model are none.
+    Certain is the lower end of the paired 95% interval. Cascades that take as long as the last model are none. Of those
+    that take the same time it is the one of fewest members.
     """
     last = models[-1]
     reference, classes = last.logits.argmax(axis=1), last.logits.shape[1]
-    for plan in sorted(found, key=lambda plan: plan.latency_ms):
+    for plan in sorted(found, key=_cost):
         if plan.latency_ms >= last.latency_ms:
             return None
         difference = paired_difference(plan.predicted, reference, gold, metric=metric, classes=classes)
@@ -107,8 +106,12 @@ def best_plans(found: Iterable[CascadePlan], gold: Array, metric: Metric) -> lis
     """Return the cascades that none is both faster and better than, by rising mean time."""
     kept: list[CascadePlan] = []
     best = -np.inf
-    for plan in sorted(found, key=lambda plan: plan.latency_ms):
+    for plan in sorted(found, key=_cost):
         value = score(plan.predicted, gold, metric=metric, classes=plan.classes)
         if value > best:
             kept, best = [*kept, plan], value
     return kept
+
+
+def _cost(plan: CascadePlan) -> tuple[float, int]:
+    return plan.latency_ms, len(plan.members)

@@ -59,6 +59,8 @@ class ModelDir:
             kind = model.manifest.kind
             if kind == "cascade":
                 raise CompressError(cascade_refusal(directory))
+            if kind == "search":
+                raise CompressError(f"{path} is what a search found; its model is {directory / 'best'}")
             raise CompressError(f"{path} is a directory of {kind}, not a model; pass it as --{kind}")
         if verify:
             verify_files(directory, model.manifest)

@@ -24,7 +24,7 @@ def view(found: Mapping[str, Any]) -> FigurePage:
 
 def verdict(found: Mapping[str, Any]) -> list[str]:
     """Return what the cascade is made of, how fast it is, and what it loses, a sentence each."""
-    chosen, last = found["validation"], found["models"][-1]["name"]
+    chosen, last = found["validation"], found["reference"]
     answers = [f"{name} {share:.1%}" for name, share in zip(found["members"], chosen["answered"], strict=True)]
     told = [
         f"Of {plural(chosen['rows'], 'validation row')} each answers: {', '.join(answers)}."
@@ -48,7 +48,7 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
 
 
 def _loss(found: Mapping[str, Any], role: str) -> str:
-    one, last, metric = found[role], found["models"][-1]["name"], found["metric"]
+    one, last, metric = found[role], found["reference"], found["metric"]
     return (
         f"{metric.capitalize()} {shown(one['value'], metric)} on {plural(one['rows'], f'{role} row')}: "
         f"{points(one['points'])} points ({points(one['low'])} to {points(one['high'])}) to {last}."

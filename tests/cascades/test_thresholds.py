@@ -74,6 +74,13 @@ def test_a_model_that_does_not_help_is_left_out(models: tuple[list[MemberResult]
     assert chosen is not None and chosen.members == (0, 2)
 
 
+def test_the_last_model_is_left_out_where_others_do(models: tuple[list[MemberResult], np.ndarray]) -> None:
+    found, gold = models
+    slowest = [*found, MemberResult("slowest", found[2].logits, 400.0)]
+    chosen = fastest_within(plans(slowest), slowest, gold, ACCURACY, 1.0)
+    assert chosen is not None and chosen.members == (0, 1, 2)
+
+
 def test_nothing_is_chosen_where_nothing_is_certain(models: tuple[list[MemberResult], np.ndarray]) -> None:
     found, gold = models
     assert fastest_within(plans(found), found, gold, ACCURACY, 0.0) is None

@@ -111,6 +111,11 @@ def finished(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "found"
 
 
+def test_the_directory_of_a_search_is_no_model(finished: Path) -> None:
+    with pytest.raises(CompressError, match="is what a search found; its model is .*best"):
+        ModelDir.open(finished)
+
+
 def test_the_best_is_a_model_that_predicts(finished: Path) -> None:
     found = json.loads((finished / "search.json").read_text())
     best = ModelDir.open(finished / "best")
