@@ -111,7 +111,7 @@ def cascade(
             plan = fastest_within(tried, judge.models, judge.gold, metric, max_accuracy_drop)
         if plan is None:
             raise CompressError(_none_within(tried, judge, max_accuracy_drop))
-        if plan.answered[0] == 1.0:
+        if len(plan.members) == 1:
             raise CompressError(
                 f"{names[plan.members[0]]} alone is certainly within {max_accuracy_drop:g} points of {names[-1]}, and "
                 "no cascade is faster: use it, or give a smaller --max-accuracy-drop"

@@ -5,7 +5,7 @@ row and how long it takes is known, and so are the predictions and the mean time
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 
 import numpy as np
@@ -29,7 +29,7 @@ class MemberResult:
 
 @dataclass(frozen=True)
 class CascadePlan:
-    """A cascade: the numbers of its members in turn, and the thresholds of all but the last.
+    """A cascade: the numbers of its members in turn, and the thresholds of all but the last; of one it is the model.
 
     ``answered`` is the share of the rows that each member answers, ``predicted`` ``[N]`` what the cascade predicts, and
     ``latency_ms`` the mean time of a row.
@@ -44,13 +44,17 @@ class CascadePlan:
 
 
 def plans(models: Sequence[MemberResult]) -> Iterator[CascadePlan]:
-    """Yield cascades of two or more of the models, which are asked in their order, in no order of worth."""
+    """Yield cascades of some of the models, in no order of worth; members that no row is left for are none."""
     sure = [confidence(model.logits) for model in models]
     predicted = [model.logits.argmax(axis=1) for model in models]
     for count in range(2, len(models) + 1):
         for members in combinations(range(len(models)), count):
             for thresholds in product(*(_levels(sure[member], LEVELS[count - 1]) for member in members[:-1])):
-                yield _plan(models, members, thresholds, sure, predicted)
+                plan = _plan(models, members, thresholds, sure, predicted)
+                asked = 1 + max(number for number, share in enumerate(plan.answered) if share)
+                yield replace(
+                    plan, members=members[:asked], thresholds=thresholds[: asked - 1], answered=plan.answered[:asked]
+                )
 
 
 def simulate(models: Sequence[MemberResult], members: Sequence[int], thresholds: Sequence[float]) -> CascadePlan:

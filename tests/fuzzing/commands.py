@@ -138,7 +138,7 @@ USES = (
     ),
     Use("export --model model -o out", MODEL, 0.4),
     Use(
-        "cascade --model small --model model --validation train.csv --max-accuracy-drop 40 --device cpu --threads 1 "
+        "cascade --model small --model model --validation train.csv --max-accuracy-drop 24 --device cpu --threads 1 "
         "-o out",
         (*MODEL, *SMALL, "train.csv"),
         0.4,
