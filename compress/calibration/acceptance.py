@@ -1,11 +1,14 @@
 """Find the confidence from which predictions are right as often as asked, with 95% certainty.
 
-Of each of 20 thresholds the exact binomial bound says how often accepted rows are right at least (Clopper and Pearson
-1934). The bounds hold together by Bonferroni's correction, so that the lowest threshold whose bound is high enough may
-be chosen on the same rows: selection with guaranteed risk (Geifman and El-Yaniv 2017, arXiv:1705.08500), with a fixed
-list of thresholds in place of its binary search, whose path depends on the labels.
+Thresholds that accept 5%, 10%, ... and all rows are tested in turn, beginning with few rows, as long as the binomial
+bound (Clopper and Pearson 1934) says that enough of the accepted rows are right. One early error would stop such a
+sequence, so that there are up to four, which begin at different thresholds and share the 5% of error among them:
+fixed-sequence testing with several starts (Angelopoulos et al. 2021, "Learn then Test", arXiv:2110.01052). The bounds
+take rows to be independent, and thresholds to be fixed; they are quantiles of the same confidences, which changes the
+certainty by a few tenths of a percent.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -14,14 +17,14 @@ import numpy as np
 from compress.evaluation.cluster_bootstrap import Array
 
 CERTAINTY = 0.95
-LEVELS = 20
+LEVELS, STARTS = 20, 4
 
 
 @dataclass(frozen=True)
 class Level:
     """Predictions of this confidence or more: how many there are, and how often they are right.
 
-    ``at_least`` is the lower bound of ``right`` that holds for all levels together; ``share`` is of all rows.
+    ``at_least`` is the lower bound of ``right``; ``share`` is of all rows.
     """
 
     threshold: float
@@ -31,38 +34,42 @@ class Level:
     at_least: float
 
 
-def levels(confidence: Array, correct: Array, number: int = LEVELS) -> list[Level]:
-    """Return what is accepted at thresholds that accept equal steps of the rows, such as 5%, 10%, ... and all.
+def levels(confidence: Array, correct: Array, error: float = (1 - CERTAINTY) / LEVELS) -> list[Level]:
+    """Return what is accepted at thresholds that accept 5%, 10%, ... and all of the rows.
 
     Args:
         confidence: ``[N]``.
         correct: whether each prediction is right, ``[N]``.
-        number: how many thresholds.
+        error: how often each bound may be wrong; by default all of them hold together with 95% certainty.
     """
     from scipy.stats import beta
 
     rows = len(confidence)
     found: dict[float, Level] = {}
     falling = np.sort(confidence)[::-1]
-    for step in range(1, number + 1):
-        threshold = float(falling[max(0, -(-rows * step // number) - 1)])
+    for step in range(1, LEVELS + 1):
+        threshold = float(falling[max(0, -(-rows * step // LEVELS) - 1)])
         accepted = confidence >= threshold
         count, right = int(accepted.sum()), int(correct[accepted].sum())
-        at_least = float(beta.ppf((1 - CERTAINTY) / number, right, count - right + 1)) if right else 0.0
+        at_least = float(beta.ppf(error, right, count - right + 1)) if right else 0.0
         found[threshold] = Level(threshold, count, count / rows, right / count, at_least)
     return list(found.values())
 
 
 def accept_from(confidence: Array, correct: Array, right: float) -> Level | None:
-    """Return the level that accepts most rows of those that are certainly ``right`` so often; None where none is.
+    """Return the level that accepts most rows of those that are certainly ``right`` so often; None where none is."""
+    starts = next((n for n in range(STARTS, 0, -1) if rows_needed(right, n) <= len(confidence)), 0)
+    if not starts:
+        return None
+    found = levels(confidence, correct, (1 - CERTAINTY) / starts)
+    large = [level for level in found if level.rows >= rows_needed(right, starts)]  # smaller ones could not be certain
+    best = None
+    for start in np.unique(np.linspace(0, len(large) - 1, starts + 1).astype(int)[:starts]):
+        for level in itertools.takewhile(lambda level: level.at_least >= right, large[start:]):
+            best = level if best is None or level.rows > best.rows else best
+    return best
 
-    Fewer thresholds than 20 are tried where so few rows could not be certain at any of 20, not even without an error.
-    """
-    number = next((count for count in range(LEVELS, 0, -1) if rows_needed(right, count) <= len(confidence)), 0)
-    found = levels(confidence, correct, number)
-    return next((level for level in reversed(found) if level.at_least >= right), None)
 
-
-def rows_needed(right: float, number: int = 1) -> int:
-    """Return how many accepted rows without an error make one of ``number`` levels certainly ``right`` so often."""
-    return math.ceil(math.log((1 - CERTAINTY) / number) / math.log(right))
+def rows_needed(right: float, starts: int = 1) -> int:
+    """Return how many accepted rows without an error are certainly ``right`` so often, with so many sequences."""
+    return math.ceil(math.log((1 - CERTAINTY) / starts) / math.log(right))

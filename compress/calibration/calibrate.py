@@ -22,7 +22,7 @@ from compress.calibration.scaling import (
     calibrations,
     loss_change,
 )
-from compress.data import LabelledData, describe_rows, encode_gold, row_keys
+from compress.data import LabelledData, describe_rows, encode_gold, row_key, row_keys
 from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.calibration_error import BINS, calibration_error, calibration_interval
@@ -98,11 +98,11 @@ def calibrate(
         raise CompressError(
             f"{source.path} has packed weights, which cannot be scaled; calibrate the model that it was packed from"
         )
-    rows = list(data.validation)
+    rows = list({row_key(row): row for row in reversed(data.validation)}.values())[::-1]  # copies say nothing new
     if len(rows) < FEWEST_ROWS:
         raise CompressError(
             f"calibration needs {FEWEST_ROWS} labelled rows or more, better some hundreds, and --validation has "
-            f"{len(rows)}"
+            f"{len(rows)} different ones"
         )
     check_unseen(source, rows)
     gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation")).astype(int)
@@ -123,6 +123,7 @@ def calibrate(
         keep=False,
     ) as stage:
         logits = read(source, len(rows))
+        _check_labels(logits, gold, source.labels)
         with progress("Calibrating", None):
             found = calibrations(logits, gold, row_keys(rows), shifts=shifts)
             chosen = best_calibration(found)
@@ -161,14 +162,27 @@ def calibrate(
         else:
             rescale_torch(network, chosen.scaling)
             stage.write_model(network, source.load_tokenizer(), **described)
+        # The same batches of both: int8 takes the range of activations from a whole batch.
         compared = min(COMPARED_ROWS, len(rows))
-        _check_same(chosen.scaling.apply(logits[:compared]), read(ModelDir.open(stage.working), compared))
+        _check_same(chosen.scaling.apply(read(source, compared)), read(ModelDir.open(stage.working), compared))
     return ModelDir.open(output)
 
 
 def calibration_verdict(model: ModelDir) -> Sequence[str]:
     """Return what was done to the probabilities of a calibrated model and what is accepted, a sentence each."""
     return verdict(read_json_table(model.path / FOLDER / CALIBRATION_NAME))
+
+
+def _check_labels(logits: Array, gold: Array, labels: Sequence[str]) -> None:
+    """Refuse rows whose labels mean something else: fewer are predicted right, for certain, than by drawing lots."""
+    right = (logits.argmax(axis=1) == gold).astype(int)
+    _, high = interval(right, np.ones_like(right), metric=METRICS["accuracy"], classes=2)
+    if high < 1 / len(labels):
+        raise CompressError(
+            f"the model predicts {100 * right.mean():.1f}% of the validation rows right, less than by chance with "
+            f"{len(labels):,} classes: their labels mean something else than {', '.join(labels[:3])}, ...; give other "
+            "rows with --validation"
+        )
 
 
 def _check_same(expected: Array, found: Array) -> None:
@@ -243,13 +257,17 @@ def _accepted(acceptance: Acceptance, one: Calibrated, gold: Array, labels: Sequ
         classes[label] = accept_from(confidence[own], correct[own], acceptance.right)
     by_class = acceptance.by == "class"
     if not (any(classes.values()) if by_class else overall):
+        percent, least = f"{100 * acceptance.right:g}%", rows_needed(acceptance.right)
+        if by_class and overall:
+            raise CompressError(
+                f"no class of {len(labels):,} has enough validation rows to be certain that {percent} are right: "
+                f"{least:,} without an error at the least; leave out --accept-by class, or give more rows"
+            )
         best = max(level.at_least for level in levels(confidence, correct))
         raise CompressError(
-            f"no confidence is certain to be right {100 * acceptance.right:g}% of the time on these {len(gold):,} "
-            + (f"validation rows, of any of {len(labels):,} classes" if by_class else "validation rows")
-            + f" (of all rows together at most {100 * best:.1f}% is certain); give more rows, "
-            f"{rows_needed(acceptance.right):,} {'of a class ' if by_class else ''}without an error at the least, or a "
-            "lower --accept-at"
+            f"no confidence is certain to be right {percent} of the time on these {len(gold):,} validation rows: at "
+            f"most {100 * best:.1f}% is; give more rows, {least:,} without an error at the least, or a lower "
+            "--accept-at"
         )
     return {
         **asdict(acceptance),

@@ -6,9 +6,9 @@ Shapes: N rows, C classes.
 * *Vector scaling* (section 4.2) has a scale and a shift of its own for every class.
 
 Both maximise the likelihood of the gold labels times a prior. ln T is normal around 0 with standard deviation 1, and in
-vector scaling the logarithms of the scales around -ln T, and the shifts around 0, with 0.5. With some hundred rows the
-prior of T moves it by less than 1%. Without it, few rows that are all predicted right would have T = 0, and every class
-with a handful of rows scales of its own, which is why Guo et al. found vector scaling to overfit with many classes.
+vector scaling the logarithms of the scales around -ln T, and the shifts around 0, with 0.5. From 500 rows on the prior
+of T moves it by less than 1%. Without it, few rows that are all predicted right would have T = 0, and every class with
+a handful of rows scales of its own, which is why Guo et al. found vector scaling to overfit with many classes.
 """
 
 from collections.abc import Sequence

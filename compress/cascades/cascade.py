@@ -1,8 +1,8 @@
 """Cascade stage: join models so that the fast answer what they are sure of, within a budget of accuracy.
 
 The thresholds of least mean latency are chosen on validation rows (:mod:`compress.cascades.thresholds`) among those
-whose loss to the last model is certainly within the budget, and checked once on test rows. Models that do not help are
-left out, be it the last.
+whose loss to the last model, with its 95% interval, is within the budget there, and checked once on test rows. Models
+that do not help are left out, be it the last.
 """
 
 import json
@@ -75,7 +75,7 @@ def cascade(
     members = [ModelDir.open(model) for model in models]
     check_members(members)
     last, validation = members[-1], list(data.labelled.validation)
-    if len({member.path.resolve() for member in members}) < len(members):
+    if len({member.sha256 for member in members}) < len(members):
         raise CompressError("one model is given twice; give each model once, from fast to accurate")
     metric = find_metric(data.labelled.metric, task=last.task, classes=len(last.labels))
     checked = check_roles(
@@ -113,7 +113,7 @@ def cascade(
             raise CompressError(_none_within(tried, judge, max_accuracy_drop))
         if len(plan.members) == 1:
             raise CompressError(
-                f"{names[plan.members[0]]} alone is certainly within {max_accuracy_drop:g} points of {names[-1]}, and "
+                f"{names[plan.members[0]]} alone is within {max_accuracy_drop:g} points of {names[-1]}, and "
                 "no cascade is faster: use it, or give a smaller --max-accuracy-drop"
             )
         content: dict[str, Any] = {
@@ -226,7 +226,7 @@ def _none_within(tried: Sequence[CascadePlan], judge: CascadeJudge, max_drop: fl
     """Say why there is no cascade: what the most accurate one that is faster than the last model loses."""
     last = judge.models[-1]
     faster = [judge.of(plan) for plan in tried if plan.latency_ms < last.latency_ms]
-    said = f"no cascade is faster than {last.name} and certainly within {max_drop:g} points"
+    said = f"no cascade is faster than {last.name} and, by the 95% interval, within {max_drop:g} points"
     if not faster:
         return f"{said}: it is the fastest of them alone; give models from fast to accurate"
     best = max(faster, key=lambda one: (one["low"], one["speedup"]))
@@ -247,5 +247,6 @@ def _check_same(working: Path, rows: Sequence[Example], plan: CascadePlan, compu
     """Open what was written and compare its predictions with those that it was chosen by."""
     made = open_model(working)
     found = [made.labels.index(one["label"]) for one in load(made, compute=compute).predict(rows)]
-    if np.mean(np.array(found) != plan.predicted[: len(rows)]) > 0.05:  # rows at a threshold may go the other way
+    # In other batches int8 has slightly other logits, so that rows at a threshold may go the other way.
+    if (np.array(found) != plan.predicted[: len(rows)]).sum() > 1 + 0.05 * len(rows):
         raise CompressError("the cascade that was written predicts otherwise than its members; please report this")

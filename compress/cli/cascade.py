@@ -25,7 +25,7 @@ from compress.inference.compute import Compute
     type=options.Real(min=0),
     default=1.0,
     show_default=True,
-    help="Points of the metric that the cascade may lose against the last model, with certainty.",
+    help="Points of the metric that the cascade may lose against the last model, by the 95% interval on --validation.",
 )
 @options.output
 @options.drop_overlap
@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Join models: the fast answer what they are sure of, the accurate the rest.
 
-    Chooses the thresholds of least mean latency that keep the accuracy of the last model. 'compress predict' and
+    Chooses the thresholds of least mean latency that keep the accuracy of the last --model. 'compress predict' and
     'compress benchmark' take the result as they take a model.
     """
     labelled = options.labelled_data(None, validation, columns, settings["metric"], settings["drop_overlap"])

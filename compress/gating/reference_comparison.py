@@ -110,7 +110,7 @@ class ReferenceComparison:
 
     def _note_what_is_gone(self) -> None:
         there = {(line.model, line.runtime) for line in self.lines}
-        gone = [old for old in self.older if old.kind == "model" and (old.model, old.runtime) not in there]
+        gone = [old for old in self.older if old.is_compressed and (old.model, old.runtime) not in there]
         for (model, runtime), old in {(old.model, old.runtime): old for old in gone}.items():
             if not any(change.now is None and change.then is old for change in self.changes):
                 self.notes.append(f"{model} in {runtime} is in {self.name} and not in these results.")

@@ -71,7 +71,7 @@ def _is_meant(line: Measurement, name: str, wanted: Any) -> bool:
     value = getattr(line, name)
     if value == wanted or name not in _PATTERNS:
         return bool(value == wanted)
-    return fnmatchcase(value, wanted) and (name != "model" or line.kind == "model")
+    return fnmatchcase(value, wanted) and (name != "model" or line.is_compressed)
 
 
 def _shown(line: Measurement, name: str) -> str:

@@ -16,7 +16,6 @@ from compress.data.examples import Example
 from compress.evaluation.softmax import confidence
 from compress.inference.token_runner import Function, TokenArrays, TokenRunner
 from compress.models.cascade_dir import CascadeDir, open_model
-from compress.models.manifest import VOCABULARIES, file_sha256
 from compress.models.model_dir import ModelDir
 
 # The number of a member, and those of the rows that it reads (all rows are one slice) -> logits [n, C].
@@ -62,19 +61,16 @@ class CascadeInputs(NamedTuple):
 class CascadeRunner:
     """A :class:`compress.inference.runner.Runner` of a cascade.
 
-    ``prepare`` makes the tokens of the first member, and ``run`` those of the others, of the rows that they read; a
-    member with the first one's tokenizer reads the tokens that are there.
+    ``prepare`` makes the tokens of the first member, and ``run`` those of the others, of the rows that they read.
 
     Args:
         members: one for each member.
         thresholds: of all but the last.
-        same_tokens: of each member, whether its tokens are those of the first.
         answered: how many rows each member answered so far.
     """
 
     members: Sequence[TokenRunner]
     thresholds: Sequence[float]
-    same_tokens: Sequence[bool]
     answered: np.ndarray
     parameters: int = 0
     tokenizer_inside: bool = False
@@ -83,9 +79,7 @@ class CascadeRunner:
     def open(cls, cascade: CascadeDir, max_length: int, lengths: Sequence[int]) -> Self:
         """Load the tokenizers; see :meth:`TokenRunner.open`."""
         members = [TokenRunner.open(member, max_length, lengths) for member in cascade.members]
-        pairs = zip(cascade.members, members, strict=True)
-        tokens = [(_vocabulary(model.path), runner.max_length) for model, runner in pairs]
-        return cls(members, cascade.thresholds, [one == tokens[0] for one in tokens], np.zeros(len(members), np.int64))
+        return cls(members, cascade.thresholds, np.zeros(len(members), np.int64))
 
     def start(self, open_one: Callable[[ModelDir], Function]) -> None:
         """Open the model of every member."""
@@ -112,8 +106,6 @@ class CascadeRunner:
             member = self.members[number]
             if isinstance(rows, slice):
                 return member.run(inputs.arrays)
-            if self.same_tokens[number]:
-                return member.run(_part(inputs.arrays, rows, padded="width" in inputs.shape))
             return member.run(member.prepare([inputs.examples[row] for row in rows], **inputs.shape))
 
         logits, answered = ask_in_turn(self.thresholds, ask)
@@ -126,14 +118,3 @@ def open_runner(directory: Path, max_length: int, lengths: Sequence[int]) -> Tok
     model = open_model(directory, verify=False)
     kind = CascadeRunner if isinstance(model, CascadeDir) else TokenRunner
     return kind.open(model, max_length, lengths)  # type: ignore[arg-type]
-
-
-def _part(arrays: TokenArrays, rows: np.ndarray, *, padded: bool) -> TokenArrays:
-    """Return some rows of token arrays, without padding that only others needed."""
-    width = arrays["input_ids"].shape[1] if padded else int(arrays["attention_mask"][rows].sum(axis=1).max())
-    return {key: values[rows, :width] for key, values in arrays.items()}
-
-
-def _vocabulary(directory: Path) -> tuple[str, ...]:
-    names = (*VOCABULARIES, "tokenizer_config.json")
-    return tuple(file_sha256(directory / name) for name in names if (directory / name).is_file())

@@ -45,10 +45,11 @@ class Thresholds:
         if (noted := model.manifest.notes.get("acceptance")) is None:
             return None
         try:
-            if noted["by"] == "overall":
-                return cls(np.full(len(model.labels), float(noted["threshold"])))
-            found = [noted["thresholds"][label] for label in model.labels]
-            return cls(np.array([math.inf if value is None else float(value) for value in found]))
+            overall = noted["by"] == "overall"
+            found = [noted["threshold"] if overall else noted["thresholds"][label] for label in model.labels]
+            if not all(value is None or type(value) in (int, float) and 0 <= value <= 1 for value in found):
+                raise ValueError
+            return cls(np.array([math.inf if value is None else value for value in found], float))
         except (TypeError, KeyError, ValueError):
             raise CompressError(
                 f"{model.path / MANIFEST_NAME} has no thresholds that 'compress calibrate' writes; calibrate it again"

@@ -151,7 +151,7 @@ def _coverage(found: Mapping[str, Any]) -> Figure:
     return Figure(
         "Coverage and risk",
         "How many of the accepted predictions are wrong, when the share of the rows is accepted that the model is most "
-        "confident of. At most: the exact binomial bound, which holds for all points together with 95% certainty.",
+        "confident of. At most: the binomial bound, which holds for all points together with 95% certainty.",
         "coverage",
         Picture.both(
             lambda canvas: svg.line_chart(

@@ -12,7 +12,7 @@ from compress.reporting.tables.cells import Cell
 
 
 def write_report(found: Mapping[str, Any], directory: Path) -> None:
-    """Write the page, and a CSV and an SVG for each figure, from the content of ``cascade.json``."""
+    """Write the page, and a CSV and an SVG for each figure, from the content of ``choice.json``."""
     write_page(view(found), directory)
 
 
@@ -32,19 +32,30 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
     ]
     told.append(
         f"Mean time of a text {milliseconds(chosen['latency_ms'])}, {times(chosen['speedup'])} as fast as {last} "
-        f"alone, by arithmetic from the time of each model (batch size 1, {plural(found['threads'], 'thread')}). The "
-        "slowest texts take as long as all models together: 'compress benchmark' measures mean and percentiles."
+        f"alone: arithmetic from the median time of each model without tokenisation (batch size 1, "
+        f"{plural(found['threads'], 'thread')}). The slowest texts take as long as all models together: 'compress "
+        "benchmark' measures mean and percentiles."
     )
     told.append(
-        f"{_loss(found, 'validation')} The thresholds are the fastest of {found['tried']:,} cascades that certainly "
-        f"lose at most {found['max_accuracy_drop']:g} points on these rows, so that their figures are a little lucky."
+        f"{_loss(found, 'validation')} It is the fastest of {found['tried']:,} cascades whose interval on these rows "
+        f"is within {found['max_accuracy_drop']:g} points. The rows chose it, so that on others it loses a little more."
     )
     told.append(
-        f"{_loss(found, 'test')} These rows took no part in the choice."
+        f"{_loss(found, 'test')} These rows took no part in the choice." + _held(found)
         if "test" in found
         else "Give --test FILE for a figure on rows that took no part in the choice."
     )
     return told
+
+
+def _held(found: Mapping[str, Any]) -> str:
+    """Say what test rows tell of the budget."""
+    allowed, test = found["max_accuracy_drop"], found["test"]
+    if test["low"] >= -allowed:
+        return f" They confirm that it loses at most {allowed:g} points."
+    if test["high"] < -allowed:
+        return f" They refute that it loses at most {allowed:g} points."
+    return f" That it loses at most {allowed:g} points they neither confirm nor refute."
 
 
 def _loss(found: Mapping[str, Any], role: str) -> str:
@@ -62,7 +73,7 @@ def _members(found: Mapping[str, Any]) -> Figure:
     for model in found["models"]:
         name = model["name"]
         limit = thresholds.get(name)
-        said = "left out" if name not in thresholds else "all that is left" if limit is None else f"{limit:.4f}"
+        said = "left out" if name not in thresholds else "what is left" if limit is None else f"{limit:.4f}"
         share = answered.get(name, 0.0)
         rows.append(
             [

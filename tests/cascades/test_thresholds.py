@@ -30,10 +30,7 @@ def models() -> tuple[list[MemberResult], np.ndarray]:
     rng = np.random.default_rng(0)
     gold, difficulty = rng.integers(0, 2, ROWS), rng.random(ROWS)
     made = [
-        model(name, gold, difficulty > easy, latency_ms, seed)
-        for seed, (name, easy, latency_ms) in enumerate(
-            (("fast", 0.7, 1.0), ("middle", 0.9, 4.0), ("slow", 0.99, 40.0))
-        )
+        model(name, gold, difficulty > easy, latency_ms, seed) for seed, (name, easy, latency_ms) in enumerate(KINDS)
     ]
     return made, gold
 
