@@ -173,7 +173,7 @@ def fastest_rows(study: str, runtime: str = "") -> tuple[Result, list[Result]]:
     for row in sorted(rows, key=lambda row: -row.small_batch.speedup):
         line = row.small_batch
         fastest.setdefault((line.kind, line.model, line.runtime if line.kind == "competitor" else ""), row)
-    kinds = ("teacher", "model", "control", "baseline", "competitor", "reference-model")
+    kinds = ("teacher", "model", "cascade", "control", "baseline", "competitor", "reference-model")
     chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.small_batch.kind), -row.small_batch.speedup))
     return teacher, [row for row in chosen if row is not teacher]
 
@@ -419,6 +419,24 @@ def calibration_table() -> str:
     return "\n".join([*lines, "", note]) + "\n"
 
 
+def tail_table(study: str) -> str:
+    """Return the latencies of a study's cascades as Markdown: their median is that of the first member."""
+    lines = [
+        "| cascade | rows by member | mean, ms | median | 95th percentile | 99th |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for row in fastest_rows(study)[1]:
+        line = row.small_batch
+        if line.kind == "cascade":
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in zip(line.members, line.answered, strict=True))
+            mean = f"{line.latency_mean_ms:.3f} ({line.latency_mean_low_ms:.3f} to {line.latency_mean_high_ms:.3f})"
+            percentiles = (line.latency_p50_ms, line.latency_p95_ms, line.latency_p99_ms)
+            lines.append(
+                f"| {line.model} | {shares} | {mean} | {' | '.join(f'{value:.3f}' for value in percentiles)} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
 def few_rows_table() -> str:
     """Return the committed results of few_rows.py as Markdown."""
     found = _lines(FEW_ROWS)
@@ -652,6 +670,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "selection": selection_table,
     "students": students_table,
     "survey": survey_tables,
+    "tail": tail_table,
     "tokenization-speed": tokenization_table,
 }
 
