@@ -247,6 +247,6 @@ def _check_same(working: Path, rows: Sequence[Example], plan: CascadePlan, compu
     """Open what was written and compare its predictions with those that it was chosen by."""
     made = open_model(working)
     found = [made.labels.index(one["label"]) for one in load(made, compute=compute).predict(rows)]
-    # In other batches int8 has slightly other logits, so that rows at a threshold may go the other way.
+    # Logits of int8 depend a little on the batch, so that rows at a threshold may be answered by another member.
     if (np.array(found) != plan.predicted[: len(rows)]).sum() > 1 + 0.05 * len(rows):
         raise CompressError("the cascade that was written predicts otherwise than its members; please report this")

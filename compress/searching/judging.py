@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from compress.data import Example, encode_gold
-from compress.data.tokenization import maximum_length, one_column
+from compress.data.tokenization import one_column
 from compress.evaluation.metrics import Metric, paired_difference, predictions, score
-from compress.inference.batching import logits_of
-from compress.inference.open_runtime import open_runtime
+from compress.inference.compute import Compute
+from compress.inference.predict import Reader
 from compress.models.model_dir import ModelDir
 
 
@@ -52,11 +52,7 @@ class ValidationRows:
     def predicted(self, directory: Path) -> np.ndarray:
         """Return what a model directory predicts ``[N]``, in the runtime that opens it."""
         model = ModelDir.open(directory, verify=False)
-        tokenizer = model.load_tokenizer()
-        run = open_runtime(directory, threads=self.threads)
-        limit = maximum_length(tokenizer, model.config)
-        logits = logits_of(self.examples, run, tokenizer, max_length=limit, task=model.task)
-        return predictions(logits, model.task)
+        return predictions(Reader.open(model, Compute("cpu", self.threads)).logits(self.examples), model.task)
 
     def judge(self, predicted: np.ndarray) -> ValidationScore:
         """Judge predictions ``[N]``."""
