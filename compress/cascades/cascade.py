@@ -65,7 +65,7 @@ def cascade(
 
     Args:
         models: classifiers of the same labels, from fast to accurate; the last is what the others are measured against.
-        max_accuracy_drop: points of the metric that the cascade may lose against the last model, with certainty.
+        max_accuracy_drop: points of the metric that the cascade may lose against the last model, by the 95% interval.
         compute: device and CPU threads; latencies are taken with these threads at batch size 1.
 
     Raises:
@@ -88,7 +88,7 @@ def cascade(
         check_unseen(member, rows.get("test", []), "test", TRAINING_ROLES)
     gold = {role: encode_gold(own, last.labels, task=last.task, name=role) for role, own in rows.items()}
     settings = {"max_accuracy_drop": max_accuracy_drop, "metric": metric.name}
-    described = describe_rows({role: own for role, own in rows.items()})
+    described = describe_rows(rows)
     with Stage.begin(
         "cascade",
         output,
@@ -225,7 +225,8 @@ class CascadeJudge:
 def _none_within(tried: Sequence[CascadePlan], judge: CascadeJudge, max_drop: float) -> str:
     """Say why there is no cascade: what the most accurate one that is faster than the last model loses."""
     last = judge.models[-1]
-    faster = [judge.of(plan) for plan in tried if plan.latency_ms < last.latency_ms]
+    candidates = (plan for plan in tried if plan.latency_ms < last.latency_ms)
+    faster = [judge.of(plan) for plan in best_plans(candidates, judge.gold, judge.metric)]
     said = f"no cascade is faster than {last.name} and, by the 95% interval, within {max_drop:g} points"
     if not faster:
         return f"{said}: it is the fastest of them alone; give models from fast to accurate"
