@@ -200,7 +200,12 @@ def distill(
         set_seed(compute.seed)
         source: Any = model.load()
         built, tokenizer, mixer = build_student(
-            recipe, source, tokenizer, lambda: chain(pool, train), seed=compute.seed, progress=progress
+            replace(recipe, phases=phases),
+            source,
+            tokenizer,
+            lambda: chain(pool, train),
+            seed=compute.seed,
+            progress=progress,
         )
         if pretrained:
             load_body(built, pretrained)
