@@ -74,8 +74,8 @@ def _joined(found: Mapping[str, Any], joined: Mapping[str, Any]) -> list[str]:
     metric, rows = found["metric"], found["rows"]["validation"]
     alone = "Faster is a cascade" if found["winner"] else "A cascade meets it"
     return [
-        f"{alone}, which is DIR/best: of the rows each answers {'; '.join(answers)}. It is "
-        f"{with_span(_speed(joined), times)} as fast as the teacher in torch in the mean, "
+        f"{alone}, which is DIR/best: of the rows each answers {'; '.join(answers)}. It is about "
+        f"{times(joined['speedup'])} as fast as the teacher in torch in the mean, by the typical times of each, "
         f"{milliseconds(joined['latency_ms'])} a row, {megabytes(joined['size_bytes'])}. {metric.capitalize()} "
         f"{shown(joined['value'], metric)} on {rows:,} validation rows, {_difference(joined)} to the teacher. Rows "
         "that the last member answers take as long as all members together.",

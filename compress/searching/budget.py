@@ -36,10 +36,10 @@ class SearchBudget:
     def check(self) -> None:
         """Refuse values that no student meets, or that are no numbers."""
         for name, value in asdict(self).items():
-            least = 0.0 if name == "max_accuracy_drop" else math.nextafter(0, 1)
-            if value is not None and not least <= value < math.inf:
-                option = f"--{name.replace('_', '-')}"
-                raise CompressError(f"{option} {value:g} is not possible; give a number above 0, or leave it out")
+            zero = name == "max_accuracy_drop"
+            if value is not None and not (0 < value < math.inf or zero and value == 0):
+                option, allowed = f"--{name.replace('_', '-')}", "0 or more" if zero else "above 0"
+                raise CompressError(f"{option} {value:g} is not possible; give a number {allowed}, or leave it out")
 
     @property
     def asked(self) -> dict[str, float]:

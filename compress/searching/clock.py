@@ -1,37 +1,45 @@
 """The time that a search has taken, over all starts of its command."""
 
 import json
-import math
+import threading
 import time
 from pathlib import Path
+from typing import Self
 
 from compress.models.output_dir import write_atomically
 
+SAVED_EVERY_S = 5.0
+
 
 class SearchClock:
-    """Counts seconds towards a limit; ``path`` keeps what earlier starts have taken."""
+    """Counts seconds towards a limit, in a ``with`` block; ``path`` keeps them, also where the process is killed."""
 
     def __init__(self, path: Path, limit_s: float) -> None:
         self.path, self.limit_s = path, limit_s
         self._before = float(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else 0.0
         self._begun = time.monotonic()
+        self._over = threading.Event()
+        # A training that is killed goes on where it was: the time that it took until then counts.
+        self._saving = threading.Thread(target=self._save, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._saving.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._saving.join()
 
     @property
     def spent_s(self) -> float:
         return self._before + time.monotonic() - self._begun
 
-    @property
-    def left_s(self) -> float:
-        return self.limit_s - self.spent_s
+    def left_s(self, share: float = 1.0) -> float:
+        """Return the seconds that are left of a share of the time, below 0 where it is over."""
+        return share * self.limit_s - self.spent_s
 
-    def save(self) -> None:
-        """Keep what was spent, after work that a later start does not repeat."""
-        write_atomically(self.path, json.dumps(round(self.spent_s, 1)))
-
-    def fits(self, seconds: float) -> bool:
-        """Tell whether so much work is likely to end in time."""
-        return seconds <= self.left_s
-
-    def is_over(self, share: float) -> bool:
-        """Tell whether a share of the time is over."""
-        return math.isfinite(self.limit_s) and self.spent_s >= share * self.limit_s
+    def _save(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(SAVED_EVERY_S)
+            write_atomically(self.path, json.dumps(round(self.spent_s, 1)))

@@ -1,23 +1,27 @@
 """The search itself: time shapes, train those that may meet the budget, promote the best, train the winner to the end.
 
 A third of the time goes to the first rung, as successive halving divides it among three. Nothing is begun of which it
-is known that it will not end in time, and what the best students need for the last rung is set aside.
+is known that it will not end in time, and what the best student needs for the last rung is set aside in the second. A
+student whose training fails is left out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from compress.benchmarking.results.formatting import plural, points, shown, times, with_span
+from compress.errors import CompressError
 from compress.progress import duration, logger
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock
-from compress.searching.halving import LAST, RUNGS, in_reach, promoted, promotion_order
+from compress.searching.halving import LAST, RUNGS, floor, in_reach, promoted, promotion_order
 from compress.searching.sampler import ShapeSampler
 from compress.searching.selection import choose, front_of, objectives
 from compress.searching.shapes import ShapeTimer, ShapeTiming
 from compress.searching.space import Shape
-from compress.searching.trials import Trainer, Trial
+from compress.searching.trials import TrainedRung, Trainer, Trial
 
 TIMED_FOR_EACH = 10  # shapes that are timed at most, for each that may be trained
+FIRST_SHARE = 1 / len(RUNGS)  # of the time, for the first rung
 REPEATS = 50  # of known shapes one after another, after which there is nothing new to find
 
 
@@ -31,8 +35,12 @@ class Exploration:
     timer: ShapeTimer
     trainer: Trainer
     clock: SearchClock
-    teacher_value: float
     trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def teacher_value(self) -> float:
+        """The teacher's metric on validation rows."""
+        return self.trainer.validation.teacher_value
 
     @property
     def judged(self) -> list[Trial]:
@@ -53,49 +61,59 @@ class Exploration:
             # Where all of its steps take too long, as many as there is time for.
             if not any(self._train(trial, rung) for rung in range(LAST, trial.last.rung, -1)):
                 break
-        for trial in self.trials:
-            reached = f"stopped at rung {trial.last.rung + 1}" if trial.rungs else "not trained: there was no time"
-            trial.ended = trial.ended or ("done" if trial.is_complete else reached)
 
     def _first_rung(self) -> None:
         wanted = self.settings.trials or 2**31
         repeats = 0
         while len(self.judged) < wanted and len(self.trials) < wanted * TIMED_FOR_EACH and repeats < REPEATS:
-            if self.clock.is_over(1 / len(RUNGS)):
+            if self.clock.left_s(FIRST_SHARE) <= 0:
                 return
             asked, shape = self.sampler.ask()
             trial = next((one for one in self.trials if one.shape.key == shape.key), None)
             repeats = 0 if trial is None else repeats + 1
             if trial is None:
                 trial = self._timed(shape)
-                if not trial.ended and not trial.rungs:
+                if not trial.missed and not trial.rungs:
                     self._train(trial, 0)
-            excess = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs and bool(trial.ended))}
+            excess = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs)}
             if trial.rungs:
-                first = trial.rungs[0].score
-                excess["max_accuracy_drop"] = self.budget.shortfall(first)  # in points, which weigh as doublings do
-                self.sampler.tell(asked, (objectives(trial)[0], first.value), excess)
+                values = [one.rungs[0].score.value for one in self.judged]
+                first = trial.rungs[0].score.value
+                # In points, which weigh as doublings do.
+                excess["max_accuracy_drop"] = 100 * max(0.0, self._floor(values) - first)
+                self.sampler.tell(asked, (objectives(trial)[0], first), excess)
             else:
                 self.sampler.tell(asked, None, excess)
 
     def _timed(self, shape: Shape) -> Trial:
         timing = self.timer.time(shape)
-        self.clock.save()
         trial = self._add(shape, timing)
         said = with_span(timing.interval, times) if not timing.fault else ""
         logger.info("%d: %s: %s", trial.number, shape.name, trial.ended or said)
         return trial
 
     def _add(self, shape: Shape, timing: ShapeTiming) -> Trial:
-        faults = [f"cannot be built: {timing.fault}"] if timing.fault else self.budget.faults(timing)
-        trial = Trial(len(self.trials) + 1, shape, timing, [], "; ".join(faults))
-        for known in [] if faults else self.trainer.known(shape):
-            trial.add(known)
+        trial = Trial(len(self.trials) + 1, shape, timing)
+        trial.missed = [f"cannot be built: {timing.fault}"] if timing.fault else self.budget.faults(timing)
+        if not trial.missed:
+            trial.refused = self.trainer.fault(shape)
+            for known in self.trainer.known(shape):
+                self._learn(trial, known)
         self.trials.append(trial)
         return trial
 
+    def _learn(self, trial: Trial, trained: TrainedRung) -> None:
+        """Add what is known of a rung; by the size that it has with its whole vocabulary it may miss a limit."""
+        trial.add(trained)
+        trial.missed = self.budget.faults(trial.timing)
+
+    def _floor(self, values: Sequence[float]) -> float:
+        """Return what a student of the first rungs must reach to be in reach of the allowed drop."""
+        return floor(values, self.teacher_value, self.budget.max_accuracy_drop)
+
     def _next_rung(self, rung: int) -> None:
-        entered = [trial for trial in self.judged if any(one.rung == rung - 1 for one in trial.rungs)]
+        able = [trial for trial in self.judged if not trial.missed]
+        entered = [trial for trial in able if any(one.rung == rung - 1 for one in trial.rungs)]
         values = [next(one.score.value for one in trial.rungs if one.rung == rung - 1) for trial in entered]
         aimed = (self.teacher_value, self.budget.max_accuracy_drop)
         points = [(objectives(trial)[0], value) for trial, value in zip(entered, values, strict=True)]
@@ -106,7 +124,7 @@ class Exploration:
             if left == 0 or place >= promoted(len(entered)) and index not in in_reach(values, *aimed):
                 return
             trial = entered[index]
-            to_the_end = trial.seconds_for(LAST) if rung < LAST else 0.0
+            to_the_end = self._seconds_for(trial, LAST) if rung < LAST else 0.0
             if trial.last.rung >= rung or self._train(trial, rung, set_aside or to_the_end):
                 set_aside = set_aside or to_the_end
                 left -= 1
@@ -117,21 +135,31 @@ class Exploration:
         Args:
             set_aside: seconds of what shall be trained afterwards.
         """
-        if trial.rungs:
-            seconds, at = trial.seconds_for(rung), f"stopped at rung {trial.last.rung + 1}: more steps"
-        else:
-            plain = self.timer.known(replace(trial.shape, precision="fp32")) or trial.timing
-            seconds, at = self.trainer.expected_seconds(trial.shape, plain.latency_ms), "not trained: the first steps"
-        if not self.clock.fits(needed := seconds + set_aside):
-            left = duration(max(0.0, self.clock.left_s))
-            trial.ended = f"{at} would take about {duration(needed)}, and {left} were left"
+        seconds, steps = self._seconds_for(trial, rung), "more steps" if trial.rungs else "the first steps"
+        # The first rung does not take what the others need; but nothing is left to them without a first student.
+        left = self.clock.left_s(1.0 if rung or not self.judged else FIRST_SHARE) - set_aside
+        if seconds > left:
+            trial.refused = f"{steps} would take about {duration(seconds)}, and {duration(max(0.0, left))} were left"
             return False
         logger.info("%d: training, rung %d of %d ...", trial.number, rung + 1, len(RUNGS))
-        trial.add(self.trainer.train(trial.shape, rung))
-        self.clock.save()
-        trial.ended = ""
+        try:
+            self._learn(trial, self.trainer.train(trial.shape, rung))
+        except CompressError as error:
+            trial.refused = f"{steps} failed: {error}"
+            logger.warning("%d: %s", trial.number, trial.refused)
+            return False
+        trial.refused = ""
         self._tell(trial)
         return True
+
+    def _seconds_for(self, trial: Trial, rung: int) -> float:
+        """Return about how long the steps of a rung will take, as far as that is known."""
+        if self.trainer.is_trained(trial.shape, rung):
+            return 0.0
+        if trial.rungs:
+            return trial.seconds_for(rung)
+        plain = self.timer.known(replace(trial.shape, precision="fp32")) or trial.timing
+        return self.trainer.expected_seconds(trial.shape, plain.latency_ms)
 
     def _tell(self, trial: Trial) -> None:
         """Say what a trial is worth, and the front so far."""
@@ -147,7 +175,7 @@ class Exploration:
         )
         front = [self.judged[index] for index in front_of(self.judged)]
         said = ", ".join(f"{times(one.timing.speedup)} {points(one.score.points)}" for one in front)
-        left = f"; {duration(max(0.0, self.clock.left_s))} left" if self.clock.limit_s < float("inf") else ""
+        left = f"; {duration(max(0.0, self.clock.left_s()))} left" if self.clock.limit_s < float("inf") else ""
         logger.info(
             "%s timed, %d trained; front (speed-up, points to the teacher): %s%s",
             plural(len(self.trials), "shape"),

@@ -92,7 +92,7 @@ def measure(explored: Exploration, best: Path, rows: Sequence[Example], results:
     with quiet_stages():
         compute = Compute("cpu", seed=trainer.compute.seed)
         lines = benchmark(trainer.teacher, [best], list(rows), settings, output=output, compute=compute)
-    line: Measurement = next(line for line in lines if line.model == BEST)
+    line: Measurement = next(line for line in lines if line.is_compressed)
     difference = line.difference
     assert difference is not None
     return {

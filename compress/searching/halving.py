@@ -49,10 +49,15 @@ def promoted(count: int) -> int:
     return math.ceil(count / REDUCTION)
 
 
+def floor(values: Sequence[float], teacher: float, allowed_drop: float | None) -> float:
+    """Return the least metric of the students of a rung with which one may come within an accuracy drop."""
+    return -math.inf if allowed_drop is None else min(teacher, max(values)) - allowed_drop / 100
+
+
 def in_reach(values: Sequence[float], teacher: float, allowed_drop: float | None) -> list[int]:
     """Return the numbers of the students of a rung that may come within an accuracy drop; all where none was given."""
-    floor = -math.inf if allowed_drop is None else min(teacher, max(values)) - allowed_drop / 100
-    return [index for index, value in enumerate(values) if value >= floor]
+    least = floor(values, teacher, allowed_drop)
+    return [index for index, value in enumerate(values) if value >= least]
 
 
 def promotion_order(points: Points, teacher: float, allowed_drop: float | None, *, metric_wins: bool) -> list[int]:

@@ -36,7 +36,8 @@ TEACHER = "the teacher in int8"
 class Joined:
     """A cascade, the students in it in the order in which they are asked, and what it costs and is worth.
 
-    ``timing`` is of the mean time of a row, against the teacher in torch.
+    ``timing`` is of the mean time of a row, against the teacher in torch; it follows from the typical times of the
+    members, so that no interval of it is known.
     """
 
     model: CascadeDir
@@ -53,8 +54,6 @@ class Joined:
             "thresholds": choice["thresholds"],
             "answered": choice["validation"]["answered"],
             "speedup": self.timing.speedup,
-            "low_speedup": self.timing.low,
-            "high_speedup": self.timing.high,
             "latency_ms": self.timing.latency_ms,
             "size_bytes": self.timing.size_bytes,
             "value": self.score.value,
@@ -87,7 +86,8 @@ def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined | 
         return None
     judged = trainer.validation.judge(_predicted(made, trainer.validation.examples, compute))
     joined = Joined(made, _members(made, students), _timing(made, students), judged)
-    is_faster = winner is None or joined.timing.speedup > winner.timing.speedup
+    # Certainly so: several models that are hardly faster than one are not worth it.
+    is_faster = winner is None or joined.timing.speedup > winner.timing.high
     return joined if is_faster and budget.met_by(judged, joined.timing) else None
 
 
@@ -130,14 +130,8 @@ def _timing(made: CascadeDir, students: Sequence[Trial]) -> ShapeTiming:
     first = next(one for one in students if one.shape.name == choice["members"][0])
     alone_ms = next(model["latency_ms"] for model in choice["models"] if model["name"] == first.shape.name)
     share, timing = alone_ms / choice["validation"]["latency_ms"], first.timing
-    return replace(
-        timing,
-        latency_ms=timing.latency_ms / share,
-        speedup=timing.speedup * share,
-        low=timing.low * share,
-        high=timing.high * share,
-        size_bytes=made.size_bytes,
-    )
+    speedup = timing.speedup * share
+    return ShapeTiming(timing.latency_ms / share, speedup, speedup, speedup, made.size_bytes, timing.teacher_ms)
 
 
 def _predicted(made: CascadeDir, rows: Sequence[Example], compute: Compute) -> np.ndarray:

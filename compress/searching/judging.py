@@ -49,6 +49,11 @@ class ValidationRows:
         """What the teacher predicts ``[N]``."""
         return self.predicted(self.teacher.path)
 
+    @cached_property
+    def teacher_value(self) -> float:
+        """The teacher's metric."""
+        return self.judge(self.reference).value
+
     def predicted(self, directory: Path) -> np.ndarray:
         """Return what a model directory predicts ``[N]``, in the runtime that opens it."""
         model = ModelDir.open(directory, verify=False)

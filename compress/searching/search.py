@@ -98,7 +98,7 @@ def search(
     budget.check()
     settings.check()
     model = ModelDir.open(teacher)
-    rows = _checked(model, data)
+    rows = check_data(model, data)
     compute = replace(compute, device=resolve_device(compute.device))
     with Stage.begin(
         "search",
@@ -155,8 +155,8 @@ def search(
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Checked rows by role."""
+class SearchRows:
+    """Checked rows by role, of which none is in two, and how many were left out for that."""
 
     unlabeled: TextSource
     train: Sequence[Example]
@@ -170,8 +170,12 @@ class _Rows:
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
 
-def _checked(model: ModelDir, data: SearchData) -> _Rows:
-    """Check everything about the request that can be known before the work."""
+def check_data(model: ModelDir, data: SearchData) -> SearchRows:
+    """Check everything about the request that can be known before the work.
+
+    Raises:
+        CompressError: students of this teacher are not searched for, or rows do not fit it.
+    """
     if model.is_onnx:
         raise CompressError(f"{model.path} is an ONNX model, from which no student starts; give its torch directory")
     if model.task == "tagging":
@@ -197,26 +201,54 @@ def _checked(model: ModelDir, data: SearchData) -> _Rows:
         raise CompressError(
             f"all rows of {data.unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE"
         )
-    return _Rows(pool, sets["train"], sets["validation"], sets.get("test", ()), metric, checked.dropped)
+    return SearchRows(pool, sets["train"], sets["validation"], sets.get("test", ()), metric, checked.dropped)
 
 
 def _explored(
     model: ModelDir,
     stage: Stage,
-    rows: _Rows,
+    rows: SearchRows,
     budget: SearchBudget,
     settings: SearchSettings,
     compute: Compute,
     progress: Progress,
 ) -> Exploration:
     """Label the text, and go through all rungs."""
-    sources = {"pool": rows.unlabeled, "train": ExampleSource(rows.train, "train")}
+    labels = label_rows(model, stage.scratch, rows, compute, progress)
+    timer, trainer = timer_and_trainer(model, stage.scratch, rows, labels, compute, progress)
+    with closing(ShapeSampler(stage.scratch / STUDY_NAME, space_for(model.config), compute.seed)) as sampler:
+        with SearchClock(stage.scratch / "clock.json", settings.seconds) as clock:
+            explored = Exploration(budget, settings, sampler, timer, trainer, clock)
+            explored.run()
+    return explored
+
+
+def label_rows(
+    model: ModelDir, folder: Path, rows: SearchRows, compute: Compute, progress: Progress = silent
+) -> list[LabelDir]:
+    """Return labels of the pool and of the gold rows, made in ``folder`` where they are not there yet."""
     labels = []
-    for name, source in sources.items():
-        folder = stage.scratch / f"{name}-labels"
-        if not folder.is_dir():
-            label(model, source, folder, compute=compute, progress=progress)
-        labels.append(LabelDir.open(folder))
+    for name, source in {"pool": rows.unlabeled, "train": ExampleSource(rows.train, "train")}.items():
+        place = folder / f"{name}-labels"
+        if not place.is_dir():
+            label(model, source, place, compute=compute, progress=progress)
+        labels.append(LabelDir.open(place))
+    return labels
+
+
+def timer_and_trainer(
+    model: ModelDir,
+    folder: Path,
+    rows: SearchRows,
+    labels: Sequence[LabelDir],
+    compute: Compute,
+    progress: Progress = silent,
+) -> tuple[ShapeTimer, Trainer]:
+    """Return what times shapes and what trains them, which keep their results in ``folder``.
+
+    Args:
+        labels: of the pool and of the gold rows, see :func:`label_rows`.
+    """
     pool = LabelledPool((labels[0],))
 
     def texts() -> Iterable[Example]:
@@ -225,21 +257,11 @@ def _explored(
     threads = compute.threads or 1
     # Not on train, whose texts may be of other lengths, on which speed-ups depend.
     timed_on = random.Random(compute.seed).sample(rows.validation, len(rows.validation))
-    for folder in (shapes := stage.scratch / "shapes", trained := stage.scratch / "trained"):
-        folder.mkdir(exist_ok=True)
+    for place in (shapes := folder / "shapes", trained := folder / "trained"):
+        place.mkdir(exist_ok=True)
     validation = ValidationRows(model, rows.validation, rows.metric, threads, compute.seed)
     data = DistillationData(
         labels=labels, labelled=LabelledData(list(rows.train), list(rows.validation), rows.metric.name)
     )
-    with closing(ShapeSampler(stage.scratch / STUDY_NAME, space_for(model.config), compute.seed)) as sampler:
-        explored = Exploration(
-            budget,
-            settings,
-            sampler,
-            ShapeTimer(model, shapes, texts, timed_on, threads, compute.seed),
-            Trainer(model, trained, data, validation, compute, progress),
-            SearchClock(stage.scratch / "clock.json", settings.seconds),
-            validation.judge(validation.reference).value,
-        )
-        explored.run()
-    return explored
+    timer = ShapeTimer(model, shapes, texts, timed_on, threads, compute.seed)
+    return timer, Trainer(model, trained, data, validation, compute, progress)

@@ -2,13 +2,15 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from logging import WARNING
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
@@ -19,12 +21,15 @@ from compress.progress import Progress, logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
 from compress.recipes import StudentRecipe
+from compress.reporting.training_log import read_training
 from compress.searching.halving import LAST, RUNGS, at_rung
 from compress.searching.judging import ValidationRows, ValidationScore
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import QUANTIZER, Shape
 from compress.training.distill import DistillationData, distill
 from compress.training.step_plan import steps_for
+
+FAULT = "fault"  # in the record of a training that failed
 
 
 @dataclass(frozen=True)
@@ -45,18 +50,29 @@ class TrainedRung:
 
 @dataclass
 class Trial:
-    """A shape that was tried, and why it ended."""
+    """A shape that was tried."""
 
     number: int
     shape: Shape
     timing: ShapeTiming
     rungs: list[TrainedRung] = field(default_factory=list)
-    ended: str = ""
+    missed: Sequence[str] = ()  # limits of speed and size, in words
+    refused: str = ""  # why it was not trained further, though it is within the limits
 
     def add(self, trained: TrainedRung) -> None:
         """Add what is known of the next rung."""
         self.rungs.append(trained)
         self.timing = replace(self.timing, size_bytes=trained.size_bytes)
+
+    @property
+    def ended(self) -> str:
+        """Why it ended, in words."""
+        if self.missed:
+            return "; ".join(self.missed)
+        reached = f"stopped at rung {self.last.rung + 1}" if self.rungs else "not trained"
+        if self.refused:
+            return f"{reached}: {self.refused}"
+        return "done" if self.is_complete else reached if self.rungs else f"{reached}: there was no time"
 
     @property
     def last(self) -> TrainedRung:
@@ -137,21 +153,39 @@ class Trainer:
         cores = 1 if self.compute.threads else len(available_cores())  # with which latency was not measured
         return 3 * steps * recipe.training.batch_size * latency_ms / 1000 / cores
 
+    def is_trained(self, shape: Shape, rung: int) -> bool:
+        """Tell whether a shape has taken the steps of a rung, for this precision or the other one."""
+        return self._student(shape, rung).is_dir()
+
     def known(self, shape: Shape) -> list[TrainedRung]:
         """Return what is finished of a shape, in the order of rungs."""
-        found = []
-        for path in (self._record(shape, rung) for rung in range(len(RUNGS))):
-            if path.is_file():
-                values = json.loads(path.read_text(encoding="utf-8"))
-                found.append(TrainedRung(**{**values, "score": ValidationScore(**values["score"])}))
-        return found
+        found = [values for values in self._records(shape) if FAULT not in values]
+        return [TrainedRung(**{**values, "score": ValidationScore(**values["score"])}) for values in found]
+
+    def fault(self, shape: Shape) -> str:
+        """Return why a training of a shape failed, empty where none did."""
+        return next((values[FAULT] for values in self._records(shape) if FAULT in values), "")
 
     def train(self, shape: Shape, rung: int) -> TrainedRung:
-        """Train a shape for the steps of a rung, make of it what is deployed, and judge that."""
+        """Train a shape for the steps of a rung, make of it what is deployed, and judge that.
+
+        Raises:
+            CompressError: the training diverged, or its result cannot be deployed; a search that goes on knows it.
+        """
+        if fault := self.fault(shape):
+            raise CompressError(fault)
+        try:
+            found = asdict(made := self._trained(shape, rung))
+        except CompressError as error:
+            write_atomically(self._record(shape, rung), json.dumps({FAULT: str(error)}) + "\n")
+            raise
+        write_atomically(self._record(shape, rung), json.dumps(found) + "\n")
+        return made
+
+    def _trained(self, shape: Shape, rung: int) -> TrainedRung:
         begun = time.monotonic()
         recipe, read = self.planned(shape, rung)
-        # Both precisions of a shape are of one training.
-        student = self.folder / f"trained-{Shape(shape.family, shape.options).key}-{rung}"
+        student = self._student(shape, rung)
         deployed = self.deployed(shape, rung)
         with quiet_stages():
             if not student.is_dir():
@@ -164,10 +198,20 @@ class Trainer:
                     export(student, deployed)
         score = self.validation.judge(self.validation.predicted(deployed))
         notes = ModelDir.open(student, verify=False).manifest.notes
+        # The notes have the seconds of the last start alone.
+        speeds = [line["rows_per_second"] for line in read_training(student).lines if line.get("rows_per_second")]
+        at_speed = notes["steps"] * recipe.training.batch_size / median(speeds) if speeds else 0.0
+        training = round(max(notes["seconds"], at_speed), 1)
         seconds, size = round(time.monotonic() - begun, 1), ModelDir.open(deployed, verify=False).size_bytes
-        found = TrainedRung(rung, notes["steps"], seconds, notes["seconds"], size, score)
-        write_atomically(self._record(shape, rung), json.dumps(asdict(found)) + "\n")
-        return found
+        return TrainedRung(rung, notes["steps"], max(seconds, training), training, size, score)
+
+    def _student(self, shape: Shape, rung: int) -> Path:
+        """Return where a training lies, which both precisions of a shape are of."""
+        return self.folder / f"trained-{Shape(shape.family, shape.options).key}-{rung}"
+
+    def _records(self, shape: Shape) -> list[dict[str, Any]]:
+        paths = [self._record(shape, rung) for rung in range(len(RUNGS))]
+        return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
 
     def _record(self, shape: Shape, rung: int) -> Path:
         return self.folder / f"{shape.key}-{rung}.json"

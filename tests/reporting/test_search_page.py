@@ -110,7 +110,7 @@ def test_a_cascade_that_won_is_told_as_such() -> None:
     joined = {
         "members": ["cnn int8", "the teacher in int8"],
         "answered": [0.9, 0.1],
-        **{"speedup": 90.0, "low_speedup": 85.0, "high_speedup": 95.0, "latency_ms": 0.2, "size_bytes": 25_000_000},
+        **{"speedup": 90.0, "latency_ms": 0.2, "size_bytes": 25_000_000},
         **{"value": 0.88, "points": -0.2, "low": -0.9, "high": 0.4},
     }
     *_, cascade, measured = verdict(found(cascade=joined))

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from compress.errors import CompressError
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.exploration import Exploration
 from compress.searching.halving import LAST, RUNGS
 from compress.searching.judging import ValidationScore
 from compress.searching.sampler import ShapeSampler
 from compress.searching.shapes import ShapeTiming
-from compress.searching.space import Shape, space_for
+from compress.searching.space import PRECISIONS, Shape, space_for
 from compress.searching.trials import TrainedRung
 from tests.searching.test_space import MINILM
 
@@ -31,13 +32,18 @@ class Desk:
     """Stands in for timer, trainer and clock; ``seconds`` are those of a whole training of each family."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
-    fault: str = ""
+    unbuildable: str = ""
     foreseen: bool = False
+    failing: tuple[str, int] | None = None  # a family whose trainings of a rung fail
+    failed: set[str] = field(default_factory=set)
+    grows: int = 1  # how many times as large students are when they are trained
     stop: Callable[[Shape, int], bool] = lambda shape, rung: False
     timed: dict[str, ShapeTiming] = field(default_factory=dict)
     done: dict[tuple[str, int], TrainedRung] = field(default_factory=dict)
     work: list[tuple[str, int]] = field(default_factory=list)  # trainings, in order
-    validation: Any = field(default_factory=lambda: SimpleNamespace(metric=SimpleNamespace(name="accuracy")))
+    validation: Any = field(
+        default_factory=lambda: SimpleNamespace(metric=SimpleNamespace(name="accuracy"), teacher_value=TEACHER)
+    )
     spent_s: float = 0.0
     limit_s: float = float("inf")
 
@@ -48,7 +54,7 @@ class Desk:
         size = 1 + sum(value for value in shape.options.values() if isinstance(value, int)) % 97 / 97
         speed = SPEEDS[shape.family] / size * (1 if shape.precision == "fp32" else 2)
         timing = ShapeTiming(10 / speed, speed, speed / 1.02, speed * 1.02, int(4e6 * size), 10.0)
-        if self.fault == shape.family:
+        if self.unbuildable == shape.family:
             timing = ShapeTiming(fault="no such tokenizer")
         return self.timed.setdefault(shape.key, timing)
 
@@ -62,34 +68,38 @@ class Desk:
         assert (shape.key, rung) not in self.done, "it was finished before"
         if self.stop(shape, rung):
             raise KeyboardInterrupt
+        if self.failing == (shape.family, rung):
+            self.failed.add(shape.family)
+        if shape.family in self.failed:
+            raise CompressError("diverged")
         points = POINTS[shape.family] - (LAST - rung) - len(shape.name) % 7 / 10
         taken = self.seconds.get(shape.family, 9.0) * RUNGS[rung]
         self.spent_s += taken
         self.work.append((shape.family, rung))
         judged = ValidationScore(TEACHER + points / 100, points, points - 0.5, points + 0.5)
-        found = TrainedRung(rung, int(9000 * RUNGS[rung]), taken, taken, self.timed[shape.key].size_bytes, judged)
+        found = TrainedRung(
+            rung, int(9000 * RUNGS[rung]), taken, taken, self.grows * self.timed[shape.key].size_bytes, judged
+        )
         self.done[shape.key, rung] = found
         return found
 
-    def save(self) -> None:
-        pass
+    def fault(self, shape: Shape) -> str:
+        return "diverged" if shape.family in self.failed else ""
 
-    @property
-    def left_s(self) -> float:
-        return self.limit_s - self.spent_s
+    def is_trained(self, shape: Shape, rung: int) -> bool:
+        return any(
+            replace(shape, precision=one).key == key and at == rung for one in PRECISIONS for key, at in self.done
+        )
 
-    def fits(self, seconds: float) -> bool:
-        return seconds <= self.left_s
-
-    def is_over(self, share: float) -> bool:
-        return self.spent_s >= share * self.limit_s
+    def left_s(self, share: float = 1.0) -> float:
+        return share * self.limit_s - self.spent_s
 
 
 def explored(folder: Path, desk: Desk, budget: SearchBudget, trials: int | None = None) -> Exploration:
     timer = SimpleNamespace(known=desk.known_timing, time=desk.time)
     with closing(ShapeSampler(folder / "search.db", space_for(MINILM), 0)) as sampler:
         clock: Any = desk
-        found = Exploration(budget, SearchSettings(trials), sampler, timer, desk, clock, TEACHER)  # type: ignore[arg-type]
+        found = Exploration(budget, SearchSettings(trials), sampler, timer, desk, clock)  # type: ignore[arg-type]
         found.run()
     return found
 
@@ -128,7 +138,7 @@ def test_the_winner_is_trained_to_the_end(tmp_path: Path) -> None:
 
 
 def test_a_shape_that_cannot_be_built_says_why(tmp_path: Path) -> None:
-    found = explored(tmp_path, Desk(fault="ngram"), SearchBudget(), trials=4)
+    found = explored(tmp_path, Desk(unbuildable="ngram"), SearchBudget(), trials=4)
     failed = [trial for trial in found.trials if trial.shape.family == "ngram"]
     assert failed and all(trial.ended == "cannot be built: no such tokenizer" and not trial.rungs for trial in failed)
 
@@ -146,7 +156,8 @@ def test_the_time_limit_is_kept(limit: float, tmp_path: Path) -> None:
 def test_a_training_that_would_end_too_late_is_not_begun(tmp_path: Path) -> None:
     desk = Desk(seconds={"transformer": 900.0}, limit_s=50.0)
     found = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=2.5))
-    assert desk.spent_s <= 50 + 100  # of the first rung nobody knows how long it takes
+    first_s = 100  # for which nothing is known of a rung before
+    assert desk.spent_s <= 50 + first_s
     assert ("transformer", LAST) not in desk.work
     told = [trial.ended for trial in found.judged if trial.shape.family == "transformer"]
     assert any("more steps would take about" in ended and "were left" in ended for ended in told)
@@ -158,6 +169,38 @@ def test_a_first_rung_that_takes_too_long_is_not_begun(tmp_path: Path) -> None:
     slow = [trial for trial in found.trials if trial.shape.family == "transformer"]
     assert slow and not any(trial.rungs for trial in slow) and desk.spent_s <= 50
     assert slow[0].ended.startswith("not trained: the first steps would take about 2 min, and ")
+
+
+@pytest.mark.parametrize("rung", [0, 1])
+def test_a_training_that_fails_ends_its_student_alone(rung: int, tmp_path: Path) -> None:
+    desk = Desk(failing=("cnn", rung))
+    found = explored(tmp_path, desk, SearchBudget(min_speedup=100), trials=8)
+    failed = [trial for trial in found.trials if trial.refused]
+    assert failed and {trial.shape.family for trial in failed} == {"cnn"}
+    said = "more steps failed: diverged" if rung else "not trained: the first steps failed: diverged"
+    assert all(trial.ended.endswith(said) for trial in failed)
+    assert any(trial.is_complete for trial in found.judged)
+
+
+def test_a_student_that_came_out_too_large_is_not_promoted(tmp_path: Path) -> None:
+    desk = Desk(grows=3)
+    found = explored(tmp_path, desk, SearchBudget(max_size_mb=20.0), trials=8)
+    assert {rung for _, rung in desk.work} == {0, 1, 2}
+    assert all("too large" in t.ended for t in found.judged if t.timing.size_bytes > 20e6)
+    large = Desk(grows=10)
+    (tmp_path / "large").mkdir()
+    found = explored(tmp_path / "large", large, SearchBudget(max_size_mb=20.0), trials=8)
+    assert {rung for _, rung in large.work} == {0} and all("too large" in trial.ended for trial in found.judged)
+
+
+def test_the_other_precision_of_a_trained_shape_takes_no_time(tmp_path: Path) -> None:
+    desk = Desk(limit_s=45.0)
+    found = explored(tmp_path, desk, SearchBudget(min_speedup=30))
+    trial = found.judged[0]
+    other = replace(trial.shape, precision="fp32" if trial.shape.precision == "int8" else "int8")
+    twin = found._add(other, desk.time(other))
+    desk.spent_s = desk.limit_s / 3
+    assert not found._seconds_for(twin, 0) and found._train(twin, 0)
 
 
 @pytest.mark.parametrize("last", [(0, 2), (1, 0), (1, 1), (2, 0)])

@@ -1,0 +1,178 @@
+"""Is a search worth its time? The same budget and the same minutes for a search and for two simpler ways.
+
+    python benchmarks/searching.py --set NAME --teacher DIR --unlabeled FILE --train FILE --validation FILE --test FILE
+        --work DIR -o RESULTS.jsonl [--max-accuracy-drop 1] [--minutes 15] [--seed 0 ...] [--only search ...]
+
+* ``search`` is what ``compress search`` does;
+* ``random`` draws shapes from the same space, leaves out those that miss a limit of speed or size, and trains each of
+  the others for all steps of its recipe;
+* ``recipes`` trains the committed students cnn, ngram, bilstm and minilm-3, and deploys them in int8.
+
+A training of the two that ends after the limit does not count. Each way chooses by the same rule from what it has
+trained, a student or a cascade. What it chose lies in ``WORK/models``, where ``compress benchmark`` measures it; with
+the default student cnn of each seed, which is the first that ``recipes`` trains. Text is labelled before the time
+begins. What is finished is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.data import LabelledData, content_sha256, open_source, read_examples
+from compress.inference.compute import Compute
+from compress.models.manifest import MANIFEST_NAME, Manifest
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import finish
+from compress.progress import quiet_libraries
+from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.clock import SearchClock
+from compress.searching.exploration import Exploration
+from compress.searching.findings import content_of
+from compress.searching.halving import LAST
+from compress.searching.joining import join
+from compress.searching.judging import ValidationRows
+from compress.searching.sampler import ShapeSampler
+from compress.searching.search import SearchData, SearchRows, check_data, label_rows, timer_and_trainer
+from compress.searching.selection import choose
+from compress.searching.space import PRECISIONS, Shape, committed, space_for
+from compress.searching.trials import Trial
+
+METHODS = ("search", "random", "recipes")
+FIRST = "cnn"  # the student that is recommended to everybody
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--set", required=True, help="the name of the data, for the results")
+    for name in ("teacher", "unlabeled", "train", "validation", "test", "work"):
+        parser.add_argument(f"--{name}", required=True, type=Path)
+    parser.add_argument("--max-accuracy-drop", type=float, default=1.0)
+    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--seed", type=int, action="append")
+    parser.add_argument("--only", action="append", choices=METHODS)
+    parser.add_argument("-o", "--output", required=True, type=Path)
+    options = parser.parse_args()
+    quiet_libraries()
+    teacher = ModelDir.open(options.teacher)
+    roles = ("train", "validation", "test")
+    train, validation, test = (
+        read_examples(open_source(getattr(options, role), role=role, labelled=True)) for role in roles
+    )
+    pool = open_source(options.unlabeled, role="unlabeled", labelled=False)
+    data = SearchData(pool, LabelledData(train, validation, drop_overlap=True), test)
+    rows = check_data(teacher, data)
+    (labels := options.work / "labels").mkdir(parents=True, exist_ok=True)
+    label_rows(teacher, labels, rows, Compute("cpu"))
+    for seed, method in itertools.product(options.seed or [0], options.only or METHODS):
+        folder = options.work / f"{method}-{seed}"
+        if (folder / "done").is_file():
+            continue
+        shutil.rmtree(
+            folder, ignore_errors=True
+        )  # of a start that was killed: its time would not be that of the others
+        folder.mkdir()
+        line = {
+            "set": options.set,
+            "method": method,
+            "seed": seed,
+            **run(teacher, rows, method, Compute("cpu", 1, seed=seed), folder, options),
+            "test_sha256": content_sha256(rows.test),
+            **provenance(),
+        }
+        replace_line(options.output, line, "set", "method", "seed")
+        (folder / "done").touch()
+
+
+def run(
+    teacher: ModelDir, rows: SearchRows, method: str, compute: Compute, folder: Path, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Spend the minutes in one of the ways, and return what came of it; the models lie in ``options.work``."""
+    budget, settings = SearchBudget(options.max_accuracy_drop), SearchSettings(time_limit_s=60 * options.minutes)
+    labels = label_rows(teacher, options.work / "labels", rows, compute)
+    timer, trainer = timer_and_trainer(teacher, folder, rows, labels, compute)
+    space = space_for(teacher.config)
+    with closing(ShapeSampler(folder / "search.db", space, compute.seed)) as sampler:
+        with SearchClock(folder / "clock.json", settings.seconds) as clock:
+            explored = Exploration(budget, settings, sampler, timer, trainer, clock)
+            if method == "search":
+                explored.run()
+            else:
+                train_whole(explored, random_shapes(space, compute.seed) if method == "random" else recipes(space))
+            spent_s = clock.spent_s
+    winner = choose(explored.judged, budget)
+    trial = None if winner is None else explored.judged[winner]
+    joined = join(explored, folder, trial)
+    (models := options.work / "models").mkdir(exist_ok=True)
+    chosen = {f"{method}-{compute.seed}": trainer.deployed(trial.shape, trial.last.rung)} if trial else {}
+    if joined:
+        chosen[f"{method}-cascade-{compute.seed}"] = joined.model.path
+    if method == "recipes" and explored.judged:
+        chosen[f"{FIRST}-{compute.seed}"] = trainer.deployed(explored.judged[0].shape, LAST)
+    for name, path in chosen.items():
+        shutil.rmtree(models / name, ignore_errors=True)
+        shutil.copytree(path, models / name, ignore=shutil.ignore_patterns(".*"))
+        finish(models / name, replace(Manifest.read(path / MANIFEST_NAME), name=name))
+    tested = ValidationRows(teacher, rows.test, rows.metric, 1, compute.seed)
+    content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()})
+    judged = [
+        {**one.row, "test": asdict(tested.judge(tested.predicted(trainer.deployed(one.shape, one.last.rung))))}
+        for one in explored.judged
+    ]
+    kept = ("teacher_value", "rows", "budget", "winner", "cascade")
+    return {
+        "limit_s": settings.seconds,
+        "spent_s": round(spent_s, 1),
+        "timed": len(explored.trials),
+        "trainings": sum(len(one.rungs) for one in explored.judged),
+        "teacher_test_value": tested.teacher_value,
+        **{name: content[name] for name in kept},
+        "trials": judged,
+    }
+
+
+def train_whole(explored: Exploration, shapes: Iterator[Shape]) -> None:
+    """Train shapes that meet the limits for all of their steps, while there is time."""
+    seen = set()
+    for shape in shapes:
+        if explored.clock.left_s() <= 0:
+            return
+        if shape.key in seen:
+            continue
+        seen.add(shape.key)
+        timing = explored.timer.time(shape)
+        trial = Trial(len(explored.trials) + 1, shape, timing)
+        explored.trials.append(trial)
+        # What takes longer even by an estimate that is known to be low would not count.
+        least_s = explored.trainer.expected_seconds(shape, timing.latency_ms) * 9
+        if timing.fault or explored.budget.faults(timing) or least_s > explored.clock.left_s():
+            continue
+        trained = explored.trainer.train(shape, LAST)
+        if explored.clock.left_s() >= 0:
+            trial.add(trained)
+
+
+def random_shapes(space: dict[str, dict[str, tuple[Any, ...]]], seed: int) -> Iterator[Shape]:
+    """Draw shapes without end: a family, each of its options and a precision, all equally likely."""
+    draws = random.Random(seed)
+    while True:
+        family = draws.choice(list(space))
+        values = {name: draws.choice(own) for name, own in space[family].items()}
+        yield Shape(family, values, draws.choice(PRECISIONS))
+
+
+def recipes(space: dict[str, dict[str, tuple[Any, ...]]]) -> Iterator[Shape]:
+    """Return the committed students in int8, the recommended one first."""
+    return iter(sorted(committed(space), key=lambda shape: shape.family != FIRST))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What the benchmark of searches compares a search with: random shapes and committed recipes, in the same time."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.exploration import Exploration
+from compress.searching.halving import LAST
+from compress.searching.sampler import ShapeSampler
+from compress.searching.space import space_for
+from tests.searching.test_exploration import Desk
+from tests.searching.test_space import MINILM
+from tests.support import REPOSITORY
+
+SPACE = space_for(MINILM)
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+    import searching
+
+    sys.path.remove(str(REPOSITORY / "benchmarks"))
+    return searching
+
+
+def trained(script: Any, desk: Desk, shapes: Any, budget: SearchBudget, folder: Path) -> Exploration:
+    timer = SimpleNamespace(known=desk.known_timing, time=desk.time)
+    with closing(ShapeSampler(folder / "search.db", SPACE, 0)) as sampler:
+        found = Exploration(budget, SearchSettings(), sampler, timer, desk, desk)  # type: ignore[arg-type]
+    script.train_whole(found, shapes)
+    return found
+
+
+def test_recipes_begin_with_the_recommended_one_and_count_while_there_is_time(script: Any, tmp_path: Path) -> None:
+    desk = Desk(limit_s=25.0)  # each takes 9
+    found = trained(script, desk, script.recipes(SPACE), SearchBudget(max_accuracy_drop=1.0), tmp_path)
+    assert [trial.shape.family for trial in found.trials] == ["cnn", "ngram", "bilstm"]
+    assert [trial.is_complete for trial in found.trials] == [True, True, False], "the third one ended too late"
+    assert {rung for _, rung in desk.work} == {LAST}
+
+
+def test_random_shapes_within_the_limits_are_trained_whole_and_once(script: Any, tmp_path: Path) -> None:
+    shapes = list(islice(script.random_shapes(SPACE, 3), 60))
+    assert {shape.family for shape in shapes} == set(SPACE) and {shape.precision for shape in shapes} == {
+        "fp32",
+        "int8",
+    }
+    desk = Desk(limit_s=1000.0)
+    found = trained(script, desk, iter([*shapes, *shapes]), SearchBudget(min_speedup=100.0), tmp_path)
+    assert len(found.trials) == len({shape.key for shape in shapes})
+    assert [bool(trial.rungs) for trial in found.trials] == [trial.timing.speedup >= 100 for trial in found.trials]
+    assert all(trial.is_complete for trial in found.judged)
