@@ -3,21 +3,20 @@
 import json
 import math
 import re
-import shlex
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from compress.cli import options
 from compress.cli.printing import say
-from compress.host import without_home
 from compress.inference.compute import Compute
 from compress.searching.budget import SearchBudget, SearchSettings
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _LONGEST_S = 30 * 24 * 3600.0
 # Options of the search that its winner is made with again.
-_AGAIN = ("teacher", "unlabeled", "train", "validation", "metric", "drop_overlap")
+_AGAIN = ("teacher", "unlabeled", "train", "validation", "metric", "drop_overlap", "seed", "device", "threads")
 
 
 class Duration(click.ParamType[float]):
@@ -112,12 +111,14 @@ def command(
     from compress.reporting.search_page import verdict
     from compress.searching.search import CONTENT_NAME, SearchData, search
 
+    source = context.get_parameter_source
+    typed = {name: context.params[name] for name in _AGAIN if source(name) is not ParameterSource.DEFAULT}
     made = search(
         teacher,
         output,
         SearchData(pool, labelled, rows),
         budget=budget,
-        settings=SearchSettings(trials, time_limit_s, options.typed(), _again(context, columns)),
+        settings=SearchSettings(trials, time_limit_s, options.typed(), typed | columns),
         compute=compute,
         force=given["force"],
         progress=given["progress"],
@@ -128,14 +129,3 @@ def command(
             say(line)
         say(f"Page: {made / 'report.html'}" + (f"; model: {made / 'best'}" if found["winner"] else ""))
     context.exit(0 if found["met"] else 1)
-
-
-def _again(context: click.Context, columns: options.Names) -> str:
-    """Return the command that trains a student on the same data, without the student and the output."""
-    words = ["compress", "distill"]
-    values = {name: context.params.get(name) for name in _AGAIN} | columns | {"seed": context.params.get("seed")}
-    for name, value in values.items():
-        option = f"--{name.replace('_', '-')}"
-        for one in value if isinstance(value, tuple) else [value]:
-            words += [option] if one is True else [] if one is None or one is False else [option, str(one)]
-    return without_home(shlex.join(words))

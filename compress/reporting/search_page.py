@@ -1,5 +1,6 @@
 """Report of ``compress search``: what was found and how certain it is, the front as it grew, and all that was tried."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,8 @@ def _held(found: Mapping[str, Any], test: Mapping[str, Any]) -> str:
             said = f" That is {side} {limit}, not certain with {test['rows']:,} rows."
     if test["speedup"]["high"] < (asked := found["budget"].get("min_speedup", 0)):
         said += f" It is certainly slower than the {times(asked)} that was asked: the budget is not met."
+    if test["latency_ms"]["low"] > (most := found["budget"].get("max_latency_ms", math.inf)):
+        said += f" It certainly takes longer than the {most:g} ms that were asked: the budget is not met."
     return said
 
 
@@ -132,7 +135,7 @@ def _missed(found: Mapping[str, Any]) -> str:
             f"{with_span(_speed(near), times)} as fast, {megabytes(near['size_bytes'])}."
         )
     if fastest is not None:
-        return f"No shape met it, so that none was trained. The fastest is {fastest['name']}: {fastest['ended']}."
+        return f"None was trained. The fastest shape is {fastest['name']}: {fastest['ended']}."
     first = next(iter(found["trials"]), None)
     return (
         f"No shape could be timed. The first {first['ended']}."
@@ -155,8 +158,9 @@ def _difference(row: Mapping[str, Any]) -> str:
 
 def _front(found: Mapping[str, Any]) -> Figure:
     series = []
-    for number, share in enumerate(found["rungs"]):
-        at = [(_drawn(row), row["rungs"][number]["points"]) for row in found["trials"] if len(row["rungs"]) > number]
+    trained = [(_drawn(row), rung) for row in found["trials"] for rung in row["rungs"]]
+    for share in found["rungs"]:
+        at = [(speed, rung["points"]) for speed, rung in trained if rung["share"] == share]
         if best := _staircase(at):
             series.append(svg.Series(f"after {share:.0%} of the steps", best))
     if winner := _row(found, "winner"):

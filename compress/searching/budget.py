@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from compress.benchmarking.results.formatting import in_points, megabytes, milliseconds, points, times, with_span
@@ -81,10 +81,11 @@ class SearchBudget:
         """Tell whether the point estimates are within all that is asked."""
         return not self.faults(timing) and self.shortfall(score) == 0
 
-    def is_refuted(self, points: float, speedup: float) -> bool:
-        """Tell whether new rows refute it: the upper end of an interval, of points or speed-up, is not enough."""
-        drop, least = self.max_accuracy_drop, self.min_speedup
-        return drop is not None and points < -drop or least is not None and speedup < least
+    def is_refuted(self, points: float, speedup: float, latency_ms: float) -> bool:
+        """Tell whether new rows refute it: the better end of an interval is not enough."""
+        drop, least, most = self.max_accuracy_drop, self.min_speedup, self.max_latency_ms
+        too_slow = least is not None and speedup < least or most is not None and latency_ms > most
+        return too_slow or (drop is not None and points < -drop)
 
     def certainty(self, score: ValidationScore, rows: int) -> str:
         """Say how certain the allowed drop is by the paired interval; nothing where no drop was given."""
@@ -121,13 +122,15 @@ class SearchSettings:
         time_limit_s: seconds of timing and training, after the teacher has labelled the text; None for no limit with
             ``trials``, else two hours.
         command: what was typed.
-        again: the 'compress distill' that makes a student of the same data, without the student and the output.
+        typed: the options that name its data and how it computes, for the commands that make the winner again.
     """
 
     trials: int | None = None
     time_limit_s: float | None = None
     command: str = ""
-    again: str = "compress distill --teacher DIR --unlabeled FILE --train FILE --validation FILE"
+    typed: Mapping[str, Any] = field(
+        default_factory=lambda: {"teacher": "DIR", "unlabeled": "FILE", "train": "FILE", "validation": "FILE"}
+    )
 
     def check(self) -> None:
         """Refuse limits that allow nothing."""

@@ -5,6 +5,7 @@ is known that it will not end in time, and what the best student needs for the l
 student whose training fails is left out.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +23,7 @@ from compress.searching.trials import TrainedRung, Trainer, Trial
 
 TIMED_FOR_EACH = 10  # shapes that are timed at most, for each that may be trained
 FIRST_SHARE = 1 / len(RUNGS)  # of the time, for the first rung
+MARGIN = 1.2  # for a training that may take longer than the rung below says
 REPEATS = 50  # of known shapes one after another, after which there is nothing new to find
 
 
@@ -56,11 +58,8 @@ class Exploration:
         self._first_rung()
         for rung in range(1, LAST + 1):
             self._next_rung(rung)
-        while (best := choose(self.judged, self.budget)) is not None:
-            trial = self.judged[best]
-            # Where all of its steps take too long, as many as there is time for.
-            if not any(self._train(trial, rung) for rung in range(LAST, trial.last.rung, -1)):
-                break
+        self._train_winner()
+        self._use_what_is_left()
 
     def _first_rung(self) -> None:
         wanted = self.settings.trials or 2**31
@@ -88,8 +87,8 @@ class Exploration:
     def _timed(self, shape: Shape) -> Trial:
         timing = self.timer.time(shape)
         trial = self._add(shape, timing)
-        said = with_span(timing.interval, times) if not timing.fault else ""
-        logger.info("%d: %s: %s", trial.number, shape.name, trial.ended or said)
+        said = "; ".join(trial.missed) or with_span(timing.interval, times)
+        logger.info("%d: %s: %s", trial.number, shape.name, said)
         return trial
 
     def _add(self, shape: Shape, timing: ShapeTiming) -> Trial:
@@ -115,19 +114,42 @@ class Exploration:
         able = [trial for trial in self.judged if not trial.missed]
         entered = [trial for trial in able if any(one.rung == rung - 1 for one in trial.rungs)]
         values = [next(one.score.value for one in trial.rungs if one.rung == rung - 1) for trial in entered]
-        aimed = (self.teacher_value, self.budget.max_accuracy_drop)
-        points = [(objectives(trial)[0], value) for trial, value in zip(entered, values, strict=True)]
-        order = promotion_order(points, *aimed, metric_wins=self.budget.metric_wins)
+        reach = in_reach(values, self.teacher_value, self.budget.max_accuracy_drop)
         left, set_aside = promoted(len(entered)), 0.0
-        for place, index in enumerate(order):
+        for place, index in enumerate(self._order(entered, rung - 1)):
             # Where one takes too long the next one has its place, but not if it is out of reach.
-            if left == 0 or place >= promoted(len(entered)) and index not in in_reach(values, *aimed):
+            if left == 0 or place >= promoted(len(entered)) and index not in reach:
                 return
             trial = entered[index]
-            to_the_end = self._seconds_for(trial, LAST) if rung < LAST else 0.0
+            to_the_end = MARGIN * self._seconds_for(trial, LAST) if rung < LAST else 0.0
             if trial.last.rung >= rung or self._train(trial, rung, set_aside or to_the_end):
                 set_aside = set_aside or to_the_end
                 left -= 1
+
+    def _train_winner(self) -> None:
+        """Train the winner to the end, and what wins then."""
+        while (best := choose(self.judged, self.budget)) is not None:
+            trial = self.judged[best]
+            # Where all of its steps take too long, as many as there is time for.
+            if not any(self._train(trial, rung) for rung in range(LAST, trial.last.rung, -1)):
+                return
+
+    def _use_what_is_left(self) -> None:
+        """Where time is left, train what may win yet to the end, the most promising first."""
+        while math.isfinite(self.clock.limit_s):
+            winner = choose(self.judged, self.budget)
+            fastest = self.budget.max_accuracy_drop is not None and winner is not None
+            least = self.judged[winner].timing.speedup if fastest and winner is not None else 0.0
+            able = [t for t in self.judged if not t.missed and not t.is_complete and t.timing.speedup > least]
+            if not any(self._train(able[index], LAST) for index in self._order(able, 0)):
+                return
+
+    def _order(self, able: Sequence[Trial], rung: int) -> list[int]:
+        """Return the numbers of trials, the first to be promoted first, by their metric at a rung."""
+        values = [next(one.score.value for one in trial.rungs if one.rung == rung) for trial in able]
+        points = [(objectives(trial)[0], value) for trial, value in zip(able, values, strict=True)]
+        drop = self.budget.max_accuracy_drop
+        return promotion_order(points, self.teacher_value, drop, metric_wins=self.budget.metric_wins)
 
     def _train(self, trial: Trial, rung: int, set_aside: float = 0.0) -> bool:
         """Train a trial for the steps of a rung, if that is likely to end in time; return whether it was.

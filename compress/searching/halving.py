@@ -51,7 +51,7 @@ def promoted(count: int) -> int:
 
 def floor(values: Sequence[float], teacher: float, allowed_drop: float | None) -> float:
     """Return the least metric of the students of a rung with which one may come within an accuracy drop."""
-    return -math.inf if allowed_drop is None else min(teacher, max(values)) - allowed_drop / 100
+    return -math.inf if allowed_drop is None else min(teacher, max(values, default=teacher)) - allowed_drop / 100
 
 
 def in_reach(values: Sequence[float], teacher: float, allowed_drop: float | None) -> list[int]:

@@ -6,7 +6,6 @@ validation rows. The result holds the winner, the front, all trials and a page.
 
 import json
 import random
-import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -35,12 +34,11 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
-from compress.recipes.writing import student_toml
 from compress.reporting.search_page import write_report
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock
 from compress.searching.exploration import Exploration
-from compress.searching.findings import BEST, content_of, deploy, deploy_cascade, measure
+from compress.searching.findings import BEST, content_of, deploy, deploy_cascade, making_again, measure
 from compress.searching.joining import join
 from compress.searching.judging import ValidationRows
 from compress.searching.sampler import ShapeSampler, import_optuna
@@ -52,7 +50,7 @@ from compress.training.distill import DistillationData
 from compress.training.training_data import LabelledPool
 
 CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "search.json", "front.jsonl", "trials.jsonl"
-RECIPE_NAME, TEST_NAME, STUDY_NAME = "best.toml", "results.jsonl", "search.db"
+TEST_NAME, STUDY_NAME = "results.jsonl", "search.db"
 SHAPE_TEXTS = 50_000  # whose vocabulary small students are timed with
 
 
@@ -123,25 +121,17 @@ def search(
         content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()})
         best = stage.working / BEST
         shutil.rmtree(best, ignore_errors=True)  # of a start that was killed here
-        if joined is not None or trial is not None:
-            members = joined.students if joined else [trial] if trial else []
-            names = [RECIPE_NAME] if joined is None else [f"best-{number + 1}.toml" for number in range(len(members))]
-            commands = []
-            for member, name in zip(members, names, strict=True):
-                recipe, read = explored.trainer.planned(member.shape, member.last.rung)
-                write_atomically(stage.working / name, student_toml(recipe))
-                few = f" --rows {read}" if read else ""
-                student = f"{settings.again}{few} --student {shlex.quote(str(Path(output) / name))} -o student"
-                commands.append(f"{student} && {member.shape.deploying}")
-            if joined is not None:
-                content["again"] = f"{'; '.join(commands)}; then 'compress cascade' of these and the teacher in int8"
-                deploy_cascade(joined, best)
-            elif trial is not None:
-                content["again"] = commands[0]
-                deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
+        for file in stage.working.glob(f"{BEST}*.toml"):
+            file.unlink()
+        if joined is not None:
+            deploy_cascade(joined, best)
+        elif trial is not None:
+            deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
+        if chosen := joined.students if joined else [trial] if trial else []:
+            content["again"] = making_again(explored, chosen, joined, stage.working, Path(output))
             if rows.test:
                 test = measure(explored, best, rows.test, stage.working / TEST_NAME)
-                refuted = budget.is_refuted(test["high"], test["speedup"]["high"])
+                refuted = budget.is_refuted(test["high"], test["speedup"]["high"], test["latency_ms"]["low"])
                 content |= {"test": test, "met": not refuted}
         by_number = {row["trial"]: row for row in content["trials"]}
         lines = {CONTENT_NAME: [json.dumps(content, indent=1)], TRIALS_NAME: map(json.dumps, content["trials"])}

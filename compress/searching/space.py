@@ -100,12 +100,11 @@ class Shape:
         values = (f"{name} {_shown(value)}" for name, value in self.options.items())
         return ", ".join([f"{self.family} {self.precision}", *values])
 
-    @property
-    def deploying(self) -> str:
-        """The command that makes of the trained student what was timed."""
+    def deploying(self, student: str, output: str) -> list[str]:
+        """Return the command that makes of the trained student what was timed, as words."""
         if self.precision == "int8":
-            return f"compress quantize --model student --method {QUANTIZER} -o best"
-        return "compress export --model student -o best"
+            return ["compress", "quantize", "--model", student, "--method", QUANTIZER, "-o", output]
+        return ["compress", "export", "--model", student, "-o", output]
 
     def recipe(self, name: str = "best") -> StudentRecipe:
         """Return the recipe, that of its family with these options."""
@@ -132,7 +131,10 @@ def space_for(config: Mapping[str, Any]) -> dict[str, dict[str, tuple[Any, ...]]
     """
     found: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, family in FAMILIES.items():
-        own = {option: _of_teacher(config, option, shares) for option, shares in family.shares.items()}
+        base = recipes.load_recipe("students", family.recipe).architecture.options
+        own = {
+            option: _of_teacher(config, option, shares, base.get(option)) for option, shares in family.shares.items()
+        }
         if all(own.values()):
             found[name] = {**own, **family.options}
     return found
@@ -159,13 +161,20 @@ _TEACHERS_OWN: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def _of_teacher(config: Mapping[str, Any], option: str, shares: tuple[float, ...]) -> tuple[int, ...]:
-    """Return the different values that shares of the teacher's own stand for; none where it has no such thing."""
+def _of_teacher(
+    config: Mapping[str, Any], option: str, shares: tuple[float, ...], committed: int | None
+) -> tuple[int, ...]:
+    """Return the different values that shares of the teacher's own stand for; none where it has no such thing.
+
+    Args:
+        committed: the recipe's own value, which is one of them where it is less than the teacher's.
+    """
     whole, step = (next((config[name] for name in names if name in config), 0) for names in _TEACHERS_OWN[option])
     if not isinstance(whole, int) or whole < 1:
         return ()
     step = step if isinstance(step, int) and step > 0 else 1
-    return tuple(sorted({max(1, round(share * whole / step)) * step for share in shares}))
+    own = {committed} if committed and committed < whole else set()
+    return tuple(sorted({max(1, round(share * whole / step)) * step for share in shares} | own))
 
 
 def _shown(value: Any) -> str:

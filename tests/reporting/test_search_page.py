@@ -58,6 +58,7 @@ FOUND: dict[str, Any] = {
         "low": -0.9,
         "high": 0.2,
         "speedup": {"value": 39.0, "low": 38.0, "high": 40.0},
+        "latency_ms": {"value": 0.25, "low": 0.24, "high": 0.26},
         "rows": 500,
     },
 }
@@ -100,6 +101,21 @@ def test_a_speed_that_test_rows_refute_is_told() -> None:
     )
 
 
+def test_a_latency_that_test_rows_refute_is_told() -> None:
+    said = verdict(found(budget={"max_latency_ms": 0.2}))[-1]
+    assert said.endswith("It certainly takes longer than the 0.2 ms that were asked: the budget is not met.")
+    assert verdict(found(budget={"max_latency_ms": 0.25}))[-1].endswith("as fast.")
+
+
+def test_scores_are_drawn_at_the_steps_that_they_were_reached_with(tmp_path: Path) -> None:
+    straight = found()
+    for row in straight["trials"][:2]:
+        row["rungs"] = [rung for rung in row["rungs"] if rung["share"] != 1 / 3]  # the winner goes to the last at once
+    write_report(straight, tmp_path)
+    drawn = (tmp_path / "report.html").read_text()
+    assert "after 11% of the steps" in drawn and "after 100% of the steps" in drawn and "after 33%" not in drawn
+
+
 def test_without_test_rows_there_is_no_unbiased_figure() -> None:
     assert verdict(found(test=None))[-1].endswith(
         "There is no unbiased figure: give rows that take no part with --test FILE."
@@ -126,8 +142,7 @@ def test_what_came_closest() -> None:
     assert "The closest is ngram int8, buckets 2: +0.10 points" in verdict(found(winner=None, closest=2))[-1]
     only = found(winner=None, fastest=3, trials=FOUND["trials"][2:])
     assert verdict(only)[-1] == (
-        "No shape met it, so that none was trained. The fastest is ngram int8, buckets 3: too slow: ×12.0 where ×20.0 "
-        "was asked."
+        "None was trained. The fastest shape is ngram int8, buckets 3: too slow: ×12.0 where ×20.0 was asked."
     )
     nothing = found(winner=None, fastest=None, trials=[row(1, 0.0, None, "cannot be built: no tokenizer")])
     assert verdict(nothing)[-1] == "No shape could be timed. The first cannot be built: no tokenizer."

@@ -17,6 +17,7 @@ from compress.searching.exploration import Exploration
 from compress.searching.halving import LAST, RUNGS
 from compress.searching.judging import ValidationScore
 from compress.searching.sampler import ShapeSampler
+from compress.searching.selection import choose
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import PRECISIONS, Shape, space_for
 from compress.searching.trials import TrainedRung
@@ -169,6 +170,18 @@ def test_a_first_rung_that_takes_too_long_is_not_begun(tmp_path: Path) -> None:
     slow = [trial for trial in found.trials if trial.shape.family == "transformer"]
     assert slow and not any(trial.rungs for trial in slow) and desk.spent_s <= 50
     assert slow[0].ended.startswith("not trained: the first steps would take about 2 min, and ")
+
+
+@pytest.mark.parametrize("budget", [{}, {"max_accuracy_drop": 1.0}, {"max_accuracy_drop": 20.0}, {"min_speedup": 5.0}])
+def test_time_that_is_left_goes_to_what_may_win_yet(budget: dict[str, float], tmp_path: Path) -> None:
+    desk = Desk(seconds={"bilstm": 30.0, "transformer": 900.0}, limit_s=200.0, foreseen=True)
+    found = explored(tmp_path, desk, SearchBudget(**budget))
+    winner = choose(found.judged, found.budget)
+    drop = "max_accuracy_drop" in budget and winner is not None
+    least = found.judged[winner].timing.speedup if drop and winner is not None else 0.0
+    waiting = [trial for trial in found.judged if not trial.is_complete and trial.timing.speedup > least]
+    assert all(trial.seconds_for(LAST) > desk.left_s() for trial in waiting)
+    assert any(trial.is_complete for trial in found.judged) and (not waiting or desk.spent_s > 190)
 
 
 @pytest.mark.parametrize("rung", [0, 1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +25,17 @@ from compress.models.output_dir import finish
 from compress.searching import findings, shapes, space, trials
 from compress.searching import search as search_module
 from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.exploration import Exploration
+from compress.searching.halving import LAST
+from compress.searching.joining import TEACHER
+from compress.searching.judging import ValidationScore
 from compress.searching.search import SearchData, search
-from compress.searching.space import Family
+from compress.searching.shapes import ShapeTiming
+from compress.searching.space import Family, Shape
+from compress.searching.trials import TrainedRung, Trial
 from tests.support.tagging import tagger
 from tests.support.tiny import GOOD, LABELS, classifier, write
-from tests.support.training_data import labelled_file, pool_file, pool_rows, state, train_rows, validation_rows
+from tests.support.training_data import labelled_file, pool_file, pool_rows, train_rows, validation_rows
 
 STUDENT = """
 description = "tiny"
@@ -36,7 +44,7 @@ name = "{name}"
 [[phases]]
 losses = [{{ name = "logit-mse" }}]
 [training]
-epochs = 9.0
+epochs = 3.0
 batch_size = 16
 learning_rate = 5e-3
 evaluations = 2
@@ -153,28 +161,54 @@ def test_the_claim_is_that_of_the_benchmark(finished: Path) -> None:
     assert found["test"]["rows"] == len(test_rows()) and line["data"] == "test"
 
 
-def test_the_recipe_makes_the_winner_again(finished: Path, teacher: Path, tmp_path: Path) -> None:
-    from compress.quantization.candidates import Quantization
-    from compress.quantization.quantize import quantize
-    from compress.searching.space import QUANTIZER
-    from tests.support.training_data import distilled
-
-    rows = data(tmp_path)
-    again = distilled(
-        teacher,
-        str(finished / "best.toml"),
-        tmp_path / "student",
-        unlabeled=rows.unlabeled,
-        train=rows.labelled.train,
-        validation=rows.labelled.validation,
-    )
-    if "quantize" in json.loads((finished / "search.json").read_text())["again"]:
-        made = quantize(again, tmp_path / "best", quantization=Quantization(QUANTIZER))
-    else:
-        made = compress.export(again, tmp_path / "best")
+@pytest.mark.parametrize("last", [0, LAST])
+def test_the_commands_make_the_winner_again(
+    last: int, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if last == 0:  # as where there is no time for more
+        for name in ("_next_rung", "_train_winner"):
+            monkeypatch.setattr(Exploration, name, lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    words = ["search", "--teacher", str(teacher), *typed_files(tmp_path), "--trials", "2", "--seed", "3"]
+    assert execute([*words, "--device", "cpu", "--threads", "1", "-o", "found"]) == 0
+    found = json.loads(Path("found/search.json").read_text())
+    winner = next(row for row in found["trials"] if row["trial"] == found["winner"])
+    assert len(winner["rungs"]) == (1 if last == 0 else 3) and ("--rows" in found["again"]) == (last == 0)
+    for command in found["again"].split(" && "):
+        program, *options = shlex.split(command)
+        assert program == "compress" and execute(options) == 0
     texts = [example.text for example in [*validation_rows(), *pool_rows()]]
-    assert compress.load(made).predict(texts) == compress.load(finished / "best").predict(texts)
-    assert again.manifest.metrics and state(again.path)
+    assert compress.load("best").predict(texts) == compress.load("found/best").predict(texts)
+    assert Manifest.read(Path("student/compress.json")).notes["steps"] == winner["steps"]
+
+
+def test_a_cascade_is_made_again_by_the_same_options(tmp_path: Path) -> None:
+    trials = [
+        Trial(number, Shape("ngram", {"buckets": size}, "int8"), ShapeTiming()) for number, size in ((1, 50), (2, 100))
+    ]
+    score = ValidationScore(0.9, 0.0, 0.0, 0.0)
+    for trial in trials:
+        trial.add(TrainedRung(LAST, 9, 1.0, 1.0, 1000, score))
+    trainer = SimpleNamespace(planned=lambda shape, rung: (shape.recipe(), 0))
+    typed = {
+        "teacher": "t",
+        "unlabeled": ("s3://key:secret@b/pool.txt",),
+        "train": "a",
+        "validation": "v",
+        "threads": 1,
+    }
+    explored: Any = SimpleNamespace(
+        trainer=trainer, settings=SearchSettings(typed=typed), budget=SearchBudget(max_accuracy_drop=1.5)
+    )
+    joined: Any = SimpleNamespace(model=SimpleNamespace(member_names=["one", "two", TEACHER]))
+    said = findings.making_again(explored, trials, joined, tmp_path, Path("found")).split(" && ")
+    assert [command.split()[1] for command in said] == ["distill", "quantize"] * 2 + ["quantize", "cascade"]
+    assert "secret" not in said[0] and "--student found/best-1.toml" in said[0]
+    assert said[-1] == (
+        "compress cascade --validation v --threads 1 --model model-1 --model model-2 --model teacher-int8 "
+        "--max-accuracy-drop 1.5 --output best"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-1.toml", "best-2.toml"]
 
 
 def test_the_text_is_labelled_once_and_a_shape_is_built_once(
@@ -196,9 +230,7 @@ def test_a_shape_that_misses_the_budget_is_never_trained(
     command = ["search", "--teacher", str(teacher), *files, "--trials", "1", "--min-speedup", "1e7"]
     assert execute([*command, "--device", "cpu", "--threads", "1", "-o", str(tmp_path / "found")]) == 1
     said = capsys.readouterr().out
-    assert (
-        "No shape met it, so that none was trained. The fastest is " in said and "where ×10,000,000 was asked" in said
-    )
+    assert "None was trained. The fastest shape is " in said and "where ×10,000,000 was asked" in said
     assert not calls["distill"] and not (tmp_path / "found" / "best").exists()
     found = json.loads((tmp_path / "found" / "search.json").read_text())
     assert found["winner"] is None and not found["front"] and len(found["trials"]) == 10
@@ -267,7 +299,7 @@ def test_a_time_limit_ends_it(teacher: Path, tmp_path: Path) -> None:
 def test_a_lower_rung_reads_no_more_text_than_its_steps(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "few.toml").write_text(STUDENT.format(name="ngram") + "max_steps = 27\n")
+    (tmp_path / "few.toml").write_text(STUDENT.format(name="ngram"))
     monkeypatch.setattr(space, "FAMILIES", {"ngram": Family(str(tmp_path / "few.toml"), OPTIONS["ngram"])})
     original, read = trials.distill, []
 
@@ -278,7 +310,7 @@ def test_a_lower_rung_reads_no_more_text_than_its_steps(
 
     monkeypatch.setattr(trials, "distill", distill)
     found = searched(teacher, tmp_path / "found", data(tmp_path), trials=1)
-    assert read == [(3, 3 * 16), (9, 90), (27, 90)] and found["winner"] == 1
+    assert read == [(3, 3 * 16), (9, 90), (25, 90)] and found["winner"] == 1
 
 
 def test_text_that_is_all_of_the_gold_rows_is_refused(teacher: Path, tmp_path: Path) -> None:

@@ -89,11 +89,13 @@ def test_the_interval_says_how_certain_it_is(points: float, half: float, said: s
         ({"max_accuracy_drop": 1.0, "min_speedup": 21.0}, True),
         ({"min_speedup": 20.0}, False),
         ({"max_size_mb": 1.0}, False),
+        ({"max_latency_ms": 1.9}, True),
+        ({"max_latency_ms": 2.0}, False),
         ({}, False),
     ],
 )
 def test_new_rows_refute_a_budget_by_their_whole_interval(budget: dict[str, float], refuted: bool) -> None:
-    assert SearchBudget(**budget).is_refuted(-0.5, 20.5) is refuted
+    assert SearchBudget(**budget).is_refuted(-0.5, 20.5, 2.0) is refuted
 
 
 def test_a_shape_beyond_a_limit_says_by_how_much() -> None:

@@ -13,6 +13,7 @@ from compress.recipes.writing import student_toml
 from compress.searching.space import FAMILIES, Shape, committed, space_for
 
 MINILM = {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536}
+BERT = {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 DISTILBERT = {"n_layers": 6, "dim": 768, "n_heads": 12, "hidden_dim": 3072}
 TINY = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 
@@ -37,7 +38,7 @@ def test_a_point_is_a_recipe_that_a_file_keeps(shape: Shape, tmp_path: Path) -> 
     assert recipes.resolved(recipes.load_recipe("students", str(tmp_path / "best.toml"))) == recipes.resolved(recipe)
 
 
-@pytest.mark.parametrize("config", [MINILM, DISTILBERT, TINY])
+@pytest.mark.parametrize("config", [MINILM, BERT, DISTILBERT, TINY])
 def test_widths_are_multiples_of_the_heads_and_at_most_the_teachers(config: dict[str, int]) -> None:
     layers, width, heads, inner = config.values()
     values = space_for(config)["transformer"]
@@ -53,8 +54,9 @@ def test_a_teacher_without_layers_has_students_of_the_other_families() -> None:
     assert list(space_for({"model_type": "fnet"})) == ["ngram", "cnn", "bilstm"]
 
 
-def test_a_search_begins_with_the_committed_recipes() -> None:
-    for shape in committed(space_for(MINILM)):
+@pytest.mark.parametrize("config", [MINILM, BERT])
+def test_a_search_begins_with_the_committed_recipes(config: dict[str, int]) -> None:
+    for shape in committed(space_for(config)):
         base = recipes.load_recipe("students", FAMILIES[shape.family].recipe)
         options: dict[str, Any] = {**base.architecture.options}
         made = shape.recipe()
@@ -62,9 +64,14 @@ def test_a_search_begins_with_the_committed_recipes() -> None:
             name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
         }
         assert made.training == base.training and made.phases == base.phases and made.vocabulary is None
-    defaults = {shape.family: shape.options for shape in committed(space_for(MINILM))}
+    defaults = {shape.family: shape.options for shape in committed(space_for(config))}
     assert defaults["cnn"]["second_filters"] == 0 and defaults["cnn"]["pooling"] == "max"
-    assert defaults["transformer"] == {"depth": 3, "hidden_size": 384, "ffn_size": 1536, "vocabulary": 0}
+    assert defaults["transformer"] == {
+        "depth": 3,
+        "hidden_size": config["hidden_size"],
+        "ffn_size": config["intermediate_size"],
+        "vocabulary": 0,
+    }
 
 
 def test_shapes_have_keys_of_their_own() -> None:
