@@ -15,10 +15,14 @@ from typing import Any
 import pytest
 
 import compress
+from compress.cascades import cascade as cascade_stage
+from compress.cascades.cascade import CascadeData
 from compress.cli import execute
 from compress.data import Example, LabelledData, describe_rows
 from compress.errors import CompressError
 from compress.inference.compute import Compute
+from compress.inference.side_by_side import Speed
+from compress.models.cascade_dir import cascade_thresholds, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
@@ -27,12 +31,13 @@ from compress.searching import search as search_module
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.exploration import Exploration
 from compress.searching.halving import LAST
-from compress.searching.joining import TEACHER
+from compress.searching.joining import TEACHER, Joined
 from compress.searching.judging import ValidationScore
 from compress.searching.search import SearchData, search
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import Family, Shape
 from compress.searching.trials import TrainedRung, Trial
+from tests.cascades.test_cascade import labelled, members, texts
 from tests.support.tagging import tagger
 from tests.support.tiny import GOOD, LABELS, classifier, write
 from tests.support.training_data import labelled_file, pool_file, pool_rows, train_rows, validation_rows
@@ -180,6 +185,33 @@ def test_the_commands_make_the_winner_again(
     texts = [example.text for example in [*validation_rows(), *pool_rows()]]
     assert compress.load("best").predict(texts) == compress.load("found/best").predict(texts)
     assert Manifest.read(Path("student/compress.json")).notes["steps"] == winner["steps"]
+
+
+def test_a_cascade_that_is_faster_is_the_result(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = members(tmp_path)
+    stopwatch = {model.name: time_ms for model, time_ms in zip(models, (0.1, 0.5, 2.0), strict=True)}
+    monkeypatch.setattr(
+        cascade_stage,
+        "time_side_by_side",
+        lambda directories, *_, **__: [Speed(name, "", 1, 1, stopwatch[name], 1, 1, 1) for name in directories],
+    )
+    rows = CascadeData(LabelledData((), labelled(models[-1], texts(400))))
+    made = cascade_stage.cascade(models, tmp_path / "cascade", data=rows, compute=Compute("cpu", 1))
+
+    def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined:
+        timing = ShapeTiming(0.2, 50.0, 50.0, 50.0, made.size_bytes, 10.0)
+        return Joined(made, explored.judged[:1], timing, ValidationScore(0.9, 1.0, 0.5, 1.5))
+
+    monkeypatch.setattr(search_module, "join", join)
+    budget = SearchBudget(max_accuracy_drop=100.0)
+    found = searched(teacher, tmp_path / "found", data(tmp_path, test=test_rows()), trials=1, budget=budget)
+    best = open_model(tmp_path / "found" / "best")
+    assert best.name == "best" and cascade_thresholds(best) == made.thresholds
+    assert found["met"] and found["cascade"]["members"] == list(made.member_names)
+    lines = [json.loads(line) for line in (tmp_path / "found" / "results.jsonl").read_text().splitlines()]
+    assert {line["kind"] for line in lines} == {"teacher", "cascade"} and found["test"]["rows"] == len(test_rows())
+    assert "Faster is a cascade, which is DIR/best" in (tmp_path / "found" / "report.html").read_text()
+    assert sorted(path.name for path in (tmp_path / "found").glob("*.toml")) == ["best-1.toml"]
 
 
 def test_a_cascade_is_made_again_by_the_same_options(tmp_path: Path) -> None:
