@@ -127,6 +127,8 @@ def run(
         {**one.row, "test": asdict(tested.judge(tested.predicted(trainer.deployed(one.shape, one.last.rung))))}
         for one in explored.judged
     ]
+    if joined:
+        content["cascade"] |= {"test": asdict(tested.judge(tested.predicted(joined.model.path)))}
     kept = ("teacher_value", "rows", "budget", "winner", "cascade")
     return {
         "limit_s": settings.seconds,

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from compress.cascades.cascade import CascadeData, cascade, choice_of
-from compress.data import Example, LabelledData
+from compress.data import LabelledData
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.inference.predict import load
 from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir, open_model
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
@@ -84,7 +83,7 @@ def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined | 
     except CompressError as error:
         logger.info("no cascade: %s", error)
         return None
-    judged = trainer.validation.judge(_predicted(made, trainer.validation.examples, compute))
+    judged = trainer.validation.judge(trainer.validation.predicted(made.path))
     joined = Joined(made, _members(made, students), _timing(made, students), judged)
     # Certainly so: several models that are hardly faster than one are not worth it.
     is_faster = winner is None or joined.timing.speedup > winner.timing.high
@@ -135,8 +134,3 @@ def _timing(made: CascadeDir, students: Sequence[Trial]) -> ShapeTiming:
     share, timing = alone_ms / choice["validation"]["latency_ms"], first.timing
     speedup = timing.speedup * share
     return ShapeTiming(timing.latency_ms / share, speedup, speedup, speedup, made.size_bytes, timing.teacher_ms)
-
-
-def _predicted(made: CascadeDir, rows: Sequence[Example], compute: Compute) -> np.ndarray:
-    found = load(made, compute=compute).predict(list(rows))
-    return np.array([made.labels.index(one["label"]) for one in found])

@@ -14,7 +14,8 @@ from compress.data import Example, encode_gold
 from compress.data.tokenization import one_column
 from compress.evaluation.metrics import Metric, paired_difference, predictions, score
 from compress.inference.compute import Compute
-from compress.inference.predict import Reader
+from compress.inference.predict import Reader, load
+from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.model_dir import ModelDir
 
 
@@ -55,9 +56,12 @@ class ValidationRows:
         return self.judge(self.reference).value
 
     def predicted(self, directory: Path) -> np.ndarray:
-        """Return what a model directory predicts ``[N]``, in the runtime that opens it."""
-        model = ModelDir.open(directory, verify=False)
-        return predictions(Reader.open(model, Compute("cpu", self.threads)).logits(self.examples), model.task)
+        """Return what the directory of a model or a cascade predicts ``[N]``, in the runtime that opens it."""
+        model, compute = open_model(directory, verify=False), Compute("cpu", self.threads)
+        if isinstance(model, CascadeDir):
+            found = load(model, compute=compute).predict(list(self.examples))
+            return np.array([model.labels.index(one["label"]) for one in found])
+        return predictions(Reader.open(model, compute).logits(self.examples), model.task)
 
     def judge(self, predicted: np.ndarray) -> ValidationScore:
         """Judge predictions ``[N]``."""
