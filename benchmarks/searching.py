@@ -173,7 +173,8 @@ def random_shapes(space: dict[str, dict[str, tuple[Any, ...]]], seed: int) -> It
 
 def recipes(space: dict[str, dict[str, tuple[Any, ...]]]) -> Iterator[Shape]:
     """Return the committed students in int8, the recommended one first."""
-    return iter(sorted(committed(space), key=lambda shape: shape.family != FIRST))
+    students = [shape for shape in committed(space) if not shape.is_pruned]
+    return iter(sorted(students, key=lambda shape: shape.family != FIRST))
 
 
 if __name__ == "__main__":

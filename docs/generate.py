@@ -20,7 +20,16 @@ from typing import Any
 import click
 
 from compress.benchmarking.results.files import Result, read_results, results_of
-from compress.benchmarking.results.formatting import kind_text, megabytes, points, shown, shown_metric, table, times
+from compress.benchmarking.results.formatting import (
+    kind_text,
+    megabytes,
+    points,
+    shown,
+    shown_metric,
+    span,
+    table,
+    times,
+)
 from compress.benchmarking.results.schema import Measurement, groups, json_schema
 from compress.cli import COMMANDS, cli
 from compress.escaping.markdown import markdown_text
@@ -45,6 +54,7 @@ CALIBRATION = RESULTS / "calibration.jsonl"
 FEW_ROWS = RESULTS / "few-rows.jsonl"
 LARGE_POOLS = RESULTS / "large-pools.jsonl"
 RELIABILITY = RESULTS / "reliability.jsonl"
+SEARCHING = RESULTS / "searching.jsonl"
 SELECTION = RESULTS / "selection.jsonl"
 TOKENIZATION_SPEED = RESULTS / "tokenization-speed.jsonl"
 FUZZING = RESULTS / "fuzzing.json"
@@ -419,6 +429,33 @@ def calibration_table() -> str:
     return "\n".join([*lines, "", note]) + "\n"
 
 
+def searching_table() -> str:
+    """Return the committed results of searching.py as Markdown: what each way chose, timed and on test rows."""
+
+    def difference(score: dict[str, float]) -> str:
+        return f"{points(score['points'])} ({span(points(score['low']), points(score['high']))})"
+
+    lines = [
+        "| set | way | shapes timed | trainings | minutes | chosen | speed-up | points, validation | points, test |",
+        "|---|---|---:|---:|---:|---|---:|---:|---:|",
+    ]
+    for line in sorted(_lines(SEARCHING), key=lambda line: (line["set"], line["seed"])):
+        trials = {row["trial"]: row for row in line["trials"]}
+        first = line["trials"][:1] if line["method"] == "recipes" else []
+        rows = [("cnn alone", row["name"], row) for row in first]
+        if line["winner"]:
+            rows.append((line["method"], trials[line["winner"]]["name"], trials[line["winner"]]))
+        if line["cascade"]:
+            members = "; ".join(name.split(",")[0] for name in line["cascade"]["members"])
+            rows.append((f"{line['method']}, cascade", members, line["cascade"]))
+        for way, name, row in rows or [(line["method"], "none", None)]:
+            found = [times(row["speedup"]), difference(row), difference(row["test"])] if row else ["", "", ""]
+            spent = [f"{line['timed']}", f"{line['trainings']}", f"{line['spent_s'] / 60:.0f}"]
+            spent = ["1", "1", f"{row['rungs'][-1]['seconds'] / 60:.0f}"] if row and way == "cnn alone" else spent
+            lines.append(f"| {' | '.join([line['set'], way, *spent, name, *found])} |")
+    return "\n".join(lines) + "\n"
+
+
 def tail_table(study: str) -> str:
     """Return the latencies of a study's cascades as Markdown: their median is that of the first member."""
     lines = [
@@ -667,6 +704,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "reliability": reliability_table,
     "repeats": repeats_table,
     "results": results_table,
+    "searching": searching_table,
     "selection": selection_table,
     "students": students_table,
     "survey": survey_tables,

@@ -1,6 +1,5 @@
 """What a search found: as JSON values, as a model directory, and measured on rows that took no part."""
 
-import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,23 +9,18 @@ from typing import Any
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.benchmarking.results.schema import Measurement
 from compress.data import Example
-from compress.escaping.uris import text_without_secrets
-from compress.host import without_home
 from compress.inference.compute import Compute
 from compress.models.manifest import MANIFEST_NAME, Manifest
-from compress.models.output_dir import finish, write_atomically
+from compress.models.output_dir import finish
 from compress.progress import logger
 from compress.recipes import BenchmarkSettings
-from compress.recipes.writing import student_toml
+from compress.searching.commands import BEST
 from compress.searching.exploration import Exploration
 from compress.searching.halving import RUNGS
-from compress.searching.joining import TEACHER, Joined
+from compress.searching.joining import Joined
 from compress.searching.selection import closest, front_of
-from compress.searching.space import QUANTIZER
 from compress.searching.trials import Trial, quiet_stages
 
-BEST = "best"
-_OF_TRAINING = ("teacher", "unlabeled", "train", "seed")  # what a cascade does not take of a search's options
 MEASURING_S = 60.0
 
 
@@ -62,44 +56,6 @@ def content_of(
         "met": winner is not None or joined is not None,
         "again": "",
     }
-
-
-def making_again(
-    explored: Exploration, chosen: Sequence[Trial], joined: Joined | None, working: Path, output: Path
-) -> str:
-    """Write the recipes of the students that were chosen, and return the commands that make ``best`` of them again.
-
-    Args:
-        working: the folder that becomes ``output``.
-    """
-    typed, commands, members = explored.settings.typed, [], []
-    for number, trial in enumerate(chosen, 1):
-        one = f"-{number}" if joined else ""
-        recipe, read = explored.trainer.planned(trial.shape, trial.last.rung)
-        write_atomically(working / f"{BEST}{one}.toml", student_toml(recipe))
-        student = {**typed, "rows": read or None, "student": output / f"{BEST}{one}.toml"}
-        members.append(f"model{one}" if joined else BEST)
-        commands += [_words("distill", student, f"student{one}"), trial.shape.deploying(f"student{one}", members[-1])]
-    if joined:
-        if TEACHER in joined.model.member_names:
-            teacher = {"model": typed["teacher"], "method": QUANTIZER}
-            members.append("teacher-int8")
-            commands.append(_words("quantize", teacher, members[-1]))
-        options = {name: value for name, value in typed.items() if name not in _OF_TRAINING}
-        options |= {"model": tuple(members), "max_accuracy_drop": explored.budget.max_accuracy_drop}
-        commands.append(_words("cascade", options, BEST))
-    return without_home(" && ".join(map(shlex.join, commands)))
-
-
-def _words(command: str, options: Mapping[str, Any], output: str) -> list[str]:
-    """Return a command with its options as words; those that are None or False are not given."""
-    words = ["compress", command]
-    for name, value in {**options, "output": output}.items():
-        option = f"--{name.replace('_', '-')}"
-        for one in value if isinstance(value, tuple) else [value]:
-            given = text_without_secrets(f"{one:g}" if isinstance(one, float) else str(one))
-            words += [option] if one is True else [] if one is None or one is False else [option, given]
-    return words
 
 
 def deploy(source: Path, best: Path, trial: Trial, content: Mapping[str, Any]) -> None:

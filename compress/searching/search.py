@@ -37,10 +37,12 @@ from compress.progress import Progress, logger, silent
 from compress.reporting.search_page import write_report
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock
+from compress.searching.commands import BEST, making_again
 from compress.searching.exploration import Exploration
-from compress.searching.findings import BEST, content_of, deploy, deploy_cascade, making_again, measure
+from compress.searching.findings import content_of, deploy, deploy_cascade, measure
 from compress.searching.joining import join
 from compress.searching.judging import ValidationRows
+from compress.searching.makers import makers
 from compress.searching.sampler import ShapeSampler, import_optuna
 from compress.searching.selection import choose
 from compress.searching.shapes import ShapeTimer
@@ -253,5 +255,6 @@ def timer_and_trainer(
     data = DistillationData(
         labels=labels, labelled=LabelledData(list(rows.train), list(rows.validation), rows.metric.name)
     )
-    timer = ShapeTimer(model, shapes, texts, timed_on, threads, compute.seed)
-    return timer, Trainer(model, trained, data, validation, compute, progress)
+    made_by = makers(model, data, texts, compute, progress)
+    timer = ShapeTimer(model, shapes, made_by, timed_on, threads)
+    return timer, Trainer(model, trained, made_by, validation, compute)

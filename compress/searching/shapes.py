@@ -6,7 +6,7 @@ int8, and timed in turns with the teacher in torch, which is what the user runs 
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from compress.inference.speedup_intervals import Interval
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
-from compress.models.saving import save_model
+from compress.searching.makers import Maker
 from compress.searching.space import PRECISIONS, QUANTIZER, Shape
-from compress.training.build_student import build_student
 
 TEACHER = "teacher"
 
@@ -52,17 +51,16 @@ class ShapeTimer:
     """Times shapes, each once: a file in ``folder`` keeps what was found.
 
     Args:
-        texts: gives the texts that students are trained on, whose tokens are the vocabulary of small ones.
+        makers: those of pruned shapes (True) and of others.
         rows: what models are timed on, one at a time.
         threads: CPU threads of both models.
     """
 
     teacher: ModelDir
     folder: Path
-    texts: Callable[[], Iterable[Example]]
+    makers: Mapping[bool, Maker]
     rows: Sequence[Example]
     threads: int
-    seed: int
 
     def known(self, shape: Shape) -> ShapeTiming | None:
         """Return what was found of a shape, None before it is timed."""
@@ -87,13 +85,8 @@ class ShapeTimer:
         return timed[shape.precision]
 
     def _timed(self, shape: Shape, work: Path) -> dict[Any, ShapeTiming]:
-        import torch
-
-        torch.manual_seed(self.seed)
-        teacher, tokenizer = self.teacher.load(), self.teacher.load_tokenizer()
-        built = build_student(shape.recipe(), teacher, tokenizer, self.texts, seed=self.seed)
         torch_form, directories = work / "torch", {str(precision): work / precision for precision in PRECISIONS}
-        save_model(built.model, built.tokenizer, torch_form)
+        self.makers[shape.is_pruned].build(shape, torch_form)
         directories["fp32"].mkdir()
         write_onnx(ModelDir.open(torch_form), directories["fp32"])
         shutil.copytree(directories["fp32"], directories["int8"], ignore=shutil.ignore_patterns(f"{ONNX_NAME}*"))

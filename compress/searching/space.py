@@ -1,4 +1,5 @@
-"""The search space: which students there are, as data. Every point of it is a student recipe and a precision.
+"""The search space: which students there are, as data. Every point of it is a student recipe, or what is removed from
+the teacher, and a precision.
 
 The values of an option are in order, so that a sampler may count them. Phases, losses and training are those of a
 committed recipe, whose own shape is among them, and a search begins with it: what the recipe does not name is an
@@ -23,10 +24,10 @@ VOCABULARY = "vocabulary"  # an option of the recipe and not of its architecture
 
 @dataclass(frozen=True)
 class Family:
-    """Students of one architecture.
+    """Students of one architecture, or the teacher without parts of it.
 
     Args:
-        recipe: the committed student whose phases and training they have.
+        recipe: the committed student whose phases and training they have; empty for pruned ones.
         options: options of the architecture, each with its values.
         shares: options that are shares of what the teacher has.
     """
@@ -34,6 +35,10 @@ class Family:
     recipe: str
     options: Mapping[str, tuple[Any, ...]]
     shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+PRUNED = "pruned"
+FIRST_PRUNED = {"layers": "", "heads": "50%", "ffn": "50%"}
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -77,6 +82,15 @@ FAMILIES: Mapping[str, Family] = {
             "ffn_size": (0.25, 0.5, 0.75, 1.0),
         },
     ),
+    # What compress prune removes; the empty text is nothing of a part.
+    PRUNED: Family(
+        "",
+        {
+            "layers": ("", "17%", "33%", "50%"),
+            "heads": ("", "25%", "50%", "75%"),
+            "ffn": ("", "25%", "50%", "75%"),
+        },
+    ),
 }
 
 
@@ -89,6 +103,11 @@ class Shape:
     precision: Precision = "fp32"
 
     @property
+    def is_pruned(self) -> bool:
+        """Whether it is the teacher without parts of it, and not a student of its own."""
+        return self.family == PRUNED
+
+    @property
     def key(self) -> str:
         """A name of these values, which files carry."""
         values = json.dumps([self.family, self.options, self.precision], sort_keys=True)
@@ -97,7 +116,7 @@ class Shape:
     @property
     def name(self) -> str:
         """What people read: ``ngram int8, embedding_size 64, longest 3``."""
-        values = (f"{name} {_shown(value)}" for name, value in self.options.items())
+        values = (f"{name} {_shown(value)}" for name, value in self.options.items() if value != "")
         return ", ".join([f"{self.family} {self.precision}", *values])
 
     def deploying(self, student: str, output: str) -> list[str]:
@@ -127,10 +146,14 @@ class Shape:
 def space_for(config: Mapping[str, Any]) -> dict[str, dict[str, tuple[Any, ...]]]:
     """Return the values of every option of every family, for a teacher with this ``config.json``.
 
-    A teacher that is no transformer has no layers to start from, and its students are of the other families.
+    A teacher that is no transformer has no layers to start from or to remove; its students are of the other families.
     """
     found: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, family in FAMILIES.items():
+        if name == PRUNED:
+            if _of_teacher(config, "depth", (1.0,), None):
+                found[name] = {**family.options}
+            continue
         base = recipes.load_recipe("students", family.recipe).architecture.options
         own = {
             option: _of_teacher(config, option, shares, base.get(option)) for option, shares in family.shares.items()
@@ -141,9 +164,12 @@ def space_for(config: Mapping[str, Any]) -> dict[str, dict[str, tuple[Any, ...]]
 
 
 def committed(space: Mapping[str, Mapping[str, tuple[Any, ...]]]) -> list[Shape]:
-    """Return each family's committed recipe as a point of the space, in int8: where a search begins."""
+    """Return each family's committed recipe as a point of the space, in int8, and a pruned teacher: the beginning."""
     found = []
     for name, options in space.items():
+        if name == PRUNED:
+            found.append(Shape(name, FIRST_PRUNED, "int8"))
+            continue
         base = recipes.load_recipe("students", FAMILIES[name].recipe).architecture.options
         chosen = {key: values[-1 if key in FAMILIES[name].shares else 0] for key, values in options.items()}
         for key in base.keys() & options.keys():

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from logging import WARNING
@@ -14,19 +14,17 @@ from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
-from compress.labelling.label_dir import open_labels
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
-from compress.progress import Progress, logger
+from compress.progress import logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
-from compress.recipes import StudentRecipe
 from compress.reporting.training_log import read_training
-from compress.searching.halving import LAST, RUNGS, at_rung
+from compress.searching.halving import LAST, RUNGS
 from compress.searching.judging import ValidationRows, ValidationScore
+from compress.searching.makers import Maker
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import QUANTIZER, Shape
-from compress.training.distill import DistillationData, distill
 from compress.training.step_plan import steps_for
 
 FAULT = "fault"  # in the record of a training that failed
@@ -120,24 +118,18 @@ class Trial:
 class Trainer:
     """Trains shapes for the steps of a rung. What is finished is found again in ``folder`` and not repeated.
 
-    ``data`` are labels of the pool and of the gold rows, which the teacher has made once for all.
+    ``makers`` are those of pruned shapes (True) and of others.
     """
 
     teacher: ModelDir
     folder: Path
-    data: DistillationData
+    makers: Mapping[bool, Maker]
     validation: ValidationRows
     compute: Compute
-    progress: Progress
 
     def deployed(self, shape: Shape, rung: int) -> Path:
         """Return where the directory lies that is judged, and may be the result."""
         return self.folder / f"deployed-{shape.key}-{rung}"
-
-    def planned(self, shape: Shape, rung: int) -> tuple[StudentRecipe, int]:
-        """Return the recipe of a shape at a rung, and how many unlabelled rows it reads; 0 for all."""
-        rows = sum(directory.rows for directory in open_labels(self.data.labels))
-        return at_rung(shape.recipe(), rung, rows, len(self.teacher.labels))
 
     def expected_seconds(self, shape: Shape, latency_ms: float) -> float:
         """Return about how long the steps of the first rung take on a CPU at least, by a row's latency; 0 on a GPU.
@@ -147,11 +139,9 @@ class Trainer:
         """
         if self.compute.device != "cpu":
             return 0.0
-        recipe, read = self.planned(shape, 0)
-        rows = read or sum(directory.rows for directory in open_labels(self.data.labels))
-        steps = steps_for(rows, recipe.training.for_classes(len(self.teacher.labels)))
+        training, rows = self.makers[shape.is_pruned].training(shape, 0)
         cores = 1 if self.compute.threads else len(available_cores())  # with which latency was not measured
-        return 3 * steps * recipe.training.batch_size * latency_ms / 1000 / cores
+        return 3 * steps_for(rows, training) * training.batch_size * latency_ms / 1000 / cores
 
     def is_trained(self, shape: Shape, rung: int) -> bool:
         """Tell whether a shape has taken the steps of a rung, for this precision or the other one."""
@@ -184,13 +174,12 @@ class Trainer:
 
     def _trained(self, shape: Shape, rung: int) -> TrainedRung:
         begun = time.monotonic()
-        recipe, read = self.planned(shape, rung)
+        maker = self.makers[shape.is_pruned]
         student = self._student(shape, rung)
         deployed = self.deployed(shape, rung)
         with quiet_stages():
             if not student.is_dir():
-                data = replace(self.data, rows=read)
-                distill(self.teacher, recipe, student, data, compute=self.compute, progress=self.progress)
+                maker.train(shape, rung, student)
             if not deployed.is_dir():
                 if shape.precision == "int8":
                     quantize(student, deployed, quantization=Quantization(QUANTIZER))
@@ -198,9 +187,10 @@ class Trainer:
                     export(student, deployed)
         score = self.validation.judge(self.validation.predicted(deployed))
         notes = ModelDir.open(student, verify=False).manifest.notes
+        notes = notes.get("recovery") or notes
         # The notes have the seconds of the last start alone.
         speeds = [line["rows_per_second"] for line in read_training(student).lines if line.get("rows_per_second")]
-        at_speed = notes["steps"] * recipe.training.batch_size / median(speeds) if speeds else 0.0
+        at_speed = notes["steps"] * maker.training(shape, rung)[0].batch_size / median(speeds) if speeds else 0.0
         training = round(max(notes["seconds"], at_speed), 1)
         seconds, size = round(time.monotonic() - begun, 1), ModelDir.open(deployed, verify=False).size_bytes
         return TrainedRung(rung, notes["steps"], max(seconds, training), training, size, score)

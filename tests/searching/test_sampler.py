@@ -25,11 +25,11 @@ def opened(folder: Path, seed: int = 0) -> Iterator[ShapeSampler]:
 
 
 def go_on(sampler: ShapeSampler, count: int) -> list[str]:
-    """Ask for shapes and call the ones of two families too slow."""
+    """Ask for shapes and call those of three families too slow."""
     found = []
     for _ in range(count):
         trial, shape = sampler.ask()
-        slow = shape.family in {"transformer", "bilstm"}
+        slow = shape.family in {"transformer", "bilstm", "pruned"}
         sampler.tell(trial, None if slow else (5.0, 0.9), {"min_speedup": 2.0 if slow else -1.0})
         found.append(shape.key)
     return found
@@ -37,7 +37,7 @@ def go_on(sampler: ShapeSampler, count: int) -> list[str]:
 
 def test_it_begins_with_the_committed_shapes(tmp_path: Path) -> None:
     with opened(tmp_path) as sampler:
-        assert go_on(sampler, 4) == [shape.key for shape in committed(SPACE)]
+        assert go_on(sampler, 5) == [shape.key for shape in committed(SPACE)]
 
 
 @pytest.mark.parametrize("stop", [1, 6, 11])
@@ -77,7 +77,7 @@ def test_seeds_differ(tmp_path: Path) -> None:
 def test_families_that_are_too_slow_become_rare(tmp_path: Path) -> None:
     with opened(tmp_path) as sampler:
         keys = go_on(sampler, 40)
-    assert sum(key.startswith(("ngram", "cnn")) for key in keys[20:]) > 14
+    assert sum(key.startswith(("ngram", "cnn")) for key in keys[20:]) > 12
 
 
 def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,11 +27,12 @@ from compress.models.cascade_dir import cascade_thresholds, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.searching import findings, shapes, space, trials
+from compress.searching import findings, makers, space
 from compress.searching import search as search_module
 from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.commands import making_again
 from compress.searching.exploration import Exploration
-from compress.searching.halving import LAST
+from compress.searching.halving import LAST, RUNGS
 from compress.searching.joining import TEACHER, Joined
 from compress.searching.judging import ValidationScore
 from compress.searching.search import SearchData, search
@@ -86,7 +88,7 @@ def tiny_space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each kind of work was done."""
     counted: Counter[str] = Counter()
-    places = [(trials, "distill"), (search_module, "label"), (shapes, "build_student"), (findings, "benchmark")]
+    places = [(makers, "distill"), (search_module, "label"), (makers, "build_student"), (findings, "benchmark")]
     for module, name in places:
         monkeypatch.setattr(module, name, counting(getattr(module, name), name, counted))
     return counted
@@ -166,10 +168,13 @@ def test_the_claim_is_that_of_the_benchmark(finished: Path) -> None:
     assert found["test"]["rows"] == len(test_rows()) and line["data"] == "test"
 
 
-@pytest.mark.parametrize("last", [0, LAST])
+@pytest.mark.parametrize(("family", "last"), [("student", 0), ("student", LAST), ("pruned", LAST)])
 def test_the_commands_make_the_winner_again(
-    last: int, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, last: int, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if family == "pruned":
+        options = {"layers": ("", "50%"), "heads": ("25%", "50%"), "ffn": ("", "50%")}
+        monkeypatch.setattr(space, "FAMILIES", {space.PRUNED: Family("", options)})
     if last == 0:  # as where there is no time for more
         for name in ("_next_rung", "_train_winner"):
             monkeypatch.setattr(Exploration, name, lambda *_: None)
@@ -178,13 +183,15 @@ def test_the_commands_make_the_winner_again(
     assert execute([*words, "--device", "cpu", "--threads", "1", "-o", "found"]) == 0
     found = json.loads(Path("found/search.json").read_text())
     winner = next(row for row in found["trials"] if row["trial"] == found["winner"])
-    assert len(winner["rungs"]) == (1 if last == 0 else 3) and ("--rows" in found["again"]) == (last == 0)
+    assert winner["rungs"][-1]["share"] == RUNGS[last] and ("--rows" in found["again"]) == (last == 0)
     for command in found["again"].split(" && "):
         program, *options = shlex.split(command)
         assert program == "compress" and execute(options) == 0
     texts = [example.text for example in [*validation_rows(), *pool_rows()]]
     assert compress.load("best").predict(texts) == compress.load("found/best").predict(texts)
-    assert Manifest.read(Path("student/compress.json")).notes["steps"] == winner["steps"]
+    notes = Manifest.read(Path("student/compress.json")).notes
+    assert notes.get("recovery", notes)["steps"] == winner["steps"]
+    assert ("compress prune" in found["again"]) == (family == "pruned") != Path("found/best.toml").exists()
 
 
 def test_a_cascade_that_is_faster_is_the_result(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +228,9 @@ def test_a_cascade_is_made_again_by_the_same_options(tmp_path: Path) -> None:
     score = ValidationScore(0.9, 0.0, 0.0, 0.0)
     for trial in trials:
         trial.add(TrainedRung(LAST, 9, 1.0, 1.0, 1000, score))
-    trainer = SimpleNamespace(planned=lambda shape, rung: (shape.recipe(), 0))
+    maker = Mock(spec=makers.StudentMaker)
+    maker.planned.side_effect = lambda shape, rung: (shape.recipe(), 0)
+    trainer = SimpleNamespace(makers={False: maker})
     typed = {
         "teacher": "t",
         "unlabeled": ("s3://key:secret@b/pool.txt",),
@@ -233,7 +242,7 @@ def test_a_cascade_is_made_again_by_the_same_options(tmp_path: Path) -> None:
         trainer=trainer, settings=SearchSettings(typed=typed), budget=SearchBudget(max_accuracy_drop=1.5)
     )
     joined: Any = SimpleNamespace(model=SimpleNamespace(member_names=["one", "two", TEACHER]))
-    said = findings.making_again(explored, trials, joined, tmp_path, Path("found")).split(" && ")
+    said = making_again(explored, trials, joined, tmp_path, Path("found")).split(" && ")
     assert [command.split()[1] for command in said] == ["distill", "quantize"] * 2 + ["quantize", "cascade"]
     assert "secret" not in said[0] and "--student found/best-1.toml" in said[0]
     assert said[-1] == (
@@ -302,7 +311,7 @@ def test_a_stopped_search_goes_on_and_repeats_nothing(
     stopped: str, after: int, teacher: Path, tmp_path: Path, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = data(tmp_path, test=test_rows())
-    module = {"label": search_module, "benchmark": findings, "build_student": shapes, "distill": trials}[stopped]
+    module = {"label": search_module, "benchmark": findings, "build_student": makers, "distill": makers}[stopped]
     original = getattr(module, stopped)
 
     def stop(*arguments: Any, **named: Any) -> Any:
@@ -333,14 +342,14 @@ def test_a_lower_rung_reads_no_more_text_than_its_steps(
 ) -> None:
     (tmp_path / "few.toml").write_text(STUDENT.format(name="ngram"))
     monkeypatch.setattr(space, "FAMILIES", {"ngram": Family(str(tmp_path / "few.toml"), OPTIONS["ngram"])})
-    original, read = trials.distill, []
+    original, read = makers.distill, []
 
     def distill(*arguments: Any, **named: Any) -> Any:
         made = original(*arguments, **named)
         read.append((made.manifest.notes["steps"], made.manifest.notes["pool_rows"]))
         return made
 
-    monkeypatch.setattr(trials, "distill", distill)
+    monkeypatch.setattr(makers, "distill", distill)
     found = searched(teacher, tmp_path / "found", data(tmp_path), trials=1)
     assert read == [(3, 3 * 16), (9, 90), (25, 90)] and found["winner"] == 1
 

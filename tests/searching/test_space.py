@@ -10,6 +10,8 @@ import pytest
 
 from compress import plugins, recipes
 from compress.recipes.writing import student_toml
+from compress.searching.halving import RUNGS
+from compress.searching.makers import pruning_of
 from compress.searching.space import FAMILIES, Shape, committed, space_for
 
 MINILM = {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536}
@@ -30,7 +32,11 @@ def drawn(count: int, config: dict[str, int] = MINILM) -> list[Shape]:
 
 
 @pytest.mark.parametrize("shape", drawn(40), ids=lambda shape: shape.key)
-def test_a_point_is_a_recipe_that_a_file_keeps(shape: Shape, tmp_path: Path) -> None:
+def test_a_point_is_a_recipe_that_a_file_keeps_or_a_pruning(shape: Shape, tmp_path: Path) -> None:
+    if shape.is_pruned:
+        pruning = pruning_of(shape, 0)
+        assert not pruning.faults() and pruning.recover == RUNGS[0]
+        return
     recipe = shape.recipe()
     plugin = plugins.find("architectures", recipe.architecture.name)
     assert not recipe.faults() and not plugin.check(recipe.architecture.options)
@@ -56,7 +62,10 @@ def test_a_teacher_without_layers_has_students_of_the_other_families() -> None:
 
 @pytest.mark.parametrize("config", [MINILM, BERT])
 def test_a_search_begins_with_the_committed_recipes(config: dict[str, int]) -> None:
-    for shape in committed(space_for(config)):
+    *recipes_of, pruned = committed(space_for(config))
+    assert pruned.is_pruned and pruned.options == {"layers": "", "heads": "50%", "ffn": "50%"}
+    assert pruned.name == "pruned int8, heads 50%, ffn 50%"
+    for shape in recipes_of:
         base = recipes.load_recipe("students", FAMILIES[shape.family].recipe)
         options: dict[str, Any] = {**base.architecture.options}
         made = shape.recipe()
