@@ -13,7 +13,7 @@ from compress.recipes import Pruning
 from compress.recipes.writing import student_toml
 from compress.searching.exploration import Exploration
 from compress.searching.joining import TEACHER, Joined
-from compress.searching.makers import StudentMaker, pruning_of
+from compress.searching.making import pruning_of
 from compress.searching.space import QUANTIZER
 from compress.searching.trials import Trial
 
@@ -40,9 +40,7 @@ def making_again(
             commands += _pruning(trial, typed, f"labels{one}", student)
         else:
             name = f"{BEST}{one}.toml"
-            maker = explored.trainer.makers[False]
-            assert isinstance(maker, StudentMaker)
-            recipe, read = maker.planned(trial.shape, trial.last.rung)
+            recipe, read = explored.trainer.maker.recipe(trial.shape, trial.last.rung)
             write_atomically(working / name, student_toml(recipe))
             commands.append(
                 command_words("distill", {**typed, "rows": read or None, "student": output / name}, student)

@@ -42,7 +42,7 @@ from compress.searching.exploration import Exploration
 from compress.searching.findings import content_of, deploy, deploy_cascade, measure
 from compress.searching.joining import join
 from compress.searching.judging import ValidationRows
-from compress.searching.makers import makers
+from compress.searching.making import Maker
 from compress.searching.sampler import ShapeSampler, import_optuna
 from compress.searching.selection import choose
 from compress.searching.shapes import ShapeTimer
@@ -255,6 +255,6 @@ def timer_and_trainer(
     data = DistillationData(
         labels=labels, labelled=LabelledData(list(rows.train), list(rows.validation), rows.metric.name)
     )
-    made_by = makers(model, data, texts, compute, progress)
-    timer = ShapeTimer(model, shapes, made_by, timed_on, threads)
-    return timer, Trainer(model, trained, made_by, validation, compute)
+    maker = Maker(model, data, texts, compute, progress)
+    timer = ShapeTimer(model, shapes, maker, timed_on, threads)
+    return timer, Trainer(model, trained, maker, validation, compute)

@@ -6,7 +6,7 @@ int8, and timed in turns with the teacher in torch, which is what the user runs 
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from compress.inference.speedup_intervals import Interval
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
-from compress.searching.makers import Maker
+from compress.searching.making import Maker
 from compress.searching.space import PRECISIONS, QUANTIZER, Shape
 
 TEACHER = "teacher"
@@ -51,14 +51,13 @@ class ShapeTimer:
     """Times shapes, each once: a file in ``folder`` keeps what was found.
 
     Args:
-        makers: those of pruned shapes (True) and of others.
         rows: what models are timed on, one at a time.
         threads: CPU threads of both models.
     """
 
     teacher: ModelDir
     folder: Path
-    makers: Mapping[bool, Maker]
+    maker: Maker
     rows: Sequence[Example]
     threads: int
 
@@ -86,7 +85,7 @@ class ShapeTimer:
 
     def _timed(self, shape: Shape, work: Path) -> dict[Any, ShapeTiming]:
         torch_form, directories = work / "torch", {str(precision): work / precision for precision in PRECISIONS}
-        self.makers[shape.is_pruned].build(shape, torch_form)
+        self.maker.build(shape, torch_form)
         directories["fp32"].mkdir()
         write_onnx(ModelDir.open(torch_form), directories["fp32"])
         shutil.copytree(directories["fp32"], directories["int8"], ignore=shutil.ignore_patterns(f"{ONNX_NAME}*"))

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from logging import WARNING
@@ -22,7 +22,7 @@ from compress.quantization.quantize import quantize
 from compress.reporting.training_log import read_training
 from compress.searching.halving import LAST, RUNGS
 from compress.searching.judging import ValidationRows, ValidationScore
-from compress.searching.makers import Maker
+from compress.searching.making import Maker
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import QUANTIZER, Shape
 from compress.training.step_plan import steps_for
@@ -116,14 +116,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Trainer:
-    """Trains shapes for the steps of a rung. What is finished is found again in ``folder`` and not repeated.
-
-    ``makers`` are those of pruned shapes (True) and of others.
-    """
+    """Trains shapes for the steps of a rung. What is finished is found again in ``folder`` and not repeated."""
 
     teacher: ModelDir
     folder: Path
-    makers: Mapping[bool, Maker]
+    maker: Maker
     validation: ValidationRows
     compute: Compute
 
@@ -139,7 +136,7 @@ class Trainer:
         """
         if self.compute.device != "cpu":
             return 0.0
-        training, rows = self.makers[shape.is_pruned].training(shape, 0)
+        training, rows = self.maker.training(shape, 0)
         cores = 1 if self.compute.threads else len(available_cores())  # with which latency was not measured
         return 3 * steps_for(rows, training) * training.batch_size * latency_ms / 1000 / cores
 
@@ -174,12 +171,11 @@ class Trainer:
 
     def _trained(self, shape: Shape, rung: int) -> TrainedRung:
         begun = time.monotonic()
-        maker = self.makers[shape.is_pruned]
         student = self._student(shape, rung)
         deployed = self.deployed(shape, rung)
         with quiet_stages():
             if not student.is_dir():
-                maker.train(shape, rung, student)
+                self.maker.train(shape, rung, student)
             if not deployed.is_dir():
                 if shape.precision == "int8":
                     quantize(student, deployed, quantization=Quantization(QUANTIZER))
@@ -190,7 +186,7 @@ class Trainer:
         notes = notes.get("recovery") or notes
         # The notes have the seconds of the last start alone.
         speeds = [line["rows_per_second"] for line in read_training(student).lines if line.get("rows_per_second")]
-        at_speed = notes["steps"] * maker.training(shape, rung)[0].batch_size / median(speeds) if speeds else 0.0
+        at_speed = notes["steps"] * self.maker.training(shape, rung)[0].batch_size / median(speeds) if speeds else 0.0
         training = round(max(notes["seconds"], at_speed), 1)
         seconds, size = round(time.monotonic() - begun, 1), ModelDir.open(deployed, verify=False).size_bytes
         return TrainedRung(rung, notes["steps"], max(seconds, training), training, size, score)

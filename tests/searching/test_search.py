@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -27,7 +26,7 @@ from compress.models.cascade_dir import cascade_thresholds, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.searching import findings, makers, space
+from compress.searching import findings, making, space
 from compress.searching import search as search_module
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.commands import making_again
@@ -88,7 +87,7 @@ def tiny_space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each kind of work was done."""
     counted: Counter[str] = Counter()
-    places = [(makers, "distill"), (search_module, "label"), (makers, "build_student"), (findings, "benchmark")]
+    places = [(making, "distill"), (search_module, "label"), (making, "build_student"), (findings, "benchmark")]
     for module, name in places:
         monkeypatch.setattr(module, name, counting(getattr(module, name), name, counted))
     return counted
@@ -228,9 +227,7 @@ def test_a_cascade_is_made_again_by_the_same_options(tmp_path: Path) -> None:
     score = ValidationScore(0.9, 0.0, 0.0, 0.0)
     for trial in trials:
         trial.add(TrainedRung(LAST, 9, 1.0, 1.0, 1000, score))
-    maker = Mock(spec=makers.StudentMaker)
-    maker.planned.side_effect = lambda shape, rung: (shape.recipe(), 0)
-    trainer = SimpleNamespace(makers={False: maker})
+    trainer = SimpleNamespace(maker=SimpleNamespace(recipe=lambda shape, rung: (shape.recipe(), 0)))
     typed = {
         "teacher": "t",
         "unlabeled": ("s3://key:secret@b/pool.txt",),
@@ -311,7 +308,7 @@ def test_a_stopped_search_goes_on_and_repeats_nothing(
     stopped: str, after: int, teacher: Path, tmp_path: Path, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = data(tmp_path, test=test_rows())
-    module = {"label": search_module, "benchmark": findings, "build_student": makers, "distill": makers}[stopped]
+    module = {"label": search_module, "benchmark": findings, "build_student": making, "distill": making}[stopped]
     original = getattr(module, stopped)
 
     def stop(*arguments: Any, **named: Any) -> Any:
@@ -342,14 +339,14 @@ def test_a_lower_rung_reads_no_more_text_than_its_steps(
 ) -> None:
     (tmp_path / "few.toml").write_text(STUDENT.format(name="ngram"))
     monkeypatch.setattr(space, "FAMILIES", {"ngram": Family(str(tmp_path / "few.toml"), OPTIONS["ngram"])})
-    original, read = makers.distill, []
+    original, read = making.distill, []
 
     def distill(*arguments: Any, **named: Any) -> Any:
         made = original(*arguments, **named)
         read.append((made.manifest.notes["steps"], made.manifest.notes["pool_rows"]))
         return made
 
-    monkeypatch.setattr(makers, "distill", distill)
+    monkeypatch.setattr(making, "distill", distill)
     found = searched(teacher, tmp_path / "found", data(tmp_path), trials=1)
     assert read == [(3, 3 * 16), (9, 90), (25, 90)] and found["winner"] == 1
 

@@ -11,7 +11,7 @@ import pytest
 from compress import plugins, recipes
 from compress.recipes.writing import student_toml
 from compress.searching.halving import RUNGS
-from compress.searching.makers import pruning_of
+from compress.searching.making import pruning_of
 from compress.searching.space import FAMILIES, Shape, committed, space_for
 
 MINILM = {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536}
