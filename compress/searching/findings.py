@@ -18,8 +18,9 @@ from compress.searching.commands import BEST
 from compress.searching.exploration import Exploration
 from compress.searching.halving import RUNGS
 from compress.searching.joining import Joined
+from compress.searching.making import quiet_stages
 from compress.searching.selection import closest, front_of
-from compress.searching.trials import Trial, quiet_stages
+from compress.searching.trials import Trial
 
 MEASURING_S = 60.0
 

@@ -23,10 +23,11 @@ from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
 from compress.searching.exploration import Exploration
 from compress.searching.judging import ValidationScore
+from compress.searching.making import quiet_stages
 from compress.searching.selection import front_of
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import QUANTIZER
-from compress.searching.trials import Trial, quiet_stages
+from compress.searching.trials import Trial
 
 TEACHER = "the teacher in int8"
 

@@ -3,8 +3,10 @@
 Each is made in two ways: as its training begins, which is enough to time it, and with the training of a rung.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from logging import WARNING
 from pathlib import Path
 
 import torch
@@ -14,7 +16,7 @@ from compress.inference.compute import Compute
 from compress.labelling.label_dir import open_labels
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
-from compress.progress import Progress
+from compress.progress import Progress, logger
 from compress.pruning.prune import PruningData, prune
 from compress.pruning.recovery import RECOVERY
 from compress.recipes import Pruning, StudentRecipe, Training
@@ -48,7 +50,8 @@ class Maker:
         if shape.is_pruned:
             pruning = replace(pruning_of(shape, 0), recover=0.0)
             few = PruningData(self.data.labelled.train[: pruning.examples])
-            prune(self.teacher, pruning, directory, data=few, measure=False, compute=self.compute)
+            with quiet_stages():
+                prune(self.teacher, pruning, directory, data=few, measure=False, compute=self.compute)
             return
         torch.manual_seed(self.compute.seed)
         teacher, tokenizer = self.teacher.load(), self.teacher.load_tokenizer()
@@ -92,3 +95,14 @@ def pruning_of(shape: Shape, rung: int) -> Pruning:
     """
     step = 0.25 if shape.options["heads"] or shape.options["ffn"] else Pruning.step
     return Pruning(**shape.options, step=step, examples=256, recover=RUNGS[rung])
+
+
+@contextmanager
+def quiet_stages() -> Iterator[None]:
+    """Keep the notes of single trainings off the terminal, where a search says what came of them."""
+    before = logger.level
+    logger.setLevel(max(before, WARNING) if before else WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

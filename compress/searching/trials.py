@@ -2,10 +2,8 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from logging import WARNING
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,13 +14,12 @@ from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
-from compress.progress import logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
 from compress.reporting.training_log import read_training
 from compress.searching.halving import LAST, RUNGS
 from compress.searching.judging import ValidationRows, ValidationScore
-from compress.searching.making import Maker
+from compress.searching.making import Maker, quiet_stages
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import QUANTIZER, Shape
 from compress.training.step_plan import steps_for
@@ -201,14 +198,3 @@ class Trainer:
 
     def _record(self, shape: Shape, rung: int) -> Path:
         return self.folder / f"{shape.key}-{rung}.json"
-
-
-@contextmanager
-def quiet_stages() -> Iterator[None]:
-    """Keep the notes of single trainings off the terminal, where a search says what came of them."""
-    before = logger.level
-    logger.setLevel(max(before, WARNING) if before else WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
