@@ -1,17 +1,17 @@
-"""Is a search worth its time? The same budget and the same minutes for a search and for two simpler ways.
+"""Is a search worth its time? The same budget for a search, for what it begins with, and for random shapes.
 
     python benchmarks/searching.py --set NAME --teacher DIR --unlabeled FILE --train FILE --validation FILE --test FILE
         --work DIR -o RESULTS.jsonl [--max-accuracy-drop 1] [--minutes 15] [--seed 0 ...] [--only search ...]
 
-* ``search`` is what ``compress search`` does;
+* ``search`` is what ``compress search`` does. It begins with the committed students cnn, minilm-3, ngram and bilstm,
+  whole and in int8: ``recipes`` is what would be chosen of these alone, and ``cnn`` the first of them. The three are of
+  the same trainings and timings;
 * ``random`` draws shapes from the same space, leaves out those that miss a limit of speed or size, and trains each of
-  the others for all steps of its recipe;
-* ``recipes`` trains the committed students cnn, ngram, bilstm and minilm-3, and deploys them in int8.
+  the others for all steps of its recipe, as long as the search may take; a training that ends later does not count.
 
-A training of the two that ends after the limit does not count. Each way chooses by the same rule from what it has
-trained, a student or a cascade. What it chose lies in ``WORK/models``, where ``compress benchmark`` measures it; with
-the default student cnn of each seed, which is the first that ``recipes`` trains. Text is labelled before the time
-begins. What is finished is not made again.
+Each way chooses by the same rule from what it has trained, a student or a cascade. What it chose lies in
+``WORK/models``, where ``compress benchmark`` measures it. Text is labelled before the time begins. What is finished is
+not made again.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ from compress.searching.judging import ValidationRows
 from compress.searching.sampler import ShapeSampler
 from compress.searching.search import SearchData, SearchRows, check_data, label_rows, timer_and_trainer
 from compress.searching.selection import choose
-from compress.searching.space import PRECISIONS, Shape, committed, space_for
+from compress.searching.space import PRECISIONS, Shape, space_for
 from compress.searching.trials import Trial
 
-METHODS = ("search", "random", "recipes")
-FIRST = "cnn"  # the student that is recommended to everybody
+METHODS = ("search", "random")
 
 
 def main() -> None:
@@ -80,22 +79,17 @@ def main() -> None:
             folder, ignore_errors=True
         )  # of a start that was killed: its time would not be that of the others
         folder.mkdir()
-        line = {
-            "set": options.set,
-            "method": method,
-            "seed": seed,
-            **run(teacher, rows, method, Compute("cpu", 1, seed=seed), folder, options),
-            "test_sha256": content_sha256(rows.test),
-            **provenance(),
-        }
-        replace_line(options.output, line, "set", "method", "seed")
+        for way, found in run(teacher, rows, method, Compute("cpu", 1, seed=seed), folder, options):
+            line = {"set": options.set, "method": way, "seed": seed, **found}
+            line |= {"test_sha256": content_sha256(rows.test), **provenance()}
+            replace_line(options.output, line, "set", "method", "seed")
         (folder / "done").touch()
 
 
 def run(
     teacher: ModelDir, rows: SearchRows, method: str, compute: Compute, folder: Path, options: argparse.Namespace
-) -> dict[str, Any]:
-    """Spend the minutes in one of the ways, and return what came of it; the models lie in ``options.work``."""
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Spend the minutes in one of the ways, and yield what came of it and of its beginning."""
     budget, settings = SearchBudget(options.max_accuracy_drop), SearchSettings(time_limit_s=60 * options.minutes)
     labels = label_rows(teacher, options.work / "labels", rows, compute)
     timer, trainer = timer_and_trainer(teacher, folder, rows, labels, compute)
@@ -106,22 +100,39 @@ def run(
             if method == "search":
                 explored.run()
             else:
-                train_whole(explored, random_shapes(space, compute.seed) if method == "random" else recipes(space))
+                train_whole(explored, random_shapes(space, compute.seed))
             spent_s = clock.spent_s
-    winner = choose(explored.judged, budget)
-    trial = None if winner is None else explored.judged[winner]
+        (models := options.work / "models").mkdir(exist_ok=True)
+        tested = ValidationRows(teacher, rows.test, rows.metric, 1, compute.seed)
+        yield method, found_by(explored, folder, spent_s, tested, rows, models / f"{method}-{compute.seed}")
+        if method == "search":
+            for way, begun in beginnings(explored).items():
+                seconds = sum(one.seconds for trial in begun.trials for one in trial.rungs)
+                (place := folder / way).mkdir(exist_ok=True)
+                yield way, found_by(begun, place, seconds, tested, rows, models / f"{way}-{compute.seed}")
+
+
+def beginnings(explored: Exploration) -> dict[str, Exploration]:
+    """Return a search as if it had ended after the committed students, and after the first of them."""
+    whole = [replace(trial, rungs=[one for one in trial.rungs if one.rung == LAST]) for trial in explored.whole]
+    return {"recipes": replace(explored, trials=whole), "cnn": replace(explored, trials=whole[:1])}
+
+
+def found_by(
+    explored: Exploration, folder: Path, spent_s: float, tested: ValidationRows, rows: SearchRows, place: Path
+) -> dict[str, Any]:
+    """Choose a student or a cascade, keep it at ``place``, and return what was found, judged on test rows too."""
+    winner = choose(explored.judged, explored.budget)
+    trial, trainer = None if winner is None else explored.judged[winner], explored.trainer
     joined = join(explored, folder, trial)
-    (models := options.work / "models").mkdir(exist_ok=True)
-    chosen = {f"{method}-{compute.seed}": trainer.deployed(trial.shape, trial.last.rung)} if trial else {}
+    chosen = {place.name: trainer.deployed(trial.shape, trial.last.rung)} if trial else {}
     if joined:
-        chosen[f"{method}-cascade-{compute.seed}"] = joined.model.path
-    if method == "recipes" and explored.judged:
-        chosen[f"{FIRST}-{compute.seed}"] = trainer.deployed(explored.judged[0].shape, LAST)
+        chosen[f"{place.name}-cascade"] = joined.model.path
     for name, path in chosen.items():
-        shutil.rmtree(models / name, ignore_errors=True)
-        shutil.copytree(path, models / name, ignore=shutil.ignore_patterns(".*"))
-        finish(models / name, replace(Manifest.read(path / MANIFEST_NAME), name=name))
-    tested = ValidationRows(teacher, rows.test, rows.metric, 1, compute.seed)
+        target = place.with_name(name)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(path, target, ignore=shutil.ignore_patterns(".*"))
+        finish(target, replace(Manifest.read(path / MANIFEST_NAME), name=name))
     content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()})
     judged = [
         {**one.row, "test": asdict(tested.judge(tested.predicted(trainer.deployed(one.shape, one.last.rung))))}
@@ -131,7 +142,7 @@ def run(
         content["cascade"] |= {"test": asdict(tested.judge(tested.predicted(joined.model.path)))}
     kept = ("teacher_value", "rows", "budget", "winner", "cascade")
     return {
-        "limit_s": settings.seconds,
+        "limit_s": explored.settings.seconds,
         "spent_s": round(spent_s, 1),
         "timed": len(explored.trials),
         "trainings": sum(len(one.rungs) for one in explored.judged),
@@ -169,12 +180,6 @@ def random_shapes(space: dict[str, dict[str, tuple[Any, ...]]], seed: int) -> It
         family = draws.choice(list(space))
         values = {name: draws.choice(own) for name, own in space[family].items()}
         yield Shape(family, values, draws.choice(PRECISIONS))
-
-
-def recipes(space: dict[str, dict[str, tuple[Any, ...]]]) -> Iterator[Shape]:
-    """Return the committed students in int8, the recommended one first."""
-    students = [shape for shape in committed(space) if not shape.is_pruned]
-    return iter(sorted(students, key=lambda shape: shape.family != FIRST))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The search itself: time shapes, train those that may meet the budget, promote the best, train the winner to the end.
 
-A third of the time goes to the first rung, as successive halving divides it among three. Nothing is begun of which it
-is known that it will not end in time, and what the best student needs for the last rung is set aside in the second. A
-student whose training fails is left out.
+The committed students come first, whole: a search that has time for nothing else ends with what they are worth. Of the
+rest of the time a third goes to the first rung, as successive halving divides it among three. Nothing is begun of which
+it is known that it will not end in time, and what the best student needs for the last rung is set aside in the second.
+A student whose training fails is left out.
 """
 
 import math
@@ -18,7 +19,7 @@ from compress.searching.halving import LAST, RUNGS, floor, in_reach, promoted, p
 from compress.searching.sampler import ShapeSampler
 from compress.searching.selection import choose, front_of, objectives
 from compress.searching.shapes import ShapeTimer, ShapeTiming
-from compress.searching.space import Shape
+from compress.searching.space import Shape, committed
 from compress.searching.trials import TrainedRung, Trainer, Trial
 
 TIMED_FOR_EACH = 10  # shapes that are timed at most, for each that may be trained
@@ -49,31 +50,53 @@ class Exploration:
         """The trials that were trained."""
         return [trial for trial in self.trials if trial.rungs]
 
+    @property
+    def whole(self) -> list[Trial]:
+        """The committed students that were trained for all steps, as all of them are where there is time."""
+        keys = {shape.key for shape in committed(self.sampler.space)}
+        return [trial for trial in self.judged if trial.shape.key in keys and trial.is_complete]
+
     def run(self) -> None:
         """Go through all rungs; what an earlier start has finished is not repeated."""
         for shape in self.sampler.told():
             timing = self.timer.known(shape)
             if timing is not None:
                 self._add(shape, timing)
+        self._train_committed()
         self._first_rung()
         for rung in range(1, LAST + 1):
             self._next_rung(rung)
         self._train_winner()
         self._use_what_is_left()
 
+    def _train_committed(self) -> None:
+        """Train the committed students for all steps, by way of the first rung, in which all students compare.
+
+        One that will not end in time waits for its turn in the first rung.
+        """
+        for shape in committed(self.sampler.space):
+            if shape.is_pruned or len(self.judged) >= self._wanted or self.clock.left_s() <= 0:
+                continue
+            trial = self._known(shape) or self._timed(shape)
+            in_time = self._seconds_for(trial, 0) * (1 + RUNGS[LAST] / RUNGS[0]) <= self.clock.left_s()
+            if not trial.rungs and not trial.missed and in_time:
+                self._train(trial, 0)
+            if trial.rungs and not trial.missed and not trial.is_complete:
+                self._train(trial, LAST)
+
     def _first_rung(self) -> None:
-        wanted = self.settings.trials or 2**31
-        repeats = 0
+        repeats, wanted = 0, self._wanted
         while len(self.judged) < wanted and len(self.trials) < wanted * TIMED_FOR_EACH and repeats < REPEATS:
-            if self.clock.left_s(FIRST_SHARE) <= 0:
+            if self._first_left_s() <= 0:
                 return
             asked, shape = self.sampler.ask()
-            trial = next((one for one in self.trials if one.shape.key == shape.key), None)
+            trial = self._known(shape)
             repeats = 0 if trial is None else repeats + 1
             if trial is None:
                 trial = self._timed(shape)
-                if not trial.missed and not trial.rungs:
-                    self._train(trial, 0)
+            if not trial.missed and not trial.rungs and not trial.refused:
+                # The first rung does not take what the others need; but nothing is left to them without a student.
+                self._train(trial, 0, self._first_left_s() if self.judged else self.clock.left_s())
             excess = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs)}
             if trial.rungs:
                 values = [one.rungs[0].score.value for one in self.judged]
@@ -83,6 +106,18 @@ class Exploration:
                 self.sampler.tell(asked, (objectives(trial)[0], first), excess)
             else:
                 self.sampler.tell(asked, None, excess)
+
+    @property
+    def _wanted(self) -> int:
+        return self.settings.trials or 2**31
+
+    def _first_left_s(self) -> float:
+        """Return the seconds that are left for the first rung, of a time that begins after the committed students."""
+        taken_s = sum(one.seconds for trial in self.whole for one in trial.rungs)
+        return self.clock.left_s(FIRST_SHARE) + (1 - FIRST_SHARE) * taken_s
+
+    def _known(self, shape: Shape) -> Trial | None:
+        return next((trial for trial in self.trials if trial.shape.key == shape.key), None)
 
     def _timed(self, shape: Shape) -> Trial:
         timing = self.timer.time(shape)
@@ -95,9 +130,10 @@ class Exploration:
         trial = Trial(len(self.trials) + 1, shape, timing)
         trial.missed = [f"cannot be built: {timing.fault}"] if timing.fault else self.budget.faults(timing)
         if not trial.missed:
-            trial.refused = self.trainer.fault(shape)
             for known in self.trainer.known(shape):
                 self._learn(trial, known)
+            if fault := self.trainer.fault(shape):
+                trial.refused = f"{_steps(trial)} failed: {fault}"
         self.trials.append(trial)
         return trial
 
@@ -115,14 +151,16 @@ class Exploration:
         entered = [trial for trial in able if any(one.rung == rung - 1 for one in trial.rungs)]
         values = [next(one.score.value for one in trial.rungs if one.rung == rung - 1) for trial in entered]
         reach = in_reach(values, self.teacher_value, self.budget.max_accuracy_drop)
-        left, set_aside = promoted(len(entered)), 0.0
-        for place, index in enumerate(self._order(entered, rung - 1)):
+        whole = self.whole  # they compare, but take no place
+        order = [index for index in self._order(entered, rung - 1) if entered[index] not in whole]
+        left, set_aside = promoted(len(order)), 0.0
+        for place, index in enumerate(order):
             # Where one takes too long the next one has its place, but not if it is out of reach.
-            if left == 0 or place >= promoted(len(entered)) and index not in reach:
+            if left == 0 or place >= promoted(len(order)) and index not in reach:
                 return
             trial = entered[index]
             to_the_end = MARGIN * self._seconds_for(trial, LAST) if rung < LAST else 0.0
-            if trial.last.rung >= rung or self._train(trial, rung, set_aside or to_the_end):
+            if trial.last.rung >= rung or self._train(trial, rung, self.clock.left_s() - (set_aside or to_the_end)):
                 set_aside = set_aside or to_the_end
                 left -= 1
 
@@ -151,23 +189,23 @@ class Exploration:
         drop = self.budget.max_accuracy_drop
         return promotion_order(points, self.teacher_value, drop, metric_wins=self.budget.metric_wins)
 
-    def _train(self, trial: Trial, rung: int, set_aside: float = 0.0) -> bool:
+    def _train(self, trial: Trial, rung: int, left_s: float | None = None) -> bool:
         """Train a trial for the steps of a rung, if that is likely to end in time; return whether it was.
 
         Args:
-            set_aside: seconds of what shall be trained afterwards.
+            left_s: seconds that it may take; None for all that are left.
         """
-        seconds, steps = self._seconds_for(trial, rung), "more steps" if trial.rungs else "the first steps"
-        # The first rung does not take what the others need; but nothing is left to them without a first student.
-        left = self.clock.left_s(1.0 if rung or not self.judged else FIRST_SHARE) - set_aside
+        seconds = self._seconds_for(trial, rung)
+        left = self.clock.left_s() if left_s is None else left_s
         if seconds > left:
-            trial.refused = f"{steps} would take about {duration(seconds)}, and {duration(max(0.0, left))} were left"
+            remaining = duration(max(0.0, left))
+            trial.refused = f"{_steps(trial)} would take about {duration(seconds)}, and {remaining} were left"
             return False
         logger.info("%d: training, rung %d of %d ...", trial.number, rung + 1, len(RUNGS))
         try:
             self._learn(trial, self.trainer.train(trial.shape, rung))
         except CompressError as error:
-            trial.refused = f"{steps} failed: {error}"
+            trial.refused = f"{_steps(trial)} failed: {error}"
             logger.warning("%d: %s", trial.number, trial.refused)
             return False
         trial.refused = ""
@@ -205,3 +243,7 @@ class Exploration:
             said,
             left,
         )
+
+
+def _steps(trial: Trial) -> str:
+    return "more steps" if trial.rungs else "the first steps"

@@ -15,8 +15,8 @@ from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.exploration import Exploration
 from compress.searching.halving import LAST
 from compress.searching.sampler import ShapeSampler
-from compress.searching.space import space_for
-from tests.searching.test_exploration import Desk
+from compress.searching.space import committed, space_for
+from tests.searching.test_exploration import Desk, explored
 from tests.searching.test_space import MINILM
 from tests.support import REPOSITORY
 
@@ -40,12 +40,21 @@ def trained(script: Any, desk: Desk, shapes: Any, budget: SearchBudget, folder: 
     return found
 
 
-def test_recipes_begin_with_the_recommended_one_and_count_while_there_is_time(script: Any, tmp_path: Path) -> None:
+def test_recipes_are_what_the_search_begins_with(script: Any, tmp_path: Path) -> None:
+    found = explored(tmp_path, Desk(limit_s=90.0), SearchBudget(max_accuracy_drop=1.0))
+    begun = script.beginnings(found)
+    assert [trial.shape.family for trial in begun["recipes"].judged] == ["cnn", "transformer", "ngram", "bilstm"]
+    assert [trial.shape.family for trial in begun["cnn"].judged] == ["cnn"]
+    assert all([one.rung for one in trial.rungs] == [LAST] for trial in begun["recipes"].trials)
+    assert all(len(trial.rungs) == 2 for trial in found.whole), "the search itself is as it was"
+
+
+def test_a_training_that_ends_too_late_does_not_count(script: Any, tmp_path: Path) -> None:
     desk = Desk(limit_s=25.0)  # each takes 9
-    found = trained(script, desk, script.recipes(SPACE), SearchBudget(max_accuracy_drop=1.0), tmp_path)
-    assert [trial.shape.family for trial in found.trials] == ["cnn", "ngram", "bilstm"]
-    assert [trial.is_complete for trial in found.trials] == [True, True, False], "the third one ended too late"
-    assert {rung for _, rung in desk.work} == {LAST}
+    shapes = iter(committed(SPACE)[:3])
+    found = trained(script, desk, shapes, SearchBudget(max_accuracy_drop=1.0), tmp_path)
+    assert [trial.is_complete for trial in found.trials] == [True, True, False]
+    assert {rung for _, rung in desk.work} == {LAST} and len(desk.work) == 3
 
 
 def test_random_shapes_within_the_limits_are_trained_whole_and_once(script: Any, tmp_path: Path) -> None:

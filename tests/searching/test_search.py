@@ -175,7 +175,7 @@ def test_the_commands_make_the_winner_again(
         options = {"layers": ("", "50%"), "heads": ("25%", "50%"), "ffn": ("", "50%")}
         monkeypatch.setattr(space, "FAMILIES", {space.PRUNED: Family("", options)})
     if last == 0:  # as where there is no time for more
-        for name in ("_next_rung", "_train_winner"):
+        for name in ("_train_committed", "_next_rung", "_train_winner"):
             monkeypatch.setattr(Exploration, name, lambda *_: None)
     monkeypatch.chdir(tmp_path)
     words = ["search", "--teacher", str(teacher), *typed_files(tmp_path), "--trials", "2", "--seed", "3"]
@@ -347,8 +347,9 @@ def test_a_lower_rung_reads_no_more_text_than_its_steps(
         return made
 
     monkeypatch.setattr(making, "distill", distill)
-    found = searched(teacher, tmp_path / "found", data(tmp_path), trials=1)
-    assert read == [(3, 3 * 16), (9, 90), (25, 90)] and found["winner"] == 1
+    searched(teacher, tmp_path / "found", data(tmp_path), trials=2)
+    assert read[:2] == [(3, 3 * 16), (25, 90)]  # the committed one, whole
+    assert read[2:4] == [(3, 3 * 16), (9, 90)]
 
 
 def test_text_that_is_all_of_the_gold_rows_is_refused(teacher: Path, tmp_path: Path) -> None:
