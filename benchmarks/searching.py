@@ -4,8 +4,8 @@
         --work DIR -o RESULTS.jsonl [--max-accuracy-drop 1] [--minutes 15] [--seed 0 ...] [--only search ...]
 
 * ``search`` is what ``compress search`` does. It begins with the committed students cnn, minilm-3, ngram and bilstm,
-  whole and in int8: ``recipes`` is what would be chosen of these alone, and ``cnn`` the first of them. The three are of
-  the same trainings and timings;
+  whole and in int8: ``recipes`` is what would be chosen of these alone, as far as there was time for them, and ``cnn``
+  the first of them. The three are of the same trainings and timings; the minutes of the two are those of training;
 * ``random`` draws shapes from the same space, leaves out those that miss a limit of speed or size, and trains each of
   the others for all steps of its recipe, as long as the search may take; a training that ends later does not count.
 
@@ -107,15 +107,16 @@ def run(
         yield method, found_by(explored, folder, spent_s, tested, rows, models / f"{method}-{compute.seed}")
         if method == "search":
             for way, begun in beginnings(explored).items():
-                seconds = sum(one.seconds for trial in begun.trials for one in trial.rungs)
+                seconds = sum(trial.last.seconds for trial in begun.trials)
                 (place := folder / way).mkdir(exist_ok=True)
                 yield way, found_by(begun, place, seconds, tested, rows, models / f"{way}-{compute.seed}")
 
 
 def beginnings(explored: Exploration) -> dict[str, Exploration]:
-    """Return a search as if it had ended after the committed students, and after the first of them."""
-    whole = [replace(trial, rungs=[one for one in trial.rungs if one.rung == LAST]) for trial in explored.whole]
-    return {"recipes": replace(explored, trials=whole), "cnn": replace(explored, trials=whole[:1])}
+    """Return a search as if it had trained nothing but the committed students, and cnn alone, for all steps at once."""
+    whole = [replace(trial, rungs=[trial.last]) for trial in explored.whole if trial.shape.precision == "int8"]
+    cnn = [trial for trial in whole if trial.shape.family == "cnn"]
+    return {way: replace(explored, trials=own) for way, own in (("recipes", whole), ("cnn", cnn)) if own}
 
 
 def found_by(

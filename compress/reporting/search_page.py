@@ -54,8 +54,8 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
     if winner is None:
         told.append(_missed(found))
         return told if joined is None else [*told, *_joined(found, joined)]
-    whole = winner["rungs"][-1]["share"] == 1
-    steps = "" if whole else f", trained for {winner['rungs'][-1]['share']:.0%} of its steps, as the time was over"
+    whole, why = winner["rungs"][-1]["share"] == 1, winner["ended"].partition(": ")[2] or "the time was over"
+    steps = "" if whole else f" (trained for {winner['rungs'][-1]['share']:.0%} of its steps: {why})"
     certainty = f", {found['certainty']}" if found["certainty"] else ""
     told.append(
         f"{_RULES[_rule(found)]}: {winner['name']}{steps}. {with_span(_speed(winner), times)} as fast as the teacher "

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from compress.models.output_dir import write_atomically
 
@@ -16,7 +16,9 @@ class SearchClock:
 
     def __init__(self, path: Path, limit_s: float) -> None:
         self.path, self.limit_s = path, limit_s
-        self._before = float(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else 0.0
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        self._before: float = kept.get("spent_s", 0.0)
+        self._marks: dict[str, float] = kept.get("marks", {})
         self._begun = time.monotonic()
         self._over = threading.Event()
         # A training that is killed goes on where it was: the time that it took until then counts.
@@ -34,12 +36,17 @@ class SearchClock:
     def spent_s(self) -> float:
         return self._before + time.monotonic() - self._begun
 
-    def left_s(self, share: float = 1.0) -> float:
-        """Return the seconds that are left of a share of the time, below 0 where it is over."""
-        return share * self.limit_s - self.spent_s
+    def left_s(self, share: float = 1.0, begun_s: float = 0.0) -> float:
+        """Return the seconds that are left of a share of the time after ``begun_s``, below 0 where it is over."""
+        return begun_s + share * (self.limit_s - begun_s) - self.spent_s
+
+    def mark(self, name: str) -> float:
+        """Return the seconds that were spent when this was asked first, also by an earlier start."""
+        return self._marks.setdefault(name, round(self.spent_s, 1))
 
     def _save(self) -> None:
         over = False
         while not over:
             over = self._over.wait(SAVED_EVERY_S)
-            write_atomically(self.path, json.dumps(round(self.spent_s, 1)))
+            kept = {"spent_s": round(self.spent_s, 1), "marks": {**self._marks}}
+            write_atomically(self.path, json.dumps(kept))

@@ -9,6 +9,7 @@ A student whose training fails is left out.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from compress.benchmarking.results.formatting import plural, points, shown, times, with_span
 from compress.errors import CompressError
@@ -50,17 +51,23 @@ class Exploration:
         """The trials that were trained."""
         return [trial for trial in self.trials if trial.rungs]
 
+    @cached_property
+    def committed(self) -> list[Shape]:
+        """The students that come first."""
+        return [shape for shape in committed(self.sampler.space) if not shape.is_pruned]
+
     @property
     def whole(self) -> list[Trial]:
-        """The committed students that were trained for all steps, as all of them are where there is time."""
-        keys = {shape.key for shape in committed(self.sampler.space)}
-        return [trial for trial in self.judged if trial.shape.key in keys and trial.is_complete]
+        """The trials of committed students that were trained for all steps at once, in either precision."""
+        options = [(shape.family, shape.options) for shape in self.committed]
+        complete = [trial for trial in self.judged if (trial.shape.family, trial.shape.options) in options]
+        return [trial for trial in complete if [one.rung for one in trial.rungs] == [0, LAST]]
 
     def run(self) -> None:
         """Go through all rungs; what an earlier start has finished is not repeated."""
-        for shape in self.sampler.told():
+        for shape in [*self.committed, *self.sampler.told()]:
             timing = self.timer.known(shape)
-            if timing is not None:
+            if timing is not None and self._known(shape) is None:
                 self._add(shape, timing)
         self._train_committed()
         self._first_rung()
@@ -74,9 +81,9 @@ class Exploration:
 
         One that will not end in time waits for its turn in the first rung.
         """
-        for shape in committed(self.sampler.space):
-            if shape.is_pruned or len(self.judged) >= self._wanted or self.clock.left_s() <= 0:
-                continue
+        for shape in self.committed:
+            if len(self.judged) >= self._wanted or self.clock.left_s() <= 0:
+                return
             trial = self._known(shape) or self._timed(shape)
             in_time = self._seconds_for(trial, 0) * (1 + RUNGS[LAST] / RUNGS[0]) <= self.clock.left_s()
             if not trial.rungs and not trial.missed and in_time:
@@ -85,9 +92,10 @@ class Exploration:
                 self._train(trial, LAST)
 
     def _first_rung(self) -> None:
-        repeats, wanted = 0, self._wanted
+        repeats, wanted, begun_s = 0, self._wanted, self.clock.mark("first rung")
         while len(self.judged) < wanted and len(self.trials) < wanted * TIMED_FOR_EACH and repeats < REPEATS:
-            if self._first_left_s() <= 0:
+            left_s = self.clock.left_s(FIRST_SHARE, begun_s)
+            if left_s <= 0:
                 return
             asked, shape = self.sampler.ask()
             trial = self._known(shape)
@@ -96,13 +104,16 @@ class Exploration:
                 trial = self._timed(shape)
             if not trial.missed and not trial.rungs and not trial.refused:
                 # The first rung does not take what the others need; but nothing is left to them without a student.
-                self._train(trial, 0, self._first_left_s() if self.judged else self.clock.left_s())
+                self._train(trial, 0, left_s if self.judged else None)
+            if trial.rungs and not trial.is_complete and self.trainer.is_trained(shape, LAST):
+                self._train(trial, LAST)  # the other precision of one that is trained
             excess = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs)}
             if trial.rungs:
                 values = [one.rungs[0].score.value for one in self.judged]
                 first = trial.rungs[0].score.value
                 # In points, which weigh as doublings do.
-                excess["max_accuracy_drop"] = 100 * max(0.0, self._floor(values) - first)
+                least = floor(values, self.teacher_value, self.budget.max_accuracy_drop)
+                excess["max_accuracy_drop"] = 100 * max(0.0, least - first)
                 self.sampler.tell(asked, (objectives(trial)[0], first), excess)
             else:
                 self.sampler.tell(asked, None, excess)
@@ -110,11 +121,6 @@ class Exploration:
     @property
     def _wanted(self) -> int:
         return self.settings.trials or 2**31
-
-    def _first_left_s(self) -> float:
-        """Return the seconds that are left for the first rung, of a time that begins after the committed students."""
-        taken_s = sum(one.seconds for trial in self.whole for one in trial.rungs)
-        return self.clock.left_s(FIRST_SHARE) + (1 - FIRST_SHARE) * taken_s
 
     def _known(self, shape: Shape) -> Trial | None:
         return next((trial for trial in self.trials if trial.shape.key == shape.key), None)
@@ -141,10 +147,6 @@ class Exploration:
         """Add what is known of a rung; by the size that it has with its whole vocabulary it may miss a limit."""
         trial.add(trained)
         trial.missed = self.budget.faults(trial.timing)
-
-    def _floor(self, values: Sequence[float]) -> float:
-        """Return what a student of the first rungs must reach to be in reach of the allowed drop."""
-        return floor(values, self.teacher_value, self.budget.max_accuracy_drop)
 
     def _next_rung(self, rung: int) -> None:
         able = [trial for trial in self.judged if not trial.missed]
@@ -217,7 +219,7 @@ class Exploration:
         if self.trainer.is_trained(trial.shape, rung):
             return 0.0
         if trial.rungs:
-            return trial.seconds_for(rung)
+            return trial.seconds_for(rung) * (1 - self.trainer.taken_share(trial.shape, rung))
         plain = self.timer.known(replace(trial.shape, precision="fp32")) or trial.timing
         return self.trainer.expected_seconds(trial.shape, plain.latency_ms)
 

@@ -6,7 +6,7 @@ looks good enough by its estimate is so by luck.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,7 @@ class Joined:
             "speedup": self.timing.speedup,
             "latency_ms": self.timing.latency_ms,
             "size_bytes": self.timing.size_bytes,
-            "value": self.score.value,
-            "points": self.score.points,
-            "low": self.score.low,
-            "high": self.score.high,
+            **asdict(self.score),
         }
 
 
@@ -73,22 +70,36 @@ def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined | 
     drop = budget.max_accuracy_drop
     if drop is None or budget.max_latency_ms is not None or trainer.teacher.task != "classification":
         return None
-    students = _spread([explored.judged[index] for index in front_of(explored.judged)], MOST_MEMBERS - 1)
-    if not students:
-        return None
-    place = folder / "cascade"
-    compute = Compute("cpu", trainer.validation.threads, trainer.compute.seed)
+    # Of a long front some are left out, so that the committed students are joined by themselves too.
+    groups = {"cascade": _of_front(explored.judged), "cascade-committed": _of_front(explored.whole)}
+    if groups["cascade"] == groups["cascade-committed"]:
+        del groups["cascade-committed"]
+    found = [_joined(explored, students, folder / name, drop) for name, students in groups.items() if students]
+    # Certainly so: several models that are hardly faster than one are not worth it.
+    least = 0.0 if winner is None else winner.timing.high
+    able = [one for one in found if one and one.timing.speedup > least and budget.met_by(one.score, one.timing)]
+    return max(able, key=lambda one: one.timing.speedup, default=None)
+
+
+def _of_front(judged: Sequence[Trial]) -> list[Trial]:
+    """Return the members that are tried: of the front, and first those that were trained for all steps."""
+    front = [judged[index] for index in front_of(judged)]
+    complete, most = [one for one in front if one.is_complete], MOST_MEMBERS - 1
+    rest = _spread([one for one in front if not one.is_complete], max(0, most - len(complete)))
+    return sorted([*_spread(complete, most), *rest], key=front.index)
+
+
+def _joined(explored: Exploration, students: Sequence[Trial], place: Path, drop: float) -> Joined | None:
+    validation = explored.trainer.validation
+    compute = Compute("cpu", validation.threads, explored.trainer.compute.seed)
     try:
         with quiet_stages():
             made = _made(explored, students, place, drop, compute)
     except CompressError as error:
         logger.info("no cascade: %s", error)
         return None
-    judged = trainer.validation.judge(trainer.validation.predicted(made.path))
-    joined = Joined(made, _members(made, students), _timing(made, students), judged)
-    # Certainly so: several models that are hardly faster than one are not worth it.
-    is_faster = winner is None or joined.timing.speedup > winner.timing.high
-    return joined if is_faster and budget.met_by(judged, joined.timing) else None
+    score = validation.judge(validation.predicted(made.path))
+    return Joined(made, _members(made, students), _timing(made, students), score)
 
 
 def _made(explored: Exploration, students: Sequence[Trial], place: Path, drop: float, compute: Compute) -> CascadeDir:

@@ -13,7 +13,7 @@ from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
+from compress.models.output_dir import places_of, write_atomically
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
 from compress.reporting.training_log import read_training
@@ -140,6 +140,15 @@ class Trainer:
     def is_trained(self, shape: Shape, rung: int) -> bool:
         """Tell whether a shape has taken the steps of a rung, for this precision or the other one."""
         return self._student(shape, rung).is_dir()
+
+    def taken_share(self, shape: Shape, rung: int) -> float:
+        """Return the share of a rung's steps that a training which was killed has taken and kept."""
+        _, unfinished, _ = places_of(self._student(shape, rung))
+        taken: dict[Path, int] = {}  # by phase
+        for path in unfinished.rglob("checkpoint-*"):
+            taken[path.parent] = max(taken.get(path.parent, 0), int(path.name.rpartition("-")[2]))
+        training, rows = self.maker.training(shape, rung)
+        return min(1.0, sum(taken.values()) / steps_for(rows, training))
 
     def known(self, shape: Shape) -> list[TrainedRung]:
         """Return what is finished of a shape, in the order of rungs."""

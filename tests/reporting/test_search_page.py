@@ -152,7 +152,7 @@ def test_what_came_closest() -> None:
 def test_a_winner_of_a_lower_rung_is_told_as_such() -> None:
     short = found()
     short["trials"][0]["rungs"] = short["trials"][0]["rungs"][:2]
-    assert "trained for 33% of its steps, as the time was over" in verdict(short)[1]
+    assert "(trained for 33% of its steps: the time was over)" in verdict(short)[1]
 
 
 def test_the_page_has_the_front_and_all_trials(tmp_path: Path) -> None:

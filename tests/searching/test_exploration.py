@@ -37,6 +37,7 @@ class Desk:
     foreseen: bool = False
     failing: tuple[str, int] | None = None  # a family whose trainings of a rung fail
     failed: set[str] = field(default_factory=set)
+    lost_s: float = 0.0  # which a failing training takes
     grows: int = 1  # how many times as large students are when they are trained
     stop: Callable[[Shape, int], bool] = lambda shape, rung: False
     timed: dict[str, ShapeTiming] = field(default_factory=dict)
@@ -45,6 +46,9 @@ class Desk:
     validation: Any = field(
         default_factory=lambda: SimpleNamespace(metric=SimpleNamespace(name="accuracy"), teacher_value=TEACHER)
     )
+    begun: dict[tuple[str, int], float] = field(default_factory=dict)  # the share of trainings that were killed
+    marks: dict[str, float] = field(default_factory=dict)
+    late: float = 1.0  # how many times as long as expected the last rung takes
     spent_s: float = 0.0
     limit_s: float = float("inf")
 
@@ -72,10 +76,12 @@ class Desk:
             raise KeyboardInterrupt
         if self.failing == (shape.family, rung):
             self.failed.add(shape.family)
+            self.spent_s += self.lost_s
         if shape.family in self.failed:
             raise CompressError("diverged")
         points = POINTS[shape.family] - (LAST - rung) - len(shape.name) % 7 / 10
-        taken = self.seconds.get(shape.family, 9.0) * RUNGS[rung]
+        taken = self.seconds.get(shape.family, 9.0) * RUNGS[rung] * (self.late if rung == LAST else 1.0)
+        taken *= 1 - self.begun.get((shape.family, rung), 0.0)
         self.spent_s += taken
         self.work.append((shape.family, rung))
         judged = ValidationScore(TEACHER + points / 100, points, points - 0.5, points + 0.5)
@@ -93,8 +99,14 @@ class Desk:
             replace(shape, precision=one).key == key and at == rung for one in PRECISIONS for key, at in self.done
         )
 
-    def left_s(self, share: float = 1.0) -> float:
-        return share * self.limit_s - self.spent_s
+    def taken_share(self, shape: Shape, rung: int) -> float:
+        return self.begun.get((shape.family, rung), 0.0)
+
+    def left_s(self, share: float = 1.0, begun_s: float = 0.0) -> float:
+        return begun_s + share * (self.limit_s - begun_s) - self.spent_s
+
+    def mark(self, name: str) -> float:
+        return self.marks.setdefault(name, self.spent_s)
 
 
 def explored(folder: Path, desk: Desk, budget: SearchBudget, trials: int | None = None) -> Exploration:
@@ -221,7 +233,55 @@ def test_the_other_precision_of_a_trained_shape_takes_no_time(tmp_path: Path) ->
     assert not found._seconds_for(twin, 0) and found._train(twin, 0)
 
 
-@pytest.mark.parametrize("last", [(0, 2), (1, 0), (1, 1), (2, 0)])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_trials_are_committed_students(count: int, tmp_path: Path) -> None:
+    desk = Desk()
+    explored(tmp_path, desk, SearchBudget(), trials=count)
+    assert desk.work == [(family, rung) for family in ("cnn", "transformer", "ngram")[:count] for rung in (0, LAST)]
+
+
+def test_committed_students_are_whole_and_the_pruned_teacher_is_not(tmp_path: Path) -> None:
+    found = explored(tmp_path, Desk(), SearchBudget(max_accuracy_drop=1.0), trials=7)
+    assert any(trial.is_complete and trial.shape.is_pruned for trial in found.judged)
+    assert [trial.shape for trial in found.whole] == found.committed
+    again = explored(tmp_path, desk := Desk(timed=dict(found.timer.time.__self__.timed), done=dict(found.trainer.done)),
+                     SearchBudget(max_accuracy_drop=1.0), trials=7)  # fmt: skip
+    assert not desk.work and [t.row for t in again.trials] == [t.row for t in found.trials]
+
+
+def test_a_search_whose_time_is_over_knows_what_it_trained(tmp_path: Path) -> None:
+    desk = Desk(limit_s=46.0, late=1.2)
+    first = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=2.0))
+    assert desk.spent_s > desk.limit_s and len(first.judged) == 4
+    again = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=2.0))
+    assert [t.row for t in again.trials] == [t.row for t in first.trials]
+
+
+def test_a_committed_student_that_fails_late_leaves_the_rest_of_the_time_to_others(tmp_path: Path) -> None:
+    desk = Desk(seconds={"transformer": 45.0}, limit_s=100.0, failing=("transformer", LAST), lost_s=45.0)
+    found = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=2.0))
+    assert 90 < desk.spent_s <= 100 and len(found.judged) > 4
+
+
+def test_a_training_that_was_killed_takes_the_rest_of_its_time(tmp_path: Path) -> None:
+    desk = Desk(seconds={"transformer": 90.0}, limit_s=40.0, begun={("transformer", LAST): 0.9})
+    explored(tmp_path, desk, SearchBudget(max_accuracy_drop=1.0))
+    assert ("transformer", LAST) in desk.work and desk.spent_s <= 40
+
+
+def test_the_other_precision_of_a_committed_student_is_as_whole(tmp_path: Path) -> None:
+    desk = Desk()
+    found = explored(tmp_path, desk, SearchBudget(), trials=4)
+    twin = replace(found.committed[0], precision="fp32")
+    asked = [(None, twin)]
+    found.sampler.ask = asked.pop  # type: ignore[assignment, method-assign]
+    found.sampler.tell = lambda *_: None  # type: ignore[assignment, method-assign]
+    found.settings = SearchSettings(5)
+    found._first_rung()
+    assert [one.rung for one in found.trials[-1].rungs] == [0, LAST] and found.trials[-1] in found.whole
+
+
+@pytest.mark.parametrize("last", [(0, 2), (0, 4), (0, 6), (1, 0), (1, 1), (2, 0), (2, 3)])
 def test_after_a_stop_nothing_is_trained_again(last: tuple[int, int], tmp_path: Path) -> None:
     budget, rung, before = SearchBudget(min_speedup=30), *last
     for name in ("whole", "stopped"):

@@ -15,10 +15,11 @@ from compress.inference.compute import Compute
 from compress.inference.side_by_side import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.model_dir import ModelDir
+from compress.searching import joining
 from compress.searching.budget import SearchBudget
 from compress.searching.findings import BEST, deploy_cascade
-from compress.searching.joining import TEACHER, Joined, join
-from compress.searching.judging import ValidationRows
+from compress.searching.joining import TEACHER, Joined, _of_front, join
+from compress.searching.judging import ValidationRows, ValidationScore
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import Shape
 from compress.searching.trials import TrainedRung, Trial
@@ -49,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     )
 
     def explored(**budget: float) -> Any:
-        return SimpleNamespace(budget=SearchBudget(**budget), judged=judged, trainer=trainer)
+        return SimpleNamespace(budget=SearchBudget(**budget), judged=judged, whole=judged, trainer=trainer)
 
     return explored
 
@@ -80,6 +81,42 @@ def test_a_cascade_meets_what_no_student_meets(made: Any, tmp_path: Path) -> Non
     deploy_cascade(joined, tmp_path / BEST)
     best = open_model(tmp_path / BEST)
     assert isinstance(best, CascadeDir) and best.name == BEST and best.thresholds == joined.model.thresholds
+
+
+def trials_with(speeds: Mapping[int, float], complete: set[int]) -> list[Trial]:
+    """Return trials by number, each better than the faster ones."""
+    found = []
+    for number, speed in speeds.items():
+        score = ValidationScore(0.9 - speed / 1e4, 0.0, 0.0, 0.0)
+        rung = TrainedRung(2 if number in complete else 0, 10, 1.0, 1.0, 1000, score)
+        timing = ShapeTiming(1.0, speed, speed, speed, 1000, 10.0)
+        found.append(Trial(number, Shape("cnn", {"filters": number}), timing, [rung]))
+    return found
+
+
+def test_members_are_first_those_that_were_trained_whole() -> None:
+    speeds = {number: 100.0 * number for number in range(1, 8)}
+    chosen = [one.number for one in _of_front(trials_with(speeds, {2, 5, 6}))]
+    assert len(chosen) == 4 and {2, 5, 6} < set(chosen) and chosen == sorted(chosen, reverse=True)
+    assert [one.number for one in _of_front(trials_with(speeds, set(range(1, 8))))] == [7, 5, 3, 1]
+    assert [one.number for one in _of_front(trials_with(speeds, set()))] == [7, 5, 3, 1]
+
+
+def test_committed_students_that_a_long_front_leaves_out_are_joined_too(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_of_front", lambda judged: judged)
+    explored = made(max_accuracy_drop=1.0)
+    fast, middle = explored.judged
+
+    def speedup(front: list[Trial], whole: list[Trial]) -> float:
+        explored.judged, explored.whole = front, whole
+        (place := tmp_path / f"{front[0].number}-{whole[0].number}").mkdir()
+        joined = join(explored, place, None)
+        return 0.0 if joined is None else joined.timing.speedup
+
+    alone = [speedup([one], [one]) for one in (fast, middle)]
+    assert alone[0] != alone[1] and speedup([fast], [middle]) == speedup([middle], [fast]) == max(alone)
 
 
 def test_a_faster_student_is_not_replaced(made: Any, tmp_path: Path) -> None:

@@ -302,7 +302,15 @@ def fixed_predictions() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("stopped", "after"),
-    [("label", 1), ("label", 2), ("build_student", 1), ("distill", 1), ("distill", 3), ("benchmark", 1)],
+    [
+        ("label", 1),
+        ("label", 2),
+        ("build_student", 1),
+        ("distill", 1),
+        ("distill", 3),
+        ("distill", 6),
+        ("benchmark", 1),
+    ],
 )
 def test_a_stopped_search_goes_on_and_repeats_nothing(
     stopped: str, after: int, teacher: Path, tmp_path: Path, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
@@ -319,9 +327,9 @@ def test_a_stopped_search_goes_on_and_repeats_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(module, stopped, stop)
         with pytest.raises(KeyboardInterrupt):
-            searched(teacher, tmp_path / "found", rows, trials=2)
+            searched(teacher, tmp_path / "found", rows, trials=4)
     assert not (tmp_path / "found").exists()
-    found = searched(teacher, tmp_path / "found", rows, trials=2)
+    found = searched(teacher, tmp_path / "found", rows, trials=4)
     trained = {(row["family"], json.dumps(row["options"]), r["share"]) for row in found["trials"] for r in row["rungs"]}
     assert calls["label"] == 2 and calls["distill"] == len(trained) and calls["benchmark"] == 1
     assert calls["build_student"] == len({name[:2] for name in trained})
