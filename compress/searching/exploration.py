@@ -178,8 +178,8 @@ class Exploration:
         """Where time is left, train what may win yet to the end, the most promising first."""
         while math.isfinite(self.clock.limit_s):
             winner = choose(self.judged, self.budget)
-            fastest = self.budget.max_accuracy_drop is not None and winner is not None
-            least = self.judged[winner].timing.speedup if fastest and winner is not None else 0.0
+            fastest_wins = self.budget.max_accuracy_drop is not None
+            least = self.judged[winner].timing.speedup if fastest_wins and winner is not None else 0.0
             able = [t for t in self.judged if not t.missed and not t.is_complete and t.timing.speedup > least]
             if not any(self._train(able[index], LAST) for index in self._order(able, 0)):
                 return
