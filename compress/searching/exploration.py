@@ -1,7 +1,8 @@
 """The search itself: time shapes, train those that may meet the budget, promote the best, train the winner to the end.
 
 The committed students come first, whole: a search that has time for nothing else ends with what they are worth. Of the
-rest of the time a third goes to the first rung, as successive halving divides it among three. Nothing is begun of which
+rest of the time a third goes to the first rung, as successive halving divides it among three; where time is left at the
+end, it begins again with a third of that. Nothing is begun of which
 it is known that it will not end in time, and what the best student needs for the last rung is set aside in the second.
 A student whose training fails is left out.
 """
@@ -27,6 +28,7 @@ TIMED_FOR_EACH = 10  # shapes that are timed at most, for each that may be train
 FIRST_SHARE = 1 / len(RUNGS)  # of the time, for the first rung
 MARGIN = 1.2  # for a training that may take longer than the rung below says
 REPEATS = 50  # of known shapes one after another, after which there is nothing new to find
+MOST_SLOW = 10  # shapes one after another that take too long, after which there is no time for others
 
 
 @dataclass
@@ -70,11 +72,19 @@ class Exploration:
             if timing is not None and self._known(shape) is None:
                 self._add(shape, timing)
         self._train_committed()
-        self._first_rung()
+        number = 1
+        while self._round(number) and math.isfinite(self.clock.limit_s):
+            number += 1
+
+    def _round(self, number: int) -> bool:
+        """Try new shapes in a third of what is left, and promote the best; return whether anything was trained."""
+        before = sum(len(trial.rungs) for trial in self.trials)
+        self._first_rung(self.clock.mark(f"round {number}"))
         for rung in range(1, LAST + 1):
             self._next_rung(rung)
         self._train_winner()
         self._use_what_is_left()
+        return sum(len(trial.rungs) for trial in self.trials) > before
 
     def _train_committed(self) -> None:
         """Train the committed students for all steps, by way of the first rung, in which all students compare.
@@ -91,22 +101,22 @@ class Exploration:
             if trial.rungs and not trial.missed and not trial.is_complete:
                 self._train(trial, LAST)
 
-    def _first_rung(self) -> None:
-        repeats, wanted, begun_s = 0, self._wanted, self.clock.mark("first rung")
+    def _first_rung(self, begun_s: float) -> None:
+        repeats, slow, wanted = 0, 0, self._wanted
         while len(self.judged) < wanted and len(self.trials) < wanted * TIMED_FOR_EACH and repeats < REPEATS:
             left_s = self.clock.left_s(FIRST_SHARE, begun_s)
-            if left_s <= 0:
+            if left_s <= 0 or slow == MOST_SLOW:
                 return
             asked, shape = self.sampler.ask()
-            trial = self._known(shape)
-            repeats = 0 if trial is None else repeats + 1
-            if trial is None:
-                trial = self._timed(shape)
+            known = self._known(shape)
+            trial = known or self._timed(shape)
             if not trial.missed and not trial.rungs and not trial.refused:
                 # The first rung does not take what the others need; but nothing is left to them without a student.
                 self._train(trial, 0, left_s if self.judged else None)
             if trial.rungs and not trial.is_complete and self.trainer.is_trained(shape, LAST):
                 self._train(trial, LAST)  # the other precision of one that is trained
+            repeats = repeats + 1 if known else 0
+            slow = slow if known else slow + 1 if trial.refused else 0
             excess = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs)}
             if trial.rungs:
                 values = [one.rungs[0].score.value for one in self.judged]
@@ -219,7 +229,8 @@ class Exploration:
         if self.trainer.is_trained(trial.shape, rung):
             return 0.0
         if trial.rungs:
-            return trial.seconds_for(rung) * (1 - self.trainer.taken_share(trial.shape, rung))
+            steps = self.trainer.steps(trial.shape, rung)
+            return trial.seconds_for(steps) * (1 - self.trainer.taken_share(trial.shape, rung))
         plain = self.timer.known(replace(trial.shape, precision="fp32")) or trial.timing
         return self.trainer.expected_seconds(trial.shape, plain.latency_ms)
 

@@ -82,10 +82,10 @@ class Trial:
     def is_complete(self) -> bool:
         return bool(self.rungs) and self.last.rung == LAST
 
-    def seconds_for(self, rung: int) -> float:
-        """Return about how long the work of a higher rung will take."""
+    def seconds_for(self, steps: int) -> float:
+        """Return about how long the work of more steps will take."""
         training = self.last.training_seconds
-        return max(0.0, self.last.seconds - training) + training * RUNGS[rung] / RUNGS[self.last.rung]
+        return max(0.0, self.last.seconds - training) + training * steps / self.last.steps
 
     @property
     def row(self) -> dict[str, Any]:
@@ -133,9 +133,9 @@ class Trainer:
         """
         if self.compute.device != "cpu":
             return 0.0
-        training, rows = self.maker.training(shape, 0)
+        batch_size = self.maker.training(shape, 0)[0].batch_size
         cores = 1 if self.compute.threads else len(available_cores())  # with which latency was not measured
-        return 3 * steps_for(rows, training) * training.batch_size * latency_ms / 1000 / cores
+        return 3 * self.steps(shape, 0) * batch_size * latency_ms / 1000 / cores
 
     def is_trained(self, shape: Shape, rung: int) -> bool:
         """Tell whether a shape has taken the steps of a rung, for this precision or the other one."""
@@ -147,8 +147,12 @@ class Trainer:
         taken: dict[Path, int] = {}  # by phase
         for path in unfinished.rglob("checkpoint-*"):
             taken[path.parent] = max(taken.get(path.parent, 0), int(path.name.rpartition("-")[2]))
+        return min(1.0, sum(taken.values()) / self.steps(shape, rung))
+
+    def steps(self, shape: Shape, rung: int) -> int:
+        """Return how many steps a rung has."""
         training, rows = self.maker.training(shape, rung)
-        return min(1.0, sum(taken.values()) / steps_for(rows, training))
+        return steps_for(rows, training)
 
     def known(self, shape: Shape) -> list[TrainedRung]:
         """Return what is finished of a shape, in the order of rungs."""

@@ -19,7 +19,7 @@ from compress.searching.judging import ValidationScore
 from compress.searching.sampler import ShapeSampler
 from compress.searching.selection import choose
 from compress.searching.shapes import ShapeTiming
-from compress.searching.space import PRECISIONS, Shape, space_for
+from compress.searching.space import PRECISIONS, Shape, committed, space_for
 from compress.searching.trials import TrainedRung
 from tests.searching.test_space import MINILM
 
@@ -82,7 +82,7 @@ class Desk:
         points = POINTS[shape.family] - (LAST - rung) - len(shape.name) % 7 / 10
         taken = self.seconds.get(shape.family, 9.0) * RUNGS[rung] * (self.late if rung == LAST else 1.0)
         taken *= 1 - self.begun.get((shape.family, rung), 0.0)
-        self.spent_s += taken
+        self.spent_s += 0.0 if self.is_trained(shape, rung) else taken
         self.work.append((shape.family, rung))
         judged = ValidationScore(TEACHER + points / 100, points, points - 0.5, points + 0.5)
         found = TrainedRung(
@@ -101,6 +101,9 @@ class Desk:
 
     def taken_share(self, shape: Shape, rung: int) -> float:
         return self.begun.get((shape.family, rung), 0.0)
+
+    def steps(self, shape: Shape, rung: int) -> int:
+        return int(9000 * RUNGS[rung])
 
     def left_s(self, share: float = 1.0, begun_s: float = 0.0) -> float:
         return begun_s + share * (self.limit_s - begun_s) - self.spent_s
@@ -167,7 +170,8 @@ def test_the_time_limit_is_kept(limit: float, tmp_path: Path) -> None:
     whole = 3 if limit > 30 else 0  # of the committed students, each in nine seconds
     assert [rung for _, rung in desk.work[: 2 * whole]] == whole * [0, LAST]
     assert any(trial.is_complete for trial in found.judged) == bool(whole)
-    first = sum(rung == 0 for _, rung in desk.work[2 * whole :])
+    rungs = [rung for _, rung in desk.work[2 * whole :]]
+    first = next((place for place, rung in enumerate(rungs) if rung), len(rungs))
     assert first == pytest.approx((limit - 10 * whole) / 3, abs=1)  # each takes a second
 
 
@@ -197,7 +201,7 @@ def test_time_that_is_left_goes_to_what_may_win_yet(budget: dict[str, float], tm
     drop = "max_accuracy_drop" in budget and winner is not None
     least = found.judged[winner].timing.speedup if drop and winner is not None else 0.0
     waiting = [trial for trial in found.judged if not trial.is_complete and trial.timing.speedup > least]
-    assert all(trial.seconds_for(LAST) > desk.left_s() for trial in waiting)
+    assert all(trial.seconds_for(9000) > desk.left_s() for trial in waiting)
     assert any(trial.is_complete for trial in found.judged) and (not waiting or desk.spent_s > 190)
 
 
@@ -231,6 +235,26 @@ def test_the_other_precision_of_a_trained_shape_takes_no_time(tmp_path: Path) ->
     twin = found._add(other, desk.time(other))
     desk.spent_s = desk.limit_s / 3
     assert not found._seconds_for(twin, 0) and found._train(twin, 0)
+
+
+def test_time_that_is_left_is_searched_again(tmp_path: Path) -> None:
+    # 40 of them for committed students; the pruned teacher takes most of the first rung, and is too slow for more.
+    desk = Desk(seconds={"pruned": 270.0}, limit_s=160.0, foreseen=True)
+    ngram = next(shape for shape in committed(space_for(MINILM)) if shape.family == "ngram")
+    desk.timed[ngram.key] = ShapeTiming(1e-4, 1e5, 1e5, 1e5, 1000, 10.0)  # so that none that is faster waits
+    found = explored(tmp_path, desk, SearchBudget(max_accuracy_drop=20.0))
+    rounds = list(desk.marks.values())
+    assert rounds[0] == 40 and len(rounds) > 2 and 150 < desk.spent_s <= 160
+    assert len(found.judged) > 4 + 1 + 10, "the first round has 40 seconds, 30 of them for the pruned teacher"
+
+
+def test_a_pruned_teacher_takes_the_steps_that_it_takes(tmp_path: Path) -> None:
+    found = explored(tmp_path, Desk(), SearchBudget(), trials=5)
+    pruned = next(trial for trial in found.judged if trial.shape.is_pruned)
+    first = found._seconds_for(pruned, LAST)
+    found.trainer.steps = lambda shape, rung: pruned.last.steps  # type: ignore[method-assign]
+    pruned.rungs, found.trainer.done = pruned.rungs[:1], {}  # type: ignore[attr-defined]
+    assert first == 0 and found._seconds_for(pruned, LAST) == pytest.approx(pruned.last.seconds)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -277,7 +301,7 @@ def test_the_other_precision_of_a_committed_student_is_as_whole(tmp_path: Path) 
     found.sampler.ask = asked.pop  # type: ignore[assignment, method-assign]
     found.sampler.tell = lambda *_: None  # type: ignore[assignment, method-assign]
     found.settings = SearchSettings(5)
-    found._first_rung()
+    found._first_rung(0.0)
     assert [one.rung for one in found.trials[-1].rungs] == [0, LAST] and found.trials[-1] in found.whole
 
 
