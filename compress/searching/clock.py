@@ -18,7 +18,7 @@ class SearchClock:
         self.path, self.limit_s = path, limit_s
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         self._before: float = kept.get("spent_s", 0.0)
-        self._marks: dict[str, float] = kept.get("marks", {})
+        self.marks: dict[str, float] = kept.get("marks", {})
         self._begun = time.monotonic()
         self._over = threading.Event()
         # A training that is killed goes on where it was: the time that it took until then counts.
@@ -42,11 +42,11 @@ class SearchClock:
 
     def mark(self, name: str) -> float:
         """Return the seconds that were spent when this was asked first, also by an earlier start."""
-        return self._marks.setdefault(name, round(self.spent_s, 1))
+        return self.marks.setdefault(name, round(self.spent_s, 1))
 
     def _save(self) -> None:
         over = False
         while not over:
             over = self._over.wait(SAVED_EVERY_S)
-            kept = {"spent_s": round(self.spent_s, 1), "marks": {**self._marks}}
+            kept = {"spent_s": round(self.spent_s, 1), "marks": {**self.marks}}
             write_atomically(self.path, json.dumps(kept))

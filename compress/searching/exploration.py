@@ -2,9 +2,9 @@
 
 The committed students come first, whole: a search that has time for nothing else ends with what they are worth. Of the
 rest of the time a third goes to the first rung, as successive halving divides it among three; where time is left at the
-end, it begins again with a third of that. Nothing is begun of which
-it is known that it will not end in time, and what the best student needs for the last rung is set aside in the second.
-A student whose training fails is left out.
+end, it begins again with a third of that. Nothing is begun of which it is known that it will not end in time, and what
+the best student needs for the last rung is set aside in the second. A student whose training fails is trained no
+further.
 """
 
 import math
@@ -72,7 +72,7 @@ class Exploration:
             if timing is not None and self._known(shape) is None:
                 self._add(shape, timing)
         self._train_committed()
-        number = 1
+        number = max(1, len(self.clock.marks))  # the round in which an earlier start was
         while self._round(number) and math.isfinite(self.clock.limit_s):
             number += 1
 

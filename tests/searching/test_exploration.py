@@ -248,6 +248,19 @@ def test_time_that_is_left_is_searched_again(tmp_path: Path) -> None:
     assert len(found.judged) > 4 + 1 + 10, "the first round has 40 seconds, 30 of them for the pruned teacher"
 
 
+def test_a_search_that_was_stopped_in_a_later_round_goes_on_there(tmp_path: Path) -> None:
+    desk = Desk(seconds={"pruned": 270.0}, limit_s=160.0, foreseen=True)
+    ngram = next(shape for shape in committed(space_for(MINILM)) if shape.family == "ngram")
+    desk.timed[ngram.key] = ShapeTiming(1e-4, 1e5, 1e5, 1e5, 1000, 10.0)
+    desk.stop = lambda shape, rung: len(desk.marks) == 2
+    with pytest.raises(KeyboardInterrupt):
+        explored(tmp_path, desk, SearchBudget(max_accuracy_drop=20.0))
+    before = desk.spent_s
+    desk.stop = lambda shape, rung: False
+    explored(tmp_path, desk, SearchBudget(max_accuracy_drop=20.0))
+    assert before < 150 < desk.spent_s <= 160
+
+
 def test_a_pruned_teacher_takes_the_steps_that_it_takes(tmp_path: Path) -> None:
     found = explored(tmp_path, Desk(), SearchBudget(), trials=5)
     pruned = next(trial for trial in found.judged if trial.shape.is_pruned)
