@@ -49,6 +49,11 @@ def lengths_of(rows: Dataset) -> np.ndarray:
     return found
 
 
+def by_length(rows: Dataset) -> Dataset:
+    """Return the rows, shortest first, so that batches of neighbours hold little padding."""
+    return rows.select(np.argsort(lengths_of(rows), kind="stable"))
+
+
 def batches_by_length(
     rows: Dataset, collate: Callable[..., dict[str, torch.Tensor]], size: int, device: str | torch.device
 ) -> Iterator[tuple[np.ndarray, Batch]]:

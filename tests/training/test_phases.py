@@ -192,6 +192,23 @@ def test_a_phase_reads_the_text_it_names(teacher: Path, labels: LabelDir, tmp_pa
     assert read == [read[2] - gold, gold, read[2]] and read[0] > 0
 
 
+def test_validation_rows_of_like_length_are_evaluated_together(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["bad", "good film " * 9, "good", "bad film " * 5]
+    rows = [Example(text, None, "negative" if "bad" in text else "positive") for text in texts]
+    seen: list[tuple[list[int], list[int]]] = []
+    evaluate = training_module.DistillationTrainer.prediction_step
+
+    def watched(self: Any, model: Any, inputs: dict[str, Any], *given: Any, **named: Any) -> Any:
+        seen.append((inputs["attention_mask"].sum(1).tolist(), inputs["labels"].tolist()))
+        return evaluate(self, model, inputs, *given, **named)
+
+    monkeypatch.setattr(training_module.DistillationTrainer, "prediction_step", watched)
+    taught(teacher, tmp_path / "s", in_phases(Phase((KL,)), max_steps=1), labels, validation=rows)
+    assert seen[0] == ([3, 3, 12, 20], [0, 1, 0, 1])
+
+
 def test_two_phases_of_one_text_read_it_in_orders_of_their_own(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
