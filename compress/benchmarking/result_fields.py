@@ -19,8 +19,9 @@ from compress.inference.speedup_intervals import (
     units_per_second,
 )
 from compress.models.cascade_dir import CascadeDir
-from compress.models.manifest import VOCABULARIES, Manifest
+from compress.models.manifest import METRICS_NAME, VOCABULARIES, Manifest
 from compress.models.model_dir import ModelDir
+from compress.models.training_log import read_training, series
 from compress.progress import Progress, logger
 
 ONE = Interval(1.0, 1.0, 1.0)
@@ -110,7 +111,7 @@ def quantizer_of(manifest: Manifest) -> str:
 
 
 def training_fields(model: ModelDir) -> Fields:
-    """Return for how many steps of how many rows a model was trained, and on what, where its manifest says so."""
+    """Return for how many steps of how many rows a model was trained, on what and how it went, where that is known."""
     manifest = model.manifest
     steps = manifest.notes.get("steps")
     if steps is None:
@@ -123,7 +124,14 @@ def training_fields(model: ModelDir) -> Fields:
         "training_steps": int(steps),
         "training_batch_size": sizes.pop() if len(sizes) == 1 else None,
         "unlabeled_rows": pool or None,
+        **({"validation_curve": curve} if (curve := _validation_curve(model)) else {}),
     }
+
+
+def _validation_curve(model: ModelDir) -> list[list[float]]:
+    """Return step and score of each evaluation of the last phase, which chose the weights."""
+    phases = read_training(model.path).phases if (model.path / METRICS_NAME).is_file() else []
+    return [[step, score] for step, score in series(phases[-1][1], "validation")] if phases else []
 
 
 # What a shape has, and what configs call it.

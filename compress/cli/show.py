@@ -23,8 +23,9 @@ def command(name: str) -> None:
     if os.path.isdir(name):
         from compress.models.cascade_dir import open_model
         from compress.models.manifest import METRICS_NAME
+        from compress.models.training_log import read_training
         from compress.reporting.terminal_plot import BLOCKS, PLAIN
-        from compress.reporting.training_log import as_text, read_training
+        from compress.reporting.training_text import as_text
 
         model = open_model(name)
         say("\n".join(_facts(model.manifest)))

@@ -11,6 +11,7 @@ from typing import Any
 
 from compress.benchmarking.results.files import results_of
 from compress.benchmarking.results.schema import Measurement
+from compress.models.training_log import TrainingLog
 from compress.reporting.charts.pruning_curve import Curve, draw_curve
 from compress.reporting.charts.training_curve import Trainings, trainings_of
 from compress.reporting.provenance import Known, Origin, ShownLock, known_models, left_out, origins
@@ -19,7 +20,6 @@ from compress.reporting.tables.cells import Cell
 from compress.reporting.tables.cost import Costs, Prices, costs_of
 from compress.reporting.tables.results_table import ResultsTable, TableRow
 from compress.reporting.tables.seeds_table import repeats
-from compress.reporting.training_log import TrainingLog
 
 FORMAT = 1  # of report.json
 # A model's name, a metric and the points, as compress.reporting.charts.pruning_curve.read_curve reads them.

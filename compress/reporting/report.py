@@ -17,12 +17,12 @@ from compress.models.output_dir import write_atomically
 from compress.models.output_lock import alone
 from compress.models.output_safety import check_file, keep_apart, output_path, unwritable
 from compress.models.signatures import is_signed, signed
+from compress.models.training_log import read_training
 from compress.reporting.charts.pruning_curve import CURVE_NAME, read_curve
 from compress.reporting.page import Options, machine, view
 from compress.reporting.provenance import locks_beside, short
 from compress.reporting.rendering import render
 from compress.reporting.tables.cost import PriceList, parse_prices
-from compress.reporting.training_log import read_training
 
 HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"

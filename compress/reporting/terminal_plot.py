@@ -1,4 +1,4 @@
-"""A small plot of values over steps, for terminals; rich and the standard library draw none."""
+"""Small plots of characters, for terminals and table cells; rich and the standard library draw none."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -31,3 +31,9 @@ def plot(title: str, points: Sequence[tuple[int, float]], glyphs: str = BLOCKS) 
         rows.append(f"{label:>{LABELS}} {cells}")
     begin, end = f"{first:,}", f"step {last:,}"
     return [*rows, f"{'':{LABELS}} {begin}{end:>{COLUMNS - len(begin)}}"]
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return a character for each value, from the lowest one to the highest."""
+    low, high, levels = min(values), max(values), len(BLOCKS) - 2
+    return "".join(BLOCKS[1 + round((value - low) / ((high - low) or 1) * levels)] for value in values)

@@ -14,9 +14,9 @@ from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import places_of, write_atomically
+from compress.models.training_log import read_training
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
-from compress.reporting.training_log import read_training
 from compress.searching.halving import LAST, RUNGS
 from compress.searching.judging import ValidationRows, ValidationScore
 from compress.searching.making import Maker, quiet_stages

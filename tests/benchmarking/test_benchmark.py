@@ -28,7 +28,7 @@ from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference import cores
 from compress.inference.compute import Compute
-from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
+from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
 from compress.models.model_dir import ModelDir
 from compress.recipes import BenchmarkSettings
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
@@ -217,6 +217,19 @@ def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[Measure
     recipe["phases"][1]["training"] = {"batch_size": 32}  # type: ignore[index]
     uneven = with_manifest(trained, recipe=recipe, notes={"steps": 500})
     assert training_fields(ModelDir.open(uneven)) == found | {"training_batch_size": None}
+
+
+def test_a_line_has_the_validation_scores_of_the_phase_that_chose_the_weights(tmp_path: Path) -> None:
+    model = write(tmp_path / "s", bilstm())
+    lines = [
+        {"phase": "first", "step": 8, "validation": 0.1},
+        {"phase": "second", "step": 4, "loss": 0.5},
+        {"phase": "second", "step": 5, "validation": 0.75},
+        {"phase": "second", "step": 10, "validation": 0.5},
+    ]
+    (model / METRICS_NAME).write_text("".join(json.dumps(one) + "\n" for one in lines))
+    trained = with_manifest(model, notes={"steps": 18})
+    assert training_fields(ModelDir.open(trained))["validation_curve"] == [[5, 0.75], [10, 0.5]]
 
 
 def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[Measurement]], tmp_path: Path) -> None:

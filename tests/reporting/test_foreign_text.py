@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from markdown_it import MarkdownIt
 
+from compress.models.training_log import TrainingLog
 from compress.reporting.charts.svg import Series, line_chart
 from compress.reporting.page import Options, view
 from compress.reporting.provenance import ShownLock
 from compress.reporting.rendering import render
-from compress.reporting.training_log import TrainingLog
 from tests.support.foreign import texts
 from tests.support.results import line
 

@@ -13,8 +13,9 @@ import pytest
 
 from compress.cli import execute
 from compress.errors import CompressError
+from compress.models.training_log import TrainingLog, read_training
 from compress.reporting.terminal_plot import COLUMNS, HEIGHT, LABELS, PLAIN, WIDTH, plot
-from compress.reporting.training_log import TrainingLog, as_text, read_training
+from compress.reporting.training_text import as_text
 from tests.support.training_data import TRAINING, finetuned, train_rows, validation_rows
 
 

@@ -105,6 +105,8 @@ def _value_faults(line: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} = {value} is too small"
     if line["kind"] == "pruning-step" and not line["parents"]:
         yield "parents do not name the pruned model that the step is of"
+    if any(len(point) != len(("step", "score")) for point in line.get("validation_curve", ())):
+        yield "validation_curve has points that are not a step and a score"
     if line["metric_name"] is not None and line["metric_name"] not in METRICS:
         yield f"metric_name is none of {', '.join(METRICS)}"
     if line["metric"] is not None and line["metric_name"] is None:

@@ -82,6 +82,9 @@ class Measurement(WithIntervals):
     training_batch_size: Annotated[int | None, "rows of each step; null for what has none, or where phases differ"] = (
         None
     )
+    validation_curve: Annotated[
+        list[list[float]], "step and score of each evaluation of the last phase of its training, where it was evaluated"
+    ] = field(default_factory=list)
     unlabeled_rows: Annotated[
         int | None, "rows without labels that a student read; null for a control, and for what has none"
     ] = None

@@ -10,10 +10,10 @@ from statistics import fmean
 
 from compress.benchmarking.results.formatting import in_percent, metric_title, shown
 from compress.benchmarking.results.schema import Measurement
+from compress.models.training_log import TrainingLog, series
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
 from compress.reporting.tables.cells import EMPTY, Cell, number
-from compress.reporting.training_log import TrainingLog, series
 
 HEADINGS = ["Model", "Phases", "Steps", "Best step", "Best score", "Last loss"]
 NAMED = 4  # phases whose names the table has room for

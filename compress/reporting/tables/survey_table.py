@@ -5,7 +5,7 @@ beside ours: another teacher, other data, another machine.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
@@ -30,8 +30,10 @@ from compress.reporting.leaders import teacher_row
 from compress.reporting.provenance import known_student
 from compress.reporting.tables import cells
 from compress.reporting.tables.cells import EMPTY, Cell, metric_cell, number
+from compress.reporting.terminal_plot import sparkline
 
 NOT_MEASURED = Cell("not measured")
+LATE = 0.75  # of the steps; what a student gains after them tells whether more would help
 # The columns in their order, with their headings.
 HEADINGS = {
     "system": "System",
@@ -47,6 +49,7 @@ HEADINGS = {
     "speedup_best": "Speed-up, {batch}, best",
     "control": "Control",
     "worth": "Gain from distillation",
+    "validation": "Validation",
     "steps": "Steps",
     "seeds": "Seeds",
     "command": "Command",
@@ -62,6 +65,13 @@ class SurveyTable:
     headings: list[str]
     rows: list[list[Cell]]
     notes: list[str]
+
+    @property
+    def filled(self) -> "SurveyTable":
+        """The table without columns that no row fills."""
+        shown = [index for index, column in enumerate(zip(*self.rows, strict=True)) if set(column) != {EMPTY}]
+        rows = [[row[index] for index in shown] for row in self.rows]
+        return replace(self, headings=[self.headings[index] for index in shown], rows=rows)
 
 
 @dataclass(frozen=True)
@@ -127,9 +137,9 @@ def unmeasured(students: Sequence[StudentRecipe]) -> str:
 
 def as_markdown(found: SurveyTable) -> Markdown:
     """Return the table and its notes in Markdown."""
-    text = [[cells.in_one_line(cell) for cell in row] for row in found.rows]
+    text = [[cells.in_one_line(cell) for cell in row] for row in found.filled.rows]
     notes = [f"* {markdown_text(note)}\n" for note in found.notes]
-    return Markdown(f"{table(found.headings, text)}\n\n{''.join(notes)}")
+    return Markdown(f"{table(found.filled.headings, text)}\n\n{''.join(notes)}")
 
 
 def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
@@ -219,6 +229,7 @@ def _measured(student: Student | None) -> dict[str, Cell]:
         "speedup_torch": next(in_torch, EMPTY),
         "speedup_best": _fastest(student),
         **_control(student),
+        "validation": _validation(trained),
         "steps": _steps(trained),
         "seeds": number(judged.seeds, str),
     }
@@ -270,6 +281,17 @@ def _control(student: Student) -> dict[str, Cell]:
     }
 
 
+def _validation(line: Measurement) -> Cell:
+    """Return the best score on the validation rows, how it came about, and what of it the last steps brought."""
+    if not line.validation_curve:
+        return EMPTY
+    steps, scores = zip(*line.validation_curve, strict=True)
+    best, curve = max(scores), sparkline(scores)
+    before = max((score for step, score in zip(steps, scores, strict=True) if step <= LATE * steps[-1]), default=None)
+    rise = "" if before is None else f", {points(100 * (best - before))} in the last quarter"
+    return metric_cell(best, line.metric_name, small=curve + rise)
+
+
 def _steps(line: Measurement) -> Cell:
     steps, rows = line.training_steps, line.training_batch_size
     if steps is None:
@@ -282,6 +304,10 @@ def _notes(teacher: Measurement, rows: Sequence[Result]) -> list[str]:
     metric = f", {teacher.metric_name} {shown_metric(teacher)}" if teacher.is_reference else ""
     budget = next((row.small_batch.budget for row in rows if row.small_batch.budget), "")
     command = f"Made by '{teacher.command}'" + (f", at the budget {budget}." if budget else ".")
+    validation = [
+        "Validation: the best score on the rows that choose the weights, its course over the last phase from lowest to "
+        "highest, and how much of it came in the last quarter of that phase's steps."
+    ]
     return [
         f"{teacher.data}, n = {teacher.metric_rows:,}; 95% intervals, paired where two models are compared. The "
         f"teacher: {shape(teacher)}, {megabytes(teacher.size_bytes)}{metric}.",
@@ -290,6 +316,7 @@ def _notes(teacher: Measurement, rows: Sequence[Result]) -> list[str]:
         "machine.",
         "The control is the same student from the same start, trained for as many steps on gold labels alone. Recipes "
         "of one architecture, vocabulary, augmentation and training share it.",
+        *(validation if any(row.small_batch.validation_curve for row in rows) else ()),
         f"{command} The command of a row goes on with '--teacher DIR --unlabeled FILE --train FILE -o DIR', for a "
         "teacher of your own.",
     ]

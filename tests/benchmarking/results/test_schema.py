@@ -115,6 +115,8 @@ FLIP = {"row": 1, "gold": 0, "predicted": 1, "change": -1.5}
         ({"latency_ms": [[]], "latency_cpu_ms": [[]]}, "latency_ms has a round without batches"),
         ({"latency_ms": [[1e12, 1.0]] * 3}, "latency_ms has times that no benchmark measures"),
         ({"classes": [{"label": "a"}]}, "classes is not of type array"),
+        ({"validation_curve": [[100]]}, "validation_curve has points that are not a step and a score"),
+        ({"validation_curve": [[100, "0.5"]]}, "validation_curve is not of type array"),
         ({"flips_lost": [{"row": -1, "gold": 0, "predicted": 1, "change": 0}]}, "flips_lost is not of type array"),
         ({"predictions": [5] * 2000}, "predictions has classes that are not in labels"),
         ({"predictions": [1]}, "predictions has other rows than data_rows says"),

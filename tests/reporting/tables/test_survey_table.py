@@ -127,6 +127,23 @@ def test_the_steps_are_stated() -> None:
     assert made(replace(STUDENT, training_steps=None))["narrow"]["steps"].text == "–"
 
 
+def test_the_validation_shows_its_course_and_what_the_last_quarter_brought() -> None:
+    curve = [[100, 0.75], [200, 0.85], [300, 0.81], [400, 0.875]]
+    cell = made(replace(STUDENT, validation_curve=curve))["narrow"]["validation"]
+    assert (cell.text, cell.small) == ("87.50%", "▁▇▄█, +2.50 in the last quarter")
+    fallen = made(replace(STUDENT, validation_curve=curve[:3]))["narrow"]["validation"]
+    assert (fallen.text, fallen.small) == ("85.00%", "▁█▅, 0.00 in the last quarter")
+    assert made(replace(STUDENT, validation_curve=curve[:1]))["narrow"]["validation"].small == "▁"
+    assert made(STUDENT)["narrow"]["validation"].text == "–"
+
+
+def test_a_column_that_no_row_fills_is_left_out() -> None:
+    (part,) = gather([TEACHER, STUDENT])
+    found = survey_table.survey(part.rows, part.lines)
+    assert found is not None and "Validation" in found.headings and "Validation" not in found.filled.headings
+    assert [len(row) for row in found.filled.rows] == [len(found.filled.headings)] and "Kept" in found.filled.headings
+
+
 def test_a_row_is_about_all_seeds() -> None:
     second = model("narrow-seed-5", 24, training_seed=5, control="narrow-seed-5-control")
     row = made(STUDENT, second)["narrow"]
