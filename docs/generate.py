@@ -63,6 +63,7 @@ COMPOSITIONS = RESULTS / "compositions.jsonl"
 IMPORTANCE_PARITY = RESULTS / "importance-parity.jsonl"
 SURVEY_STUDIES = (
     "front",
+    "table1-full",
     "table1",
     "table2",
     "ud",

@@ -124,14 +124,20 @@ def training_fields(model: ModelDir) -> Fields:
         "training_steps": int(steps),
         "training_batch_size": sizes.pop() if len(sizes) == 1 else None,
         "unlabeled_rows": pool or None,
-        **({"validation_curve": curve} if (curve := _validation_curve(model)) else {}),
+        **_validation_fields(model),
     }
 
 
-def _validation_curve(model: ModelDir) -> list[list[float]]:
-    """Return step and score of each evaluation of the last phase, which chose the weights."""
-    phases = read_training(model.path).phases if (model.path / METRICS_NAME).is_file() else []
-    return [[step, score] for step, score in series(phases[-1][1], "validation")] if phases else []
+def _validation_fields(model: ModelDir) -> Fields:
+    """Return how the validation score went in the last phase, which chose the weights.
+
+    Nothing where that was another score, such as the agreement with the teacher on rows of the pool.
+    """
+    log = read_training(model.path) if (model.path / METRICS_NAME).is_file() else None
+    if log is None or log.split != "validation" or not log.phases:
+        return {}
+    points = series(log.phases[-1][1], "validation")
+    return {"validation_curve": [[step, score] for step, score in points], "validation_metric": log.metric}
 
 
 # What a shape has, and what configs call it.

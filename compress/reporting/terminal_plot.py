@@ -34,6 +34,8 @@ def plot(title: str, points: Sequence[tuple[int, float]], glyphs: str = BLOCKS) 
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return a character for each value, from the lowest one to the highest."""
+    """Return characters from the lowest value to the highest: one for each, or for the last of equally many."""
+    size = -(-len(values) // COLUMNS)
+    values = values[(len(values) - 1) % size :: size]
     low, high, levels = min(values), max(values), len(BLOCKS) - 2
     return "".join(BLOCKS[1 + round((value - low) / ((high - low) or 1) * levels)] for value in values)

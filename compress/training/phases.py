@@ -41,7 +41,7 @@ from compress.training.teacher_signal import (
     signal_for,
     write_first_states,
 )
-from compress.training.tokenized_dataset import by_length, collator, mapped_rows
+from compress.training.tokenized_dataset import collator, mapped_rows, shortest_first
 from compress.training.tokenized_rows import write_rows
 from compress.training.trainer import Objective, Outcome, TrainingRun, train
 from compress.training.training_data import Selection, TrainingPlan
@@ -84,7 +84,7 @@ def fit(
     check_batch_sizes(*phase_batch_sizes(training, phases))
     if selection:
         tokenised = write_rows(work / "selection.arrow", selection.rows, tokenizer, **tokenizing)
-        selection = replace(selection, rows=by_length(mapped_rows(tokenised)))
+        selection = replace(selection, rows=shortest_first(mapped_rows(tokenised)))
     rows_planned = plan.rows or sum(1 for _ in plan.data.rows("all"))
     steps = steps_for(rows_planned, training)
     as_student = "as the student's, " if plan.rows and plan.data.pool is None else ""

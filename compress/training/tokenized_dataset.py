@@ -49,7 +49,7 @@ def lengths_of(rows: Dataset) -> np.ndarray:
     return found
 
 
-def by_length(rows: Dataset) -> Dataset:
+def shortest_first(rows: Dataset) -> Dataset:
     """Return the rows, shortest first, so that batches of neighbours hold little padding."""
     return rows.select(np.argsort(lengths_of(rows), kind="stable"))
 

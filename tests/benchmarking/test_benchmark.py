@@ -228,8 +228,12 @@ def test_a_line_has_the_validation_scores_of_the_phase_that_chose_the_weights(tm
         {"phase": "second", "step": 10, "validation": 0.5},
     ]
     (model / METRICS_NAME).write_text("".join(json.dumps(one) + "\n" for one in lines))
-    trained = with_manifest(model, notes={"steps": 18})
-    assert training_fields(ModelDir.open(trained))["validation_curve"] == [[5, 0.75], [10, 0.5]]
+    metrics = [{"name": "f1", "split": "validation"}]
+    trained = with_manifest(model, notes={"steps": 18, "score_name": "validation"}, metrics=metrics)
+    found = training_fields(ModelDir.open(trained))
+    assert found["validation_curve"] == [[5, 0.75], [10, 0.5]] and found["validation_metric"] == "f1"
+    agreeing = with_manifest(model, notes={"steps": 18, "score_name": "held-out pool"}, metrics=metrics)
+    assert "validation_curve" not in training_fields(ModelDir.open(agreeing))
 
 
 def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[Measurement]], tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from compress.cli import execute
-from compress.errors import CompressError
-from compress.models.training_log import TrainingLog, read_training
+from compress.models.training_log import read_training
 from compress.reporting.terminal_plot import COLUMNS, HEIGHT, LABELS, PLAIN, WIDTH, plot
 from compress.reporting.training_text import as_text
 from tests.support.training_data import TRAINING, finetuned, train_rows, validation_rows
@@ -43,36 +42,6 @@ def test_phases_have_tables_of_their_own_and_terms_have_columns(tmp_path: Path) 
     assert first.startswith("phase-1\n") and "loss/" not in first
     assert second.splitlines()[1].split()[3:5] == ["loss/hard-label", "loss/kl"]
     assert second.splitlines()[2].split()[1:5] == ["–", "–", "2.0000", "1.0000"]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[]",
-        "{}",
-        '{"step": "1"}',
-        '{"step": 1, "loss": "x"}',
-        '{"step": 1, "loss": 1e301}',
-        '{"step": -1}',
-        f'{{"step": {2**40}}}',
-    ],
-)
-def test_a_damaged_line_is_one_sentence(tmp_path: Path, line: str) -> None:
-    (tmp_path / "m").write_text(line)
-    with pytest.raises(CompressError, match="is damaged: copy or train the model again"):
-        read_training(tmp_path / "m")
-
-
-def test_the_score_is_the_manifests_metric_on_the_split_that_selected(tmp_path: Path) -> None:
-    written(tmp_path / "metrics.jsonl", {"step": 1, "validation": 0.5})
-    assert read_training(tmp_path) == TrainingLog(tmp_path.name, [{"step": 1, "validation": 0.5}])
-    metrics = [{"name": "f1", "split": "train"}, {"name": "accuracy", "split": "held-out pool"}]
-    notes: dict[str, Any] = {"score_name": "held-out pool"}
-    for about in (notes, {"recovery": notes}):
-        manifest = {"format_version": 1, "stage": "distill", "metrics": metrics, "notes": about}
-        (tmp_path / "compress.json").write_text(json.dumps(manifest))
-        log = read_training(tmp_path / "metrics.jsonl")
-        assert (log.metric, log.split) == ("accuracy", "held-out pool")
 
 
 @pytest.mark.parametrize("glyphs", [" ▁▂▃▄▅▆▇█", PLAIN])

@@ -105,8 +105,10 @@ def _value_faults(line: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} = {value} is too small"
     if line["kind"] == "pruning-step" and not line["parents"]:
         yield "parents do not name the pruned model that the step is of"
-    if any(len(point) != len(("step", "score")) for point in line.get("validation_curve", ())):
-        yield "validation_curve has points that are not a step and a score"
+    curve = line.get("validation_curve", ())
+    steps = [point[0] for point in curve if len(point) == 2]
+    if len(steps) < len(curve) or steps != sorted({step for step in steps if step >= 0}):
+        yield "validation_curve is not of ascending steps, each with a score"
     if line["metric_name"] is not None and line["metric_name"] not in METRICS:
         yield f"metric_name is none of {', '.join(METRICS)}"
     if line["metric"] is not None and line["metric_name"] is None:

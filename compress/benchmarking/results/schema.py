@@ -83,8 +83,10 @@ class Measurement(WithIntervals):
         None
     )
     validation_curve: Annotated[
-        list[list[float]], "step and score of each evaluation of the last phase of its training, where it was evaluated"
+        list[list[float]],
+        "of a student or teacher of ours: step and score of each evaluation on validation rows, in its last phase",
     ] = field(default_factory=list)
+    validation_metric: Annotated[str, "name of that score"] = ""
     unlabeled_rows: Annotated[
         int | None, "rows without labels that a student read; null for a control, and for what has none"
     ] = None

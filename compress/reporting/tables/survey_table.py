@@ -33,7 +33,8 @@ from compress.reporting.tables.cells import EMPTY, Cell, metric_cell, number
 from compress.reporting.terminal_plot import sparkline
 
 NOT_MEASURED = Cell("not measured")
-LATE = 0.75  # of the steps; what a student gains after them tells whether more would help
+LATE = 4  # the share of the evaluations whose gain tells whether more steps would help: one of so many
+TEXTS = 4  # the first columns, which are texts and always shown
 # The columns in their order, with their headings.
 HEADINGS = {
     "system": "System",
@@ -54,6 +55,10 @@ HEADINGS = {
     "seeds": "Seeds",
     "command": "Command",
 }
+VALIDATION = (
+    "Validation: of the first seed, the best score on the rows that choose the weights, its course over the last phase "
+    "from lowest to highest, what of it the last quarter of that phase's evaluations brought, and the control's best."
+)
 # What is known of a system before it is measured.
 PUBLISHED = ("system", "published", "recipe", "command")
 
@@ -69,7 +74,8 @@ class SurveyTable:
     @property
     def filled(self) -> "SurveyTable":
         """The table without columns that no row fills."""
-        shown = [index for index, column in enumerate(zip(*self.rows, strict=True)) if set(column) != {EMPTY}]
+        columns = enumerate(zip(*self.rows, strict=True))
+        shown = [index for index, column in columns if index < TEXTS or set(column) != {EMPTY}]
         rows = [[row[index] for index in shown] for row in self.rows]
         return replace(self, headings=[self.headings[index] for index in shown], rows=rows)
 
@@ -78,13 +84,15 @@ class SurveyTable:
 class Student:
     """What was measured of a recipe: the model as trained, and what its row is about (that, or it made int8).
 
-    ``trained`` and ``judged`` are over all seeds; ``rows`` are those of all its models in all runtimes.
+    ``trained`` and ``judged`` are over all seeds; ``rows`` are those of all its models in all runtimes. ``control`` is
+    a line of the control of the first seed.
     """
 
     recipe: StudentRecipe
     rows: list[Result]
     trained: Aggregate | None
     judged: Aggregate
+    control: Measurement | None
 
     def line(self, one: Aggregate) -> Measurement:
         """Return the line of the first seed of what was aggregated."""
@@ -125,7 +133,9 @@ def survey(
         made.append([found.get(key, EMPTY) for key in HEADINGS])
     head = (teacher_row(rows) or rows[0]).small_batch
     names = {"metric": str(head.metric_name).capitalize(), "batch": f"batch {head.batch_size}"}
-    return SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, rows))
+    found = SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, rows))
+    has_validation = HEADINGS["validation"] in found.filled.headings
+    return replace(found, notes=[*found.notes, VALIDATION]) if has_validation else found
 
 
 def unmeasured(students: Sequence[StudentRecipe]) -> str:
@@ -163,6 +173,7 @@ def _students(rows: Sequence[Result], lines: Sequence[Measurement]) -> dict[str,
     """Gather what was measured by recipe, in the order of the rows."""
     smallest = min(line.batch_size for line in lines)
     found = aggregate(line for line in lines if line.batch_size == smallest or line.predictions)
+    controls = {row.small_batch.model: row.small_batch for row in rows if row.small_batch.kind == "control"}
     students = {}
     for name in dict.fromkeys(row.small_batch.recipe for row in rows if row.small_batch.kind == "model"):
         recipe = known_student(name)
@@ -173,7 +184,8 @@ def _students(rows: Sequence[Result], lines: Sequence[Measurement]) -> dict[str,
         trained = next((one for one in own if one.stage != "quantize"), None)
         rounded = next((one for one in own if one.stage == "quantize"), None) if recipe.is_rounded else None
         mine = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.recipe == name]
-        students[name] = Student(recipe, mine, trained, rounded or trained or own[0])
+        control = next((controls[row.small_batch.control] for row in mine if row.small_batch.control in controls), None)
+        students[name] = Student(recipe, mine, trained, rounded or trained or own[0], control)
     return students
 
 
@@ -229,7 +241,7 @@ def _measured(student: Student | None) -> dict[str, Cell]:
         "speedup_torch": next(in_torch, EMPTY),
         "speedup_best": _fastest(student),
         **_control(student),
-        "validation": _validation(trained),
+        "validation": _validation(trained, student.control),
         "steps": _steps(trained),
         "seeds": number(judged.seeds, str),
     }
@@ -281,15 +293,17 @@ def _control(student: Student) -> dict[str, Cell]:
     }
 
 
-def _validation(line: Measurement) -> Cell:
-    """Return the best score on the validation rows, how it came about, and what of it the last steps brought."""
+def _validation(line: Measurement, control: Measurement | None) -> Cell:
+    """Return the best score on the validation rows, its course, what the last steps brought, and the control's best."""
     if not line.validation_curve:
         return EMPTY
-    steps, scores = zip(*line.validation_curve, strict=True)
-    best, curve = max(scores), sparkline(scores)
-    before = max((score for step, score in zip(steps, scores, strict=True) if step <= LATE * steps[-1]), default=None)
-    rise = "" if before is None else f", {points(100 * (best - before))} in the last quarter"
-    return metric_cell(best, line.metric_name, small=curve + rise)
+    metric, scores = line.validation_metric, [score for _, score in line.validation_curve]
+    notes = [sparkline(scores)]
+    if late := len(scores) // LATE:
+        notes.append(f"{points(100 * (max(scores) - max(scores[:-late])))} points in the last quarter")
+    if control and control.validation_curve and control.validation_metric == metric:
+        notes.append(f"control {shown(max(score for _, score in control.validation_curve), metric)}")
+    return metric_cell(max(scores), metric, small=", ".join(notes))
 
 
 def _steps(line: Measurement) -> Cell:
@@ -304,10 +318,6 @@ def _notes(teacher: Measurement, rows: Sequence[Result]) -> list[str]:
     metric = f", {teacher.metric_name} {shown_metric(teacher)}" if teacher.is_reference else ""
     budget = next((row.small_batch.budget for row in rows if row.small_batch.budget), "")
     command = f"Made by '{teacher.command}'" + (f", at the budget {budget}." if budget else ".")
-    validation = [
-        "Validation: the best score on the rows that choose the weights, its course over the last phase from lowest to "
-        "highest, and how much of it came in the last quarter of that phase's steps."
-    ]
     return [
         f"{teacher.data}, n = {teacher.metric_rows:,}; 95% intervals, paired where two models are compared. The "
         f"teacher: {shape(teacher)}, {megabytes(teacher.size_bytes)}{metric}.",
@@ -316,7 +326,6 @@ def _notes(teacher: Measurement, rows: Sequence[Result]) -> list[str]:
         "machine.",
         "The control is the same student from the same start, trained for as many steps on gold labels alone. Recipes "
         "of one architecture, vocabulary, augmentation and training share it.",
-        *(validation if any(row.small_batch.validation_curve for row in rows) else ()),
         f"{command} The command of a row goes on with '--teacher DIR --unlabeled FILE --train FILE -o DIR', for a "
         "teacher of your own.",
     ]

@@ -15,6 +15,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, Survey, catalogue
 from compress.reporting.report import report
 from compress.reporting.sections import gather
 from compress.reporting.tables import survey_table
+from compress.reporting.terminal_plot import COLUMNS, sparkline
 from tests.support.results import line, write_lines
 
 GOLD = [0, 1] * 100
@@ -127,21 +128,56 @@ def test_the_steps_are_stated() -> None:
     assert made(replace(STUDENT, training_steps=None))["narrow"]["steps"].text == "–"
 
 
+def curve(*scores: float, metric: str = "accuracy") -> dict[str, Any]:
+    """Return the fields of a training that was evaluated every 334 steps, as 12 times in 4,000 steps."""
+    return {"validation_curve": [[334 * n, score] for n, score in enumerate(scores, 1)], "validation_metric": metric}
+
+
+def validation(student: dict[str, Any], control: dict[str, Any] | None = None) -> survey_table.Cell:
+    """Return the cell of a student with such fields."""
+    return made(replace(STUDENT, **student), replace(CONTROL, **(control or {})))["narrow"]["validation"]
+
+
 def test_the_validation_shows_its_course_and_what_the_last_quarter_brought() -> None:
-    curve = [[100, 0.75], [200, 0.85], [300, 0.81], [400, 0.875]]
-    cell = made(replace(STUDENT, validation_curve=curve))["narrow"]["validation"]
-    assert (cell.text, cell.small) == ("87.50%", "▁▇▄█, +2.50 in the last quarter")
-    fallen = made(replace(STUDENT, validation_curve=curve[:3]))["narrow"]["validation"]
-    assert (fallen.text, fallen.small) == ("85.00%", "▁█▅, 0.00 in the last quarter")
-    assert made(replace(STUDENT, validation_curve=curve[:1]))["narrow"]["validation"].small == "▁"
-    assert made(STUDENT)["narrow"]["validation"].text == "–"
+    cell = validation(curve(0.75, 0.85, 0.81, 0.875))
+    assert (cell.text, cell.small) == ("87.50%", "▁▇▄█, +2.50 points in the last quarter")
+    rising = validation(curve(*(0.8 + n / 1000 for n in range(12))))
+    assert rising.small == "▁▂▂▃▄▄▅▅▆▇▇█, +0.30 points in the last quarter"
+    assert validation(curve(0.75, 0.85, 0.84, 0.85)).small == "▁█▇█, 0.00 points in the last quarter"
+    assert validation(curve(0.75, 0.85, 0.875)).small == "▁▇█"  # no quarter of three
+    assert validation(curve(0.5)).small == "▁" and validation({}) == survey_table.EMPTY
 
 
-def test_a_column_that_no_row_fills_is_left_out() -> None:
-    (part,) = gather([TEACHER, STUDENT])
-    found = survey_table.survey(part.rows, part.lines)
-    assert found is not None and "Validation" in found.headings and "Validation" not in found.filled.headings
-    assert [len(row) for row in found.filled.rows] == [len(found.filled.headings)] and "Kept" in found.filled.headings
+def test_the_validation_stands_beside_the_controls_where_it_is_the_same_score() -> None:
+    ours = curve(0.75, 0.85)
+    assert validation(ours, curve(0.5, 0.8, 0.7)).small == "▁█, control 80.00%"
+    assert validation(ours, curve(0.5, 0.8, metric="matthews")).small == "▁█"
+    pearson = curve(0.5, 0.6, 0.7, 0.8, metric="pearson")
+    assert validation(pearson, pearson).small == "▁▃▆█, +10.00 points in the last quarter, control 0.8000"
+
+
+def test_a_long_course_has_as_many_characters_as_a_plot_is_wide() -> None:
+    shown = sparkline([*range(200)])
+    assert len(shown) <= COLUMNS and (shown[0], shown[-1]) == ("▁", "█")
+    assert sparkline([*range(COLUMNS)]) == sparkline([2 * value for value in range(COLUMNS)])
+
+
+def test_a_column_that_no_row_fills_is_left_out(tmp_path: Path) -> None:
+    plain, with_curve = [TEACHER, replace(STUDENT, shape={})], [TEACHER, replace(STUDENT, **curve(0.5, 0.75))]
+    for number, (lines, is_shown) in enumerate([(plain, False), (with_curve, True)]):
+        (part,) = gather(lines)
+        found = survey_table.survey(part.rows, part.lines)
+        assert found is not None and "Validation" in found.headings
+        assert ("Validation" in found.filled.headings) == (survey_table.VALIDATION in found.notes) == is_shown
+        assert found.filled.headings[:4] == ["System", "Published", "Recipe", "Architecture"]
+        report([write_lines(tmp_path / f"{number}.jsonl", lines)], tmp_path / f"r{number}")
+        markdown = (tmp_path / f"r{number}" / "report.md").read_text()
+        heading, _, row = markdown[markdown.index("| System |") :].splitlines()[:3]
+        assert heading.count("|") == row.count("|") == 1 + len(found.filled.headings)
+        html = (tmp_path / f"r{number}" / "report.html").read_text().partition("Published systems and what")[2]
+        table = html[: html.index("</table>")]
+        assert table.count('<th scope="col"') == len(found.filled.headings)
+        assert table.count("<td") + table.count('<th scope="row"') == len(found.filled.headings)
 
 
 def test_a_row_is_about_all_seeds() -> None:
@@ -249,7 +285,7 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     assert catalogue.in_short(recipe) == ("narrow", "÷7.5, 96%, ×9.4", "not measured yet", *"–––––")
     assert catalogue.behind(recipe) == ""
     assert catalogue.in_short(KNOWN["shared"])[1] == "÷7.5, 96%, ×9.4"  # no recipe makes a reference model
-    (part,) = gather([TEACHER, STUDENT, CONTROL])
+    (part,) = gather([TEACHER, replace(STUDENT, **curve(0.75, 0.875)), CONTROL])
     table = survey_table.survey(part.rows, part.lines, [KNOWN["unmeasured"]])
     assert table is not None
     short = survey_table.published_in_short(table, TEACHER)
@@ -258,10 +294,15 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     listed = dict(zip(catalogue.STUDENT_HEADINGS, catalogue.in_short(recipe), strict=True))
     assert listed["measured here"] == "÷4.5, 94.7%, ×5.50" and listed["study"] == f"{STUDENT.study}: dev.tsv"
     assert (listed["steps"], listed["metric"], listed["its control"]) == ("500 x 64", "90.00%", "85.00% (+5.00)")
+    without = {name: [one | {"validation": "–"}] for name, one in short.items()}
+    monkeypatch.setattr(catalogue, "figures", lambda: without)
+    assert "its course" not in catalogue.explain(recipe)
+    monkeypatch.setattr(catalogue, "figures", lambda: {name: [one] for name, one in short.items()})
     said = catalogue.explain(recipe)
     assert "Limits: no pretrained checkpoint" in said
     assert "Measured here on dev.tsv, seeds: 1, steps: 500 (of 64 rows)" in said
     assert "its control, on gold labels alone: 85.00%; distillation is worth +5.00 (" in said
+    assert "its course over the last phase: 87.50% (▁█)" in said
     assert "7.5 times smaller than BERT-base, 96% of its performance kept, 9.4 times as fast" in said
 
 
