@@ -133,9 +133,9 @@ def survey(
         made.append([found.get(key, EMPTY) for key in HEADINGS])
     head = (teacher_row(rows) or rows[0]).small_batch
     names = {"metric": str(head.metric_name).capitalize(), "batch": f"batch {head.batch_size}"}
-    found = SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, rows))
-    has_validation = HEADINGS["validation"] in found.filled.headings
-    return replace(found, notes=[*found.notes, VALIDATION]) if has_validation else found
+    whole = SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, rows))
+    has_validation = HEADINGS["validation"] in whole.filled.headings
+    return replace(whole, notes=[*whole.notes, VALIDATION]) if has_validation else whole
 
 
 def unmeasured(students: Sequence[StudentRecipe]) -> str:
