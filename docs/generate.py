@@ -66,6 +66,7 @@ SURVEY_STUDIES = (
     "table1-full",
     "table1",
     "table2",
+    "table2-banking77",
     "ud",
     "mrpc",
     "sts",
