@@ -22,7 +22,7 @@ from compress.models.modeling import input_names
 from compress.models.prunable_units import attention_layers, has_heads
 from compress.progress import Advance, logger
 from compress.recipes import Choice, needs_of
-from compress.training.equal_lengths import in_equal_lengths, reads_padding
+from compress.training.batch_parts import of_equal_lengths, of_like_lengths, reads_padding, run_in_parts
 from compress.training.tokenized_dataset import batches_by_length
 
 LIVE = frozenset({"hidden", "first", "attention"})
@@ -42,20 +42,26 @@ class ActivationRecorder:
 
     Hooks are on the model during a call only, so that nothing stays alive afterwards and two recorders of one model do
     not record each other's calls. A layer that is used several times (ALBERT) is recorded at each use.
+
+    Args:
+        whole: run a batch in one pass unless padding changes logits; else a transformer on the CPU runs rows of like
+            length together where that is faster.
     """
 
-    def __init__(self, model: PreTrainedModel, wants: frozenset[str]) -> None:
+    def __init__(self, model: PreTrainedModel, wants: frozenset[str], *, whole: bool = False) -> None:
         self.model = model
         self.names = input_names(model)
         self.hidden = bool(wants & {"hidden", "first"})
         self.layers = attention_layers(model) if "attention" in wants and has_heads(model) else []
+        self.divides = not whole and has_heads(model)
         self._reads_padding = None if may_read_padding(model.config.to_dict()) else False
 
     def __call__(self, batch: Batch, forward: Any = None) -> tuple[Tensor, Outputs]:
         """Return the logits of ``forward`` (by default the model itself), raw, and all of it as :class:`Outputs`."""
         groups: Sequence[Sequence[Tensor]]
-        if self._must_split(batch):
-            groups = in_equal_lengths(lambda part: self._run(part, forward), batch.inputs(), (1, 1, 2, 2, 2))
+        parts = self._parts(batch)
+        if len(parts) > 1:
+            groups = run_in_parts(lambda part: self._run(part, forward), batch.inputs(), parts, (1, 1, 2, 2, 2))
         else:
             groups = self._run(batch.inputs(), forward)
         (raw,), hidden, queries, keys, values = map(tuple, groups)
@@ -74,15 +80,22 @@ class ActivationRecorder:
             raw = (forward or self.model)(**inputs, **wants_hidden)
         return [[raw.logits], getattr(raw, "hidden_states", None) or (), *seen.values()]
 
-    def _must_split(self, batch: Batch) -> bool:
-        """Tell whether a batch holds several lengths and padding changes the model's logits, which is tried once."""
-        if self._reads_padding is False or bool(batch.attention_mask.all()):
-            return False
+    def _parts(self, batch: Batch) -> list[Tensor]:
+        """Return the rows of each pass, where a batch of several lengths takes more than one.
+
+        Whether padding changes the model's logits is tried once.
+        """
+        divides = self.divides and batch.input_ids.device.type == "cpu"
+        if (self._reads_padding is False and not divides) or bool(batch.attention_mask.all()):
+            return []
         if self._reads_padding is None:
             self._reads_padding = reads_padding(self.model, batch.inputs())
             if self._reads_padding:
                 logger.info("padding changes the logits of this model: it reads texts of one length together")
-        return self._reads_padding
+        lengths = batch.attention_mask.sum(dim=1)
+        if self._reads_padding:
+            return of_equal_lengths(lengths)
+        return of_like_lengths(lengths) if divides else []
 
 
 def _record(into: list[Tensor], head_size: int, module: nn.Module, inputs: Any, output: Tensor) -> None:

@@ -244,7 +244,9 @@ class DistillationTrainer(Trainer):
         self.metrics = MetricsLog(run.folder / METRICS_NAME, objective.losses, training.batch_size)
         self.add_callback(self.metrics)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
-        self.student = ActivationRecorder(model, needs_of_student(objective.losses))
+        # Modifiers look at the activations of a pass, or draw at random in each: they see the batch as a whole.
+        wants = needs_of_student(objective.losses)
+        self.student = ActivationRecorder(model, wants, whole=objective.modifier is not None)
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
             raise CompressError("frozen names all parts of the student, so that nothing learns; leave a part out")

@@ -1,0 +1,127 @@
+"""How much faster fine-tuning on few rows is where rows of like length are run together.
+
+    python benchmarks/speed/batch_parts.py --teacher DIR --texts FILE --rows 1000 --name banking77 -o RESULTS.jsonl
+        [--batch-size 64] [--rounds 5] [--threads 1] [--precision auto]
+
+Few rows cannot be sorted far without the same rows meeting in every batch, so that batches of random rows hold much
+padding. Both ways train the same model on the same batches in turns; a round is a pass over the rows, in batches drawn
+anew. A step is forwards, cross-entropy with labels drawn at random, backwards, clipping and AdamW. Times are CPU time
+on one thread, else wall time. A line replaces that of the same rows, batch size, model, precision and host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.data import open_source
+from compress.data.tokenization import encode, pad
+from compress.inference.compute import autocast, resolve_precision
+from compress.inference.speedup_intervals import speedup
+from compress.models.batch import Batch
+from compress.models.model_dir import ModelDir
+from compress.progress import quiet_libraries
+from compress.training.batch_parts import of_like_lengths
+from compress.training.batches import EpochSampler
+from compress.training.cpu_steps import fast_steps
+from compress.training.row_adamw import RowAdamW
+from compress.training.teacher_signal import ActivationRecorder
+
+WARM_UP = 2  # steps of each way
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", required=True, help="model directory")
+    parser.add_argument("--texts", required=True, help="file of texts")
+    parser.add_argument("--rows", type=int, required=True, help="how many of them the training has")
+    parser.add_argument("--name", required=True, help="what the texts are called in the results")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5, help="passes over the rows")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("-o", "--output", required=True, type=Path, help="JSON lines to write")
+    options = parser.parse_args()
+    quiet_libraries()
+    torch.set_num_threads(options.threads)
+    precision = resolve_precision(options.precision, "cpu")
+    directory = ModelDir.open(options.teacher)
+    model: Any = directory.load()
+    model.train()
+    examples = list(open_source(options.texts, role="unlabeled", labelled=False).sample(options.rows))
+    tokens = encode(directory.load_tokenizer(), examples, 128)
+    rows = [{key: values[row] for key, values in tokens.items()} for row in range(len(examples))]
+    lengths = np.array([len(row["input_ids"]) for row in rows])
+    sampler, padding_id = EpochSampler(options.batch_size, lengths, seed=0), int(model.config.pad_token_id or 0)
+    ways = {name: ActivationRecorder(model, frozenset(), whole=name == "whole") for name in ("whole", "parts")}
+    optimizer = RowAdamW(model.parameters(), lr=1e-5)
+    clock = time.process_time if options.threads == 1 else time.perf_counter
+    pass_ms: dict[str, list[float]] = {name: [] for name in ways}
+    seen: list[Batch] = []
+    with fast_steps("cpu"):
+        for number in range(options.rounds + 1):
+            sampler.set_epoch(number)
+            order = [rows[row] for row in sampler]
+            starts = range(0, len(order), options.batch_size)
+            batches = [batch_of(order[start : start + options.batch_size], padding_id) for start in starts]
+            batches = batches if number else batches[:WARM_UP]
+            for name in [*ways][:: -1 if number % 2 else 1]:
+                begun = clock()
+                for batch in batches:
+                    train_step(ways[name], batch, optimizer, precision)
+                pass_ms[name] += [1000 * (clock() - begun)] if number else []
+            seen += batches if number else []
+    ratio = speedup([[one] for one in pass_ms["whole"]], [[one] for one in pass_ms["parts"]])
+    counts = np.array([tokens_of(batch) for batch in seen])
+    whole, divided, parts = counts.sum(axis=0)
+    line = {
+        "study": "batch-parts",
+        "data": options.name,
+        "rows": len(rows),
+        "batch_size": options.batch_size,
+        "model": directory.name,
+        "precision": precision,
+        "tokens_per_row": float(lengths.mean()),
+        "padded_tokens_per_row": whole / options.rounds / len(rows),
+        "padded_tokens_per_row_in_parts": divided / options.rounds / len(rows),
+        "parts_per_batch": parts / len(seen),
+        "pass_ms": pass_ms,
+        "parts_are_faster_by": ratio._asdict(),
+        "threads": options.threads,
+        **provenance(),
+    }
+    replace_line(options.output, line, "data", "rows", "batch_size", "model", "precision", "host_id")
+    tokens_of_a_row = "{tokens_per_row:.1f} tokens a row, {padded_tokens_per_row:.1f} with padding, "
+    divided_ones = "{padded_tokens_per_row_in_parts:.1f} in {parts_per_batch:.1f} parts a batch"
+    print((tokens_of_a_row + divided_ones).format(**line))
+    print(f"x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
+
+
+def batch_of(rows: list[Any], padding_id: int) -> Batch:
+    return Batch(**{name: torch.from_numpy(values) for name, values in pad(rows, padding_id).items()})
+
+
+def tokens_of(batch: Batch) -> tuple[int, int, int]:
+    """Return the tokens of a batch with padding, those of its parts, and their number."""
+    lengths = batch.attention_mask.sum(dim=1)
+    parts = of_like_lengths(lengths)
+    return batch.input_ids.numel(), sum(len(part) * int(lengths[part].max()) for part in parts), len(parts)
+
+
+def train_step(recorder: ActivationRecorder, batch: Batch, optimizer: torch.optim.Optimizer, precision: str) -> None:
+    with autocast("cpu", precision):
+        raw, _ = recorder(batch)
+    torch.nn.functional.cross_entropy(raw.float(), torch.randint(raw.shape[1], (len(raw),))).backward()
+    torch.nn.utils.clip_grad_norm_(recorder.model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()
