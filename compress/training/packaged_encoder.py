@@ -22,12 +22,6 @@ MODEL_FILES = frozenset(
 )
 
 
-def packages_of(recipe: TeacherRecipe) -> list[str]:
-    """Return the names of the packages that carry a recipe's encoder."""
-    parts = range(1, recipe.package_parts + 1)
-    return [f"{recipe.package}-{part:03}" for part in parts] or [*filter(None, (recipe.package, recipe.package_like))]
-
-
 def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
     """Return the directory of a recipe's encoder in the packages that are installed; None where one is not.
 
@@ -42,14 +36,14 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
         config = _file(recipe.package, "config.json", recipe.package_folder) if recipe.package else None
         return config and config.parent
     try:
-        parts = [_part(name, number) for number, name in enumerate(packages_of(recipe), start=1)]
+        parts = [_part(name, number) for number, name in enumerate(recipe.packages, start=1)]
     except metadata.PackageNotFoundError:
         return None
     return unpacked(parts, _in_cache(recipe))
 
 
 def _in_cache(recipe: TeacherRecipe) -> Path:
-    return CACHE / f"{recipe.package}-{metadata.version(packages_of(recipe)[0])}"
+    return CACHE / f"{recipe.package}-{metadata.version(recipe.packages[0])}"
 
 
 def _file(package: str, name: str, folder: str = "") -> Path | None:
