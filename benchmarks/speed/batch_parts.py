@@ -27,7 +27,7 @@ from compress.inference.speedup_intervals import speedup
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
-from compress.training.batch_parts import of_like_lengths
+from compress.training.batch_parts import of_like_lengths, tokens_of_a_part
 from compress.training.batches import EpochSampler
 from compress.training.cpu_steps import fast_steps
 from compress.training.row_adamw import RowAdamW
@@ -78,7 +78,7 @@ def main() -> None:
                 pass_ms[name] += [1000 * (clock() - begun)] if number else []
             seen += batches if number else []
     ratio = speedup([[one] for one in pass_ms["whole"]], [[one] for one in pass_ms["parts"]])
-    counts = np.array([tokens_of(batch) for batch in seen])
+    counts = np.array([tokens_of(batch, tokens_of_a_part(model)) for batch in seen])
     whole, divided, parts = counts.sum(axis=0)
     line = {
         "study": "batch-parts",
@@ -96,7 +96,7 @@ def main() -> None:
         "threads": options.threads,
         **provenance(),
     }
-    replace_line(options.output, line, "data", "rows", "batch_size", "model", "precision", "host_id")
+    replace_line(options.output, line, "data", "rows", "batch_size", "model", "precision", "threads", "host_id")
     tokens_of_a_row = "{tokens_per_row:.1f} tokens a row, {padded_tokens_per_row:.1f} with padding, "
     divided_ones = "{padded_tokens_per_row_in_parts:.1f} in {parts_per_batch:.1f} parts a batch"
     print((tokens_of_a_row + divided_ones).format(**line))
@@ -107,16 +107,19 @@ def batch_of(rows: list[Any], padding_id: int) -> Batch:
     return Batch(**{name: torch.from_numpy(values) for name, values in pad(rows, padding_id).items()})
 
 
-def tokens_of(batch: Batch) -> tuple[int, int, int]:
+def tokens_of(batch: Batch, part_tokens: float) -> tuple[int, int, int]:
     """Return the tokens of a batch with padding, those of its parts, and their number."""
     lengths = batch.attention_mask.sum(dim=1)
-    parts = of_like_lengths(lengths)
+    parts = of_like_lengths(lengths, part_tokens)
     return batch.input_ids.numel(), sum(len(part) * int(lengths[part].max()) for part in parts), len(parts)
 
 
 def train_step(recorder: ActivationRecorder, batch: Batch, optimizer: torch.optim.Optimizer, precision: str) -> None:
-    with autocast("cpu", precision):
-        raw, _ = recorder(batch)
+    def forward(**inputs: Any) -> Any:
+        with autocast("cpu", precision):  # of every part, as a training does it
+            return recorder.model(**inputs)
+
+    raw, _ = recorder(batch, forward)
     torch.nn.functional.cross_entropy(raw.float(), torch.randint(raw.shape[1], (len(raw),))).backward()
     torch.nn.utils.clip_grad_norm_(recorder.model.parameters(), 1.0)
     optimizer.step()

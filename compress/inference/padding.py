@@ -34,6 +34,11 @@ def may_read_padding(config: Mapping[str, Any]) -> bool:
     return family not in _INDIFFERENT | _OWN
 
 
+def is_transformer(config: Mapping[str, Any]) -> bool:
+    """Tell by its ``config.json`` whether a model is of a family of transformers, and none of this project's own."""
+    return config.get("model_type") not in _OWN
+
+
 class EqualLengths:
     """A run function that tries once whether padding changes logits, and then runs rows of one length together.
 

@@ -16,13 +16,19 @@ from transformers import PreTrainedModel
 from compress import plugins
 from compress.errors import CompressError
 from compress.inference.compute import autocast
-from compress.inference.padding import may_read_padding
+from compress.inference.padding import is_transformer, may_read_padding
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling import input_names
 from compress.models.prunable_units import attention_layers, has_heads
 from compress.progress import Advance, logger
 from compress.recipes import Choice, needs_of
-from compress.training.batch_parts import of_equal_lengths, of_like_lengths, reads_padding, run_in_parts
+from compress.training.batch_parts import (
+    of_equal_lengths,
+    of_like_lengths,
+    reads_padding,
+    run_in_parts,
+    tokens_of_a_part,
+)
 from compress.training.tokenized_dataset import batches_by_length
 
 LIVE = frozenset({"hidden", "first", "attention"})
@@ -44,8 +50,8 @@ class ActivationRecorder:
     not record each other's calls. A layer that is used several times (ALBERT) is recorded at each use.
 
     Args:
-        whole: run a batch in one pass unless padding changes logits; else a transformer on the CPU runs rows of like
-            length together where that is faster.
+        whole: run a batch in one pass unless padding changes logits; else a transformer on the CPU runs its rows in
+            parts of like length where that is faster.
     """
 
     def __init__(self, model: PreTrainedModel, wants: frozenset[str], *, whole: bool = False) -> None:
@@ -53,14 +59,14 @@ class ActivationRecorder:
         self.names = input_names(model)
         self.hidden = bool(wants & {"hidden", "first"})
         self.layers = attention_layers(model) if "attention" in wants and has_heads(model) else []
-        self.divides = not whole and has_heads(model)
+        self.divides = not whole and is_transformer(model.config.to_dict())
+        self.part_tokens = tokens_of_a_part(model)
         self._reads_padding = None if may_read_padding(model.config.to_dict()) else False
 
     def __call__(self, batch: Batch, forward: Any = None) -> tuple[Tensor, Outputs]:
         """Return the logits of ``forward`` (by default the model itself), raw, and all of it as :class:`Outputs`."""
         groups: Sequence[Sequence[Tensor]]
-        parts = self._parts(batch)
-        if len(parts) > 1:
+        if parts := self._parts(batch):
             groups = run_in_parts(lambda part: self._run(part, forward), batch.inputs(), parts, (1, 1, 2, 2, 2))
         else:
             groups = self._run(batch.inputs(), forward)
@@ -81,7 +87,7 @@ class ActivationRecorder:
         return [[raw.logits], getattr(raw, "hidden_states", None) or (), *seen.values()]
 
     def _parts(self, batch: Batch) -> list[Tensor]:
-        """Return the rows of each pass, where a batch of several lengths takes more than one.
+        """Return the rows of each pass, where a batch takes others than one of all rows.
 
         Whether padding changes the model's logits is tried once.
         """
@@ -95,7 +101,8 @@ class ActivationRecorder:
         lengths = batch.attention_mask.sum(dim=1)
         if self._reads_padding:
             return of_equal_lengths(lengths)
-        return of_like_lengths(lengths) if divides else []
+        parts = of_like_lengths(lengths, self.part_tokens) if divides else []
+        return parts if len(parts) > 1 else []
 
 
 def _record(into: list[Tensor], head_size: int, module: nn.Module, inputs: Any, output: Tensor) -> None:

@@ -16,6 +16,7 @@ from compress.training.batch_parts import of_like_lengths
 from compress.training.teacher_signal import ActivationRecorder
 from tests.inference.test_padding import KINDS
 from tests.support import tiny
+from tests.support.tagging import tagger
 
 ROWS = torch.tensor([[2, 7, 9, 11, 12, 3], [2, 8, 3, 0, 0, 0], [2, 8, 9, 3, 0, 0], [2, 9, 3, 0, 0, 0]])
 MASK = (ROWS != 0).long()
@@ -61,42 +62,45 @@ def test_a_row_is_learned_from_as_if_it_were_alone(kind: str) -> None:
     torch.testing.assert_close(again, gradients, atol=1e-3, rtol=1e-3)
 
 
-def passes(recorder: ActivationRecorder, batch: Batch) -> tuple[list[list[int]], Any]:
-    """Return the shapes of the passes that a batch takes, and what came out."""
+def passes(recorder: ActivationRecorder, batch: Batch, cost: float) -> tuple[list[list[int]], Any]:
+    """Return the shapes of the passes that a batch takes where a part costs so many tokens, and what came out."""
     shapes = []
 
     def forward(**inputs: Any) -> Any:
         shapes.append([*inputs["input_ids"].shape])
         return recorder.model(**inputs)
 
-    return shapes, recorder(batch, forward)[1]
+    recorder.part_tokens = cost
+    _, outputs = recorder(batch, forward)
+    return sorted(shapes), outputs
 
 
-def test_rows_of_like_length_are_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("family", ["bert", "albert", "deberta-v2", "modernbert", "a tagger"])
+def test_rows_of_like_length_are_run_together(family: str) -> None:
     """Outputs and gradients are those of the batch as a whole; the cost of a part decides how many there are."""
-    model = tiny.classifier("bert")
+    model = tagger() if family == "a tagger" else tiny.classifier(family)
+    words = MASK.bool() if family == "a tagger" else None
+    batch = Batch(ROWS, MASK, words=words)
     divided = {0: [[1, 4], [1, 6], [2, 3]], 2: [[2, 3], [2, 6]], 100: [[4, 6]]}
-    wanted, gradients = {}, {}
+    outputs, gradients = {}, {}
     for cost in divided:
-        monkeypatch.setattr(batch_parts, "PART_TOKENS", cost)
         model.zero_grad()
-        shapes, wanted[cost] = passes(ActivationRecorder(model, WANTED), Batch(ROWS, MASK))
-        assert sorted(shapes) == divided[cost]
-        wanted[cost].logits.square().sum().backward()
+        shapes, outputs[cost] = passes(ActivationRecorder(model, WANTED), batch, cost)
+        assert shapes == divided[cost]
+        outputs[cost].logits.square().sum().backward()
         gradients[cost] = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     for cost in (0, 2):
-        torch.testing.assert_close(wanted[cost].logits, wanted[100].logits)
-        torch.testing.assert_close(gradients[cost], gradients[100])
+        torch.testing.assert_close(outputs[cost].logits, outputs[100].logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(gradients[cost], gradients[100], atol=1e-4, rtol=1e-4)
         for name in ("hidden", "queries", "keys", "values"):
-            for joined, whole in zip(getattr(wanted[cost], name), getattr(wanted[100], name), strict=True):
-                tokens = (MASK if name == "hidden" else MASK[:, None]).bool()
-                tokens = tokens.expand(joined.shape[:-1])
-                torch.testing.assert_close(joined[tokens], whole[tokens])
+            for joined, whole in zip(getattr(outputs[cost], name), getattr(outputs[100], name), strict=True):
+                tokens = (MASK if name == "hidden" else MASK[:, None]).bool().expand(joined.shape[:-1])
+                torch.testing.assert_close(joined[tokens], whole[tokens], atol=1e-5, rtol=1e-5)
+                assert cost or not joined[~tokens].any()  # parts of one length hold no padding
 
 
-def test_parts_cost_least(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_cost_least() -> None:
     """Against every division of the sorted rows."""
-    monkeypatch.setattr(batch_parts, "PART_TOKENS", 10)
     generator = random.Random(0)
 
     def cost(parts: Any, lengths: torch.Tensor) -> int:
@@ -106,7 +110,7 @@ def test_parts_cost_least(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(50):
         rows = generator.randint(1, 8)
         lengths = torch.tensor([generator.randint(1, 20) for _ in range(rows)])
-        parts = of_like_lengths(lengths)
+        parts = of_like_lengths(lengths, 10)
         assert sorted(torch.cat(parts).tolist()) == [*range(rows)]
         order = lengths.argsort()
         divisions = (
@@ -119,11 +123,26 @@ def test_parts_cost_least(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {1, 2, 3} <= {*found}
 
 
-def test_what_sees_the_whole_batch_is_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a modifier wants it; and models that are no transformers, whose passes cost otherwise."""
-    monkeypatch.setattr(batch_parts, "PART_TOKENS", 0)
-    assert len(passes(ActivationRecorder(tiny.classifier("bert"), WANTED, whole=True), Batch(ROWS, MASK))[0]) == 1
-    assert not ActivationRecorder(tiny.bilstm(), frozenset()).divides
+def test_a_part_costs_what_all_parameters_do_beside_the_products() -> None:
+    """Wide vocabularies make parts dear, wide layers cheap; 384 x 6 with 30,522 tokens is worth 84 tokens."""
+    layer = torch.nn.Linear(100, 50, bias=False)
+    model = torch.nn.Sequential(torch.nn.Embedding(150, 100), layer)
+    assert batch_parts.tokens_of_a_part(model) == 40 * (150 + 50) / 50
+
+
+def test_what_sees_the_whole_batch_is_not_divided() -> None:
+    """As modifiers want it; and models that are no transformers, whose passes cost otherwise."""
+    whole = ActivationRecorder(tiny.classifier("bert"), WANTED, whole=True)
+    assert passes(whole, Batch(ROWS, MASK), 0)[0] == [[4, 6]]
+    small = ActivationRecorder(tiny.bilstm(), frozenset())
+    assert passes(small, Batch(ROWS, MASK), 0)[0] == [[4, 6]]
+
+
+def test_rows_of_one_length_leave_padding_out_where_it_is_read() -> None:
+    recorder = ActivationRecorder(model_of("fnet"), frozenset())
+    recorder(Batch(ROWS, MASK))  # the trial
+    short = Batch(ROWS[[1, 3]], MASK[[1, 3]])
+    assert passes(recorder, short, 0)[0] == [[2, 3]]
 
 
 def test_only_what_reads_padding_is_split() -> None:

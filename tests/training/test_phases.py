@@ -407,12 +407,22 @@ def test_shared_layers_do_not_rest_or_stand_in_for_each_other() -> None:
         attach(classifier("albert"), shared)
 
 
-def test_theseus_trains_through_the_pipeline(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+def test_theseus_trains_through_the_pipeline(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replacing = Phase((GOLD,), text="gold", frozen=("embeddings", "head"), modifier=Choice("module-replacing"))
     changed: list[set[str]] = []
     recipe = in_phases(replacing, Phase((GOLD,), text="gold"))
+    made_whole: list[bool] = []
+
+    def recorder(*given: Any, whole: bool, **named: Any) -> ActivationRecorder:
+        made_whole.append(whole)
+        return ActivationRecorder(*given, whole=whole, **named)
+
+    monkeypatch.setattr(training_module, "ActivationRecorder", recorder)
     with Watch(changed):
         made = taught(teacher, tmp_path / "student", recipe, labels)
+    assert made_whole == [True, False]  # what draws in each pass gets batches in one
     assert changed[0] and all(".layer." in name for name in changed[0])
     assert any("embeddings" in name for name in changed[1])
     assert state(made.path).keys() == state(taught(teacher, tmp_path / "plain", TRANSFORMER, labels).path).keys()
