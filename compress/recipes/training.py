@@ -98,6 +98,7 @@ class TeacherRecipe:
             (self.package_parts >= 0, f"package_parts = {self.package_parts} is not possible; give 0 or more"),
             (not (self.package_graph and self.package_parts), "package_graph and package_parts do not go together"),
             (bool(self.package_graph) == bool(self.package_like), "package_graph and package_like need each other"),
+            (bool(self.package) or not self.package_graph, "package_graph needs package"),
         )
         return [fault for holds, fault in rules if not holds]
 

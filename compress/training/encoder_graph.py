@@ -11,9 +11,11 @@ from typing import Any
 import onnx
 import torch
 from onnx import numpy_helper
-from transformers import BertConfig, BertModel
+from onnx.external_data_helper import uses_external_data
+from transformers import BertModel
 
-from compress.errors import CompressError
+from compress.files import faults_of
+from compress.models.loading import load_config
 
 PARAMETER = re.compile(r"\b(?:embeddings|encoder)\b.*")
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
@@ -21,12 +23,14 @@ LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 
 def weights_of(graph: onnx.GraphProto) -> dict[str, torch.Tensor]:
     """Return the weights of an encoder by the names of ``transformers.BertModel``."""
+    if any(map(uses_external_data, graph.initializer)):
+        raise ValueError("its weights are in other files")
     stored = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in graph.initializer}
     found = {match[0]: tensor for name, tensor in stored.items() if (match := PARAMETER.search(name))}
     for node in graph.node:
-        if node.op_type == "MatMul" and node.input[1] in stored and (match := PARAMETER.search(node.name)):
+        if node.op_type == "MatMul" and node.input[-1] in stored and (match := PARAMETER.search(node.name)):
             name = match[0].removesuffix("/MatMul").replace("/", ".")
-            found[f"{name}.weight"] = stored[node.input[1]].T.contiguous()
+            found[f"{name}.weight"] = stored[node.input[-1]].T
     return found
 
 
@@ -39,13 +43,16 @@ def write_encoder(graph: Path, like: Path, working: Path) -> None:
     Raises:
         CompressError: the graph is not of such a BERT.
     """
-    weights = weights_of(onnx.load(str(graph), load_external_data=False).graph)
-    layers = {int(match[1]) for name in weights if (match := LAYER.match(name))}
-    config: Any = BertConfig.from_pretrained(like)
-    config.num_hidden_layers = len(layers)
-    model = BertModel(config, add_pooling_layer=False)
-    try:
+    config: Any = load_config(like)
+    advice = "correct package_graph or package_like of the recipe, or install another version"
+    with faults_of(graph, f"the graph of a BERT with the configuration in {like.parent.name}", advice):
+        weights = weights_of(onnx.load(str(graph), load_external_data=False).graph)
+        if config.model_type != "bert":
+            raise ValueError(f"the configuration is of the family {config.model_type}")
+        config.num_hidden_layers = len({match[1] for name in weights if (match := LAYER.match(name))})
+        model = BertModel(config, add_pooling_layer=False)
+        for name, weight in model.state_dict().items():
+            if name not in weights or weights[name].shape != weight.shape:
+                raise ValueError(f"{name} is missing or has another shape")
         model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CompressError(f"{graph.name} is not the graph of a BERT that is shaped as {like.name}: {error}") from None
     model.save_pretrained(working)

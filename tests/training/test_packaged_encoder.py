@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,12 @@ from onnx import helper, numpy_helper
 from transformers import BertConfig, BertModel
 
 from compress.errors import CompressError
+from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
-from compress.recipes import TeacherRecipe
+from compress.models.output_dir import finish
+from compress.recipes import TeacherRecipe, resolved
 from compress.training import packaged_encoder
-from compress.training.finetune import encoder_path, open_encoder
+from compress.training.finetune import encoder_of, encoder_path, open_encoder
 from tests.support.tiny import classifier, write
 
 RECIPE = TeacherRecipe("mine", package="tiny-encoder-part", package_parts=3, name="mine")
@@ -122,6 +127,10 @@ def graph_of(encoder: BertModel) -> onnx.ModelProto:
     return helper.make_model(helper.make_graph(nodes, "tiny", [], [], stored))
 
 
+def serialized(encoder: BertModel) -> bytes:
+    return graph_of(encoder).SerializeToString()
+
+
 def install_files(site: Path, package: str, files: dict[str, bytes]) -> None:
     described = site / f"{package.replace('-', '_')}-1.0.dist-info"
     described.mkdir(parents=True)
@@ -139,38 +148,96 @@ def like(tmp_path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def test_the_weights_of_a_graph_become_an_encoder(
-    tmp_path: Path, cache: Path, like: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def encoder(like: dict[str, bytes], tmp_path: Path) -> BertModel:
+    """An encoder of one layer."""
     config = BertConfig.from_pretrained(tmp_path / "like")
     config.num_hidden_layers = 1
-    encoder = BertModel(config, add_pooling_layer=False)
-    install_files(tmp_path / "site", "tiny-graph", {"tiny.onnx": graph_of(encoder).SerializeToString()})
-    monkeypatch.syspath_prepend(tmp_path / "site")
+    return BertModel(config, add_pooling_layer=False)
+
+
+def test_the_weights_of_a_graph_become_an_encoder(
+    tmp_path: Path, cache: Path, like: dict[str, bytes], encoder: BertModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    install_files(site, "tiny-graph", {"tiny.onnx": serialized(encoder)})
+    monkeypatch.syspath_prepend(site)
     with pytest.raises(CompressError, match="pip install tiny-graph tiny-like"):
         encoder_path(GRAPH_RECIPE)
-    install_files(tmp_path / "site", "tiny-like", like)
+    install_files(site, "tiny-like", {**like, "other/config.json": b"{}"})
     opened = open_encoder(GRAPH_RECIPE)
-    assert opened.path == cache / "tiny-graph-1.0"
-    assert opened.config["num_hidden_layers"] == 1
+    assert opened.path.parent == cache and opened.config["num_hidden_layers"] == 1
     read = BertModel.from_pretrained(opened.path, add_pooling_layer=False).state_dict()
     torch.testing.assert_close(read, encoder.state_dict(), atol=0, rtol=0)
     assert opened.load_tokenizer()("the film")["input_ids"]
-    monkeypatch.setattr(packaged_encoder, "writing", None)  # made once
-    assert encoder_path(GRAPH_RECIPE) == opened.path
+    shutil.copytree(tmp_path / "like", tmp_path / "teacher")
+    finish(tmp_path / "teacher", Manifest(stage="finetune", recipe=resolved(GRAPH_RECIPE)))
+    with monkeypatch.context() as patch:
+        patch.setattr(packaged_encoder, "writing", None)  # made once
+        assert encoder_of(ModelDir.open(tmp_path / "teacher"), None).path == opened.path
+    with pytest.raises(CompressError, match=r"the package tiny-graph has no file \*/other.onnx; install it again"):
+        encoder_path(replace(GRAPH_RECIPE, package_graph="other.onnx"))
+    assert encoder_path(replace(GRAPH_RECIPE, package_graph="model/tiny.onnx")) != opened.path
 
 
-def test_a_graph_of_another_shape_leaves_nothing(
-    tmp_path: Path, cache: Path, like: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+def without_a_weight(encoder: BertModel) -> onnx.ModelProto:
+    graph = graph_of(encoder)
+    del graph.graph.initializer[-1]
+    return graph
+
+
+def in_another_file(encoder: BertModel) -> onnx.ModelProto:
+    graph = graph_of(encoder)
+    external = graph.graph.initializer[0]
+    external.ClearField("raw_data")
+    external.data_location = onnx.TensorProto.EXTERNAL
+    external.external_data.add(key="location", value="secret.bin")
+    return graph
+
+
+def wider(encoder: BertModel) -> onnx.ModelProto:
+    config = BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    return graph_of(BertModel(config, add_pooling_layer=False))
+
+
+@pytest.mark.parametrize(
+    ("graph", "changed", "reason"),
+    [
+        (without_a_weight, {}, "LayerNorm.bias is missing or has another shape"),
+        (in_another_file, {}, "its weights are in other files"),
+        (wider, {}, "word_embeddings.weight is missing or has another shape"),
+        (graph_of, {"config.json": b'{"model_type": "roberta"}'}, "of the family roberta"),
+        (lambda encoder: None, {}, "Error parsing message"),
+    ],
+)
+def test_what_is_no_graph_of_such_an_encoder_leaves_nothing(
+    graph: Callable[[BertModel], onnx.ModelProto | None],
+    changed: dict[str, bytes],
+    reason: str,
+    tmp_path: Path,
+    cache: Path,
+    like: dict[str, bytes],
+    encoder: BertModel,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wider = BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
-    graph = graph_of(BertModel(wider, add_pooling_layer=False)).SerializeToString()
-    install_files(tmp_path / "site", "tiny-graph", {"tiny.onnx": graph})
-    install_files(tmp_path / "site", "tiny-like", like)
+    made = graph(encoder)
+    install_files(tmp_path / "site", "tiny-graph", {"tiny.onnx": made.SerializeToString() if made else b"no graph"})
+    install_files(tmp_path / "site", "tiny-like", {**like, **changed})
     monkeypatch.syspath_prepend(tmp_path / "site")
-    with pytest.raises(CompressError, match=r"tiny.onnx is not the graph of a BERT that is shaped as"):
+    with pytest.raises(
+        CompressError, match=r"tiny.onnx cannot be read as the graph .*; correct package_graph"
+    ) as raised:
         encoder_path(GRAPH_RECIPE)
+    assert reason in str(raised.value) and "\n" not in str(raised.value)
     assert not list(cache.iterdir())
+
+
+def test_keys_of_an_encoder_in_a_manifest_are_checked(tmp_path: Path) -> None:
+    shutil.copytree(write(tmp_path / "plain", classifier("bert")), tmp_path / "teacher")
+    recipe = {"package": "tiny", "package_parts": "3", "package_later": 1}
+    finish(tmp_path / "teacher", Manifest(stage="finetune", recipe=recipe))
+    with pytest.raises(CompressError, match=r"teacher/compress.json has 1 fault: package_parts"):
+        encoder_of(ModelDir.open(tmp_path / "teacher"), None)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +246,8 @@ def test_a_graph_of_another_shape_leaves_nothing(
         {"package_graph": "a.onnx"},
         {"package_like": "a"},
         {"package_graph": "a", "package_like": "b", "package_parts": 2},
+        {"package": "", "hub": "mine", "package_graph": "a", "package_like": "b"},
     ],
 )
 def test_a_graph_needs_a_tokenizer_and_is_no_archive(keys: dict[str, Any]) -> None:
-    assert len(TeacherRecipe("mine", package="tiny", **keys).faults()) == 1
+    assert len(TeacherRecipe("mine", **{"package": "tiny", **keys}).faults()) == 1
