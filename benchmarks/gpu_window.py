@@ -156,8 +156,9 @@ def pack_sets(recipe: StudyRecipe, root: Path, target: Path) -> dict[str, str]:
         uses.setdefault(target / part.set / f"{part.split or role}.parquet", []).append((role, part))
     for path, using in uses.items():
         role, part = using[0]  # unlabelled roles come last, so that labels are kept where any role needs them
-        rows = part.rows if len({part.rows for _, part in using}) == 1 else 0
-        write_rows(list(open_set(replace(part, rows=rows), root, role)), part, path)
+        takes = {(part.rows, part.beyond) for _, part in using}
+        rows = part.rows if takes == {(part.rows, 0)} else 0
+        write_rows(list(open_set(replace(part, rows=rows, beyond=0), root, role)), part, path)
         for role, part in using:
             both = zip_longest(open_set(part, root, role), open_set(part, target, role))
             if any(here != there for here, there in both):

@@ -74,6 +74,8 @@ __all__ = [
 Kind = Literal["teachers", "students", "benchmarks"]
 RECIPE_KINDS: Mapping[str, type] = {"teachers": TeacherRecipe, "students": StudentRecipe, "benchmarks": StudyRecipe}
 PROSE = frozenset(("description", "paper", "missing", "limits", "published", "survey"))
+# Keys that recipes did not have before: where they are empty a study that was begun then goes on.
+LATER = frozenset(("beyond", "package_graph", "package_like"))
 RECIPE_SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
 
 
@@ -134,5 +136,6 @@ def resolved(recipe: Any) -> dict[str, Any]:
 
 
 def deciding(recipe: Any) -> dict[str, Any]:
-    """Return what of a recipe decides the model: all but what is only there for people to read."""
-    return {key: value for key, value in resolved(recipe).items() if key not in PROSE}
+    """Return what of a recipe or a set decides the model: all but what is only there for people to read."""
+    known = resolved(recipe).items()
+    return {key: value for key, value in known if key not in PROSE and (value or key not in LATER)}

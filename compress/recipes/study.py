@@ -22,18 +22,23 @@ OWN_NAMES = frozenset(
 
 @dataclass(frozen=True)
 class DataSet:
-    """Rows of a study by set and split, such as ``{set = "glue/SST-2", split = "dev"}``; ``rows`` 0 means all."""
+    """Rows of a study by set and split, such as ``{set = "glue/SST-2", split = "dev"}``; ``rows`` 0 means all.
+
+    ``beyond`` N leaves out the rows that ``rows = N`` takes, for another role.
+    """
 
     set: str
     split: str = ""
     rows: int = 0
+    beyond: int = 0
     text_column: str = ""
     text_pair_column: str = ""
     label_column: str = ""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        return [] if self.rows >= 0 else [f"rows = {self.rows} must be at least 0"]
+        counts = {"rows": self.rows, "beyond": self.beyond}
+        return [f"{name} = {count} must be at least 0" for name, count in counts.items() if count < 0]
 
 
 @dataclass(frozen=True)

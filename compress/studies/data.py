@@ -19,6 +19,7 @@ from compress.data import (
     join_sources,
     open_source,
     read_examples,
+    row_key,
 )
 from compress.data.formats.json_parquet import SPLITS
 from compress.errors import CompressError, did_you_mean
@@ -95,6 +96,8 @@ def open_set(part: DataSet, root: Path | None, role: str) -> TextSource:
         text_pair_column=part.text_pair_column or None,
         label_column=part.label_column or None,
     )
+    if part.beyond:
+        source = source.without(frozenset(map(row_key, source.sample(part.beyond))))
     if part.rows:
         source = source.sample(part.rows)
     logger.info("%s: %s", role, source.describe())

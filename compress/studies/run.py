@@ -210,7 +210,7 @@ class Study:
     def _pool_inputs(self, teacher: ModelDir) -> dict[str, Any]:
         """Return what labels of the pool are made from. What was dropped from it depends on the held-out sets."""
         pool = {
-            "sets": [asdict(part) for part in self.recipe.data.unlabeled],
+            "sets": [deciding(part) for part in self.recipe.data.unlabeled],
             "dropped_for": describe_rows({"test": self.rows.test}),
             "content": self.rows.unlabeled_sha256,
         }

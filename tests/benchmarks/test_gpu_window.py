@@ -117,12 +117,14 @@ def test_columns_keep_their_names_and_shared_sets_all_their_rows(script: ModuleT
     for split in ("train", "dev"):
         (folder / f"{split}.tsv").write_text("id\tone\ttwo\tscore\n" + "\n".join(lines) + "\n")
     train = DataSet("pairs", "train", 12, text_column="one", text_pair_column="two", label_column="score")
-    dev, pool = replace(train, split="dev", rows=0), replace(train, rows=7, label_column="")
+    dev, pool = replace(train, split="dev", rows=0, beyond=30), replace(train, rows=7, label_column="")
     recipe = StudyRecipe("", "", StudyData(train, dev, (pool,), dev), StudyTeacher("minilm-l6"))
     made = script.pack_sets(recipe, tmp_path / "data", tmp_path / "packed")
     assert list(made) == ["pairs/train.parquet", "pairs/dev.parquet"]
     assert len(list(open_set(replace(train, rows=0), tmp_path / "packed", "train"))) == 40
-    assert [row.label for row in open_set(dev, tmp_path / "packed", "test")] == [str(n % 3) for n in range(40)]
+    whole = open_set(replace(dev, beyond=0), tmp_path / "packed", "test")
+    assert [row.label for row in whole] == [str(n % 3) for n in range(40)]
+    assert len(list(open_set(dev, tmp_path / "packed", "test"))) == 10
 
 
 def test_words_with_tags_are_refused(script: ModuleType, tmp_path: Path) -> None:

@@ -436,3 +436,14 @@ def test_validation_may_be_a_slice_of_train_in_whole_groups(case: Case) -> None:
     rows = open_rows(recipe, None, case.data)
     assert len(rows.train) + len(rows.validation) == 40 and len(rows.validation) > 0
     assert not {row.text for row in rows.train} & {row.text for row in rows.validation}
+
+
+def test_rows_that_one_role_leaves_are_another_roles(case: Case) -> None:
+    case.rewrite('train = { set = "tiny", split = "train" }', 'train = { set = "tiny", split = "train", rows = 27 }')
+    case.rewrite('test = { set = "tiny", split = "test" }', 'test = { set = "tiny", split = "train", beyond = 27 }')
+    rows = open_rows(recipes.load_recipe("benchmarks", str(case.recipe)), None, case.data)
+    train, test = ({row.text for row in role} for role in (rows.train, rows.test))
+    assert len(train) == 27 and len(test) == 13 and not train & test
+    with pytest.raises(CompressError, match="beyond = -1 must be at least 0"):
+        case.rewrite("beyond = 27", "beyond = -1")
+        recipes.load_recipe("benchmarks", str(case.recipe))
