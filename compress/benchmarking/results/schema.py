@@ -13,7 +13,7 @@ from compress.inference.speedup_intervals import PERCENTILES, Interval
 
 SCHEMA = 4
 CLOCKS = ("cpu", "wall")
-PREDICTIONS_KEPT = 5000  # of a set with more rows no line keeps them
+PREDICTIONS_KEPT = 10_000  # of a set with more rows no line keeps them
 
 Fields = dict[str, Any]  # some fields of a line by name, while it is put together
 

@@ -136,7 +136,7 @@ FLIP = {"row": 1, "gold": 0, "predicted": 1, "change": -1.5}
         ({"host": {"cpu_flags": [1]}}, "host is not of type object"),
         ({"host": {"gpu": {"0": "x"}}}, "host is not of type object"),
         ({"shape": {"vocabulary_size": "x"}}, "shape is not of type object"),
-        ({"predictions": [1] * 5001, "data_rows": 5001}, "predictions has more rows than the 5,000 that are kept"),
+        ({"predictions": [1] * 10_001, "data_rows": 10_001}, "predictions has more rows than the 10,000 that are kept"),
         ({"latency_ms": [[1.0] * 100_001] * 2, "clock": "wall"}, "latency_ms has more than 200,000 times"),
         ({"versions": {"torch": 2}}, "versions is not of type object"),
     ],
