@@ -51,6 +51,7 @@ PICTURE_STUDY = "front"
 PAGES = ("docs/*.md", "students/*.md", "benchmarks/**/*.md")
 RESULTS = ROOT / "benchmarks" / "results"
 DISTILLATION_SPEED = RESULTS / "distillation-speed.jsonl"
+BATCH_PARTS = RESULTS / "batch-parts.jsonl"
 CALIBRATION = RESULTS / "calibration.jsonl"
 FEW_ROWS = RESULTS / "few-rows.jsonl"
 LARGE_POOLS = RESULTS / "large-pools.jsonl"
@@ -67,6 +68,7 @@ SURVEY_STUDIES = (
     "table1",
     "table2",
     "table2-banking77",
+    "table2-minilm-l3",
     "ud",
     "mrpc",
     "sts",
@@ -518,6 +520,25 @@ def few_rows_table() -> str:
     return "\n".join([*lines, "", note]) + "\n"
 
 
+def batch_parts_table() -> str:
+    """Return the committed results of batch_parts.py as Markdown."""
+    found = _lines(BATCH_PARTS)
+    lines = [
+        "| texts | rows | batch | tokens a row | with padding | in parts | parts a batch | faster by |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for line in found:
+        tokens = [
+            line[f"{kind}tokens_per_row{way}"] for kind, way in (("", ""), ("padded_", ""), ("padded_", "_in_parts"))
+        ]
+        figures = [f"{value:.1f}" for value in (*tokens, line["parts_per_batch"])]
+        texts = [line["data"], f"{line['rows']:,}", str(line["batch_size"])]
+        lines.append(f"| {' | '.join([*texts, *figures, _times_within(line['parts_are_faster_by'])])} |")
+    head = found[0]
+    note = f"{head['model']} in {head['precision']}, {head['threads']} thread; 95% intervals over passes"
+    return "\n".join([*lines, "", _origin(found, note)]) + "\n"
+
+
 def large_pools_table() -> str:
     """Return the committed results of large_pools.py as Markdown."""
     found = _lines(LARGE_POOLS)
@@ -712,6 +733,7 @@ IMPORTANCE_TABLES = {
 
 
 TABLES: dict[str, Callable[..., str]] = {
+    "batch-parts": batch_parts_table,
     "calibration": calibration_table,
     "compositions": compositions_table,
     "distillation-speed": speed_tables,
