@@ -18,8 +18,8 @@ from compress.models.modeling import input_names
 Inputs = dict[str, Tensor]
 # Tokens of a step that a further part costs on a CPU, for each parameter over those of linear layers. A part gives
 # gradients to all parameters, a token is multiplied by the linear layers. Measured were 9 to 27 in float32 for one to
-# twelve layers of width 128 to 768 and vocabularies of 30,000 to 250,000, 40 for six layers of width 48; in bfloat16 a
-# token takes half as long.
+# twelve layers of width 128 to 768 and vocabularies of 30,000 to 250,000, and 40 and 72 for six layers of width 48; in
+# bfloat16 a token takes half as long.
 PART_TOKENS = 40
 
 
