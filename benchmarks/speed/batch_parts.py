@@ -6,7 +6,7 @@
 Few rows cannot be sorted far without the same rows meeting in every batch, so that batches of random rows hold much
 padding. Both ways train the same model on the same batches in turns; a round is a pass over the rows, in batches drawn
 anew. A step is forwards, cross-entropy with labels drawn at random, backwards, clipping and AdamW. Times are CPU time
-on one thread, else wall time. A line replaces that of the same rows, batch size, model, precision and host.
+on one thread, else wall time. A line replaces that of the same rows, batch size, model, precision, threads and host.
 """
 
 from __future__ import annotations
