@@ -31,7 +31,7 @@ def command(study: str, output: str, compute: Compute, quiet: bool, **given: Any
     """Run a whole study, from data to report.
 
     STUDY is a name from 'compress list studies', or a .toml file. Teacher, labels, students and controls,
-    pruning, int8, benchmark, report. Resumable.
+    pruning, int8, benchmark, report. Resumable; started again while it runs, it shares the work.
     """
     from compress.studies.plan import StudySettings
     from compress.studies.run import FailedRows, run

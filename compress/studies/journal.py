@@ -4,17 +4,17 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from compress.errors import CompressError
+from compress.errors import CompressError, interruptions
 from compress.files import read_json_table
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.output_dir import discard, discard_unfinished, write_atomically
-from compress.models.output_lock import alone, lock_file
-from compress.models.output_safety import entry, output_path, unwritable
+from compress.models.output_lock import Busy, alone, in_turn, lock_file
+from compress.models.output_safety import entry, output_path
 from compress.progress import logger
 from compress.recipes import parse
 
@@ -31,27 +31,43 @@ class Stages:
 
     Each finished stage is remembered with a fingerprint of everything it was made from. When that changes, the stage
     is refused rather than made again in silence: it may have cost hours. What gathers the others is made again.
+
+    Several commands may work on one study, each on a stage of its own, and one at a time measures.
+
+    Args:
+        waits: wait for a stage that another command makes; otherwise raise Busy.
     """
 
     directory: Path
     force: bool
-    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    waits: bool = True
     _asked: dict[str, str] = field(default_factory=dict)  # the fingerprints of this run
 
     @classmethod
     @contextmanager
     def open(cls, output: str | Path, force: bool) -> Iterator[Self]:
-        """Open a study, or begin one; another command for the same directory is refused meanwhile."""
+        """Open a study, or begin one. A command with ``force`` is alone: it is refused, and others wait for it.
+
+        Raises:
+            Busy: with ``force``, another command works on the study.
+        """
         # A study may be resumed in the current directory: nothing in it is replaced but its own stages.
         directory = Path(output) if str(output) in {".", ".."} else output_path(output)
         if entry(directory) and not directory.is_dir():
             raise CompressError(f"{directory} is a file; choose another -o")
         journal = directory / JOURNAL_NAME
-        others = {path.name for path in directory.iterdir()} if directory.exists() else set()
-        if JOURNAL_NAME not in others and others - {lock_file(journal).name}:
+        others = directory.exists() and any(directory.iterdir())
+        if others and not entry(journal) and not entry(lock_file(journal)):
             raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
-        with alone(journal):
-            yield cls(directory, force, _read_journal(journal) if entry(journal) else {})
+        with alone(journal) if force else in_turn(journal, str(directory), shared=True):
+            stages = cls(directory, force)
+            stages.done()  # a damaged journal shows before any work
+            yield stages
+
+    def done(self) -> dict[str, dict[str, Any]]:
+        """Return what the journal says now of each stage: its fingerprint, and its seconds where it is finished."""
+        journal = self.directory / JOURNAL_NAME
+        return _read_journal(journal) if entry(journal) else {}
 
     def make(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any], *, gathers: bool = False) -> Path:
         """Make ``directory/name`` by ``make(path)`` unless it was made from the same inputs before.
@@ -61,12 +77,30 @@ class Stages:
 
         Raises:
             OutOfDate: it was made from other inputs, gathers nothing, and there is no ``force``.
+            Busy: another command makes it, and this one does not wait.
         """
-        path = self.directory / name
         fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
         if not gathers and self._asked.setdefault(name, fingerprint) != fingerprint:
             raise CompressError(f"two parts of the study are called {name}; give one of them another name")
-        known = self.done.get(name)
+        lock = self.directory / f"{name}.stage"
+        with ExitStack() as turn:
+            try:
+                turn.enter_context(alone(lock))
+            except Busy:
+                under_way = self.done().get(name)
+                if under_way and under_way["fingerprint"] != fingerprint and not gathers:
+                    raise OutOfDate(
+                        f"another command makes {self.directory / name} from other data or settings than the study now "
+                        "names; choose another -o"
+                    ) from None
+                if not self.waits:
+                    raise
+                turn.enter_context(in_turn(lock, name))
+            return self._make(name, fingerprint, make, gathers)
+
+    def _make(self, name: str, fingerprint: str, make: Callable[[Path], Any], gathers: bool) -> Path:
+        path = self.directory / name
+        known = self.done().get(name)
         # A stage that ended just before the study was stopped has its manifest, but not yet its time.
         if known and path.exists() and (known["seconds"] is not None or (path / MANIFEST_NAME).is_file()):
             if known["fingerprint"] == fingerprint:
@@ -82,10 +116,6 @@ class Stages:
                 discard(path)
             discard_unfinished(path)
         logger.info("%s: started", name)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(path.parent, error) from None
         self._remember(name, fingerprint, None)
         started = time.monotonic()
         make(path)
@@ -94,9 +124,54 @@ class Stages:
         logger.info("%s: done in %.0f s", name, seconds)
         return path
 
+    def making(self) -> AbstractContextManager[None]:
+        """Keep other commands from measuring: beside a training all speeds are others."""
+        return in_turn(self.directory / "making", "making", shared=True)
+
+    def measuring(self) -> AbstractContextManager[None]:
+        """Wait until no other command makes or measures anything, and keep them from it."""
+        return in_turn(self.directory / "making", "measuring")
+
+    def make_all(
+        self, plan: Callable[[Self], Mapping[str, Iterator[Path]]]
+    ) -> tuple[dict[str, list[Path]], dict[str, Exception]]:
+        """Make all of a plan, and return the paths that were made for each name, and what a name failed with.
+
+        What another command makes now is left for the end, in the order of the plan, so that commands share the work.
+        What fails keeps nothing else from being made.
+
+        Args:
+            plan: returns, by name, iterators that make one path after the other with the stages that it is given.
+        """
+        made: dict[str, list[Path]] = {}
+        failed: dict[str, Exception] = {}
+        busy = set(plan(self))
+        for waits in (False, True):
+            left, busy = busy, set()
+            for name, making in plan(replace(self, waits=waits)).items():
+                if name not in left:
+                    continue
+                made[name] = []
+                try:
+                    for path in making:
+                        made[name].append(path)
+                except (OutOfDate, OSError):
+                    raise
+                except Exception as error:
+                    if interruptions:
+                        raise KeyboardInterrupt from error
+                    if isinstance(error, Busy) and not waits:
+                        busy.add(name)
+                        continue
+                    failed[name] = error
+                    logger.warning("%s failed: %s", name, error)
+        return made, failed
+
     def _remember(self, name: str, fingerprint: str, seconds: float | None) -> None:
-        self.done[name] = {"fingerprint": fingerprint, "seconds": seconds}
-        write_atomically(self.directory / JOURNAL_NAME, json.dumps(self.done, indent=1) + "\n")
+        journal = self.directory / JOURNAL_NAME
+        with in_turn(journal.with_suffix(".entry")):
+            done = {**self.done(), name: {"fingerprint": fingerprint, "seconds": seconds}}
+            write_atomically(journal, json.dumps(done, indent=1) + "\n")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.data import ExampleSource, LabelledData, TextSource, describe_rows, join_sources, row_key
-from compress.errors import CompressError, interruptions
+from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import LabelOptions, label
 from compress.labelling.label_dir import LabelDir
@@ -35,7 +35,7 @@ from compress.recipes.controls import control_key
 from compress.reporting.charts.pruning_curve import CURVE_NAME
 from compress.reporting.report import report
 from compress.studies.data import StudyRows, open_rows
-from compress.studies.journal import OutOfDate, Stages
+from compress.studies.journal import Stages
 from compress.studies.plan import (
     StudySettings,
     announcement,
@@ -107,40 +107,29 @@ def _make(
 ) -> None:
     """Make what a study names, measure it and write the report."""
     logger.info("%s", announcement(recipe, plans, settings.only))
-    rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
-    work = Study(recipe, stages, rows, settings, compute, progress, control_names(recipe, plans))
-    opened, models = work.teacher()
-    labels = [work.labels(opened)]
-    if recipe.teacher.quantize:
-        models.append(work.quantized(opened, "teacher"))
-    planned = {student.name: work.student(opened, labels, plan, student) for plan, student in plans}
-    planned |= {pruned_name(plan): work.pruned(opened, labels, plan) for plan in recipe.prune}
-    chosen = {name: making for name, making in planned.items() if name in (settings.only or planned)}
-    failed: dict[str, Exception] = {}
-    for name, making in chosen.items():
-        try:
-            for path in making:
-                models += [path] if path not in models else []  # students share controls
-        except (OutOfDate, OSError):
-            raise
-        except Exception as error:
-            if interruptions:
-                raise KeyboardInterrupt from error
-            failed[name] = error
-            logger.warning("%s failed: %s", name, error)
+    with stages.making():
+        rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
+        work = Study(recipe, stages, rows, settings, compute, progress, control_names(recipe, plans))
+        opened, models = work.teacher()
+        labels = [work.labels(opened)]
+        if recipe.teacher.quantize:
+            models.append(work.quantized(opened, "teacher"))
+        made, failed = stages.make_all(lambda now: replace(work, stages=now).students(opened, labels, plans))
     causes = ExceptionGroup("what failed", [*failed.values()]) if failed else None
-    if failed and len(failed) == len(chosen):
+    if failed and len(failed) == len(made):
         raise CompressError(_failures(failed, "nothing was measured")) from causes
-    results = work.measured(opened, [ModelDir.open(path) for path in models])
-    made = [path / name for path in (opened.path, *models) for name in (METRICS_NAME, CURVE_NAME)]
-    curves = [file for file in made if file.is_file()]
-    digest = hashlib.sha256(results.read_bytes()).hexdigest()
-    stages.make(
-        REPORT_NAME,
-        {"results": digest},
-        lambda path: report([results], path, curves=curves, title=recipe.title, force=True),
-        gathers=True,
-    )
+    models += dict.fromkeys(chain.from_iterable(made.values()))  # students share controls
+    with stages.measuring():
+        results = work.measured(opened, [ModelDir.open(path) for path in models])
+        drawn = [path / name for path in (opened.path, *models) for name in (METRICS_NAME, CURVE_NAME)]
+        curves = [file for file in drawn if file.is_file()]
+        digest = hashlib.sha256(results.read_bytes()).hexdigest()
+        stages.make(
+            REPORT_NAME,
+            {"results": digest},
+            lambda path: report([results], path, curves=curves, title=recipe.title, force=True),
+            gathers=True,
+        )
     if failed:
         raise FailedRows(_failures(failed, f"the others are in {stages.directory / REPORT_NAME}")) from causes
 
@@ -249,6 +238,14 @@ class Study:
             return self._label(teacher, variants, path)
 
         return (LabelDir.open(self.stages.make(f"{student.name}-variants-labels", inputs, make)),)
+
+    def students(
+        self, teacher: ModelDir, labels: Sequence[LabelDir], plans: Sequence[tuple[StudyStudent, StudentRecipe]]
+    ) -> dict[str, Iterator[Path]]:
+        """Return for each chosen student and pruned model what makes its directories one after the other."""
+        planned = {student.name: self.student(teacher, labels, plan, student) for plan, student in plans}
+        planned |= {pruned_name(plan): self.pruned(teacher, labels, plan) for plan in self.recipe.prune}
+        return {name: making for name, making in planned.items() if name in (self.settings.only or planned)}
 
     def student(
         self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyStudent, student: StudentRecipe

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compress.errors import CompressError
-from compress.studies.journal import JOURNAL_NAME, Stages
+from compress.models.output_lock import Busy, alone
+from compress.studies.journal import JOURNAL_NAME, OutOfDate, Stages
 
 
 @pytest.mark.parametrize("text", ["[]", '{"a": 1}', '{"a": {"fingerprint": 1, "seconds": 1}}', "[" * 9000, '{"a": {}}'])
@@ -28,13 +33,108 @@ def test_two_parts_of_one_name_are_refused(tmp_path: Path) -> None:
             stages.make("a-int8", {"of": "another"}, Path.mkdir)
 
 
-def test_a_study_has_one_command_at_a_time(tmp_path: Path) -> None:
-    with Stages.open(tmp_path / "study", False) as stages:
-        with pytest.raises(CompressError, match="another command is writing"), Stages.open(tmp_path / "study", True):
+@pytest.mark.parametrize("first", [False, True])
+def test_a_command_that_replaces_stages_is_alone(tmp_path: Path, first: bool) -> None:
+    with Stages.open(tmp_path / "study", first) as stages:
+        with pytest.raises(Busy, match="another command is writing"), Stages.open(tmp_path / "study", True):
             pass
         stages.make("a", {}, Path.mkdir)
-    with Stages.open(tmp_path / "study", False) as stages:
-        assert [*stages.done] == ["a"]
+    with Stages.open(tmp_path / "study", True) as stages:
+        assert [*stages.done()] == ["a"]
+
+
+def opened(study: Path) -> set[str]:
+    with Stages.open(study, False) as stages:
+        return {*stages.done()}
+
+
+def test_a_command_waits_for_one_that_replaces_stages(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as other:
+        with Stages.open(tmp_path / "study", True) as stages:
+            waiting = other.submit(opened, tmp_path / "study")
+            with pytest.raises(TimeoutError):
+                waiting.result(0.3)
+            stages.make("a", {}, Path.mkdir)
+        assert waiting.result(60) == {"a"}
+
+
+def test_commands_share_the_stages_of_a_study(tmp_path: Path) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slowly(path: Path) -> None:
+        assert not begun.is_set()
+        begun.set()
+        assert goes_on.wait(60)
+        path.mkdir()
+
+    def first() -> None:
+        with Stages.open(tmp_path / "study", False) as stages:
+            stages.make("folder/slow", {}, slowly)
+
+    with ThreadPoolExecutor(1) as other:
+        running = other.submit(first)
+        assert begun.wait(60)
+        with Stages.open(tmp_path / "study", False) as stages:
+            hasty = replace(stages, waits=False)
+            with pytest.raises(Busy):
+                hasty.make("folder/slow", {}, slowly)
+            hasty = replace(stages, waits=False, _asked={})
+            with pytest.raises(OutOfDate, match="another command makes .*slow from other data or settings"):
+                hasty.make("folder/slow", {"of": "another"}, slowly)
+            stages.make("quick", {}, Path.mkdir)
+            assert [stage["seconds"] is not None for stage in stages.done().values()] == [False, True]
+            threading.Timer(0.3, goes_on.set).start()
+            assert stages.make("folder/slow", {}, slowly) == tmp_path / "study" / "folder" / "slow"
+            running.result(60)
+            assert all(stage["seconds"] is not None for stage in stages.done().values())
+    assert {path.name for path in (tmp_path / "study").rglob("*")} == {JOURNAL_NAME, "folder", "slow", "quick"}
+
+
+def test_what_another_command_makes_comes_last(tmp_path: Path) -> None:
+    """And is waited for; what somebody else writes without the study's lock fails."""
+
+    def refused(path: Path) -> None:
+        raise Busy("another command is writing")
+
+    def made_by(stages: Stages, name: str) -> Iterator[Path]:
+        yield stages.make(name, {}, refused if name == "written" else Path.mkdir)
+
+    def plan(stages: Stages) -> dict[str, Iterator[Path]]:
+        return {name: made_by(stages, name) for name in ("busy", "free", "written")}
+
+    with Stages.open(tmp_path / "study", False) as stages, ExitStack() as other:
+        other.enter_context(alone(tmp_path / "study" / "busy.stage"))
+        threading.Timer(0.5, other.close).start()
+        made, failed = stages.make_all(plan)
+        assert made == {name: [tmp_path / "study" / name] for name in ("busy", "free")} | {"written": []}
+        assert [*failed] == ["written"] and [*stages.done()] == ["free", "written", "busy"]
+
+
+def test_commands_that_end_stages_at_once_lose_none(tmp_path: Path) -> None:
+    names, together = [f"stage-{number}" for number in range(8)], threading.Barrier(8)
+
+    def make(name: str) -> None:
+        with Stages.open(tmp_path / "study", False) as stages:
+            together.wait(60)
+            stages.make(name, {}, Path.mkdir)
+
+    with ThreadPoolExecutor(8) as commands:
+        [*commands.map(make, names)]
+    assert opened(tmp_path / "study") == {*names}
+
+
+def test_nothing_is_measured_beside_a_training(tmp_path: Path) -> None:
+    def measured() -> bool:
+        with Stages.open(tmp_path / "study", False) as stages, stages.measuring():
+            return True
+
+    with ThreadPoolExecutor(1) as other, Stages.open(tmp_path / "study", False) as stages:
+        with stages.making():
+            with stages.making():  # a third command
+                waiting = other.submit(measured)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.3)
+        assert waiting.result(60)
 
 
 def test_a_study_that_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
@@ -49,4 +149,4 @@ def test_a_killed_study_locks_nobody_out(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", kills_itself, str(tmp_path / "study")], check=False)
     assert done.returncode == -9 and [path.name for path in (tmp_path / "study").iterdir()] == [".study.json.lock"]
     with Stages.open(tmp_path / "study", False) as stages:
-        assert not stages.done
+        assert not stages.done()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish, writing
+from compress.models.output_lock import alone
 from compress.progress import silent
 from compress.studies import run as run_module
 from compress.studies.data import open_rows
@@ -253,6 +255,24 @@ def test_stopped_in_any_stage_it_can_be_started_again(stage: str, case: Case, mo
     assert done < {path.name for path in case.out.iterdir()}
 
 
+def test_what_another_command_makes_is_left_for_the_end(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other command makes the student until this one begins to prune."""
+    monkeypatch.setattr(run_module, "report", lambda results, path, **named: Path(path).mkdir())
+    monkeypatch.setattr(run_module, "benchmark", lambda *given, output, **named: output.path.write_text("{}\n"))
+    prunes = run_module.prune
+    with ExitStack() as other:
+
+        def prune(*given: Any, **named: Any) -> object:
+            other.close()
+            return prunes(*given, **named)
+
+        monkeypatch.setattr(run_module, "prune", prune)
+        other.enter_context(alone(case.out / "small-control.stage"))
+        case.run()
+    order = ["labels", "small", "pruned-50", "small-control", "small-seed-5", "small-seed-5-control"]
+    assert [*json.loads((case.out / "study.json").read_text())] == [*order, "results.jsonl", "report"]
+
+
 def test_the_teacher_labels_in_the_precision_of_the_study(case: Case) -> None:
     case.rewrite('model = "tiny-bert"', 'model = "tiny-bert"\nprecision = "bfloat16"')
     case.run()
@@ -327,7 +347,7 @@ def test_a_study_replaces_its_own_stages_and_nothing_else(tmp_path: Path) -> Non
     forced = Stages(tmp_path / "out", force=True)
     forced.make("small", {"seed": 1}, lambda path: make(path, "first"))
     small, others = tmp_path / "out" / "small", tmp_path / "out" / "others"
-    forced = Stages(tmp_path / "out", force=True, done=forced.done)
+    forced = Stages(tmp_path / "out", force=True)
     (small / "notes.txt").write_text("mine")
     with pytest.raises(CompressError, match="small holds notes.txt"):
         forced.make("small", {"seed": 2}, lambda path: make(path, "second"))
