@@ -115,8 +115,8 @@ def is_installed(package: str) -> bool:
     return found is not None and found.origin is not None
 
 
-def has_fast_bfloat16() -> bool:
-    """Tell whether this CPU multiplies bfloat16 matrices in hardware."""
+def has_bfloat16() -> bool:
+    """Tell whether this CPU has instructions that multiply bfloat16, which need not be faster than those of float32."""
     return bool({"amx_bf16", "avx512_bf16"} & set(describe_host()["cpu_flags"]))
 
 

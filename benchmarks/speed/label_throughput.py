@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from compress.data import Example, open_source
-from compress.host import describe_host, has_fast_bfloat16, library_versions
+from compress.host import describe_host, has_bfloat16, library_versions
 from compress.inference.batching import Run, logits_of
 from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import speedup, throughput
@@ -138,7 +138,7 @@ def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Candidate], d
         return lambda: [run(arrays) for arrays in batches]
 
     candidates: dict[str, Candidate] = {"compress label": labelling(plan, run, 0), "its runtime alone": ready_batches}
-    if has_fast_bfloat16():
+    if has_bfloat16():
         started = time.perf_counter()
         half = replace(plan, runtime="torch", precision="bfloat16")
         candidates[BFLOAT16] = labelling(half, start_runtime(half, model, scratch), 1)

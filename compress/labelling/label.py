@@ -21,7 +21,7 @@ from compress.escaping.uris import is_uri
 from compress.exporting.export import export, exporter_for
 from compress.files import read_json_table
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
-from compress.inference.compute import Compute, resolve_device, resolve_precision
+from compress.inference.compute import Compute, resolve_device, supports_bfloat16
 from compress.inference.open_runtime import counted, open_runtime
 from compress.inference.threads import default_threads, using_threads
 from compress.labelling.label_dir import LabelDir
@@ -324,7 +324,7 @@ def _faster_plan(
     """Return the plan in bfloat16 where that is faster here and close enough, else as it is; with the reason."""
     if model.is_onnx:
         return replace(plan, reason="an ONNX teacher has one precision")
-    if resolve_precision("auto", plan.device) != "bfloat16":
+    if not supports_bfloat16(plan.device):
         return replace(plan, reason="this hardware does not compute in bfloat16")
     half = replace(plan, runtime="torch", precision="bfloat16")
     with using_threads(plan.threads):

@@ -47,6 +47,7 @@ from compress.training.trainer import Objective, Outcome, TrainingRun, train
 from compress.training.training_data import Selection, TrainingPlan
 
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
+PRECISION_NAME = "precision.txt"
 # The order of rows follows from seed and epoch: step ranges with the seed of the first one would all read its first
 # rows and mask the same tokens, and a recipe of many would see little of the text.
 SEEDS_APART = 10_000
@@ -95,6 +96,7 @@ def fit(
         text: plan.data.tokenized(work / f"training-{text}.arrow", text, tokenizer, mixer=mixer, **tokenizing)
         for text in sorted(texts)
     }
+    run = with_settled_precision(run)
     if processes.world_size() > 1:
         for network in filter(None, (model, *teachers.values())):
             prepare_to_send(network)
@@ -112,6 +114,16 @@ def fit(
     )
     join_logs({part.name: work / part.name for part in planned}, run.folder)
     return outcomes
+
+
+def with_settled_precision(run: TrainingRun) -> TrainingRun:
+    """Return a run in the precision in which it was begun, for a trial may say another one at another time."""
+    settled = run.folder / WORK_FOLDER / PRECISION_NAME
+    if not settled.exists():
+        settled.parent.mkdir(exist_ok=True)
+        write_atomically(settled, run.precision)
+    begun: Any = settled.read_text(encoding="utf-8")
+    return replace(run, training=replace(run.training, precision=begun))
 
 
 def _fit_step_ranges(

@@ -32,7 +32,7 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
 from compress.inference import processes
-from compress.inference.compute import Compute, resolve_precision
+from compress.inference.compute import Compute, Precision, resolve_precision
 from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
@@ -96,7 +96,7 @@ class TrainingRun:
     title: str = "Training"
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> Precision:
         return resolve_precision(self.training.precision, self.compute.device)
 
 

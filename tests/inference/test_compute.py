@@ -1,12 +1,15 @@
-"""Products of float32 matrices by oneDNN: chosen where MKL is slow and they are exact, and for a block alone."""
+"""Products of float32 matrices by oneDNN, where MKL is slow and they are exact; bfloat16, where it is faster."""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 from compress.inference import compute
-from compress.inference.compute import fast_float32
+from compress.inference.compute import fast_float32, resolve_precision
 
 
 def setting() -> str:
@@ -51,3 +54,52 @@ def test_bfloat16_is_told_from_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     rounded = lambda a, b: multiply(a.bfloat16(), b.bfloat16()).float() if a.dtype == torch.float32 else multiply(a, b)  # noqa: E731
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
     assert not compute._is_exact()
+
+
+@pytest.fixture
+def new_trial() -> Iterator[None]:
+    compute.multiplies_bfloat16_faster.cache_clear()
+    yield
+    compute.multiplies_bfloat16_faster.cache_clear()
+
+
+@pytest.mark.usefixtures("new_trial")
+@pytest.mark.parametrize(
+    ("has_it", "bfloat16_s", "chosen"),
+    [(True, 0.5, "bfloat16"), (True, 0.9, "float32"), (True, 1.8, "float32"), (False, 0.5, "float32")],
+)
+@pytest.mark.parametrize("disturbed", ["float32", "bfloat16"])
+def test_precision_is_bfloat16_where_products_are_faster_for_certain(
+    disturbed: str, has_it: bool, bfloat16_s: float, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest product of each precision counts: other work on the machine makes single ones slow."""
+    times = itertools.cycle([9.0, 1.0, 3.0])
+
+    def product_s(dtype: str) -> float:
+        return (next(times) if dtype == disturbed else 1.0) * {"float32": 1.0, "bfloat16": bfloat16_s}[dtype]
+
+    monkeypatch.setattr(compute, "has_bfloat16", lambda: has_it)
+    monkeypatch.setattr(compute, "_product_s", product_s)
+    assert resolve_precision("auto", "cpu") == chosen
+    assert resolve_precision("bfloat16", "cpu") == "bfloat16"
+
+
+@pytest.mark.usefixtures("new_trial")
+def test_the_trial_multiplies_on_one_thread_as_trainings_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, before = set(), torch.get_num_threads()
+    product_s = compute._product_s
+
+    def watched(dtype: str) -> float:
+        tried.add((dtype, torch.get_num_threads(), setting()))
+        return product_s(dtype)
+
+    monkeypatch.setattr(compute, "_product_s", watched)
+    monkeypatch.setattr(compute, "has_slow_mkl", lambda: True)
+    monkeypatch.setattr(compute, "_is_exact", lambda: True)
+    torch.set_num_threads(2)
+    try:
+        compute.multiplies_bfloat16_faster()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert tried == {("float32", 1, "bf16"), ("bfloat16", 1, "bf16")}

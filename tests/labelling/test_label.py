@@ -169,7 +169,7 @@ def test_bfloat16_on_request_is_close_and_recorded(teacher: Path, tmp_path: Path
 
 def test_auto_says_why_it_keeps_float32(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = pool(text_file(tmp_path / "pool.txt", 20))
-    monkeypatch.setattr(label_module, "resolve_precision", lambda *_: "float32")
+    monkeypatch.setattr(label_module, "supports_bfloat16", lambda *_: False)
     kept = label(teacher, source, tmp_path / "kept", compute=Compute(threads=1), options=LabelOptions(precision="auto"))
     assert kept.manifest.notes["precision"] == "float32"
     assert kept.manifest.notes["reason"] == "this hardware does not compute in bfloat16"

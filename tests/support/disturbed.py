@@ -31,7 +31,7 @@ def disturb(kind: str, process: int, step: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "float32":
-        compute.has_fast_bfloat16 = lambda: False
+        compute.has_bfloat16 = lambda: False
         sys.argv[1:2] = []
     else:
         disturb(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

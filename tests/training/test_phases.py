@@ -434,9 +434,12 @@ def test_theseus_trains_through_the_pipeline(
 def test_a_resumed_run_does_not_repeat_finished_phases(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And goes on in the precision in which it was begun, whatever a trial says by then."""
     from compress.training.trainer import DistillationTrainer
 
-    recipe = in_phases(Phase((HIDDEN,), name="inside"), Phase((KL,)), evaluations=4)
+    tried = {"auto": "float32"}
+    monkeypatch.setattr(training_module, "resolve_precision", lambda precision, _: tried.get(precision, precision))
+    recipe = in_phases(Phase((HIDDEN,), name="inside"), Phase((KL,)), evaluations=4, precision="auto")
     made = taught(teacher, tmp_path / "whole", recipe, labels)
     whole = state(made.path)
     first = made.manifest.notes["step_ranges"][0]["steps"]
@@ -465,8 +468,9 @@ def test_a_resumed_run_does_not_repeat_finished_phases(
 
     train = DistillationTrainer.train
     monkeypatch.setattr(DistillationTrainer, "train", beginning)
+    tried["auto"] = "bfloat16"
     resumed = taught(teacher, tmp_path / "student", corrected, labels)
-    assert ranges_begun == ["phase-2"]
+    assert ranges_begun == ["phase-2"] and resumed.manifest.notes["precision"] == "float32"
     weights = state(resumed.path)
     for key in whole:
         torch.testing.assert_close(weights[key], whole[key], atol=1e-6, rtol=1e-5)

@@ -109,7 +109,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 def assert_two_are_as_one(folder: Path, command: Callable[[Path], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr(compute, "has_bfloat16", lambda: False)
     assert execute([*command(folder / "one"), "-q"]) == 0
     ended = torchrun(["float32", *command(folder / "two")], module="tests.support.disturbed")
     assert ended.returncode == 0, ended.stderr
