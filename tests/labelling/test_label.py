@@ -188,7 +188,7 @@ def test_auto_takes_bfloat16_where_it_is_faster_and_close(
 ) -> None:
     """On the real runs; how long they take is given, because a tiny model is not faster in bfloat16."""
     source = pool(text_file(tmp_path / "pool.txt", 20))
-    monkeypatch.setattr(label_module, "resolve_precision", lambda *_: "bfloat16")
+    monkeypatch.setattr(label_module, "supports_bfloat16", lambda *_: True)
     monkeypatch.setattr(precision, "MOST_DIFFERENCE", 0.2)  # the logits of a random model hardly differ by row
     monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=itertools.count(0, 0.5).__next__))
     same = label(

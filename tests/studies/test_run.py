@@ -267,6 +267,7 @@ def test_what_another_command_makes_is_left_for_the_end(case: Case, monkeypatch:
             return prunes(*given, **named)
 
         monkeypatch.setattr(run_module, "prune", prune)
+        other.enter_context(Stages.open(case.out, False))
         other.enter_context(alone(case.out / "small-control.stage"))
         case.run()
     order = ["labels", "small", "pruned-50", "small-control", "small-seed-5", "small-seed-5-control"]
