@@ -65,6 +65,7 @@ IMPORTANCE_PARITY = RESULTS / "importance-parity.jsonl"
 SURVEY_STUDIES = (
     "front",
     "table1-full",
+    "table1-full-xeon",
     "table1",
     "table2",
     "table2-banking77",
@@ -286,9 +287,12 @@ def survey_tables(names: str) -> str:
     measured = {line.recipe for line in anywhere if line.kind == "model"}
     waiting = [student for student in students() if student.name not in measured]
     found = []
-    for number, part in enumerate(parts):
+    lines = [part.rows[0].small_batch for part in parts]
+    sets = [line.data for line in lines]
+    for number, (part, line) in enumerate(zip(parts, lines, strict=True)):
         made = survey_table.survey(part.rows, part.lines, () if number else waiting)
-        title = f"**{part.rows[0].small_batch.data}**\n\n" if len(parts) > 1 else ""
+        host = f", on {line.host['cpu']}" if sets.count(line.data) > 1 else ""
+        title = f"**{line.data}{host}**\n\n" if len(parts) > 1 else ""
         found += [title + survey_table.as_markdown(made)] if made else []
     return "\n".join(found)
 
