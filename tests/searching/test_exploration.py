@@ -173,6 +173,7 @@ def test_the_time_limit_is_kept(limit: float, tmp_path: Path) -> None:
     rungs = [rung for _, rung in desk.work[2 * whole :]]
     first = next((place for place, rung in enumerate(rungs) if rung), len(rungs))
     assert first == pytest.approx((limit - 10 * whole) / 3, abs=1)  # each takes a second
+    assert len(found.trials) <= 3 * len(found.judged) + 40, "what there is no time for is not asked for on and on"
 
 
 def test_a_training_that_would_end_too_late_is_not_begun(tmp_path: Path) -> None:
