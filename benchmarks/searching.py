@@ -21,7 +21,6 @@ import itertools
 import random
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -94,22 +93,22 @@ def run(
     labels = label_rows(teacher, options.work / "labels", rows, compute)
     timer, trainer = timer_and_trainer(teacher, folder, rows, labels, compute)
     space = space_for(teacher.config)
-    with closing(ShapeSampler(folder / "search.db", space, compute.seed)) as sampler:
-        with SearchClock(folder / "clock.json", settings.seconds) as clock:
-            explored = Exploration(budget, settings, sampler, timer, trainer, clock)
-            if method == "search":
-                explored.run()
-            else:
-                train_whole(explored, random_shapes(space, compute.seed))
-            spent_s = clock.spent_s
-        (models := options.work / "models").mkdir(exist_ok=True)
-        tested = ValidationRows(teacher, rows.test, rows.metric, 1, compute.seed)
-        yield method, found_by(explored, folder, spent_s, tested, rows, models / f"{method}-{compute.seed}")
+    sampler = ShapeSampler(folder / "sampler.json", space, compute.seed)
+    with SearchClock(folder / "clock.json", settings.seconds) as clock:
+        explored = Exploration(budget, settings, sampler, timer, trainer, clock)
         if method == "search":
-            for way, begun in beginnings(explored).items():
-                seconds = sum(trial.last.seconds for trial in begun.trials)
-                (place := folder / way).mkdir(exist_ok=True)
-                yield way, found_by(begun, place, seconds, tested, rows, models / f"{way}-{compute.seed}")
+            explored.run()
+        else:
+            train_whole(explored, random_shapes(space, compute.seed))
+        spent_s = clock.spent_s
+    (models := options.work / "models").mkdir(exist_ok=True)
+    tested = ValidationRows(teacher, rows.test, rows.metric, 1, compute.seed)
+    yield method, found_by(explored, folder, spent_s, tested, rows, models / f"{method}-{compute.seed}")
+    if method == "search":
+        for way, begun in beginnings(explored).items():
+            seconds = sum(trial.last.seconds for trial in begun.trials)
+            (place := folder / way).mkdir(exist_ok=True)
+            yield way, found_by(begun, place, seconds, tested, rows, models / f"{way}-{compute.seed}")
 
 
 def beginnings(explored: Exploration) -> dict[str, Exploration]:

@@ -2,17 +2,18 @@
 
 Ozaki et al. 2020, "Multiobjective Tree-Structured Parzen Estimator for Computationally Expensive Optimization Problems"
 (GECCO), through Akiba et al. 2019, "Optuna" (arXiv:1907.10902). It learns from the first rung alone, which all students
-reach: figures of different schedules do not compare. The study is a file, so that a search goes on after a stop.
+reach: figures of different schedules do not compare. A file keeps what it was told, so that a search goes on after a
+stop.
 """
 
-import sqlite3
+import json
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError
+from compress.models.output_dir import write_atomically
 from compress.searching.space import PRECISIONS, Shape, committed
 
 STARTUP_TRIALS = 8  # that are drawn at random before the estimator has enough to learn from
@@ -22,7 +23,7 @@ class ShapeSampler:
     """Asks for shapes and is told what they are worth.
 
     Args:
-        path: the study's SQLite file.
+        path: a JSON file that keeps what it is told.
         space: the values of every option of every family.
 
     Raises:
@@ -30,34 +31,34 @@ class ShapeSampler:
     """
 
     def __init__(self, path: Path, space: Mapping[str, Mapping[str, tuple[Any, ...]]], seed: int) -> None:
-        self.space, self.seed = space, seed
+        self.path, self.space, self.seed = path, space, seed
         self._optuna = import_optuna()
-        # A connection of its own and not a URL, in which a path's ? and % would mean something.
-        storage = self._optuna.storages.RDBStorage(
-            "sqlite://", engine_kwargs={"creator": lambda: sqlite3.connect(path, check_same_thread=False)}
-        )
-        self.study = self._optuna.create_study(
-            storage=storage, study_name="search", directions=["maximize", "maximize"], load_if_exists=True
-        )
-        if not self._started():
-            for shape in committed(space):
-                self.study.enqueue_trial(self._parameters(shape), skip_if_exists=True)
+        self._told: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        self.study = self._optuna.create_study(directions=["maximize", "maximize"])
+        state = self._optuna.trial.TrialState
+        for one in self._told:
+            self.study.add_trial(
+                self._optuna.trial.create_trial(
+                    state=state.PRUNED if one["values"] is None else state.COMPLETE,
+                    distributions=self._distributions(one["params"]["family"]),
+                    **one,
+                )
+            )
+        for shape in committed(space)[len(self._told) :]:
+            self.study.enqueue_trial(self._parameters(shape))
 
     def ask(self) -> tuple[Any, Shape]:
-        """Return a trial and its shape: that which an earlier start was stopped in, or a new one."""
-        state = self._optuna.trial.TrialState
-        # Seeded anew for each: what is drawn depends on no state that a stop would lose.
+        """Return a trial and its shape: the one that an earlier start was stopped in, or a new one."""
+        # Seeded anew for each: what is drawn depends on nothing but what was told.
         self.study.sampler = self._optuna.samplers.TPESampler(
-            seed=(self.seed + 7919 * self._started()) % 2**32, n_startup_trials=STARTUP_TRIALS, multivariate=False
+            seed=(self.seed + 7919 * len(self._told)) % 2**32, n_startup_trials=STARTUP_TRIALS, multivariate=False
         )
-        running = self.study.get_trials(deepcopy=False, states=(state.RUNNING,))
-        trial = self._optuna.trial.Trial(self.study, running[0]._trial_id) if running else self.study.ask()
+        trial = self.study.ask()
         family = trial.suggest_categorical("family", list(self.space))
-        options = {
-            name: values[trial.suggest_int(f"{family}.{name}", 0, len(values) - 1)]
-            for name, values in self.space[family].items()
-        }
-        return trial, Shape(family, options, trial.suggest_categorical("precision", list(PRECISIONS)))
+        for name, values in self.space[family].items():
+            trial.suggest_int(f"{family}.{name}", 0, len(values) - 1)
+        trial.suggest_categorical("precision", list(PRECISIONS))
+        return trial, self._shape(trial.params)
 
     def tell(self, trial: Any, values: tuple[float, float] | None, excess: Mapping[str, float]) -> None:
         """Say what a shape is worth.
@@ -66,41 +67,35 @@ class ShapeSampler:
             values: the logarithm of its speed-up, and its metric; None where it was not trained.
             excess: by how much it is beyond each limit, below 0 where it is within.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a start that was killed here has said already is kept
-            for name, value in excess.items():
-                trial.set_constraint(name, value)
-        if values is None:
-            self.study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
-        else:
-            self.study.tell(trial, values)
+        for name, value in excess.items():
+            trial.set_constraint(name, value)
+        self.study.tell(trial, values, state=self._optuna.trial.TrialState.PRUNED if values is None else None)
+        self._told.append({"params": trial.params, "values": values, "constraints": dict(excess)})
+        write_atomically(self.path, json.dumps(self._told) + "\n")
 
     def told(self) -> list[Shape]:
         """Return the shapes of all trials that have ended, in order, each once."""
-        found: dict[str, Shape] = {}
-        for trial in self.study.get_trials(deepcopy=False):
-            if trial.state.is_finished():
-                family = trial.params["family"]
-                names = self.space[family].items()
-                options = {name: values[trial.params[f"{family}.{name}"]] for name, values in names}
-                shape = Shape(family, options, trial.params["precision"])
-                found.setdefault(shape.key, shape)
-        return list(found.values())
+        found = [self._shape(one["params"]) for one in self._told]
+        return list({shape.key: shape for shape in found}.values())
 
-    def close(self) -> None:
-        """Close the file."""
-        self.study._storage.remove_session()
-        with suppress(AttributeError):
-            self.study._storage._backend.engine.dispose()
-
-    def _started(self) -> int:
-        waiting = self._optuna.trial.TrialState.WAITING
-        return sum(trial.state != waiting for trial in self.study.get_trials(deepcopy=False))
+    def _shape(self, params: Mapping[str, Any]) -> Shape:
+        family = params["family"]
+        options = {name: values[params[f"{family}.{name}"]] for name, values in self.space[family].items()}
+        return Shape(family, options, params["precision"])
 
     def _parameters(self, shape: Shape) -> dict[str, Any]:
         own = self.space[shape.family]
         numbers = {f"{shape.family}.{name}": own[name].index(value) for name, value in shape.options.items()}
         return {"family": shape.family, **numbers, "precision": shape.precision}
+
+    def _distributions(self, family: str) -> dict[str, Any]:
+        """Return where the parameters of a family were drawn from."""
+        kinds, own = self._optuna.distributions, self.space[family].items()
+        return {
+            "family": kinds.CategoricalDistribution(list(self.space)),
+            **{f"{family}.{name}": kinds.IntDistribution(0, len(values) - 1) for name, values in own},
+            "precision": kinds.CategoricalDistribution(list(PRECISIONS)),
+        }
 
 
 def import_optuna() -> Any:

@@ -8,7 +8,6 @@ import json
 import random
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -52,7 +51,7 @@ from compress.training.distill import DistillationData
 from compress.training.training_data import LabelledPool
 
 CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "search.json", "front.jsonl", "trials.jsonl"
-TEST_NAME, STUDY_NAME = "results.jsonl", "search.db"
+TEST_NAME, SAMPLER_NAME = "results.jsonl", "sampler.json"
 SHAPE_TEXTS = 50_000  # whose vocabulary small students are timed with
 
 
@@ -208,10 +207,10 @@ def _explored(
     """Label the text, and go through all rungs."""
     labels = label_rows(model, stage.scratch, rows, compute, progress)
     timer, trainer = timer_and_trainer(model, stage.scratch, rows, labels, compute, progress)
-    with closing(ShapeSampler(stage.scratch / STUDY_NAME, space_for(model.config), compute.seed)) as sampler:
-        with SearchClock(stage.scratch / "clock.json", settings.seconds) as clock:
-            explored = Exploration(budget, settings, sampler, timer, trainer, clock)
-            explored.run()
+    sampler = ShapeSampler(stage.scratch / SAMPLER_NAME, space_for(model.config), compute.seed)
+    with SearchClock(stage.scratch / "clock.json", settings.seconds) as clock:
+        explored = Exploration(budget, settings, sampler, timer, trainer, clock)
+        explored.run()
     return explored
 
 

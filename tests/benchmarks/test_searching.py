@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,8 +33,8 @@ def script() -> Any:
 
 def trained(script: Any, desk: Desk, shapes: Any, budget: SearchBudget, folder: Path) -> Exploration:
     timer = SimpleNamespace(known=desk.known_timing, time=desk.time)
-    with closing(ShapeSampler(folder / "search.db", SPACE, 0)) as sampler:
-        found = Exploration(budget, SearchSettings(), sampler, timer, desk, desk)  # type: ignore[arg-type]
+    sampler = ShapeSampler(folder / "sampler.json", SPACE, 0)
+    found = Exploration(budget, SearchSettings(), sampler, timer, desk, desk)  # type: ignore[arg-type]
     script.train_whole(found, shapes)
     return found
 

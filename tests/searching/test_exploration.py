@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,10 +113,10 @@ class Desk:
 
 def explored(folder: Path, desk: Desk, budget: SearchBudget, trials: int | None = None) -> Exploration:
     timer = SimpleNamespace(known=desk.known_timing, time=desk.time)
-    with closing(ShapeSampler(folder / "search.db", space_for(MINILM), 0)) as sampler:
-        clock: Any = desk
-        found = Exploration(budget, SearchSettings(trials), sampler, timer, desk, clock)  # type: ignore[arg-type]
-        found.run()
+    sampler = ShapeSampler(folder / "sampler.json", space_for(MINILM), 0)
+    clock: Any = desk
+    found = Exploration(budget, SearchSettings(trials), sampler, timer, desk, clock)  # type: ignore[arg-type]
+    found.run()
     return found
 
 
