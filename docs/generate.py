@@ -33,7 +33,7 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.benchmarking.results.schema import Measurement, groups, json_schema
 from compress.cli import COMMANDS, cli
-from compress.escaping.markdown import markdown_text
+from compress.escaping.markdown import Markdown, markdown_text
 from compress.recipes.catalogue import STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import marks
@@ -74,6 +74,14 @@ SURVEY_STUDIES = (
     "mrpc",
     "sts",
 )  # the first of a recipe is listed
+# What the same recipes gain in different settings: a heading for the studies that have it.
+GAINS = {
+    "SST-2, 500 labels": ("table2",),
+    "AG News, 500 labels": ("table2-ag-news",),
+    "Banking77, 1,000 labels": ("table2-banking77",),
+    "SST-2, 500 labels, teacher of 3 layers": ("table2-minilm-l3",),
+    "SST-2, 64,000 labels": ("table1-full", "table1-full-xeon"),
+}
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
 METRIC = seeds_table.HEADINGS.index("Metric, mean")
@@ -297,14 +305,44 @@ def survey_tables(names: str) -> str:
     return "\n".join(found)
 
 
-def survey_figures(studies: Sequence[str]) -> str:
+def survey_figures(studies: Sequence[str]) -> dict[str, list[dict[str, str]]]:
     """Return what was measured of every student recipe, one entry a data set and machine."""
     figures: dict[str, list[dict[str, str]]] = {}
     for part in (part for study in studies for part in committed(study)):
         if made := survey_table.survey(part.rows, part.lines):
             for recipe, measured in survey_table.published_in_short(made, part.rows[0].small_batch).items():
                 figures.setdefault(recipe, []).append(measured)
-    return json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
+    return figures
+
+
+def gains_table() -> str:
+    """Return what distillation added to each recipe in each setting, the largest gains in the first one first."""
+    gains = [
+        {recipe: found["worth"] for recipe, (found, *_) in survey_figures(studies).items()}
+        for studies in GAINS.values()
+    ]
+
+    def first(recipe: str) -> tuple[int, float, str]:
+        """Order by the gain in the first setting that a recipe was measured in."""
+        column, text = next((column, found[recipe]) for column, found in enumerate(gains) if recipe in found)
+        return column, -float(text.partition(" (")[0].replace("−", "-")), recipe
+
+    recipes = sorted({recipe for found in gains for recipe in found}, key=first)
+    rows = [[Markdown(f"`{recipe}`"), *(_gain_cell(found.get(recipe, "–")) for found in gains)] for recipe in recipes]
+    counts = [f"{sum(_ends(gain)[0].startswith('+') for gain in found.values())} of {len(found)}" for found in gains]
+    return table(["Recipe", *GAINS], [*rows, ["certainly more than 0", *counts]]) + "\n"
+
+
+def _ends(gain: str) -> tuple[str, str]:
+    """Return the ends of the interval of a gain, as they are written."""
+    low, _, high = gain.partition(" (")[2].partition(" to ")
+    return low, high
+
+
+def _gain_cell(gain: str) -> str:
+    """Set a gain in bold type if its interval does not contain 0."""
+    low, high = _ends(gain)
+    return Markdown(f"**{gain}**") if low.startswith("+") or high.startswith("−") else gain
 
 
 def repeats_table(study: str) -> str:
@@ -744,6 +782,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "few-rows": few_rows_table,
     "fields": field_table,
     "fuzzing": fuzzing_table,
+    "gains": gains_table,
     "importance": importance_table,
     "large-pools": large_pools_table,
     "reliability": reliability_table,
@@ -763,7 +802,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 when one is out of date")
     arguments = parser.parse_args()
-    figures = survey_figures(SURVEY_STUDIES)
+    figures = json.dumps(survey_figures(SURVEY_STUDIES), indent=1, ensure_ascii=False) + "\n"
     if not arguments.check:
         SURVEY_FIGURES.write_text(figures, encoding="utf-8")  # first, as the page of the students reads it
     pages = {
