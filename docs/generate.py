@@ -14,6 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -308,11 +309,17 @@ def survey_tables(names: str) -> str:
 def survey_figures(studies: Sequence[str]) -> dict[str, list[dict[str, str]]]:
     """Return what was measured of every student recipe, one entry a data set and machine."""
     figures: dict[str, list[dict[str, str]]] = {}
-    for part in (part for study in studies for part in committed(study)):
-        if made := survey_table.survey(part.rows, part.lines):
-            for recipe, measured in survey_table.published_in_short(made, part.rows[0].small_batch).items():
-                figures.setdefault(recipe, []).append(measured)
+    for measured in (part for study in studies for part in _figures(study)):
+        for recipe, found in measured.items():
+            figures.setdefault(recipe, []).append(found)
     return figures
+
+
+@cache
+def _figures(study: str) -> list[dict[str, dict[str, str]]]:
+    """Return what was measured in a study by recipe, one entry a data set and machine."""
+    made = [(survey_table.survey(part.rows, part.lines), part.rows[0].small_batch) for part in committed(study)]
+    return [survey_table.published_in_short(one, line) for one, line in made if one]
 
 
 def gains_table() -> str:
@@ -359,6 +366,7 @@ def repeats_table(study: str) -> str:
     return table([seeds_table.HEADINGS[index] for index in kept], text) + f"\n\n{about} Made by `{teacher.command}`.\n"
 
 
+@cache
 def committed(study: str) -> list[Measured]:
     """Return a study's committed results, none where there are none yet."""
     path = RESULTS / f"{study}.jsonl"

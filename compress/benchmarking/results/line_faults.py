@@ -1,6 +1,7 @@
 """What is wrong with a result line that somebody else may have made, before anything divides by its numbers."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, get_args, get_origin
 
 from compress.benchmarking.results.schema import CLOCKS, FIELDS, PREDICTIONS_KEPT, names_of
@@ -73,7 +74,7 @@ def _fits(name: str, line: Mapping[str, Any]) -> bool:
     known, value = FIELDS[name], line[name]
     if value is None:
         return known.null
-    if not _is_of(value, known.hint):
+    if not _rule_of(known.hint)(value):
         return False
     needed, read = _KEYS.get(name, {}), _KEYS_READ.get(name, {})
     objects = value if isinstance(value, list | tuple) else [value]
@@ -83,16 +84,24 @@ def _fits(name: str, line: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_of(value: Any, hint: Any) -> bool:
-    """Tell whether a value of JSON is of a type, and so are its parts; numbers are those that can be computed with."""
+@cache  # once for a type: what a list of a hundred thousand samples is of is not asked for each
+def _rule_of(hint: Any) -> Rule:
+    """Return what tells whether a value of JSON is of a type, and so are its parts.
+
+    Numbers are those that can be computed with.
+    """
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin is list:
-        return isinstance(value, list | tuple) and all(_is_of(item, inner[0]) for item in value)
+        of_item = _rule_of(inner[0])
+        return lambda value: isinstance(value, list | tuple) and all(map(of_item, value))
     if origin is dict:
-        return isinstance(value, dict) and all(_is_of(item, inner[1]) for item in value.values())
-    if origin in (int, float):
-        return _is_number(value) and (origin is float or isinstance(value, int))
-    return origin is Any or isinstance(value, origin)
+        of_value = _rule_of(inner[1])
+        return lambda value: isinstance(value, dict) and all(map(of_value, value.values()))
+    if origin is float:
+        return _is_number
+    if origin is int:
+        return lambda value: isinstance(value, int) and _is_number(value)
+    return lambda value: origin is Any or isinstance(value, origin)
 
 
 def _value_faults(line: Mapping[str, Any]) -> Iterator[str]:
