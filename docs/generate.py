@@ -35,7 +35,7 @@ from compress.benchmarking.results.formatting import (
 from compress.benchmarking.results.schema import Measurement, groups, json_schema
 from compress.cli import COMMANDS, cli
 from compress.escaping.markdown import Markdown, markdown_text
-from compress.recipes.catalogue import STUDENT_HEADINGS, behind, in_short, students
+from compress.recipes.catalogue import NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import marks
 from compress.reporting.sections import Measured, gather
@@ -75,13 +75,14 @@ SURVEY_STUDIES = (
     "mrpc",
     "sts",
 )  # the first of a recipe is listed
-# What the same recipes gain in different settings: a heading for the studies that have it.
+# What the same recipes gain in different settings: the heading of each study.
 GAINS = {
-    "SST-2, 500 labels": ("table2",),
-    "AG News, 500 labels": ("table2-ag-news",),
-    "Banking77, 1,000 labels": ("table2-banking77",),
-    "SST-2, 500 labels, teacher of 3 layers": ("table2-minilm-l3",),
-    "SST-2, 64,000 labels": ("table1-full", "table1-full-xeon"),
+    "table2": "SST-2, 500 labels",
+    "table2-ag-news": "AG News, 500 labels",
+    "table2-banking77": "Banking77, 1,000 labels",
+    "table2-minilm-l3": "SST-2, 500 labels, teacher of 3 layers",
+    "table1-full": "SST-2, 64,000 labels",
+    "table1-full-xeon": "SST-2, 64,000 labels, another teacher",
 }
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
@@ -324,31 +325,36 @@ def _figures(study: str) -> list[dict[str, dict[str, str]]]:
 
 def gains_table() -> str:
     """Return what distillation added to each recipe in each setting, the largest gains in the first one first."""
-    gains = [
-        {recipe: found["worth"] for recipe, (found, *_) in survey_figures(studies).items()}
-        for studies in GAINS.values()
-    ]
+    columns = {}
+    for study, heading in GAINS.items():
+        gains = {recipe: found["worth"] for recipe, (found,) in survey_figures([study]).items()}
+        if gains := {recipe: gain for recipe, gain in gains.items() if gain != NO_FIGURE}:  # it has a control
+            columns[heading] = gains
 
-    def first(recipe: str) -> tuple[int, float, str]:
+    def order(recipe: str) -> tuple[int, float, str]:
         """Order by the gain in the first setting that a recipe was measured in."""
-        column, text = next((column, found[recipe]) for column, found in enumerate(gains) if recipe in found)
-        return column, -float(text.partition(" (")[0].replace("−", "-")), recipe
+        place, gain = next((place, gains[recipe]) for place, gains in enumerate(columns.values()) if recipe in gains)
+        return place, -float(gain.partition(" (")[0].replace("−", "-")), recipe
 
-    recipes = sorted({recipe for found in gains for recipe in found}, key=first)
-    rows = [[Markdown(f"`{recipe}`"), *(_gain_cell(found.get(recipe, "–")) for found in gains)] for recipe in recipes]
-    counts = [f"{sum(_ends(gain)[0].startswith('+') for gain in found.values())} of {len(found)}" for found in gains]
-    return table(["Recipe", *GAINS], [*rows, ["certainly more than 0", *counts]]) + "\n"
+    recipes = sorted({recipe for gains in columns.values() for recipe in gains}, key=order)
+    rows = [
+        [Markdown(f"`{recipe}`"), *(_gain_cell(gains.get(recipe, NO_FIGURE)) for gains in columns.values())]
+        for recipe in recipes
+    ]
+    above = [[_interval_ends(gain)[0].startswith("+") for gain in gains.values()] for gains in columns.values()]
+    counts = ["interval above 0", *(f"{sum(one)} of {len(one)}" for one in above)]
+    return table(["Recipe", *columns], [*rows, counts]) + "\n"
 
 
-def _ends(gain: str) -> tuple[str, str]:
+def _interval_ends(gain: str) -> tuple[str, str]:
     """Return the ends of the interval of a gain, as they are written."""
-    low, _, high = gain.partition(" (")[2].partition(" to ")
+    low, _, high = gain.partition(" (")[2].rstrip(")").partition(" to ")
     return low, high
 
 
 def _gain_cell(gain: str) -> str:
     """Set a gain in bold type if its interval does not contain 0."""
-    low, high = _ends(gain)
+    low, high = _interval_ends(gain)
     return Markdown(f"**{gain}**") if low.startswith("+") or high.startswith("−") else gain
 
 

@@ -28,7 +28,7 @@ TIMED_FOR_EACH = 10  # shapes that are timed at most, for each that may be train
 FIRST_SHARE = 1 / len(RUNGS)  # of the time, for the first rung
 MARGIN = 1.2  # for a training that may take longer than the rung below says
 REPEATS = 50  # of known shapes one after another, after which there is nothing new to find
-MOST_SLOW = 10  # answers that take too long, with no training between, after which there is no time for others
+MOST_SLOW = 10  # answers whose first steps take too long, with no training between, after which none is sought
 
 
 @dataclass
@@ -110,14 +110,15 @@ class Exploration:
             asked, shape = self.sampler.ask()
             known = self._known(shape)
             trial = known or self._timed(shape)
+            begun = False
             if not trial.missed and not trial.rungs and not trial.refused:
                 # The first rung does not take what the others need; but nothing is left to them without a student.
-                self._train(trial, 0, left_s if self.judged else None)
+                begun = self._train(trial, 0, left_s if self.judged else None)
             if trial.rungs and not trial.is_complete and self.trainer.is_trained(shape, LAST):
                 self._train(trial, LAST)  # the other precision of one that is trained
             repeats = repeats + 1 if known else 0
-            # Shapes that miss a limit say nothing of the time, and one that takes too long is asked for again.
-            slow = slow + 1 if trial.refused else slow if known or trial.missed else 0
+            takes_too_long = trial.refused and not trial.rungs and not self.trainer.fault(shape)
+            slow = 0 if begun else slow + bool(takes_too_long)
             excess = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs)}
             if trial.rungs:
                 values = [one.rungs[0].score.value for one in self.judged]

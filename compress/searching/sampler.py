@@ -67,10 +67,12 @@ class ShapeSampler:
             values: the logarithm of its speed-up, and its metric; None where it was not trained.
             excess: by how much it is beyond each limit, below 0 where it is within.
         """
-        for name, value in excess.items():
+        numbers = None if values is None else [float(value) for value in values]  # as JSON has them
+        constraints = {name: float(value) for name, value in excess.items()}
+        for name, value in constraints.items():
             trial.set_constraint(name, value)
-        self.study.tell(trial, values, state=self._optuna.trial.TrialState.PRUNED if values is None else None)
-        self._told.append({"params": trial.params, "values": values, "constraints": dict(excess)})
+        self.study.tell(trial, numbers, state=self._optuna.trial.TrialState.PRUNED if values is None else None)
+        self._told.append({"params": trial.params, "values": numbers, "constraints": constraints})
         write_atomically(self.path, json.dumps(self._told) + "\n")
 
     def told(self) -> list[Shape]:

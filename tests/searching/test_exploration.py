@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -173,6 +174,29 @@ def test_the_time_limit_is_kept(limit: float, tmp_path: Path) -> None:
     first = next((place for place, rung in enumerate(rungs) if rung), len(rungs))
     assert first == pytest.approx((limit - 10 * whole) / 3, abs=1)  # each takes a second
     assert len(found.trials) <= 3 * len(found.judged) + 40, "what there is no time for is not asked for on and on"
+
+
+def test_ten_answers_that_take_too_long_with_no_training_between_end_the_first_rung(tmp_path: Path) -> None:
+    def shapes(family: str) -> list[Shape]:
+        values = space_for(MINILM)[family]
+        return [Shape(family, dict(zip(values, one, strict=True))) for one in product(*values.values())]
+
+    slow, quick = shapes("transformer"), shapes("cnn")
+    answers = [quick[0], *slow[:9], quick[1], *9 * slow[9:10], *9 * quick[:1], slow[10], quick[2]]
+    asked: list[Shape] = []
+
+    def ask() -> tuple[None, Shape]:
+        asked.append(answers[len(asked)])
+        return None, asked[-1]
+
+    desk = Desk(seconds={"transformer": 9000.0}, limit_s=300.0, foreseen=True)
+    timer, sampler = SimpleNamespace(time=desk.time, known=desk.known_timing), SimpleNamespace(ask=ask, tell=print)
+    found = Exploration(SearchBudget(), SearchSettings(), sampler, timer, desk, desk)  # type: ignore[arg-type]
+    train = found._train
+    # What is trained, and no further for want of time, is asked for again: that says nothing of new shapes.
+    found._train = lambda trial, *more: (train(trial, *more), setattr(trial, "refused", "more"))[0]  # type: ignore
+    found._first_rung(0.0)
+    assert asked == answers[:-1] and len(found.judged) == 2
 
 
 def test_a_training_that_would_end_too_late_is_not_begun(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def _fits(name: str, line: Mapping[str, Any]) -> bool:
     )
 
 
-@cache  # once for a type: what a list of a hundred thousand samples is of is not asked for each
+@cache  # made once for a type, not once for each of a hundred thousand samples
 def _rule_of(hint: Any) -> Rule:
     """Return what tells whether a value of JSON is of a type, and so are its parts.
 

@@ -106,6 +106,10 @@ FLIP = {"row": 1, "gold": 0, "predicted": 1, "change": -1.5}
     [
         ({"speedup": 0.0}, "speedup = 0.0 is too small"),
         ({"speedup": 1e308}, "speedup is not of type number"),
+        ({"speedup": True}, "speedup is not of type number"),
+        ({"batch_size": 1.0}, "batch_size is not of type integer"),
+        ({"batch_size": True}, "batch_size is not of type integer"),
+        ({"parents": ""}, "parents is not of type array"),
         ({"latency_p95_ms": -1.0}, "latency_p95_ms = -1.0 is too small"),
         ({"size_bytes": 10**30}, "size_bytes is not of type integer"),
         ({"batch_size": 0}, "batch_size = 0 is too small"),
