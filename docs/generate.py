@@ -70,6 +70,7 @@ SURVEY_STUDIES = (
     "table1",
     "table2",
     "table2-banking77",
+    "table2-ag-news",
     "table2-minilm-l3",
     "ud",
     "mrpc",
