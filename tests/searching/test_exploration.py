@@ -190,7 +190,10 @@ def test_ten_answers_that_take_too_long_with_no_training_between_end_the_first_r
         return None, asked[-1]
 
     desk = Desk(seconds={"transformer": 9000.0}, limit_s=300.0, foreseen=True)
-    timer, sampler = SimpleNamespace(time=desk.time, known=desk.known_timing), SimpleNamespace(ask=ask, tell=print)
+    timer, sampler = (
+        SimpleNamespace(time=desk.time, known=desk.known_timing),
+        SimpleNamespace(ask=ask, tell=lambda *_: None),
+    )
     found = Exploration(SearchBudget(), SearchSettings(), sampler, timer, desk, desk)  # type: ignore[arg-type]
     train = found._train
     # What is trained, and no further for want of time, is asked for again: that says nothing of new shapes.
