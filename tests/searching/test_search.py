@@ -104,6 +104,17 @@ def counting(original: Any, name: str, counted: Counter[str]) -> Any:
     return call
 
 
+def stopping(original: Any, name: str, counted: Counter[str], nth: int) -> Any:
+    """Return a function that is interrupted when it is called for the nth time, and else does the same."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if counted[name] + 1 == nth:
+            raise KeyboardInterrupt
+        return original(*arguments, **named)
+
+    return call
+
+
 def data(folder: Path, **changes: Any) -> SearchData:
     given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "test": (), **changes}
     test = given.pop("test")
@@ -178,7 +189,8 @@ def test_the_commands_make_the_winner_again(
         for name in ("_train_committed", "_next_rung", "_train_winner"):
             monkeypatch.setattr(Exploration, name, lambda *_: None)
     monkeypatch.chdir(tmp_path)
-    words = ["search", "--teacher", str(teacher), *typed_files(tmp_path), "--trials", "2", "--seed", "3"]
+    trials = "1" if family == "pruned" else "2"
+    words = ["search", "--teacher", str(teacher), *typed_files(tmp_path), "--trials", trials, "--seed", "3"]
     assert execute([*words, "--device", "cpu", "--threads", "1", "-o", "found"]) == 0
     found = json.loads(Path("found/search.json").read_text())
     winner = next(row for row in found["trials"] if row["trial"] == found["winner"])
@@ -300,35 +312,19 @@ def fixed_predictions() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("stopped", "after"),
-    [
-        ("label", 1),
-        ("label", 2),
-        ("build_student", 1),
-        ("distill", 1),
-        ("distill", 3),
-        ("distill", 6),
-        ("benchmark", 1),
-    ],
-)
-def test_a_stopped_search_goes_on_and_repeats_nothing(
-    stopped: str, after: int, teacher: Path, tmp_path: Path, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+def test_stopped_again_and_again_a_search_goes_on_and_repeats_nothing(
+    teacher: Path, tmp_path: Path, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = data(tmp_path, test=test_rows())
-    module = {"label": search_module, "benchmark": findings, "build_student": making, "distill": making}[stopped]
-    original = getattr(module, stopped)
-
-    def stop(*arguments: Any, **named: Any) -> Any:
-        if calls[stopped] + 1 == after:
-            raise KeyboardInterrupt
-        return original(*arguments, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, stopped, stop)
-        with pytest.raises(KeyboardInterrupt):
-            searched(teacher, tmp_path / "found", rows, trials=4)
-    assert not (tmp_path / "found").exists()
+    places = [(search_module, "label", (1, 2)), (making, "build_student", (1,)), (making, "distill", (1, 3, 6)),
+              (findings, "benchmark", (1,))]  # fmt: skip
+    for module, stopped, when in places:
+        original = getattr(module, stopped)
+        for nth in when:
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(module, stopped, stopping(original, stopped, calls, nth))
+                searched(teacher, tmp_path / "found", rows, trials=4)
+            assert calls[stopped] == nth - 1 and not (tmp_path / "found").exists()
     found = searched(teacher, tmp_path / "found", rows, trials=4)
     trained = {(row["family"], json.dumps(row["options"]), r["share"]) for row in found["trials"] for r in row["rungs"]}
     assert calls["label"] == 2 and calls["distill"] == len(trained) and calls["benchmark"] == 1

@@ -189,8 +189,6 @@ def test_an_error_of_any_process_is_said_once(files: Path, tmp_path: Path) -> No
     undivided = torchrun(distilling(files, tmp_path / "three"), count=3)
     assert undivided.returncode == 1 and undivided.stderr.count("a batch of 16 rows does not divide") == 1
     assert "exitcode  : 2" in undivided.stderr and not list(tmp_path.glob("*three*"))
-    refused = torchrun(["predict", "--model", str(files / "teacher"), "good"])
-    assert refused.returncode == 1 and refused.stderr.count("compress predict runs in one process") == 1
 
 
 # One process at a time
@@ -204,6 +202,11 @@ def of_two(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(processes._state, "together", True)
     monkeypatch.setattr(processes, "total", lambda values: values.mul_(2))
+
+
+def test_a_command_that_trains_nothing_runs_in_one_process(of_two: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["predict", "--model", "teacher", "good"]) == 2
+    assert "compress predict runs in one process: leave torchrun out" in capsys.readouterr().err
 
 
 def test_a_batch_that_does_not_divide_is_refused(of_two: None) -> None:
