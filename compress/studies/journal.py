@@ -12,6 +12,7 @@ from typing import Any, Self
 from compress.errors import CompressError, interruptions
 from compress.files import read_json_table
 from compress.models.manifest import MANIFEST_NAME
+from compress.models.model_dir import ModelDir
 from compress.models.output_dir import discard, discard_unfinished, write_atomically
 from compress.models.output_lock import Busy, alone, in_turn, lock_file
 from compress.models.output_safety import entry, output_path
@@ -98,6 +99,17 @@ class Stages:
                 turn.enter_context(in_turn(lock, name))
             return self._make(name, fingerprint, make, gathers)
 
+    def made(self, name: str) -> ModelDir:
+        """Open the model of a stage.
+
+        Raises:
+            Busy: another command makes it, and this one did not wait.
+        """
+        path = self.directory / name
+        if not path.exists():
+            raise Busy(f"another command makes {path} now")
+        return ModelDir.open(path)
+
     def _make(self, name: str, fingerprint: str, make: Callable[[Path], Any], gathers: bool) -> Path:
         path = self.directory / name
         known = self.done().get(name)
@@ -133,15 +145,15 @@ class Stages:
         return in_turn(self.directory / "making", "measuring")
 
     def make_all(
-        self, plan: Callable[[Self], Mapping[str, Iterator[Path]]]
+        self, plan: Callable[[Self], Mapping[str, Iterator[Callable[[], Path]]]]
     ) -> tuple[dict[str, list[Path]], dict[str, Exception]]:
         """Make all of a plan, and return the paths that were made for each name, and what a name failed with.
 
         What another command makes now is left for the end, in the order of the plan, so that commands share the work.
-        What fails keeps nothing else from being made.
+        What fails keeps nothing of other names from being made.
 
         Args:
-            plan: returns, by name, iterators that make one path after the other with the stages that it is given.
+            plan: returns, by name, what makes one path after the other with the stages that it is given.
         """
         made: dict[str, list[Path]] = {}
         failed: dict[str, Exception] = {}
@@ -152,9 +164,15 @@ class Stages:
                 if name not in left:
                     continue
                 made[name] = []
+                failed.pop(name, None)
                 try:
-                    for path in making:
-                        made[name].append(path)
+                    for make in making:
+                        try:
+                            made[name].append(make())
+                        except Busy:
+                            if waits:
+                                raise
+                            busy.add(name)
                 except (OutOfDate, OSError):
                     raise
                 except Exception as error:

@@ -1,7 +1,7 @@
 """Run a study from data to report; a second run resumes it."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -241,29 +241,28 @@ class Study:
 
     def students(
         self, teacher: ModelDir, labels: Sequence[LabelDir], plans: Sequence[tuple[StudyStudent, StudentRecipe]]
-    ) -> dict[str, Iterator[Path]]:
-        """Return for each chosen student and pruned model what makes its directories one after the other."""
+    ) -> dict[str, Iterator[Callable[[], Path]]]:
+        """Return for each chosen student and pruned model what makes its directories, in their order."""
         planned = {student.name: self.student(teacher, labels, plan, student) for plan, student in plans}
         planned |= {pruned_name(plan): self.pruned(teacher, labels, plan) for plan in self.recipe.prune}
         return {name: making for name, making in planned.items() if name in (self.settings.only or planned)}
 
     def student(
         self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyStudent, student: StudentRecipe
-    ) -> Iterator[Path]:
+    ) -> Iterator[Callable[[], Path]]:
         """Train a student and its control, once for each seed, and make the first one int8.
 
         A control that another student has too is trained once.
         """
         variants = self.variant_labels(teacher, student)
+        train = partial(self._trained, teacher, labels, variants, student)
         for name, seed in trainings(self.recipe, plan, student):
-            yield self._trained(teacher, labels, variants, student, name, seed=seed, rows=plan.rows)
+            yield partial(train, name, seed=seed, rows=plan.rows)
             if plan.control:
-                shared = self.controls[control_key(resolved(student), seed)]
-                yield self._trained(teacher, labels, variants, student, shared, seed=seed, control=True)
+                yield partial(train, self.controls[control_key(resolved(student), seed)], seed=seed, control=True)
         if plan.quantize:
-            first = ModelDir.open(self.stages.directory / student.name)
             method = plan.quantize if isinstance(plan.quantize, str) else None
-            yield self.quantized(first, student.name, method, plan.keep_fp32)
+            yield lambda: self.quantized(self.stages.made(student.name), student.name, method, plan.keep_fp32)
 
     def _trained(
         self,
@@ -294,7 +293,7 @@ class Study:
         make = partial(distill, teacher, student, options=options, **self._training(data, seed))
         return self.stages.make(name, inputs, make)
 
-    def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Path]:
+    def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Callable[[], Path]]:
         """Prune the teacher as planned, recover, and quantize."""
         name = pruned_name(plan)
         training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {name}")
@@ -317,10 +316,9 @@ class Study:
         )
         # The benchmark measures.
         make = partial(prune, teacher, plan.pruning, measure=False, **self._training(data, self.recipe.seed))
-        made = self.stages.make(name, inputs, make)
-        yield made
+        yield partial(self.stages.make, name, inputs, make)
         if plan.quantize:
-            yield self.quantized(ModelDir.open(made), name)
+            yield lambda: self.quantized(self.stages.made(name), name)
 
     def quantized(self, model: ModelDir, name: str, method: str | None = None, keep_fp32: int = 0) -> Path:
         """Quantize a model as it was trained to be, or by another method."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -78,6 +78,8 @@ def test_commands_share_the_stages_of_a_study(tmp_path: Path) -> None:
             hasty = replace(stages, waits=False)
             with pytest.raises(Busy):
                 hasty.make("folder/slow", {}, slowly)
+            with pytest.raises(Busy, match="another command makes .*slow now"):
+                hasty.made("folder/slow")
             hasty = replace(stages, waits=False, _asked={})
             with pytest.raises(OutOfDate, match="another command makes .*slow from other data or settings"):
                 hasty.make("folder/slow", {"of": "another"}, slowly)
@@ -96,18 +98,21 @@ def test_what_another_command_makes_comes_last(tmp_path: Path) -> None:
     def refused(path: Path) -> None:
         raise Busy("another command is writing")
 
-    def made_by(stages: Stages, name: str) -> Iterator[Path]:
-        yield stages.make(name, {}, refused if name == "written" else Path.mkdir)
+    def made_by(stages: Stages, name: str) -> Iterator[Callable[[], Path]]:
+        yield lambda: stages.make(name, {}, refused if name == "written" else Path.mkdir)
+        if name == "busy":
+            yield lambda: stages.make("beside-it", {}, Path.mkdir)
 
-    def plan(stages: Stages) -> dict[str, Iterator[Path]]:
+    def plan(stages: Stages) -> dict[str, Iterator[Callable[[], Path]]]:
         return {name: made_by(stages, name) for name in ("busy", "free", "written")}
 
     with Stages.open(tmp_path / "study", False) as stages, ExitStack() as other:
         other.enter_context(alone(tmp_path / "study" / "busy.stage"))
         threading.Timer(0.5, other.close).start()
         made, failed = stages.make_all(plan)
-        assert made == {name: [tmp_path / "study" / name] for name in ("busy", "free")} | {"written": []}
-        assert [*failed] == ["written"] and [*stages.done()] == ["free", "written", "busy"]
+        busy, beside, free = (tmp_path / "study" / name for name in ("busy", "beside-it", "free"))
+        assert made == {"busy": [busy, beside], "free": [free], "written": []}
+        assert [*failed] == ["written"] and [*stages.done()] == ["beside-it", "free", "written", "busy"]
 
 
 def test_commands_that_end_stages_at_once_lose_none(tmp_path: Path) -> None:

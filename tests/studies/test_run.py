@@ -255,7 +255,7 @@ def test_stopped_in_every_stage_it_goes_on_and_repeats_nothing(case: Case, monke
 
 
 def test_what_another_command_makes_is_left_for_the_end(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other command makes the student until this one begins to prune."""
+    """The other command makes a control until this one begins to prune."""
     monkeypatch.setattr(run_module, "report", lambda results, path, **named: Path(path).mkdir())
     monkeypatch.setattr(run_module, "benchmark", lambda *given, output, **named: output.path.write_text("{}\n"))
     prunes = run_module.prune
@@ -269,7 +269,7 @@ def test_what_another_command_makes_is_left_for_the_end(case: Case, monkeypatch:
         other.enter_context(Stages.open(case.out, False))
         other.enter_context(alone(case.out / "small-control.stage"))
         case.run()
-    order = ["labels", "small", "pruned-50", "small-control", "small-seed-5", "small-seed-5-control"]
+    order = ["labels", "small", "small-seed-5", "small-seed-5-control", "pruned-50", "small-control"]
     assert [*json.loads((case.out / "study.json").read_text())] == [*order, "results.jsonl", "report"]
 
 
