@@ -150,10 +150,11 @@ class Stages:
         """Make all of a plan, and return the paths that were made for each name, and what a name failed with.
 
         What another command makes now is left for the end, in the order of the plan, so that commands share the work.
-        What fails keeps nothing of other names from being made.
+        What fails ends its name, and the other names are made; beside what another command made it is tried once more.
 
         Args:
-            plan: returns, by name, what makes one path after the other with the stages that it is given.
+            plan: returns, by name, calls that make a path each, with the stages that it is given. Where one raises
+                Busy, the next ones are made nevertheless.
         """
         made: dict[str, list[Path]] = {}
         failed: dict[str, Exception] = {}

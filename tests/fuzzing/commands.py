@@ -72,7 +72,6 @@ batch_sizes = [1]
 rounds = 3
 time_limit = 1
 runtimes = ["torch"]
-baselines = false
 """
 MEASURED = (
     "--teacher model --model small --data validation.jsonl --time-limit 1 --rounds 3 --batch-size 1 --no-baselines"

@@ -324,7 +324,7 @@ def test_stopped_again_and_again_a_search_goes_on_and_repeats_nothing(
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
                 patch.setattr(module, stopped, stopping(original, stopped, calls, nth))
                 searched(teacher, tmp_path / "found", rows, trials=4)
-            assert calls[stopped] == nth - 1 and not (tmp_path / "found").exists()
+            assert not (tmp_path / "found").exists()
     found = searched(teacher, tmp_path / "found", rows, trials=4)
     trained = {(row["family"], json.dumps(row["options"]), r["share"]) for row in found["trials"] for r in row["rungs"]}
     assert calls["label"] == 2 and calls["distill"] == len(trained) and calls["benchmark"] == 1

@@ -115,6 +115,32 @@ def test_what_another_command_makes_comes_last(tmp_path: Path) -> None:
         assert [*failed] == ["written"] and [*stages.done()] == ["beside-it", "free", "written", "busy"]
 
 
+def test_what_is_left_for_the_end_is_all_of_what_it_needs(tmp_path: Path) -> None:
+    """A stage that is made before the first call may be busy too; what failed beside a busy one is tried once more."""
+    tries: list[str] = []
+
+    def fails_once(path: Path) -> None:
+        tries.append(path.name)
+        if len(tries) == 1:
+            raise ValueError("once")
+        path.mkdir()
+
+    def needing(stages: Stages) -> Iterator[Callable[[], Path]]:
+        stages.make("busy", {}, Path.mkdir)
+        yield lambda: stages.make("of-it", {}, Path.mkdir)
+
+    def beside(stages: Stages) -> Iterator[Callable[[], Path]]:
+        yield lambda: stages.make("busy", {}, Path.mkdir)
+        yield lambda: stages.make("frail", {}, fails_once)
+
+    with Stages.open(tmp_path / "study", False) as stages, ExitStack() as other:
+        other.enter_context(alone(tmp_path / "study" / "busy.stage"))
+        threading.Timer(0.5, other.close).start()
+        made, failed = stages.make_all(lambda now: {"needing": needing(now), "beside": beside(now)})
+    names = {name: [path.name for path in paths] for name, paths in made.items()}
+    assert not failed and names == {"needing": ["of-it"], "beside": ["busy", "frail"]}
+
+
 def test_commands_that_end_stages_at_once_lose_none(tmp_path: Path) -> None:
     names, together = [f"stage-{number}" for number in range(8)], threading.Barrier(8)
 

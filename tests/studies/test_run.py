@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -252,10 +253,15 @@ def test_stopped_in_every_stage_it_goes_on_and_repeats_nothing(case: Case, monke
     stops = set()
     case.run()
     assert called == ["label"] * 2 + ["distill"] * 5 + ["prune"] * 2 + ["benchmark"] * 2  # each stopped once
+    assert done < {path.name for path in case.out.iterdir()} > {"results.jsonl", "report"}
 
 
-def test_what_another_command_makes_is_left_for_the_end(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other command makes a control until this one begins to prune."""
+def test_what_another_command_makes_is_left_for_the_end(
+    case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other command makes the student until this one begins to prune."""
+    case.rewrite("quantize = false", "quantize = true")
+    monkeypatch.setattr(run_module, "quantize", lambda model, path, **named: copytree(model.path, path))
     monkeypatch.setattr(run_module, "report", lambda results, path, **named: Path(path).mkdir())
     monkeypatch.setattr(run_module, "benchmark", lambda *given, output, **named: output.path.write_text("{}\n"))
     prunes = run_module.prune
@@ -267,10 +273,12 @@ def test_what_another_command_makes_is_left_for_the_end(case: Case, monkeypatch:
 
         monkeypatch.setattr(run_module, "prune", prune)
         other.enter_context(Stages.open(case.out, False))
-        other.enter_context(alone(case.out / "small-control.stage"))
+        other.enter_context(alone(case.out / "small.stage"))
         case.run()
-    order = ["labels", "small", "small-seed-5", "small-seed-5-control", "pruned-50", "small-control"]
-    assert [*json.loads((case.out / "study.json").read_text())] == [*order, "results.jsonl", "report"]
+    order = ["labels", "teacher-int8", "small-control", "small-seed-5", "small-seed-5-control", "pruned-50"]
+    order += ["pruned-50-int8", "small", "small-int8", "results.jsonl", "report"]
+    assert [*json.loads((case.out / "study.json").read_text())] == order
+    assert "failed" not in caplog.text
 
 
 def test_the_teacher_labels_in_the_precision_of_the_study(case: Case) -> None:

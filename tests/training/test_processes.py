@@ -204,7 +204,10 @@ def of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "total", lambda values: values.mul_(2))
 
 
-def test_a_command_that_trains_nothing_runs_in_one_process(of_two: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_trains_nothing_runs_in_one_process(
+    of_two: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "0")
     assert execute(["predict", "--model", "teacher", "good"]) == 2
     assert "compress predict runs in one process: leave torchrun out" in capsys.readouterr().err
 
