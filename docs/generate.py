@@ -72,6 +72,7 @@ SURVEY_STUDIES = (
     "table2-banking77",
     "table2-ag-news",
     "table2-minilm-l3",
+    "table2-mpnet-base",
     "ud",
     "mrpc",
     "sts",
@@ -82,6 +83,7 @@ GAINS = {
     "table2-ag-news": "AG News, 500 labels",
     "table2-banking77": "Banking77, 1,000 labels",
     "table2-minilm-l3": "SST-2, 500 labels, teacher of 3 layers",
+    "table2-mpnet-base": "SST-2, 500 labels, teacher of BERT-base's size",
     "table1-full": "SST-2, 64,000 labels",
     "table1-full-xeon": "SST-2, 64,000 labels, another teacher",
 }
