@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal
 
 from compress.errors import CompressError
-from compress.host import has_bfloat16, has_slow_mkl, is_installed
+from compress.host import few_kernels, has_bfloat16, has_slow_mkl, is_installed
 
 TRIALS = 8  # products in each precision: about a tenth of a second in all
 WORTH_ROUNDING = 1.2  # how many times as fast bfloat16 must be: the rest of a step is no faster in it
@@ -76,7 +76,7 @@ def multiplies_bfloat16_faster() -> bool:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with fast_float32():
+        with few_kernels(), fast_float32():
             seconds = [(_product_s("float32"), _product_s("bfloat16")) for _ in range(TRIALS)]
     finally:
         torch.set_num_threads(threads)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from compress.host import keeping_freed_memory
+from compress.host import few_kernels, keeping_freed_memory
 from compress.inference.compute import fast_float32
 
 LEVELS = 2**16  # of a 16-bit number: the share that dropout removes is a multiple of 1 / 65,536
@@ -21,7 +21,7 @@ def fast_steps(device: str) -> Iterator[None]:
     if device != "cpu":
         yield
         return
-    with keeping_freed_memory(), fast_float32(), FastDropout():
+    with keeping_freed_memory(), few_kernels(), fast_float32(), FastDropout():
         yield
 
 

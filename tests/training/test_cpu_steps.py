@@ -1,8 +1,11 @@
-"""Dropout of a training on the CPU against PyTorch's."""
+"""Dropout of a training on the CPU against PyTorch's, and what oneDNN keeps meanwhile."""
 
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -107,3 +110,28 @@ def test_steps_on_the_cpu_use_it_for_states_and_attention(monkeypatch: pytest.Mo
     with fast_steps("cuda"):
         model.train()(input_ids=ids)
     assert not calls
+
+
+ACTIVATIONS = """
+import os, torch
+from compress.training.cpu_steps import fast_steps
+with fast_steps("cpu"):
+    for length in [*range(1, 101)] * 2:
+        torch.nn.functional.gelu(torch.ones(length, 64))
+assert os.environ.get("ONEDNN_PRIMITIVE_CACHE_CAPACITY") in (None, "128")
+"""
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of PyTorch has no oneDNN")
+@pytest.mark.parametrize(("capacity", "found_again"), [({}, 0), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}, 100)])
+def test_kernels_of_few_shapes_are_kept_and_the_user_decides(capacity: dict[str, str], found_again: int) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", ACTIVATIONS],
+        env={**os.environ, "ONEDNN_VERBOSE": "all", **capacity},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in run.stdout.splitlines() if "eltwise_gelu" in line]
+    assert sum("create:cache_hit" in line for line in lines) == found_again
+    assert sum("create:cache_miss" in line for line in lines) == 200 - found_again
