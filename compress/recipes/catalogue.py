@@ -88,7 +88,7 @@ def in_short(recipe: StudentRecipe) -> tuple[str, ...]:
         return recipe.name, said, "not measured yet", *[NO_FIGURE] * 5
     first = measured[0]
     one = {key: text.partition(" (")[0] for key, text in first.items()}
-    data, *others = (name.rpartition("/")[2] for name in first["data"].split(" + "))
+    data, *others = (name.rpartition("/")[2].partition(" ")[0] for name in first["data"].split(" + "))
     # Where it is smaller on disk: quantization keeps the number of parameters.
     _, is_smaller, ratio = first["disk"].partition("(÷")
     smaller = f"÷{ratio.rstrip(')')}, " if is_smaller else ""
@@ -97,7 +97,7 @@ def in_short(recipe: StudentRecipe) -> tuple[str, ...]:
         recipe.name,
         said,
         f"{smaller}{one['kept']}, {one['speedup_best']}",
-        f"{first['study']}: {data}" + (f" + {len(others)}" if others else ""),
+        f"{first['study']}: {data}" + (f" +{len(others)}" if others else ""),
         re.sub(r" \(of (\d+) rows?\)", r" x \1", first["steps"]),
         one["metric"],
         one["control"] + (f" ({one['worth']})" if one["worth"] != NO_FIGURE else ""),

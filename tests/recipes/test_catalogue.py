@@ -31,11 +31,11 @@ def listed(recipe: StudentRecipe) -> dict[str, str]:
 
 def test_the_first_measurement_is_listed_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     row = listed(student(monkeypatch, {}, {"metric": "1%", "study": "front"}))
-    assert (row["study"], row["steps"], row["metric"]) == ("table1: SST-2 dev", "4,000 x 32", "75.69%")
+    assert (row["study"], row["steps"], row["metric"]) == ("table1: SST-2", "4,000 x 32", "75.69%")
     assert row["its control"] == "81.42% (−5.73)" and row["measured here"] == "÷3.1, 85.3%, ×4.92"
     assert listed(student(monkeypatch, {"steps": "500 (of different sizes)"}))["steps"] == "500 (of different sizes)"
     several = student(monkeypatch, {"data": "ud/en_lines dev + ud/fr_partut dev + ud/it_partut dev"})
-    assert listed(several)["study"] == "table1: en_lines dev + 2"
+    assert listed(several)["study"] == "table1: en_lines +2"
 
 
 def test_the_study_with_few_labels_has_a_column_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
