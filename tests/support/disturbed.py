@@ -1,7 +1,6 @@
 """``compress``, disturbed in its training: ``python -m tests.support.disturbed KIND PROCESS STEP COMMAND ...``.
 
-After that many steps, process PROCESS is killed (KIND is ``kill``), or raises an error (``fail``). With
-``float32`` in place of the three nothing is disturbed, but precision ``auto`` is float32 on every processor.
+After that many steps, process PROCESS is killed (KIND is ``kill``), or raises an error (``fail``).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import sys
 from typing import Any
 
 from compress.cli import main
-from compress.inference import compute, processes
+from compress.inference import processes
 from compress.training.trainer import DistillationTrainer
 
 
@@ -30,10 +29,6 @@ def disturb(kind: str, process: int, step: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "float32":
-        compute.has_bfloat16 = lambda: False
-        sys.argv[1:2] = []
-    else:
-        disturb(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-        sys.argv[1:4] = []
+    disturb(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    sys.argv[1:4] = []
     main()

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +63,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def distilling(files: Path, output: Path) -> list[str]:
-    given = {"teacher": "teacher", "student": "student.toml", "unlabeled": "pool.txt", "train": "train.csv"}
+def distilling(files: Path, output: Path, *, student: str = "student.toml") -> list[str]:
+    given = {"teacher": "teacher", "student": student, "unlabeled": "pool.txt", "train": "train.csv"}
     return ["distill", *typed(files, output, **given, validation="validation.csv")]
 
 
@@ -74,9 +73,9 @@ def typed(files: Path, output: Path, **given: str) -> list[str]:
     return [*options, "-o", str(output), "--device", "cpu", "--threads", "1"]
 
 
-def torchrun(arguments: list[str], *, count: int = 2, module: str = "compress") -> subprocess.CompletedProcess[str]:
-    """Start a command in several processes, on a free port of this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+def torchrun(arguments: list[str], *, module: str = "compress") -> subprocess.CompletedProcess[str]:
+    """Start a command in two processes, on a free port of this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
         [*launcher, "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -108,69 +107,63 @@ def assert_same(one: Path, other: Path) -> None:
     assert first.parents == second.parents and first.data == second.data and first.recipe == second.recipe
 
 
-def assert_two_are_as_one(folder: Path, command: Callable[[Path], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "has_bfloat16", lambda: False)
-    assert execute([*command(folder / "one"), "-q"]) == 0
-    ended = torchrun(["float32", *command(folder / "two")], module="tests.support.disturbed")
-    assert ended.returncode == 0, ended.stderr
-    assert_same(folder / "one", folder / "two")
+@pytest.fixture(scope="module")
+def commands(files: Path) -> dict[str, list[str]]:
+    """Commands by output, which lies in the folder ``one`` or ``two``."""
+    write(files / "encoder", tagger("bert", **WITHOUT_DROPOUT))
+    (files / "train.conllu").write_text(conllu(sentences(70)), encoding="utf-8")
+    (files / "held.conllu").write_text(conllu(sentences(21, seed=9)), encoding="utf-8")
+    (files / "teacher.toml").write_text(
+        f'description = "tiny"\nhub = "{files / "encoder"}"\n[training]\nlearning_rate = 1e-3\n', encoding="utf-8"
+    )
+    amounts = ["--layers", "1", "--heads", "50%", "--ffn", "50%", "--schedule", "cubic", "--no-measure"]
+    two = files / "two"
+    return {
+        "pruned": [
+            *["prune", *typed(files, two / "pruned", model="teacher", train="train.csv", validation="validation.csv")],
+            *[*amounts, "--recover", "8", "--recovery", "hidden"],
+        ],
+        "tagger": [
+            *["finetune", "--drop-overlap"],
+            *typed(files, two / "tagger", teacher="teacher.toml", train="train.conllu", validation="held.conllu"),
+        ],
+        "encoder": [
+            *["pretrain", *typed(files, two / "encoder", encoder="teacher", unlabeled="pool.txt"), "--epochs", "8"]
+        ],
+    }
 
 
 @pytest.fixture(scope="module")
-def distilled_by_one(files: Path) -> Path:
-    assert execute([*distilling(files, files / "one"), "-q"]) == 0
-    return files / "one"
-
-
-def test_distill(files: Path, distilled_by_one: Path, tmp_path: Path) -> None:
-    ended = torchrun(distilling(files, tmp_path / "two"))
+def by_two(files: Path, commands: dict[str, list[str]]) -> Path:
+    """What two processes make of the commands."""
+    ended = torchrun([json.dumps([*commands.values()])], module="tests.support.in_float32")
     assert ended.returncode == 0, ended.stderr
-    assert_same(distilled_by_one, tmp_path / "two")
-    assert {path.name for path in tmp_path.iterdir()} == {"two"}
-    assert ended.stdout.count("parameters") == 1 and ended.stderr.count("Distilling, phase-1-hidden ...") == 1
+    return files / "two"
 
 
-def test_prune(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It masks units by gradients of the whole batch, and then recovers."""
-    amounts = ["--layers", "1", "--heads", "50%", "--ffn", "50%", "--schedule", "cubic", "--no-measure"]
-    given = {"model": "teacher", "train": "train.csv", "validation": "validation.csv"}
-    assert_two_are_as_one(
-        tmp_path,
-        lambda output: ["prune", *typed(files, output, **given), *amounts, "--recover", "8", "--recovery", "hidden"],
-        monkeypatch,
-    )
+@pytest.mark.parametrize("name", ["pruned", "tagger"])
+def test_two_processes_train_what_one_does(
+    name: str, files: Path, commands: dict[str, list[str]], by_two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pruning masks units by gradients of the whole batch and recovers; the tagger's loss is a mean over words."""
+    monkeypatch.setattr(compute, "has_bfloat16", lambda: False)
+    words = [str(files / "one" / name) if word == str(by_two / name) else word for word in commands[name]]
+    assert execute([*words, "-q"]) == 0
+    assert_same(files / "one" / name, by_two / name)
 
 
-def test_finetune_a_tagger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its loss is a mean over words, of which one process has more than the other."""
-    write(tmp_path / "encoder", tagger("bert", **WITHOUT_DROPOUT))
-    (tmp_path / "train.conllu").write_text(conllu(sentences(70)), encoding="utf-8")
-    (tmp_path / "held.conllu").write_text(conllu(sentences(21, seed=9)), encoding="utf-8")
-    (tmp_path / "teacher.toml").write_text(
-        f'description = "tiny"\nhub = "{tmp_path / "encoder"}"\n[training]\nlearning_rate = 1e-3\n', encoding="utf-8"
-    )
-    given = {"teacher": "teacher.toml", "train": "train.conllu", "validation": "held.conllu"}
-    assert_two_are_as_one(
-        tmp_path, lambda output: ["finetune", "--drop-overlap", *typed(tmp_path, output, **given)], monkeypatch
-    )
-
-
-def test_pretrain(files: Path, tmp_path: Path) -> None:
+def test_pretrain(by_two: Path) -> None:
     """Masks are drawn by each process, so that only the rows are the same."""
-    command = ["pretrain", *typed(files, tmp_path / "two", encoder="teacher", unlabeled="pool.txt"), "--epochs", "8"]
-    ended = torchrun(command)
-    assert ended.returncode == 0, ended.stderr
-    losses = [line["loss"] for line in metrics(tmp_path / "two")]
+    losses = [line["loss"] for line in metrics(by_two / "encoder")]
     assert len(losses) == 22 and losses[-1] < losses[0]
-    assert [m["name"] for m in ModelDir.open(tmp_path / "two", classifier=False).manifest.metrics] == [
+    assert [m["name"] for m in ModelDir.open(by_two / "encoder", classifier=False).manifest.metrics] == [
         "masked-token accuracy",
         "masked-token loss",
     ]
 
 
-def test_a_killed_training_resumes_in_as_many_processes_or_in_one(
-    files: Path, distilled_by_one: Path, tmp_path: Path
-) -> None:
+def test_a_killed_training_resumes_in_as_many_processes_or_in_one(files: Path, tmp_path: Path) -> None:
+    assert execute([*distilling(files, tmp_path / "one"), "-q"]) == 0
     killed = torchrun(["kill", "1", "7", *distilling(files, tmp_path / "two")], module="tests.support.disturbed")
     assert killed.returncode == 1 and not (tmp_path / "two").exists()
     shutil.copytree(tmp_path / ".two.partial", tmp_path / ".alone.partial")
@@ -178,17 +171,20 @@ def test_a_killed_training_resumes_in_as_many_processes_or_in_one(
     assert checkpoints  # of the first phase
     ended = torchrun(distilling(files, tmp_path / "two"))
     assert ended.returncode == 0 and ended.stderr.count("resuming after checkpoint-") == 1, ended.stderr
-    assert_same(distilled_by_one, tmp_path / "two")
+    assert ended.stdout.count("parameters") == 1 and ended.stderr.count("Distilling, phase-1-hidden ...") == 1
+    assert_same(tmp_path / "one", tmp_path / "two")
     assert execute([*distilling(files, tmp_path / "alone"), "-q"]) == 0
-    assert_same(distilled_by_one, tmp_path / "alone")
+    assert_same(tmp_path / "one", tmp_path / "alone")
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "alone"}
 
 
 def test_an_error_of_any_process_is_said_once(files: Path, tmp_path: Path) -> None:
     failed = torchrun(["fail", "1", "3", *distilling(files, tmp_path / "two")], module="tests.support.disturbed")
     assert failed.returncode == 1 and failed.stderr.count("ValueError: disturbed") == 1, failed.stderr
-    undivided = torchrun(distilling(files, tmp_path / "three"), count=3)
-    assert undivided.returncode == 1 and undivided.stderr.count("a batch of 16 rows does not divide") == 1
-    assert "exitcode  : 2" in undivided.stderr and not list(tmp_path.glob("*three*"))
+    (files / "odd.toml").write_text(STUDENT.replace("batch_size = 16", "batch_size = 15"), encoding="utf-8")
+    undivided = torchrun(distilling(files, tmp_path / "odd", student="odd.toml"))
+    assert undivided.returncode == 1 and undivided.stderr.count("a batch of 15 rows does not divide") == 1
+    assert "exitcode  : 2" in undivided.stderr and not list(tmp_path.glob("*odd*"))
 
 
 # One process at a time

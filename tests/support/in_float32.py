@@ -1,0 +1,16 @@
+"""Run commands one after the other: ``python -m tests.support.in_float32 JSON``, of lists of words.
+
+Precision ``auto`` is float32 on every processor. Starting several processes takes longer than they train in a test.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from compress.cli import execute
+from compress.inference import compute, processes
+
+if __name__ == "__main__":
+    compute.has_bfloat16 = lambda: False
+    sys.exit(processes.run_command(lambda: max([execute(command) for command in json.loads(sys.argv[1])])))
