@@ -22,20 +22,24 @@ import select
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compress.benchmarking import worker
 from compress.cli import COMMANDS, cli, execute
 from compress.cli.printing import close_streams, open_streams
 from compress.exporting.export import export
@@ -44,6 +48,7 @@ from compress.labelling.label import label
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
 from tests.fuzzing.mutations import change_file, replace_file
+from tests.support.forked_workers import start
 from tests.support.tiny import bilstm, classifier, write
 from tests.support.training_data import (
     STUDY_HEAD,
@@ -394,20 +399,22 @@ def data_bytes() -> int:
 
 
 def load_everything() -> None:
-    """Import what commands import, so that forked processes need not."""
+    """Import what commands and the workers of benchmarks import, so that forked processes need not."""
     for name in COMMANDS:
         importlib.import_module(f"compress.cli.{name}")
     for name in PRELOADED:
         importlib.import_module(name)
     os.environ |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    forked: Any = SimpleNamespace(Popen=partial(start, method="fork"), PIPE=subprocess.PIPE)
+    worker.subprocess = forked
     gc.freeze()
 
 
 def run_cases(cases: Iterable[Case], folder: Path, jobs: int) -> Iterator[tuple[Run, list[str]]]:
     """Run cases, ``jobs`` at a time; yield each that has ended and its faults. Their folders are deleted."""
     inputs = folder / "inputs"
-    write_inputs(inputs)
     load_everything()
+    write_inputs(inputs)
     waiting, running = iter(cases), deque[Run]()
     while True:
         while len(running) < jobs and (case := next(waiting, None)) is not None:

@@ -40,13 +40,13 @@ def preload() -> None:
 class ForkedProcess:
     """Stands in for :class:`subprocess.Popen` as :class:`compress.benchmarking.worker.Worker` uses it."""
 
-    def __init__(self, environment: dict[str, str], log: IO[bytes]) -> None:
-        context: Any = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.support.forked_workers_preload"])
+    def __init__(self, environment: dict[str, str], log: IO[bytes], method: str) -> None:
+        context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(["tests.support.forked_workers_preload"])
         requests, ours = os.pipe()
         answers, theirs = os.pipe()
         descriptors = (requests, theirs, log.fileno())
-        # The parent's DupFd hands each descriptor to the child when the process starts.
         self._process = context.Process(target=_Child(environment, os.getcwd(), descriptors), daemon=True)
         self._process.start()
         os.close(requests)
@@ -70,9 +70,9 @@ class ForkedProcess:
 
 
 class _Child:
-    """What a forked process does; its descriptors are handed over when it is pickled."""
+    """What a forked process does; where it is pickled, for the fork server, DupFd hands its descriptors over."""
 
-    def __init__(self, environment: dict[str, str], folder: str, descriptors: Sequence[int]) -> None:
+    def __init__(self, environment: dict[str, str], folder: str, descriptors: Sequence[Any]) -> None:
         self.environment, self.folder, self.descriptors = environment, folder, descriptors
 
     def __getstate__(self) -> dict[str, Any]:
@@ -84,12 +84,18 @@ class _Child:
         os.environ.clear()
         os.environ.update(self.environment)
         for place, descriptor in enumerate(self.descriptors):
-            os.dup2(descriptor.detach(), place)  # type: ignore[attr-defined]
+            os.dup2(descriptor if isinstance(descriptor, int) else descriptor.detach(), place)
+        os.closerange(place + 1, 1024)  # the parent's ends of the pipes: the worker ends when the parent does
         runpy.run_module("compress.benchmarking.worker_main", run_name="__main__")
 
 
-def start(arguments: Sequence[str], *, env: dict[str, str], stderr: IO[bytes], **options: Any) -> Any:
-    """Start a worker: forked, or of its own where it shall see this package alone."""
+def start(
+    arguments: Sequence[str], *, env: dict[str, str], stderr: IO[bytes], method: str = "forkserver", **options: Any
+) -> Any:
+    """Start a worker: forked, or of its own where it shall see this package alone.
+
+    With method ``fork`` it is forked from this very process, which has imported what it needs.
+    """
     if not env["PYTHONPATH"].endswith(str(PACKAGE.parent)):
         return subprocess.Popen(arguments, env=env, stderr=stderr, **options)
-    return ForkedProcess(env, stderr)
+    return ForkedProcess(env, stderr, method)
