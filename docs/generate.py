@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 
+from compress.benchmarking.results.aggregate import RowPredictions
 from compress.benchmarking.results.files import Result, read_results, results_of
 from compress.benchmarking.results.formatting import (
     kind_text,
@@ -35,6 +36,7 @@ from compress.benchmarking.results.formatting import (
 from compress.benchmarking.results.schema import Measurement, groups, json_schema
 from compress.cli import COMMANDS, cli
 from compress.escaping.markdown import Markdown, markdown_text
+from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
 from compress.recipes.catalogue import NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import marks
@@ -90,6 +92,7 @@ GAINS = {
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
 METRIC = seeds_table.HEADINGS.index("Metric, mean")
+GAIN = seeds_table.HEADINGS.index("Gain from distillation")
 # What is made stands between <!-- NAME --> or <!-- NAME:ARGUMENT --> and <!-- /NAME -->; TABLES says what makes it.
 OPENED = re.compile(r"^<!-- ([a-z-]+)(?::\S+)? -->$", re.MULTILINE)
 MARKED = re.compile(r"(<!-- ([a-z-]+)(?::(\S+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)
@@ -361,8 +364,13 @@ def _gain_cell(gain: str) -> str:
     return Markdown(f"**{gain}**") if low.startswith("+") or high.startswith("−") else gain
 
 
-def repeats_table(study: str) -> str:
-    """Return what several seeds of each student of a study say, the best first."""
+def repeats_table(said: str) -> str:
+    """Return what several seeds of each student of a study say, the best first.
+
+    Args:
+        said: the study, and after a comma the recipe that the others are compared with seed by seed, if any.
+    """
+    study, _, base = said.partition(",")
     path = RESULTS / f"{study}.jsonl"
     if not path.is_file():
         return "Not measured yet.\n"
@@ -370,9 +378,31 @@ def repeats_table(study: str) -> str:
     teacher = next(line for line in lines if line.is_reference)
     kept = [index for index, heading in enumerate(seeds_table.HEADINGS) if heading not in {"Data sets", "Notes"}]
     rows = sorted(seeds_table.repeats(lines), key=lambda row: -float(row[METRIC].value or 0))
+    headings = [seeds_table.HEADINGS[index] for index in kept]
     text = [[cells.in_one_line(row[index]) for index in kept] for row in rows]
+    if base:
+        headings.append(f"Points to {base}")
+        above = _points_above(lines, base)
+        for row, written in zip(rows, text, strict=True):  # only students have a gain
+            written.append(NO_FIGURE if row[GAIN].value is None else above.get(row[0].text, NO_FIGURE))
     about = f"{teacher.data}, n = {teacher.metric_rows:,}; the teacher: {shown_metric(teacher)}."
-    return table([seeds_table.HEADINGS[index] for index in kept], text) + f"\n\n{about} Made by `{teacher.command}`.\n"
+    return table(headings, text) + f"\n\n{about} Made by `{teacher.command}`.\n"
+
+
+def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
+    """Return by recipe how many points its students are above those of ``base`` with the same seeds."""
+    students: dict[str, dict[int | None, Measurement]] = {}
+    for line in lines:
+        if line.kind == "model" and line.predictions:
+            students.setdefault(line.recipe, {})[line.training_seed] = line
+    predictions, found = RowPredictions.read(lines), {}
+    for recipe in students.keys() - {base}:
+        pairs = [(line, students[base][seed]) for seed, line in students[recipe].items()]
+        columns = predictions.columns(pairs)
+        assert isinstance(columns, SeedSample), columns
+        mean = sum(line.points_above(other) for line, other in pairs) / len(pairs)
+        found[recipe] = cells.in_one_line(cells.number(mean, points, difference_interval([columns])))
+    return found
 
 
 @cache
