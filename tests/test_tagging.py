@@ -351,7 +351,7 @@ def teacher(folder: Path) -> ModelDir:
     path = write(folder / "encoder", classifier("bert"))
     body: Any = AutoModel.from_pretrained(path)
     body.save_pretrained(path)
-    longer = replace(TRAINING, epochs=40.0, learning_rate=3e-3, evaluations=4, patience=4)
+    longer = replace(TRAINING, epochs=40.0, learning_rate=3e-3, evaluations=4)
     return finetuned(
         path,
         folder / "teacher",

@@ -25,7 +25,7 @@ from compress.training.metrics_log import join_logs
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import Selection, TrainingData, TrainingPlan
 
-RECOVERY = Training(epochs=1.0, min_steps=400, learning_rate=5e-5, evaluations=8, patience=4)
+RECOVERY = Training(epochs=1.0, min_steps=400, learning_rate=5e-5, evaluations=8)
 # The cubic schedule masks heads and neurons in this share of the recovery's epochs, at a constant learning rate. All
 # are masked after MASKED_BY of that phase, so that the model trains without them before they are removed.
 MASKING_SHARE, MASKED_BY = 0.6, 0.9

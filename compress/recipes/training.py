@@ -21,8 +21,9 @@ class Training:
     ``max_epochs`` passes: on few rows a training fails for want of steps, not for too many of them (Mosbach et al.
     2021, arXiv:2006.04884, section 5). ``max_steps`` caps both.
     ``evaluations`` is how often the student is evaluated (and a checkpoint written) at most, fewer where that would
-    take long beside the training; it stops after ``patience`` of them without a better score. ``precision`` ``auto`` is
-    bfloat16 where the device multiplies it faster than float32; on a CPU a short trial tells.
+    take long beside the training. The best checkpoint is kept. A training stops after ``patience`` evaluations without
+    a better score; 0, the default, never stops it: while the learning rate falls the score mostly rises until the end.
+    ``precision`` ``auto`` is bfloat16 where the device multiplies it faster than float32; on a CPU a short trial tells.
     """
 
     epochs: float = 3.0
@@ -37,7 +38,7 @@ class Training:
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     max_gradient_norm: float = 1.0
     evaluations: int = 8
-    patience: int = 3
+    patience: int = 0
     max_length: int = 128
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
@@ -59,8 +60,10 @@ class Training:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, in the user's words."""
-        positive = ("epochs", "max_epochs", "batch_size", "learning_rate", "evaluations", "patience")
-        at_least_0 = ("min_steps", "min_steps_per_class", "max_steps", "weight_decay", "max_gradient_norm")
+        positive = ("epochs", "max_epochs", "batch_size", "learning_rate", "evaluations")
+        at_least_0 = (
+            *("min_steps", "min_steps_per_class", "max_steps", "weight_decay", "max_gradient_norm", "patience"),
+        )
         rules = (
             *((not 0 < getattr(self, name) < math.inf, name, "above 0") for name in positive),
             *((not 0 <= getattr(self, name) < math.inf, name, "at least 0") for name in at_least_0),

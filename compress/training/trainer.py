@@ -229,7 +229,7 @@ class DistillationTrainer(Trainer):
             eval_dataset=selection.rows if selection else None,
             data_collator=collate,
             compute_metrics=partial(_score, task=run.task, metric=selection.metric) if selection else None,
-            callbacks=[EarlyStoppingCallback(early_stopping_patience=training.patience)] if selection else [],
+            callbacks=[EarlyStoppingCallback(training.patience)] if selection and training.patience else [],
             optimizer_cls_and_kwargs=(RowAdamW, self.get_optimizer_cls_and_kwargs(arguments)[1]),
         )
         # Gradients are exchanged by average_gradients, which says why.

@@ -130,6 +130,7 @@ def test_all_faults_come_at_once() -> None:
         ({"training": {"max_length": 7}}, "training: max_length = 7 must be at least 8"),
         ({"training": {"warmup_share": 1.0}}, "training: warmup_share = 1.0 must be at least 0 and below 1"),
         ({"training": {"max_steps": -1}}, "training: max_steps = -1 must be at least 0"),
+        ({"training": {"patience": -1}}, "training: patience = -1 must be at least 0"),
         ({"augmentation": {"by": {"name": "x"}}}, "unknown augmenter 'x'"),
     ],
 )

@@ -343,6 +343,17 @@ def test_the_lines_of_a_training_say_loss_terms_rate_speed_and_validation(
     assert scores.keys() == {2, 4, 6} and max(scores.values()) == pytest.approx(made.manifest.metrics[0]["value"])
 
 
+@pytest.mark.parametrize(("patience", "steps"), [(0, 12), (1, 4), (3, 8)])
+def test_a_training_without_patience_runs_to_the_end(
+    patience: int, steps: int, teacher: Path, labels: LabelDir, tmp_path: Path
+) -> None:
+    still = replace(TRAINING, evaluations=6, learning_rate=1e-9, patience=patience)
+    made = taught(
+        teacher, tmp_path / "student", replace(BILSTM, training=still), labels=[labels], validation=validation_rows()
+    )
+    assert (made.manifest.notes["steps"], made.manifest.notes["best_step"]) == (steps, 2)
+
+
 @pytest.mark.parametrize("training", [TRAINING, replace(TRAINING, evaluations=6, patience=1, learning_rate=1e-9)])
 def test_a_training_stopped_after_its_last_step_takes_no_more(
     training: Training, teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -540,7 +551,7 @@ def test_a_training_resumed_in_epoch_four_reads_the_same_batches(
     from compress.training.trainer import DistillationTrainer
 
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
-    recipe = replace(BILSTM, training=replace(TRAINING, epochs=4.0, max_steps=0, evaluations=12, patience=100))
+    recipe = replace(BILSTM, training=replace(TRAINING, epochs=4.0, max_steps=0, evaluations=12))
     read: dict[int, list[int]] = {}
     stop_at, taught_rows = [-1], [0]
     original = DistillationTrainer.compute_loss

@@ -63,14 +63,14 @@ def test_the_manifest_and_the_directory(tmp_path: Path) -> None:
 
 
 def test_it_learns(tmp_path: Path) -> None:
-    longer = replace(TRAINING, epochs=20.0, learning_rate=1e-2, evaluations=4, patience=4)
+    longer = replace(TRAINING, epochs=20.0, learning_rate=1e-2, evaluations=4)
     made = tuned(write(tmp_path / "bilstm", bilstm()), tmp_path / "teacher", training=longer)
     answers = load_classifier(made, compute=Compute(device="cpu", threads=1)).predict(train_rows())
     assert sum(a["label"] == row.label for a, row in zip(answers, train_rows(), strict=True)) >= 36
 
 
 def test_the_best_checkpoint_is_kept_not_the_last(tmp_path: Path) -> None:
-    wild = replace(TRAINING, epochs=8.0, learning_rate=5e-2, schedule="constant", evaluations=8, patience=8)
+    wild = replace(TRAINING, epochs=8.0, learning_rate=5e-2, schedule="constant", evaluations=8)
     made = tuned(encoder(tmp_path), tmp_path / "teacher", training=wild)
     assert made.manifest.stage
     answers = load_classifier(made, compute=Compute(device="cpu", threads=1)).predict(validation_rows())
