@@ -26,9 +26,10 @@ demo: $(QUICKSTART)
 ci-study: $(QUICKSTART)
 	$(BIN)/compress run ci -o runs/ci
 
-# Each worker computes on one thread, so that workers do not fight over the cores.
+# Each worker computes on one thread, so that workers do not fight over the cores. In the order of tests/conftest.py: by
+# itself pytest-xdist takes the files of fewest tests last, among them the longest one.
 test: $(DEVELOPMENT)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGUMENTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGUMENTS)
 
 test-fast: PYTEST_ARGUMENTS += -m fast
 test-fast: test

@@ -34,35 +34,38 @@ hypothesis.settings.load_profile("tests")
 # Modules that train, export, start processes or read real data: most of the time of all tests. The others are "fast".
 SLOW = frozenset(
     """
-    benchmarking/test_benchmark benchmarking/test_competitors benchmarking/test_comparison_entries
+    benchmarking/test_benchmark benchmarking/test_comparison_entries benchmarking/test_competitors
     benchmarking/test_random_weights benchmarking/test_replay benchmarks/test_beside_other_work
-    benchmarks/test_compositions
-    benchmarks/test_distillation_speed benchmarks/test_few_rows benchmarks/test_gpu benchmarks/test_gpu_window
-    benchmarks/test_importance_parity
+    benchmarks/test_compositions benchmarks/test_distillation_speed benchmarks/test_few_rows benchmarks/test_gpu
+    benchmarks/test_gpu_window benchmarks/test_importance_parity calibration/test_calibrate cascades/test_cascade
     cli/test_cli cli/test_extremes cli/test_kinds_of_teachers cli/test_startup exporting/test_export
-    fuzzing/test_commands gating/test_action
-    inference/test_runtimes labelling/test_label labelling/test_ray models/modeling/test_pruned pruning/test_criteria
-    pruning/test_head_study pruning/test_prune pruning/test_prune_errors pruning/test_prune_heads
-    pruning/test_prune_layers pruning/test_prune_neurons pruning/test_prune_recovery pruning/test_prune_report
-    pruning/test_prune_resume pruning/test_prune_targets quantization/test_hessian_sensitivity
-    quantization/test_quantize quantization/test_quantizers reporting/test_page searching/test_search
-    studies/test_docstring_corpus
+    fuzzing/test_commands gating/test_action inference/test_runtimes labelling/test_label labelling/test_ray
+    models/modeling/test_pruned pruning/test_criteria pruning/test_head_study pruning/test_prune
+    pruning/test_prune_errors pruning/test_prune_heads pruning/test_prune_layers pruning/test_prune_neurons
+    pruning/test_prune_recovery pruning/test_prune_report pruning/test_prune_resume pruning/test_prune_targets
+    quantization/test_hessian_sensitivity quantization/test_quantize quantization/test_quantizers reporting/test_page
+    searching/test_exploration searching/test_joining searching/test_search studies/test_docstring_corpus
     studies/test_run surgery/test_remove_hidden surgery/test_remove_layers surgery/test_remove_vocabulary test_docs
-    test_labels_page test_packaging test_progress
-    test_shared test_tagging training/architectures/test_families training/architectures/test_initialization
-    training/losses/test_losses_train training/modifiers/test_gradual_pruning training/modifiers/test_quantization
-    training/test_augmentation training/test_distill training/test_finetune training/test_learned_vocabulary
-    training/test_phases training/test_pretrain training/test_processes training/test_teaching_labels
+    test_labels_page test_packaging test_progress test_shared test_tagging training/architectures/test_families
+    training/architectures/test_initialization training/losses/test_losses_train
+    training/modifiers/test_gradual_pruning training/modifiers/test_quantization training/test_augmentation
+    training/test_distill training/test_finetune training/test_learned_vocabulary training/test_phases
+    training/test_pretrain training/test_processes training/test_row_adamw training/test_teaching_labels
     training/test_trackers
     """.split()
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests as slow or fast, and run the slow ones first: in the end no process waits long for the other."""
     root = Path(__file__).parent
+
+    def is_slow(item: pytest.Item) -> bool:
+        return item.path.relative_to(root).with_suffix("").as_posix() in SLOW
+
     for item in items:
-        slow = item.path.relative_to(root).with_suffix("").as_posix() in SLOW
-        item.add_marker(pytest.mark.slow if slow else pytest.mark.fast)
+        item.add_marker(pytest.mark.slow if is_slow(item) else pytest.mark.fast)
+    items.sort(key=is_slow, reverse=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
