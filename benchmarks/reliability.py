@@ -49,7 +49,7 @@ from compress.cli import main as compress_main
 
 UNCAUGHT = 99  # the exit code of an error that the command did not catch
 DISTURBANCES = ("kill", "end", "disk", "memory")
-FEW_STEPS = "max_steps = 24\nbatch_size = 16\nevaluations = 6\npatience = 6\nprecision = 'float32'\n"
+FEW_STEPS = "max_steps = 24\nbatch_size = 16\nevaluations = 6\nprecision = 'float32'\n"
 STUDENT = f"""
 description = "tiny"
 [architecture]

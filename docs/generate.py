@@ -396,6 +396,7 @@ def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
         if line.kind == "model" and line.predictions:
             students.setdefault(line.recipe, {})[line.training_seed] = line
     predictions, found = RowPredictions.read(lines), {}
+    assert len({line.data_sha256 for line in lines}) == 1
     for recipe in students.keys() - {base}:
         pairs = [(line, students[base][seed]) for seed, line in students[recipe].items()]
         columns = predictions.columns(pairs)

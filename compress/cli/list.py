@@ -12,8 +12,8 @@ ABOUT_STUDENTS = """
 Published: times smaller, performance kept, times as fast, by the survey of Rogers et al. 2020.
 Measured here: times smaller on disk (torch, or rounded as it was trained to be), kept of the teacher's metric, best
 speed-up.
-Study: and its first test set (+N: and N more). Compare rows of one study only; each has its own teacher, and
-'compress show STUDY' explains it.
+Study: the study and its first test set; +N: N sets more. Compare rows of one study only; each has its own teacher,
+and 'compress show STUDY' explains it.
 Steps: optimiser steps x rows. A few hundred compare methods at equal cost, and are too few for any student
 (docs/table1.md).
 Its control: the same student on gold labels alone; in brackets what distillation adds, in points, before rounding.

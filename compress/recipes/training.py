@@ -22,7 +22,7 @@ class Training:
     2021, arXiv:2006.04884, section 5). ``max_steps`` caps both.
     ``evaluations`` is how often the student is evaluated (and a checkpoint written) at most, fewer where that would
     take long beside the training. The best checkpoint is kept. A training stops after ``patience`` evaluations without
-    a better score; 0, the default, never stops it: while the learning rate falls the score mostly rises until the end.
+    a better score; 0, the default, never stops it: while the learning rate falls the score may still rise.
     ``precision`` ``auto`` is bfloat16 where the device multiplies it faster than float32; on a CPU a short trial tells.
     """
 
@@ -62,7 +62,12 @@ class Training:
         """Return what is wrong with the values, in the user's words."""
         positive = ("epochs", "max_epochs", "batch_size", "learning_rate", "evaluations")
         at_least_0 = (
-            *("min_steps", "min_steps_per_class", "max_steps", "weight_decay", "max_gradient_norm", "patience"),
+            "min_steps",
+            "min_steps_per_class",
+            "max_steps",
+            "weight_decay",
+            "max_gradient_norm",
+            "patience",
         )
         rules = (
             *((not 0 < getattr(self, name) < math.inf, name, "above 0") for name in positive),

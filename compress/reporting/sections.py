@@ -29,8 +29,7 @@ from compress.reporting.tables.results_table import ResultsTable
 from compress.reporting.tables.survey_table import SurveyTable, survey
 
 _KIND_NOTES = {
-    "control": "A control is the same student, planned for the same steps and stopped early by the same rule, "
-    "on gold labels only.",
+    "control": "A control is the same student, trained with the same settings on gold labels only.",
     "baseline": "A baseline is a cheap classifier fitted on gold labels only: where it is good enough, no compressed "
     "model is needed.",
     "competitor": "A competitor is the same model in the tool that a user would otherwise pick.",

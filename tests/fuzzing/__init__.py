@@ -2,5 +2,5 @@
 
 import os
 
-# Read when torch is imported. A forked process would wait for OpenMP's threads, which only the first one has.
-os.environ["OMP_NUM_THREADS"] = "1"
+# Read when torch is imported. OpenMP's threads do not survive a fork: a forked process would wait for them forever.
+os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ def test_commands_on_changed_files_and_options(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tests.fuzzing", "--cases", "300", "-o", str(summary)],
         cwd=REPOSITORY,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )

@@ -85,7 +85,9 @@ class _Child:
         os.environ.update(self.environment)
         for place, descriptor in enumerate(self.descriptors):
             os.dup2(descriptor if isinstance(descriptor, int) else descriptor.detach(), place)
-        os.closerange(place + 1, 1024)  # the parent's ends of the pipes: the worker ends when the parent does
+        os.closerange(
+            place + 1, os.sysconf("SC_OPEN_MAX")
+        )  # the parent's ends of the pipes: the worker ends when the parent does
         runpy.run_module("compress.benchmarking.worker_main", run_name="__main__")
 
 

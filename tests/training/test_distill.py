@@ -354,6 +354,29 @@ def test_a_training_without_patience_runs_to_the_end(
     assert (made.manifest.notes["steps"], made.manifest.notes["best_step"]) == (steps, 2)
 
 
+def test_patience_counts_on_where_a_training_was_stopped(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compress.training.trainer import DistillationTrainer
+
+    original = DistillationTrainer.compute_loss
+    steps: list[int] = []
+
+    def stopping(self: Any, *given: Any, **named: Any) -> Any:
+        steps.append(self.state.global_step)
+        if steps.count(5) == 1 and steps[-1] == 5:  # after one evaluation without a better score
+            raise KeyboardInterrupt
+        return original(self, *given, **named)
+
+    monkeypatch.setattr(DistillationTrainer, "compute_loss", stopping)
+    recipe = replace(BILSTM, training=replace(TRAINING, evaluations=6, learning_rate=1e-9, patience=3))
+    options: dict[str, Any] = {"labels": [labels], "validation": validation_rows()}
+    with pytest.raises(KeyboardInterrupt):
+        taught(teacher, tmp_path / "student", recipe, **options)
+    made = taught(teacher, tmp_path / "student", recipe, **options)
+    assert steps[6] == 4 and made.manifest.notes["steps"] == 8
+
+
 @pytest.mark.parametrize("training", [TRAINING, replace(TRAINING, evaluations=6, patience=1, learning_rate=1e-9)])
 def test_a_training_stopped_after_its_last_step_takes_no_more(
     training: Training, teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

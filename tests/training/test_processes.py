@@ -44,6 +44,7 @@ losses = [{ name = "kl" }, { name = "hard-label", weight = 0.5 }, { name = "rela
 epochs = 3.0
 batch_size = 16
 evaluations = 3
+patience = 3
 learning_rate = 5e-3
 schedule = "constant"
 warmup_share = 0.0
@@ -109,7 +110,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 @pytest.fixture(scope="module")
 def commands(files: Path) -> dict[str, list[str]]:
-    """Commands by output, which lies in the folder ``one`` or ``two``."""
+    """Commands by the name of their output in the folder ``two``."""
     write(files / "encoder", tagger("bert", **WITHOUT_DROPOUT))
     (files / "train.conllu").write_text(conllu(sentences(70)), encoding="utf-8")
     (files / "held.conllu").write_text(conllu(sentences(21, seed=9)), encoding="utf-8")
@@ -136,7 +137,7 @@ def commands(files: Path) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def by_two(files: Path, commands: dict[str, list[str]]) -> Path:
     """What two processes make of the commands."""
-    ended = torchrun([json.dumps([*commands.values()])], module="tests.support.in_float32")
+    ended = torchrun([json.dumps([*commands.values()])], module="tests.support.several_commands")
     assert ended.returncode == 0, ended.stderr
     return files / "two"
 

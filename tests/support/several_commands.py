@@ -1,4 +1,4 @@
-"""Run commands one after the other: ``python -m tests.support.in_float32 JSON``, of lists of words.
+"""Run commands one after the other: ``python -m tests.support.several_commands JSON``, of lists of words.
 
 Precision ``auto`` is float32 on every processor. Starting several processes takes longer than they train in a test.
 """
