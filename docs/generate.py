@@ -93,6 +93,7 @@ SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 
 WIDTH = 100
 METRIC = seeds_table.HEADINGS.index("Metric, mean")
 GAIN = seeds_table.HEADINGS.index("Gain from distillation")
+NOTES = seeds_table.HEADINGS.index("Notes")
 # What is made stands between <!-- NAME --> or <!-- NAME:ARGUMENT --> and <!-- /NAME -->; TABLES says what makes it.
 OPENED = re.compile(r"^<!-- ([a-z-]+)(?::\S+)? -->$", re.MULTILINE)
 MARKED = re.compile(r"(<!-- ([a-z-]+)(?::(\S+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)
@@ -386,7 +387,8 @@ def repeats_table(said: str) -> str:
         for row, written in zip(rows, text, strict=True):  # only students have a gain
             written.append(NO_FIGURE if row[GAIN].value is None else above.get(row[0].text, NO_FIGURE))
     about = f"{teacher.data}, n = {teacher.metric_rows:,}; the teacher: {shown_metric(teacher)}."
-    return table(headings, text) + f"\n\n{about} Made by `{teacher.command}`.\n"
+    notes = [f" {row[0].text}: {row[NOTES].text}." for row in rows if row[NOTES].text != NO_FIGURE]
+    return table(headings, text) + f"\n\n{about} Made by `{teacher.command}`.{''.join(notes)}\n"
 
 
 def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
