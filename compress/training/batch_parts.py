@@ -3,8 +3,7 @@
 What comes out is joined again: the losses read the same rows in the same batch. T tokens of the batch, t of a part.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.inference.padding import padding_changes
+from compress.models.frozen_parameters import fixed_weights
 from compress.models.modeling import input_names
 
 Inputs = dict[str, Tensor]
@@ -38,21 +38,8 @@ def reads_padding(model: PreTrainedModel, inputs: Inputs) -> bool:
         logits: np.ndarray = forward(model, **tensors).logits.cpu().numpy()
         return logits
 
-    with torch.no_grad(), torch.autocast(model.device.type, enabled=False), _evaluating(model):
+    with torch.no_grad(), torch.autocast(model.device.type, enabled=False), fixed_weights(model):
         return padding_changes(run, {name: tensor.cpu().numpy() for name, tensor in inputs.items()})
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off, in whatever modules it is on."""
-    training = [module for module in model.modules() if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def of_equal_lengths(lengths: Tensor) -> list[Tensor]:

@@ -155,7 +155,8 @@ def distill(
     gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
     selecting = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
     if not validation and not options.control:
-        check_held_out(pool, data.rows or checked.rows["unlabeled"], has_others=bool(train))
+        there = checked.rows["unlabeled"]
+        check_held_out(pool, min(data.rows or there, there), has_others=bool(train))
     described = describe_rows({"train": train, "validation": validation})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
     check_batch_sizes(*phase_batch_sizes(recipe.training, phases))

@@ -56,10 +56,14 @@ def learn_vocabulary(
             show_progress=False,
         ),
     )
-    lowercase = bool(json.loads(theirs.to_str())["normalizer"].get("lowercase", True))
-    learned: Any = BertTokenizer(made.get_vocab(), do_lower_case=lowercase, **named)
+    learned: Any = BertTokenizer(made.get_vocab(), do_lower_case=_normal(theirs, "A") == "a", **named)
     learned.model_max_length = tokenizer.model_max_length
     return cast(PreTrainedTokenizerFast, learned)
+
+
+def _normal(tokenizer: Any, text: str) -> str:
+    """Return a text as the tokenizer's normalizer, if it has one, writes it."""
+    return str(tokenizer.normalizer.normalize_str(text)) if tokenizer.normalizer else text
 
 
 def _letters(texts: Iterable[str], tokenizer: Any) -> tuple[list[str], list[str]]:
@@ -67,8 +71,7 @@ def _letters(texts: Iterable[str], tokenizer: Any) -> tuple[list[str], list[str]
     found: Counter[str] = Counter()
     inside: set[str] = set()
     for text in texts:
-        normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
-        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal):
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(_normal(tokenizer, text)):
             found.update(word)
             inside.update(word[1:])
     kept = sorted(found, key=lambda letter: (-found[letter], letter))[:ALPHABET]
@@ -124,8 +127,8 @@ class Mixer:
         if example.text_pair is not None:
             raise CompressError("the loss mixed-vocabulary reads single texts, and this data has pairs; leave it out")
         generator = random.Random(row_key(example) + self.seed.to_bytes(8, "big"))
-        normalized = self._splitter.normalizer.normalize_str(example.text)
-        words = (word for word, _ in self._splitter.pre_tokenizer.pre_tokenize_str(normalized))
+        normal = _normal(self._splitter, example.text)
+        words = (word for word, _ in self._splitter.pre_tokenizer.pre_tokenize_str(normal))
         ids = [index for word in words for index in self._word(word)[generator.random() < 0.5]]
         return [self.tokenizer.cls_token_id, *ids[: max_length - 2], self.tokenizer.sep_token_id]
 

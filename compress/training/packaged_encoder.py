@@ -6,7 +6,6 @@ package is taken. Both are turned into a model directory once, in the user's cac
 """
 
 import hashlib
-import os
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -15,12 +14,12 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from compress.errors import CompressError
+from compress.files.remote import cache_folder
 from compress.models.output_dir import WORK_FOLDER, writing
 from compress.models.output_lock import in_turn
 from compress.progress import logger
 from compress.recipes import TeacherRecipe
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "compress"
 MODEL_FILES = frozenset(
     {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
 )
@@ -41,7 +40,7 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
     if recipe.package_parts:
         endings = [f".zip.{number:03}" for number in range(1, recipe.package_parts + 1)]
         parts = [*map(_file, recipe.packages, endings)]
-        return _made_once(CACHE / f"{recipe.package}-{versions[0]}", parts[0], partial(_unpack, parts))
+        return _made_once(cache_folder() / f"{recipe.package}-{versions[0]}", parts[0], partial(_unpack, parts))
     folder = f"/{recipe.package_folder}".rstrip("/")
     config = _file(recipe.packages[-1], f"{folder}/config.json")
     if not recipe.package_graph:
@@ -49,7 +48,7 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
     graph = _file(recipe.package, f"/{recipe.package_graph}")
     read = "\n".join([recipe.package_graph, recipe.package_like, folder, *versions])
     name = f"{recipe.package}-{versions[0]}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
-    return _made_once(CACHE / name, graph, partial(_read_graph, graph, config.parent))
+    return _made_once(cache_folder() / name, graph, partial(_read_graph, graph, config.parent))
 
 
 def _file(package: str, ending: str) -> Path:

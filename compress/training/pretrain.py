@@ -31,7 +31,7 @@ from compress.training.phases import fit
 from compress.training.tokenized_dataset import collator, mapped_rows
 from compress.training.tokenized_rows import TrainingRow, write_rows
 from compress.training.trainer import TrainingRun, detach_loss_modules
-from compress.training.training_data import Gold, TrainingData, TrainingPlan, UnlabelledText, held_out
+from compress.training.training_data import Gold, TrainingData, TrainingPlan, UnlabelledText, check_held_out
 
 MASKED = Phase((Choice("mlm"),), name="masked language modelling", text="pool", masking=0.15)
 WHOLE = StudentRecipe(
@@ -164,8 +164,7 @@ def _check_text(text: UnlabelledText, name: str, phases: Sequence[Phase], tokeni
     """Refuse text too short to hold rows out, and a tokenizer without a mask token where a phase masks."""
     if not text.rows:
         raise CompressError(f"{name} holds no text; give a file with one text a line")
-    if not any(held_out(example, text.rows) for example in text.source):
-        raise CompressError(f"{name} has only {text.rows} rows, too few to hold some out; give more text")
+    check_held_out(text.source, text.rows, remedy="give more text")
     for phase in phases:
         if phase.masking:
             Masker(tokenizer, phase.masking)

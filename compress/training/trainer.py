@@ -220,6 +220,8 @@ class DistillationTrainer(Trainer):
             restore_callback_states_from_checkpoint=True,
             **(selecting if selection else {}),
         )
+        # One process trains on one GPU: torchrun starts more. DataParallel would multiply the batch by their number.
+        arguments._n_gpu = min(arguments.n_gpu, 1)
         self.objective: Objective = objective
         self.losses = build_losses(objective, model)  # before the optimiser: it trains their modules too
         super().__init__(

@@ -108,7 +108,9 @@ def _held_out_below(rows: int) -> int:
     return math.ceil(min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(rows, 1)) * 2**64)
 
 
-def check_held_out(pool: TextSource, rows: int, *, has_others: bool = False) -> None:
+def check_held_out(
+    pool: TextSource, rows: int, *, has_others: bool = False, remedy: str = "give --validation FILE"
+) -> None:
     """Refuse text of which nothing is held out, or nothing is left to train on.
 
     Args:
@@ -120,7 +122,7 @@ def check_held_out(pool: TextSource, rows: int, *, has_others: bool = False) -> 
         found.add(held_out(example, rows))
         if len(found) == 2:
             return
-    raise CompressError(f"{pool.name} has only {rows:,} rows, too few to hold some out; give --validation FILE")
+    raise CompressError(f"{pool.name} has {rows:,} rows, too few different ones to hold some out; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -539,8 +539,13 @@ def test_what_cannot_be_distilled(change: Any, message: str, teacher: Path, labe
 
 def test_a_pool_too_small_to_hold_rows_out(teacher: Path, tmp_path: Path) -> None:
     source = pool_file(tmp_path / "pool.txt", pool_rows(2))
-    with pytest.raises(CompressError, match="too few to hold some out; give --validation FILE"):
+    with pytest.raises(CompressError, match="too few different ones to hold some out; give --validation FILE"):
         taught(teacher, tmp_path / "student", unlabeled=source)
+
+
+def test_more_rows_asked_for_than_there_are(teacher: Path, tmp_path: Path) -> None:
+    source = pool_file(tmp_path / "pool.txt")
+    assert taught(teacher, tmp_path / "student", unlabeled=source, rows=1_000_000).is_classifier
 
 
 def test_a_pruned_teacher_teaches_a_bilstm_but_gives_no_layers(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from tokenizers.normalizers import NFC, Lowercase, Sequence
 
 from compress.data.examples import Example
 from compress.errors import CompressError
@@ -33,6 +36,17 @@ def test_a_vocabulary_does_not_depend_on_the_order_of_text() -> None:
     assert learn_vocabulary(tokenizer(), TEXTS[::-1], 100).get_vocab() == learned
     inner = sorted((index, piece) for piece, index in learned.items() if piece.startswith("##") and len(piece) == 3)
     assert len(inner) > 10 and [piece for _, piece in inner] == sorted(piece for _, piece in inner)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "lowercase"), [(None, False), (NFC(), False), (Sequence([NFC(), Lowercase()]), True)]
+)
+def test_capitals_are_kept_where_the_teacher_keeps_them(normalizer: Any, lowercase: bool) -> None:
+    theirs = tokenizer()
+    theirs.backend_tokenizer.normalizer = normalizer
+    learned = learn_vocabulary(theirs, [Example(f"Zebra {word}") for word in PLAIN], 100)
+    assert learned.tokenize("Zebra") == (["zebra"] if lowercase else ["Zebra"])
+    assert len(Mixer(theirs, learned, 1000, seed=3).ids(Example("film is Zebra"), 32)) >= 5
 
 
 def test_a_tokenizer_of_another_kind_is_refused() -> None:

@@ -32,7 +32,7 @@ RECIPE = TeacherRecipe("mine", package="tiny-encoder-part", package_parts=3, nam
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(packaged_encoder, "CACHE", tmp_path / "cache")
+    monkeypatch.setenv("COMPRESS_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

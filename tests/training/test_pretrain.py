@@ -336,9 +336,12 @@ def test_what_cannot_be_read_is_refused(encoder: Path, tmp_path: Path) -> None:
     (exported / "model.onnx").write_bytes(b"")
     with pytest.raises(CompressError, match="ONNX model, which cannot be trained"):
         trained(exported, STUDENT, tmp_path / "out", tmp_path)
-    with pytest.raises(CompressError, match="too few to hold some out"):
+    with pytest.raises(CompressError, match="too few different ones to hold some out"):
         few = pool_file(tmp_path / "few.txt", [Example("a film")])
         trained(encoder, STUDENT, tmp_path / "out", tmp_path, unlabeled=few)
+    with pytest.raises(CompressError, match="too few different ones to hold some out; give more text"):
+        equal = pool_file(tmp_path / "equal.txt", [Example("text 3")])  # its key is among those that are held out
+        trained(encoder, STUDENT, tmp_path / "out", tmp_path, unlabeled=equal)
     with pytest.raises(CompressError, match="epochs = 0 must be above 0"):
         trained(encoder, STUDENT, tmp_path / "out", tmp_path, epochs=0)
     without_mask = write(tmp_path / "without", classifier("xlm-roberta"), "xlm-roberta")
