@@ -220,9 +220,12 @@ def _like_its_source(candidate: Candidate, candidates: Sequence[Candidate]) -> C
 
 
 def _source(candidate: Candidate, candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return what an export or int8 model was made from, where it is among the candidates and not the teacher."""
+    """Return what an export or int8 model was made from, in several steps too, among candidates but the teacher."""
     parents = {parent.get("sha256") for parent in candidate.model.manifest.parents}
-    return next((c for c in candidates if c.kind != "teacher" and c.model.sha256 in parents), None)
+    found = next((c for c in candidates if c.kind != "teacher" and c.model.sha256 in parents), None)
+    if found and found.model.manifest.stage in DERIVED_STAGES:
+        return _source(found, [c for c in candidates if c is not found]) or found
+    return found
 
 
 def _with_student(control: Candidate, candidates: Sequence[Candidate]) -> Candidate:

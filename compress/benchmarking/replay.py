@@ -12,7 +12,7 @@ from compress.benchmarking.benchmark import BenchmarkOutput, Data, benchmark, re
 from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, LockedModel, read_lock
 from compress.benchmarking.replay_agreement import Agreement, compare
 from compress.benchmarking.results.schema import Measurement
-from compress.data import Example, content_sha256
+from compress.data import Example, content_sha256, row_key
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.cores import available_cores
@@ -66,7 +66,13 @@ def replay(
             "--train FILE"
         )
     rows = _locked_rows(data, lock.data, "data", "test")
-    fitted = _locked_rows(train, lock.train, "train", "train") if lock.train and train is not None else None
+    fitted = None
+    if lock.train and train is not None:
+        _, given = read_rows(train, "train")
+        tested = frozenset(map(row_key, rows))
+        fitted = [row for row in given if row_key(row) not in tested]  # those that the benchmark was told to drop
+        if content_sha256(fitted) != lock.train.sha256:
+            fitted = _locked_rows(given, lock.train, "train", "train")
     models = find_models(lock.models, [Path(root) for root in roots or (Path.cwd(),)])
     cores = len(available_cores())  # figures of more threads than this host has cores for are reported as missing
     of_kind = {kind: [models[model] for model in lock.models if model.kind == kind] for kind in LOCKED_KINDS}

@@ -75,7 +75,9 @@ def started(
     with ExitStack() as stack:
         # Processes are started here and not by the threads, which only wait for their answers.
         starting = [Starting.of(entry, settings, files, cores, stack) for entry in entries]
-        together, alone = (stack.enter_context(_pool(threads)) for threads in (side_by_side, 1))
+        together, alone = ThreadPoolExecutor(side_by_side), ThreadPoolExecutor(1)
+        for pool in (together, alone):
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         steps = ((together, Starting.prepare), (alone, Starting.load), (together, Starting.predict))
         with progress("Loading and predicting", len(steps) * len(entries)) as advance:
             for pool, step in steps:
@@ -94,16 +96,6 @@ def started(
                         starting.remove(one)
                     advance(1)
         yield [run for one in starting for run in one.runs], {one.entry.title: one.logits for one in starting}
-
-
-@contextmanager
-def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Give threads that do nothing further after the block."""
-    pool = ThreadPoolExecutor(threads)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(eq=False)

@@ -38,7 +38,8 @@ from compress.models.model_files import copy_client_files
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
-from compress.reporting.calibration_page import verdict, write_report
+from compress.reporting.calibration_page import verdict, view
+from compress.reporting.figure_page import write_page
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
 FEWEST_ROWS = 20
@@ -153,7 +154,7 @@ def calibrate(
         folder = stage.working / FOLDER  # no client reads it, and no later stage copies it
         folder.mkdir()
         write_atomically(folder / CALIBRATION_NAME, json.dumps(content, indent=1) + "\n")
-        write_report(content, folder)
+        write_page(view(content), folder)
         if network is None:
             copy_client_files(source.path, stage.working)
             rescale_graph(source.path, stage.working, chosen.scaling)

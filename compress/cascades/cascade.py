@@ -32,7 +32,8 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
-from compress.reporting.cascade_page import verdict, write_report
+from compress.reporting.cascade_page import verdict, view
+from compress.reporting.figure_page import write_page
 
 FOLDER, CONTENT_NAME = "cascade", "choice.json"
 COMPARED_ROWS = 64
@@ -131,7 +132,7 @@ def cascade(
         folder = stage.working / FOLDER
         folder.mkdir()
         write_atomically(folder / CONTENT_NAME, json.dumps(content, indent=1) + "\n")
-        write_report(content, folder)
+        write_page(view(content), folder)
         write_cascade({names[number]: members[number] for number in plan.members}, plan.thresholds, stage.working)
         stage.finish(
             kind=KIND,

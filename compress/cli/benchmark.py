@@ -164,7 +164,7 @@ def command(
     if fitted:
         check_roles({"train": options.open_pool(fitted, columns), "test": source}, drop_overlap=drop_overlap)
         if chosen["competitors"] or not no_baselines:
-            train = _labelled_rows(fitted, columns)
+            train = labelled_rows(fitted, columns)
         if train and drop_overlap:
             train = [*check_roles({"train": train, "test": source}, drop_overlap=True).sets["train"]]
     lines = benchmark(
@@ -186,7 +186,7 @@ def command(
         say(f"{output}: {len(lines)} lines")
 
 
-def _labelled_rows(paths: Sequence[str], columns: options.Names) -> list[Example] | None:
+def labelled_rows(paths: Sequence[str], columns: options.Names) -> list[Example] | None:
     """Read the rows that baselines and competitors learn from; a file without labels, such as a pool, gives none."""
     rows: list[Example] = []
     for path in paths:

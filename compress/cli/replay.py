@@ -53,12 +53,12 @@ def command(
     """
     from compress.benchmarking.benchmark import BenchmarkOutput
     from compress.benchmarking.replay import replay
+    from compress.cli.benchmark import labelled_rows
 
     written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
     options.keep_inputs(written.files)
     rows = options.read_labelled(data, "test", columns)
-    fitted = [row for path in train for row in options.read_labelled(path, "train", columns)]
-    made = replay(lock, rows, roots=roots, train=fitted or None, output=written)
+    made = replay(lock, rows, roots=roots, train=labelled_rows(train, columns), output=written)
     if not quiet:
         _show(made)
     say(f"{made.agreement.verdict}: {_reason(made)}")

@@ -127,5 +127,5 @@ def command(
     if not quiet:
         for line in verdict(found):
             say(line)
-        say(f"Page: {made / 'report.html'}" + (f"; model: {made / 'best'}" if found["winner"] else ""))
+        say(f"Page: {made / 'report.html'}" + (f"; model: {made / 'best'}" if (made / "best").is_dir() else ""))
     context.exit(0 if found["met"] else 1)

@@ -55,7 +55,7 @@ class Limit:
     ) -> Judgement:
         """Judge by a verdict on ``figures``, a value and its 95% interval, from ``count`` ``of`` something."""
         outcome = OUTCOMES[found.outcome]
-        why = f"; {found.sentence.removeprefix('undecided: ')}" if outcome == UNDECIDED and found.sentence else ""
+        why = f"; {found.more}" if found.more else ""
         over = f"{'over' if of == 'rounds' else 'on'} {count:,} {of}"
         interval = shown_interval(form, *figures[1:])
         return self.because(what, outcome, f"{form(figures[0])} {over} ({interval}){why}", *figures, count, of)

@@ -87,8 +87,9 @@ def _exact(limit: Limit, line: Measurement) -> Judgement:
 
 
 def _at_most(low: float, high: float, limit: float) -> verdict.Verdict:
-    outcome = verdict.WITHIN if high <= limit else verdict.WORSE if low > limit else verdict.UNDECIDED
-    return verdict.Verdict(outcome, "more examples would narrow it")
+    if low <= limit < high:
+        return verdict.Verdict(verdict.UNDECIDED, "more examples would narrow it")
+    return verdict.Verdict(verdict.WITHIN if high <= limit else verdict.WORSE)
 
 
 # Limit -> what judges a line by it.

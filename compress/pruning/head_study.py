@@ -32,7 +32,8 @@ from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows
 from compress.pruning.scoring import Values, cached_json, scoring_batches
 from compress.recipes import Pruning
-from compress.reporting.heads_page import write_report
+from compress.reporting.figure_page import write_page
+from compress.reporting.heads_page import view
 from compress.surgery.unit_masks import Masks, masks_reach_logits, unmasked
 
 STUDY_NAME = "heads.json"
@@ -144,7 +145,7 @@ def head_study(
             "evolution": evolution,
         }
         write_atomically(stage.working / STUDY_NAME, json.dumps(content, indent=1) + "\n")
-        write_report(content, stage.working)
+        write_page(view(content), stage.working)
         stage.finish(kind="heads", recipe=recipe)
     return Path(output)
 

@@ -30,7 +30,8 @@ from compress.pruning.removal_steps import execute_plan
 from compress.pruning.step_timing import StepTimer
 from compress.recipes import Pruning, Training
 from compress.reporting.charts.pruning_curve import CURVE_NAME, curve_csv
-from compress.reporting.pruning_page import removed, write_report
+from compress.reporting.figure_page import write_page
+from compress.reporting.pruning_page import removed, view
 from compress.surgery.remove_vocabulary import check_tokenizer
 from compress.training.phases import check_batch_sizes
 
@@ -180,7 +181,7 @@ def write_pruning_report(
         "curve": curve,
     }
     write_atomically(stage.working / PRUNING_REPORT_NAME, json.dumps(content, indent=1) + "\n")
-    write_report(content, stage.working)
+    write_page(view(content), stage.working)
     if curve:
         write_atomically(stage.working / CURVE_NAME, curve_csv(curve))
     # A target may remove no heads or no neurons.

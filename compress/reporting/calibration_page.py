@@ -1,21 +1,15 @@
 """Report of ``compress calibrate``: reliability diagram, loss by method, and what is accepted at which confidence."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.formatting import NONE, span
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.figure_page import Figure, FigurePage, write_page
+from compress.reporting.figure_page import Figure, FigurePage
 from compress.reporting.tables.cells import Cell
 
 METHODS = {"none": "no scaling", "temperature": "temperature scaling", "vector": "vector scaling"}
-
-
-def write_report(found: Mapping[str, Any], directory: Path) -> None:
-    """Write the page, and a CSV and an SVG for each figure, from the content of ``calibration.json``."""
-    write_page(view(found), directory)
 
 
 def view(found: Mapping[str, Any]) -> FigurePage:

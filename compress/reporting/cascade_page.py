@@ -1,19 +1,13 @@
 """Report of ``compress cascade``: which model answers how many rows, what that costs and what it loses."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.formatting import milliseconds, plural, points, shown, span, times
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.figure_page import Figure, FigurePage, quality, write_page
+from compress.reporting.figure_page import Figure, FigurePage, quality
 from compress.reporting.tables.cells import Cell
-
-
-def write_report(found: Mapping[str, Any], directory: Path) -> None:
-    """Write the page, and a CSV and an SVG for each figure, from the content of ``choice.json``."""
-    write_page(view(found), directory)
 
 
 def view(found: Mapping[str, Any]) -> FigurePage:

@@ -3,24 +3,18 @@
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import NONE, in_percent, metric_title, plural, points, shown
 from compress.reporting.charts import heat_map, svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.figure_page import Figure, FigurePage, quality, write_page
+from compress.reporting.figure_page import Figure, FigurePage, quality
 from compress.reporting.tables.cells import Cell
 
 EVALUATED = frozenset(("oracle", "shapley"))  # criteria that compare what the model is worth
 BUDGET = 1.0  # points of loss that verdicts are about
 SIGNIFICANT = 0.01  # of Michel et al. 2019, here after Holm's correction for so many heads
-
-
-def write_report(study: Mapping[str, Any], directory: Path) -> None:
-    """Write the page, and a CSV and an SVG for each figure, all from the content of ``heads.json``."""
-    write_page(view(study), directory)
 
 
 def view(study: Mapping[str, Any]) -> FigurePage:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compress.benchmarking.results.files import Result, is_control_of
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, DropVerdict, judge_drop_of
+from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, Verdict, judge_drop_of
 
 
 def best_row(rows: Sequence[Result], budget_points: float = 1.0) -> Result | None:
@@ -149,6 +149,6 @@ def outcome_of(line: Measurement, budget_points: float) -> str:
     return judged.outcome if judged else ""
 
 
-def judge(line: Measurement, budget_points: float) -> DropVerdict | None:
+def judge(line: Measurement, budget_points: float) -> Verdict | None:
     """Judge the loss of a line against a budget in points; None where it has no metric to compare."""
     return None if line.difference is None else judge_drop_of(line, budget_points)

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.formatting import (
@@ -22,7 +21,7 @@ from compress.reporting.charts import heat_map
 from compress.reporting.charts.pruning_curve import draw_curve
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.waterfall import Bar, waterfall_chart
-from compress.reporting.figure_page import Figure, FigurePage, quality, write_page
+from compress.reporting.figure_page import Figure, FigurePage, quality
 from compress.reporting.tables.cells import Cell
 
 # Removal -> what stays of it, in the singular.
@@ -34,11 +33,6 @@ UNITS = {
     "hidden": "hidden dimension",
 }
 WORDS = {"nothing": "unpruned", "neurons": "feed-forward neurons", "hidden": "hidden width"}
-
-
-def write_report(found: Mapping[str, Any], directory: Path) -> None:
-    """Write the page, and a CSV and an SVG for each figure, from the content of ``pruning.json``."""
-    write_page(view(found), directory)
 
 
 def view(found: Mapping[str, Any]) -> FigurePage:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.formatting import (
@@ -22,15 +21,10 @@ from compress.inference.speedup_intervals import Interval
 from compress.progress import duration
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.figure_page import Figure, FigurePage, write_page
+from compress.reporting.figure_page import Figure, FigurePage
 from compress.reporting.tables.cells import Cell
 
 HEADINGS = ("Student", "Trial", "Speed-up", "Latency", "Size", "Metric", "Points", "Steps", "Why it ended")
-
-
-def write_report(found: Mapping[str, Any], directory: Path) -> None:
-    """Write the page, and a CSV and an SVG for each figure, from the content of ``search.json``."""
-    write_page(view(found), directory)
 
 
 def view(found: Mapping[str, Any]) -> FigurePage:

@@ -18,7 +18,7 @@ from compress.reporting.charts.learning_curve import learning_curve
 from compress.reporting.charts.pareto import ORDER, pareto_chart
 from compress.reporting.charts.pareto_points import PublishedPoint, marks, published_figures
 from compress.reporting.charts.svg import Picture
-from compress.reporting.charts.sweeps import Sweep, length_sweep, thread_sweep
+from compress.reporting.charts.sweeps import Sweep, sweep
 from compress.reporting.leaders import Leaders, outcome_of, taken_apart
 from compress.reporting.speedup_breakdown import Waterfall, waterfalls
 from compress.reporting.summary import verdict
@@ -144,13 +144,13 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         published=published,
         waterfalls=_waterfalls(measured),
         sweeps=[
-            sweep
-            for sweep in (
+            shown
+            for shown in (
                 learning_curve(rows),
-                thread_sweep(measured.swept, best),
-                length_sweep(measured.fixed, best),
+                sweep(measured.swept, "threads", best),
+                sweep(measured.fixed, "length", best),
             )
-            if sweep
+            if shown
         ],
         at_lengths=[
             AtLength(

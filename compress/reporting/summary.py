@@ -29,7 +29,7 @@ from compress.benchmarking.results.formatting import (
     with_span,
 )
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, DropVerdict
+from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, Verdict
 from compress.escaping.terminal import terminal_cell
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.inference.speedup_intervals import Interval
@@ -76,7 +76,7 @@ def _baseline_sentence(baseline: Result, teacher: Result, budget_points: float) 
     )
 
 
-def _best_sentence(best: Result, teacher: Result, judged: DropVerdict, budget_points: float) -> str:
+def _best_sentence(best: Result, teacher: Result, judged: Verdict, budget_points: float) -> str:
     line, budget = best.small_batch, in_points(budget_points)
     kept, size, full = line.metric_kept_percent, megabytes(line.size_bytes), megabytes(teacher.small_batch.size_bytes)
     said = (
@@ -91,7 +91,7 @@ def _best_sentence(best: Result, teacher: Result, judged: DropVerdict, budget_po
     return f"No model is within {budget} of the teacher. The closest, {best.title}, {said}."
 
 
-def _accuracy_sentence(best: Result, teacher: Result, judged: DropVerdict) -> str:
+def _accuracy_sentence(best: Result, teacher: Result, judged: Verdict) -> str:
     line = best.small_batch
     assert line.difference is not None  # it was judged by it
     value, low, high = line.difference
@@ -195,7 +195,8 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     from rich.table import Table
 
     rows = results_of(lines)
-    small_batch, large_batch = (teacher_row(rows) or rows[0]).small_batch, rows[0].large_batch
+    small_batch = (teacher_row(rows) or rows[0]).small_batch
+    largest = max(rows, key=lambda row: len(row.lines)).large_batch.batch_size
     settings = [
         key for key in ("threads", "length", "padding") if len({getattr(row.small_batch, key) for row in rows}) > 1
     ]
@@ -209,7 +210,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
         "points to teacher",
         f"speed-up, batch {small_batch.batch_size}",
         f"p50 ms, batch {small_batch.batch_size}",
-        f"rows/s, batch {large_batch.batch_size}",
+        f"rows/s, batch {largest}",
         "parameters",
         "disk",
         "memory",
@@ -226,7 +227,10 @@ def results_table(lines: Sequence[Measurement]) -> Table:
             "" if base else _bracketed(points, line.difference),
             "×1" if base else _speed(times, line.speedups),
             _speed(lambda ms: milliseconds(ms).removesuffix(" ms"), line.interval("latency_p50_ms")),
-            _speed(shown_rate, row.large_batch.interval("throughput_rows_per_second")),
+            # Reference models are measured at the smallest batch size alone.
+            _speed(shown_rate, row.large_batch.interval("throughput_rows_per_second"))
+            if row.large_batch.batch_size == largest
+            else "",
             count(line.parameters),
             megabytes(line.size_bytes),
             megabytes(line.model_memory_bytes),

@@ -33,7 +33,8 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
-from compress.reporting.search_page import write_report
+from compress.reporting.figure_page import write_page
+from compress.reporting.search_page import view
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock
 from compress.searching.commands import BEST, making_again
@@ -139,7 +140,7 @@ def search(
         lines[FRONT_NAME] = [json.dumps(by_number[number]) for number in content["front"]]
         for name, written in lines.items():
             write_atomically(stage.working / name, "".join(f"{line}\n" for line in written))
-        write_report(content, stage.working)
+        write_page(view(content), stage.working)
         asked = {"budget": budget.asked, **settings.request}
         stage.finish(kind="search", recipe=asked, notes={"met": content["met"]})
     return Path(output)

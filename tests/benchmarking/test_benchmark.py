@@ -308,9 +308,13 @@ def test_what_was_made_from_a_student_bears_its_recipe(control: bool, tmp_path: 
     shutil.copytree(onnx_directory("bert").path, tmp_path / "int8")
     parent = {"role": "model", "name": "s", "sha256": ModelDir.open(student).sha256}
     int8 = with_manifest(tmp_path / "int8", stage="quantize", parents=(parent,))
-    found = open_candidates(torch_directory("bert"), [int8, student], [])
+    shutil.copytree(onnx_directory("bert").path, tmp_path / "again")
+    (tmp_path / "again" / "notes.txt").touch()
+    parent = {"role": "model", "name": "int8", "sha256": ModelDir.open(int8).sha256}
+    again = with_manifest(tmp_path / "again", stage="calibrate", parents=(parent,))
+    found = open_candidates(torch_directory("bert"), [again, int8, student], [])
     kind = "control" if control else "model"
-    assert [(c.recipe, c.kind) for c in found[1:]] == [("bilstm", kind)] * 2
+    assert [(c.recipe, c.kind) for c in found[1:]] == [("bilstm", kind)] * 3
 
 
 def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, list[Measurement]]) -> None:

@@ -30,6 +30,7 @@ from compress.benchmarking.replay_agreement import (
 from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import Measurement
 from compress.cli import execute
+from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
@@ -319,6 +320,19 @@ def test_training_rows_must_be_given_and_the_same(house: Path, tmp_path: Path, m
         replay(path, house / "test.csv", train=house / "other.csv", roots=[house])
     replay(path, house / "test.csv", train=house / "test.csv", roots=[house])
     assert [row.text for row in asked[0]["train"]] == [row.text for row in ROWS]
+
+
+def test_training_rows_that_overlap_are_dropped_again(
+    house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = without_measuring(monkeypatch)
+    others = [Example(f"{row.text} again", label=row.label) for row in ROWS[:5]]
+    content = json.loads((house / "results.lock.json").read_text())
+    content["train"] = content["data"] | {"name": "train.csv", "rows": 5, "sha256": content_sha256(others)}
+    path = tmp_path / "fitted.lock.json"
+    path.write_text(json.dumps(content))
+    replay(path, house / "test.csv", train=[ROWS[3], *others, ROWS[0]], roots=[house])
+    assert asked[0]["train"] == others
 
 
 def test_the_lock_itself_is_not_overwritten(house: Path) -> None:

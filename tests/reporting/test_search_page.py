@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from compress.reporting.search_page import verdict, view, write_report
+from compress.reporting.figure_page import write_page
+from compress.reporting.search_page import verdict, view
 
 
 def row(number: int, speedup: float, points: float | None, ended: str = "done") -> dict[str, Any]:
@@ -111,7 +112,7 @@ def test_scores_are_drawn_at_the_steps_that_they_were_reached_with(tmp_path: Pat
     straight = found()
     for row in straight["trials"][:2]:
         row["rungs"] = [rung for rung in row["rungs"] if rung["share"] != 1 / 3]  # the winner goes to the last at once
-    write_report(straight, tmp_path)
+    write_page(view(straight), tmp_path)
     drawn = (tmp_path / "report.html").read_text()
     assert "after 11% of the steps" in drawn and "after 100% of the steps" in drawn and "after 33%" not in drawn
 
@@ -156,7 +157,7 @@ def test_a_winner_of_a_lower_rung_is_told_as_such() -> None:
 
 
 def test_the_page_has_the_front_and_all_trials(tmp_path: Path) -> None:
-    write_report(FOUND, tmp_path)
+    write_page(view(FOUND), tmp_path)
     page, front = (tmp_path / "report.html").read_text(), (tmp_path / "front.csv").read_text().splitlines()
     assert "compress search &lt;b&gt;" in page and "too slow: ×12.0" in page and "compress quantize" in page
     assert len(front) == 3 and len((tmp_path / "trials.csv").read_text().splitlines()) == 4

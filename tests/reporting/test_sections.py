@@ -10,7 +10,7 @@ import pytest
 from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.reporting.charts.sweeps import length_sweep, thread_sweep
+from compress.reporting.charts.sweeps import sweep
 from compress.reporting.page import view
 from compress.reporting.sections import gather, section
 from compress.reporting.tables.seeds_table import repeats
@@ -59,21 +59,21 @@ def test_data_hosts_and_devices_are_apart() -> None:
 def test_threads_have_a_chart_of_some_and_a_table_of_all() -> None:
     (cpu, gpu) = gather(study())
     best = next(row for row in cpu.rows if row.small_batch.model == "bilstm-int8")
-    found = thread_sweep(cpu.swept, best)
+    found = sweep(cpu.swept, "threads", best)
     assert found is not None and [row[0].text for row in found.rows[:4]] == ["teacher"] * 2 + ["bilstm-int8"] * 2
     assert [row[1].value for row in found.rows[:4]] == [1, 2, 1, 2] and len(found.rows) == 2 * 27
     rough = [row[4] for row in found.rows if row[0].text == "torchao-int8"]
     assert len(rough) == 2 and all(cell.text.startswith("×") and cell.small.endswith(", wide") for cell in rough)
     assert "bert-large" not in found.pictures[0].wide and "bilstm-int8 in onnxruntime" in found.pictures[0].wide
-    assert thread_sweep(gpu.swept, None) is None
+    assert sweep(gpu.swept, "threads", None) is None
 
 
 def test_lengths_are_a_chart_where_there_are_several() -> None:
     (cpu, gpu) = gather(study())
-    found = length_sweep(cpu.fixed, None)
+    found = sweep(cpu.fixed, "length", None)
     assert found is not None and [row[1].value for row in found.rows[:3]] == [16, 64, 128]
-    assert length_sweep(gpu.fixed, None) is None
-    assert length_sweep([row for row in cpu.fixed if row.small_batch.length == 16], None) is None
+    assert sweep(gpu.fixed, "length", None) is None
+    assert sweep([row for row in cpu.fixed if row.small_batch.length == 16], "length", None) is None
 
 
 def test_a_competitor_that_is_surely_faster_at_a_batch_size_is_named() -> None:

@@ -248,7 +248,7 @@ def test_a_cascade_is_made_again_by_the_same_options(tmp_path: Path) -> None:
         "threads": 1,
     }
     explored: Any = SimpleNamespace(
-        trainer=trainer, settings=SearchSettings(typed=typed), budget=SearchBudget(max_accuracy_drop=1.5)
+        trainer=trainer, settings=SearchSettings(typed=typed), budget=SearchBudget(max_accuracy_drop=0.0)
     )
     joined: Any = SimpleNamespace(model=SimpleNamespace(member_names=["one", "two", TEACHER]))
     said = making_again(explored, trials, joined, tmp_path, Path("found")).split(" && ")
@@ -256,7 +256,7 @@ def test_a_cascade_is_made_again_by_the_same_options(tmp_path: Path) -> None:
     assert "secret" not in said[0] and "--student found/best-1.toml" in said[0]
     assert said[-1] == (
         "compress cascade --validation v --threads 1 --model model-1 --model model-2 --model teacher-int8 "
-        "--max-accuracy-drop 1.5 --output best"
+        "--max-accuracy-drop 0 --output best"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best-1.toml", "best-2.toml"]
 

@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from compress.benchmarking.results.formatting import in_points, milliseconds, times
+from compress.benchmarking.results.formatting import milliseconds, times
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
 
@@ -22,26 +22,10 @@ MOST_ROWS = 1_000_000  # nobody labels more to settle a budget
 
 @dataclass(frozen=True)
 class Verdict:
-    """``outcome`` is ``within``, ``worse`` or ``undecided``; ``sentence`` says so, without a capital or full stop."""
+    """``outcome`` is ``within``, ``worse`` or ``undecided``; ``more`` says what would decide."""
 
     outcome: str
-    sentence: str
-
-
-@dataclass(frozen=True)
-class DropVerdict(Verdict):
-    """The verdict on a loss of quality.
-
-    ``rows_needed`` counts all rows of a test set that would decide with a chance of 80%, those there are included; None
-    where it is decided already, or where a million rows would not do.
-    """
-
-    rows_needed: int | None = None
-
-    @property
-    def more(self) -> str:
-        """How many more examples would decide, where it is open: ``about 300 more examples would decide (...)``."""
-        return self.sentence.removeprefix(f"{UNDECIDED}: ") if self.outcome == UNDECIDED else ""
+    more: str = ""
 
     @property
     def short(self) -> str:
@@ -58,7 +42,7 @@ def judge_drop(
     *,
     won: int | None = None,
     lost: int | None = None,
-) -> DropVerdict:
+) -> Verdict:
     """Judge a paired difference, model minus reference in points, against the points that may be lost.
 
     Args:
@@ -69,17 +53,17 @@ def judge_drop(
             interval follows from these counts; for other metrics the needed rows follow from the interval's width.
     """
     if high < -budget_points:
-        return DropVerdict(WORSE, f"worse than {in_points(budget_points)}")
+        return Verdict(WORSE)
     if low >= -budget_points:
-        return DropVerdict(WITHIN, f"within {in_points(budget_points)}")
+        return Verdict(WITHIN)
     needed = rows_to_decide(difference_points, low, high, budget_points, rows, won=won, lost=lost)
     if needed is None:
-        return DropVerdict(UNDECIDED, "undecided: the loss is the budget; more examples will hardly decide")
+        return Verdict(UNDECIDED, "the loss is the budget; more examples will hardly decide")
     more = f"about {_rounded_up(needed - rows):,} more examples would decide (with a chance of {POWER:.0%})"
-    return DropVerdict(UNDECIDED, f"undecided: {more}", needed)
+    return Verdict(UNDECIDED, more)
 
 
-def judge_drop_of(line: Measurement, budget_points: float) -> DropVerdict:
+def judge_drop_of(line: Measurement, budget_points: float) -> Verdict:
     """Judge a result line against its teacher; the counts of won and lost rows are used where they make the difference.
 
     Raises:
@@ -152,22 +136,22 @@ def rows_to_decide(
 def judge_speedup(value: float, low: float, high: float, minimum: float) -> Verdict:
     """Judge a speed-up (2.0 is twice as fast) with its 95% interval."""
     if low >= minimum:
-        return Verdict(WITHIN, f"at least {times(minimum)}")
+        return Verdict(WITHIN)
     if high < minimum:
-        return Verdict(WORSE, f"less than {times(minimum)}")
+        return Verdict(WORSE)
     is_near = abs(value - minimum) <= NARROWEST * value
     more = "the budget is the speed-up; another benchmark will hardly decide" if is_near else NARROWER
-    return Verdict(UNDECIDED, f"undecided: {times(value)} may be {times(low)} to {times(high)}; {more}")
+    return Verdict(UNDECIDED, f"{times(value)} may be {times(low)} to {times(high)}; {more}")
 
 
 def judge_latency_p95(p95_ms: float, low_ms: float, high_ms: float, maximum_ms: float) -> Verdict:
     """Judge a 95th percentile of latency with its 95% interval, in milliseconds."""
     if high_ms <= maximum_ms:
-        return Verdict(WITHIN, f"within {milliseconds(maximum_ms)}")
+        return Verdict(WITHIN)
     if low_ms > maximum_ms:
-        return Verdict(WORSE, f"slower than {milliseconds(maximum_ms)}")
+        return Verdict(WORSE)
     found = f"{milliseconds(p95_ms)} may be {milliseconds(low_ms)} to {milliseconds(high_ms)}"
-    return Verdict(UNDECIDED, f"undecided: {found}; {NARROWER}")
+    return Verdict(UNDECIDED, f"{found}; {NARROWER}")
 
 
 def _rounded_up(value: float) -> int:

@@ -9,8 +9,9 @@ from compress.benchmarking.results.formatting import milliseconds, shown_rate, t
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
-from compress.reporting.tables.cells import Cell, name, number, setting_text, speed
+from compress.reporting.tables.cells import EMPTY, Cell, name, number, setting_text, speed
 
+TITLES = {"threads": ("Threads", "Threads"), "length": ("Length of rows", "Tokens")}  # of the chart and the column
 LINES = 4  # more cannot be told apart by their dashes
 
 
@@ -24,29 +25,22 @@ class Sweep:
     rows: list[list[Cell]]
 
 
-def thread_sweep(rows: Sequence[Result], best: Result | None) -> Sweep | None:
-    """Return rows per second and latency against threads, where something was measured with more than one count."""
-    return _sweep("Threads", "Threads", rows, "threads", best)
-
-
-def length_sweep(rows: Sequence[Result], best: Result | None) -> Sweep | None:
-    """Return latency against the length of rows, where fixed lengths were measured."""
-    fixed = [row for row in rows if row.small_batch.length is not None]
-    return _sweep("Length of rows", "Tokens", fixed, "length", best)
-
-
-def _sweep(title: str, heading: str, rows: Sequence[Result], key: str, best: Result | None) -> Sweep | None:
-    """Return the charts and the table of what was measured at several values of a setting."""
-    lines = [(_line_name(own[0].small_batch), [_cells(row, key) for row in own]) for own in _swept(rows, key, best)]
+def sweep(rows: Sequence[Result], key: str, best: Result | None) -> Sweep | None:
+    """Return the charts and the table of what was measured at several values of ``threads`` or ``length``."""
+    largest = max((row.large_batch.batch_size for row in rows), default=0)
+    lines = [
+        (_line_name(own[0].small_batch), [_cells(row, key, largest) for row in own]) for own in _swept(rows, key, best)
+    ]
     if not lines:
         return None
-    first, largest = f"batch {rows[0].small_batch.batch_size}", f"batch {rows[0].large_batch.batch_size}"
+    first = f"batch {rows[0].small_batch.batch_size}"
     pictures = [_picture(lines, key, f"Latency by {key}, {first}", "ms", LATENCY)]
     if key == "threads":
-        pictures.insert(0, _picture(lines, key, f"Rows per second by threads, {largest}", "rows/s", THROUGHPUT))
+        pictures.insert(0, _picture(lines, key, f"Rows per second by threads, batch {largest}", "rows/s", THROUGHPUT))
     # A speed-up is over the teacher at the same setting.
     speedup = f"Speed-up at the same {key}, {first}"
-    headings = ["Model", heading, f"p50, {first}", f"p95, {first}", speedup, f"Rows/s, {largest}"]
+    title, heading = TITLES[key]
+    headings = ["Model", heading, f"p50, {first}", f"p95, {first}", speedup, f"Rows/s, batch {largest}"]
     return Sweep(title, [one for one in pictures if one], headings, [cells for _, own in lines for cells in own])
 
 
@@ -72,7 +66,7 @@ def _swept(rows: Sequence[Result], key: str, best: Result | None) -> list[list[R
 SETTING, LATENCY, THROUGHPUT = 1, 2, 5
 
 
-def _cells(row: Result, key: str) -> list[Cell]:
+def _cells(row: Result, key: str, largest: int) -> list[Cell]:
     line = row.small_batch
     return [
         name(line),
@@ -80,7 +74,10 @@ def _cells(row: Result, key: str) -> list[Cell]:
         speed(line, "latency_p50_ms", milliseconds),
         speed(line, "latency_p95_ms", milliseconds),
         speed(line, "speedup", times),
-        speed(row.large_batch, "throughput_rows_per_second", shown_rate),
+        # Reference models are measured at the smallest batch size alone.
+        speed(row.large_batch, "throughput_rows_per_second", shown_rate)
+        if row.large_batch.batch_size == largest
+        else EMPTY,
     ]
 
 

@@ -7,21 +7,29 @@ from itertools import groupby
 from compress.benchmarking.results import formatting
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import NONE, in_percent, megabytes, milliseconds, shown_rate
+from compress.benchmarking.results.schema import Measurement
 from compress.escaping.markdown import Markdown
 from compress.reporting.tables import cells
 from compress.reporting.tables.cells import Cell, number, ratio, share, speed
 
+# Columns of throughput and what goes with it.
+AT_LARGEST = frozenset(
+    {"speedup_large", "rows_per_second", "rows_with_tokenizer", "tokens", "peak_share", "energy", "gpu_bytes"}
+)
 # What fits beside each other in a pull request.
 ESSENTIAL = ("model", "metric", "difference", "verdict", "speedup", "latency_p50_ms", "rows_per_second", "size_bytes")
 
 
 @dataclass(frozen=True)
 class Column:
-    """``unit`` is that of the number behind the cells; ``wide`` columns are shown on request only."""
+    """``unit`` is that of the number behind the cells; ``wide`` columns are shown on request only.
+
+    ``make`` gets a row's line at the batch size of the group: the largest, or the smallest.
+    """
 
     key: str
     title: str
-    make: Callable[[Result], Cell] = field(metadata={"page_only": True})
+    make: Callable[[Measurement], Cell] = field(metadata={"page_only": True})
     unit: str = ""
     wide: bool = False
     group: str = ""
@@ -52,7 +60,14 @@ class ResultsTable:
 
 def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
     """Return the table of rows that may be compared; a column that is empty in all of them is left out."""
-    made = [(column, [column.make(row) for row in rows]) for column in _columns(rows, budget_points)]
+    largest = max(row.large_batch.batch_size for row in rows)
+
+    def cell(column: Column, row: Result) -> Cell:
+        line = row.large_batch if column.key in AT_LARGEST else row.small_batch
+        # Reference models are measured at the smallest batch size alone.
+        return cells.EMPTY if column.key in AT_LARGEST and line.batch_size != largest else column.make(line)
+
+    made = [(column, [cell(column, row) for row in rows]) for column in _columns(rows, largest, budget_points)]
     made = [(column, down) for column, down in made if any(cell.text != NONE for cell in down)]
     return ResultsTable(
         [column for column, _ in made],
@@ -78,121 +93,81 @@ def _title(column: Column) -> str:
     return f"{column.title}, {batch}" if batch else column.title
 
 
-def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
+def _columns(rows: Sequence[Result], largest: int, budget_points: float) -> list[Column]:
     """Return every column that there is: speed and latency at the smallest batch size, throughput at the largest."""
     metric = next((row.small_batch.metric_name for row in rows if row.small_batch.metric_name), "metric")
-    first, largest = f"batch {rows[0].small_batch.batch_size}", f"batch {rows[0].large_batch.batch_size}"
+    first = f"batch {rows[0].small_batch.batch_size}"
     groups: dict[str, list[Column]] = {
-        "": [Column("model", "Model", lambda row: cells.name(row.small_batch))],
+        "": [Column("model", "Model", cells.name)],
         "Quality": [
-            Column(
-                "metric",
-                metric.capitalize(),
-                lambda row: cells.metric(row.small_batch),
-                "%" if in_percent(metric) else "",
-            ),
-            Column(
-                "kept",
-                "Kept",
-                lambda row: number(row.small_batch.metric_kept_percent, "{:.1f}%".format),
-                "%",
-                wide=True,
-            ),
-            Column("difference", "Points lost or won", lambda row: cells.difference(row.small_batch)),
-            Column("verdict", f"Within {budget_points:g}?", lambda row: cells.verdict(row.small_batch, budget_points)),
-            Column("mcnemar_p", "McNemar p", lambda row: cells.mcnemar(row.small_batch), wide=True),
-            Column("agreement", "Agreement", lambda row: share(row.small_batch.agreement), "%", wide=True),
-            Column(
-                "calibration_error", "Calibration error", lambda row: cells.calibration(row.small_batch), "%", wide=True
-            ),
+            Column("metric", metric.capitalize(), cells.metric, "%" if in_percent(metric) else ""),
+            Column("kept", "Kept", lambda line: number(line.metric_kept_percent, "{:.1f}%".format), "%", wide=True),
+            Column("difference", "Points lost or won", cells.difference),
+            Column("verdict", f"Within {budget_points:g}?", lambda line: cells.verdict(line, budget_points)),
+            Column("mcnemar_p", "McNemar p", cells.mcnemar, wide=True),
+            Column("agreement", "Agreement", lambda line: share(line.agreement), "%", wide=True),
+            Column("calibration_error", "Calibration error", cells.calibration, "%", wide=True),
         ],
         f"Speed, {first}": [
-            Column("speedup", "Speed-up", lambda row: ratio(row.small_batch, "speedup")),
-            Column(
-                "speedup_with_tokenizer",
-                "With tokenizer",
-                lambda row: ratio(row.small_batch, "speedup_with_tokenizer"),
-            ),
+            Column("speedup", "Speed-up", lambda line: ratio(line, "speedup")),
+            Column("speedup_with_tokenizer", "With tokenizer", lambda line: ratio(line, "speedup_with_tokenizer")),
             Column(
                 "speedup_same_runtime",
                 "In the same runtime",
-                lambda row: ratio(row.small_batch, "speedup_same_runtime"),
+                lambda line: ratio(line, "speedup_same_runtime"),
                 wide=True,
             ),
         ],
         f"Latency observed, {first}": [
-            Column("latency_p50_ms", "p50", lambda row: speed(row.small_batch, "latency_p50_ms", milliseconds), "ms"),
-            Column(
-                "latency_p95_ms",
-                "p95",
-                lambda row: speed(row.small_batch, "latency_p95_ms", milliseconds),
-                "ms",
-                wide=True,
-            ),
-            Column(
-                "latency_p99_ms",
-                "p99",
-                lambda row: speed(row.small_batch, "latency_p99_ms", milliseconds),
-                "ms",
-                wide=True,
-            ),
+            Column("latency_p50_ms", "p50", lambda line: speed(line, "latency_p50_ms", milliseconds), "ms"),
+            Column("latency_p95_ms", "p95", lambda line: speed(line, "latency_p95_ms", milliseconds), "ms", wide=True),
+            Column("latency_p99_ms", "p99", lambda line: speed(line, "latency_p99_ms", milliseconds), "ms", wide=True),
             Column(
                 "device_p50_ms",
                 "p50, GPU alone",
-                lambda row: number(row.small_batch.device_p50_ms, milliseconds),
+                lambda line: number(line.device_p50_ms, milliseconds),
                 "ms",
                 wide=True,
             ),
         ],
-        f"Throughput observed, {largest}": [
-            Column("speedup_large", "Speed-up", lambda row: ratio(row.large_batch, "speedup"), wide=True),
-            Column(
-                "rows_per_second",
-                "Rows/s",
-                lambda row: speed(row.large_batch, "throughput_rows_per_second", shown_rate),
-            ),
+        f"Throughput observed, batch {largest}": [
+            Column("speedup_large", "Speed-up", lambda line: ratio(line, "speedup"), wide=True),
+            Column("rows_per_second", "Rows/s", lambda line: speed(line, "throughput_rows_per_second", shown_rate)),
             Column(
                 "rows_with_tokenizer",
                 "Rows/s with tokenizer",
-                lambda row: speed(row.large_batch, "throughput_with_tokenizer_rows_per_second", shown_rate),
+                lambda line: speed(line, "throughput_with_tokenizer_rows_per_second", shown_rate),
                 wide=True,
             ),
             Column(
-                "tokens",
-                "Tokens/s",
-                lambda row: speed(row.large_batch, "throughput_tokens_per_second", shown_rate),
-                wide=True,
+                "tokens", "Tokens/s", lambda line: speed(line, "throughput_tokens_per_second", shown_rate), wide=True
             ),
-            Column("peak_share", "Of matmul peak", lambda row: cells.peak(row.large_batch), "%", wide=True),
+            Column("peak_share", "Of matmul peak", cells.peak, "%", wide=True),
             Column(
                 "energy",
                 "Energy a row",
-                lambda row: number(row.large_batch.energy_joules_per_row, "{:.3g} J".format),
+                lambda line: number(line.energy_joules_per_row, "{:.3g} J".format),
                 "J",
                 wide=True,
             ),
         ],
         "Size": [
-            Column("parameters", "Parameters", lambda row: cells.parameters(row.small_batch)),
-            Column("size_bytes", "Disk", lambda row: cells.disk(row.small_batch), "bytes"),
+            Column("parameters", "Parameters", cells.parameters),
+            Column("size_bytes", "Disk", cells.disk, "bytes"),
             Column(
-                "memory_bytes",
-                "Memory",
-                lambda row: number(row.small_batch.model_memory_bytes, megabytes),
-                "bytes",
-                wide=True,
+                "memory_bytes", "Memory", lambda line: number(line.model_memory_bytes, megabytes), "bytes", wide=True
             ),
             Column(
                 "gpu_bytes",
                 "GPU memory",
-                lambda row: number(row.large_batch.peak_gpu_memory_bytes, megabytes),
+                lambda line: number(line.peak_gpu_memory_bytes, megabytes),
                 "bytes",
                 wide=True,
             ),
         ],
         "Other": [
-            Column("load_ms", "Load", lambda row: number(row.small_batch.load_ms, milliseconds), "ms", wide=True),
-            Column("noise", "Noise", lambda row: share(row.small_batch.noise), "%", wide=True),
+            Column("load_ms", "Load", lambda line: number(line.load_ms, milliseconds), "ms", wide=True),
+            Column("noise", "Noise", lambda line: share(line.noise), "%", wide=True),
         ],
     }
     return [replace(column, group=group) for group, columns in groups.items() for column in columns]

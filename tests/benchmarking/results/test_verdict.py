@@ -12,6 +12,7 @@ from compress.benchmarking.results.verdict import (
     UNDECIDED,
     WITHIN,
     WORSE,
+    Verdict,
     judge_drop,
     judge_drop_of,
     judge_latency_p95,
@@ -26,20 +27,17 @@ POWERED = 1.959963984540054 + 0.8416212335729143  # z of 97.5% and of 80%
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "budget", "outcome", "sentence"),
+    ("low", "high", "budget", "outcome"),
     [
-        (-0.9, 0.3, 1.0, WITHIN, "within 1 point"),
-        (-1.0, 0.3, 1.0, WITHIN, "within 1 point"),
-        (-3.0, -1.2, 1.0, WORSE, "worse than 1 point"),
-        (-3.0, -0.6, 0.5, WORSE, "worse than 0.5 points"),
-        (0.1, 0.3, 0.0, WITHIN, "within 0 points"),
+        (-0.9, 0.3, 1.0, WITHIN),
+        (-1.0, 0.3, 1.0, WITHIN),
+        (-3.0, -1.2, 1.0, WORSE),
+        (-3.0, -0.6, 0.5, WORSE),
+        (0.1, 0.3, 0.0, WITHIN),
     ],
 )
-def test_a_drop_is_decided_by_its_whole_interval(
-    low: float, high: float, budget: float, outcome: str, sentence: str
-) -> None:
-    found = judge_drop((low + high) / 2, low, high, budget, 1000)
-    assert (found.outcome, found.sentence, found.rows_needed) == (outcome, sentence, None)
+def test_a_drop_is_decided_by_its_whole_interval(low: float, high: float, budget: float, outcome: str) -> None:
+    assert judge_drop((low + high) / 2, low, high, budget, 1000) == Verdict(outcome)
 
 
 @pytest.mark.parametrize(("points", "low", "high"), [(-0.8, -1.8, 0.2), (-1.2, -2.2, -0.2)])
@@ -47,9 +45,10 @@ def test_needed_rows_of_any_metric_shrink_the_half_width(points: float, low: flo
     # 0.2 from the budget on either side, half a width of 1.0 that crosses it, 1,000 rows.
     found = judge_drop(points, low, high, 1.0, 1000)
     expected = 1000 * (1.0 / 1.959963984540054 * POWERED / 0.2) ** 2
-    assert found.outcome == UNDECIDED and found.rows_needed == math.ceil(expected)
+    assert rows_to_decide(points, low, high, 1.0, 1000) == math.ceil(expected)
     more = math.ceil((expected - 1000) / 1000) * 1000
-    assert found.sentence == f"undecided: about {more:,} more examples would decide (with a chance of 80%)"
+    assert found == Verdict(UNDECIDED, f"about {more:,} more examples would decide (with a chance of 80%)")
+    assert found.short == f"about {more:,} more"
 
 
 def test_only_the_side_that_crosses_the_budget_counts() -> None:
@@ -99,8 +98,8 @@ def test_as_many_rows_as_asked_for_decide_four_times_in_five(won_rate: float, lo
 
 def test_a_loss_that_is_the_budget_needs_no_number() -> None:
     found = judge_drop(-1.0, -2.0, 0.0, 1.0, 1000)
-    assert found.outcome == UNDECIDED and found.rows_needed is None
-    assert found.sentence == "undecided: the loss is the budget; more examples will hardly decide"
+    assert found == Verdict(UNDECIDED, "the loss is the budget; more examples will hardly decide")
+    assert found.short == found.more
     assert rows_to_decide(-0.999, -2.0, 0.0, 1.0, 1000) is None  # more than a million
 
 
@@ -114,44 +113,42 @@ def test_a_line_is_judged_by_its_own_counts() -> None:
         flips_won_rows=20,
         flips_lost_rows=30,
     )
-    expected = rows_to_decide(-0.5, -1.2, 0.2, 1.0, 2000, won=20, lost=30)
-    assert judge_drop_of(counted, 1.0).rows_needed == expected
+    expected = judge_drop(-0.5, -1.2, 0.2, 1.0, 2000, won=20, lost=30)
+    assert judge_drop_of(counted, 1.0) == expected
     other = replace(counted, metric_name="macro-f1")
-    assert judge_drop_of(other, 1.0).rows_needed == rows_to_decide(-0.5, -1.2, 0.2, 1.0, 2000) != expected
+    assert judge_drop_of(other, 1.0) == judge_drop(-0.5, -1.2, 0.2, 1.0, 2000) != expected
     with pytest.raises(ValueError, match="reference-model has no metric"):
         judge_drop_of(line("reference-model", difference_points=None, metric_name=None), 1.0)
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "outcome", "words"),
+    ("low", "high", "outcome", "more"),
     [
-        (5.0, 6.0, WITHIN, "at least ×5.00"),
-        (4.0, 4.9, WORSE, "less than ×5.00"),
-        (4.9, 5.4, UNDECIDED, f"undecided: ×5.20 may be ×4.90 to ×5.40; {NARROWER}"),
-        (5.0, 90.0, WITHIN, "at least ×5.00"),
-        (0.1, 4.9, WORSE, "less than ×5.00"),
+        (5.0, 6.0, WITHIN, ""),
+        (4.0, 4.9, WORSE, ""),
+        (4.9, 5.4, UNDECIDED, f"×5.20 may be ×4.90 to ×5.40; {NARROWER}"),
+        (5.0, 90.0, WITHIN, ""),
+        (0.1, 4.9, WORSE, ""),
     ],
 )
-def test_speedups(low: float, high: float, outcome: str, words: str) -> None:
-    found = judge_speedup(5.2, low, high, 5.0)
-    assert (found.outcome, found.sentence) == (outcome, words)
+def test_speedups(low: float, high: float, outcome: str, more: str) -> None:
+    assert judge_speedup(5.2, low, high, 5.0) == Verdict(outcome, more)
 
 
 def test_a_budget_that_is_the_speedup_is_not_decided_by_measuring_again() -> None:
     found = judge_speedup(5.1, 4.9, 5.3, 5.0)
-    assert found.outcome == UNDECIDED and found.sentence.endswith("another benchmark will hardly decide")
+    assert found.outcome == UNDECIDED and found.more.endswith("another benchmark will hardly decide")
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "outcome", "words"),
+    ("low", "high", "outcome", "more"),
     [
-        (8.0, 10.0, WITHIN, "within 10.0 ms"),
-        (10.1, 12.0, WORSE, "slower than 10.0 ms"),
-        (9.0, 10.5, UNDECIDED, f"undecided: 9.80 ms may be 9.00 ms to 10.5 ms; {NARROWER}"),
-        (0.1, 10.0, WITHIN, "within 10.0 ms"),
-        (10.1, 99.0, WORSE, "slower than 10.0 ms"),
+        (8.0, 10.0, WITHIN, ""),
+        (10.1, 12.0, WORSE, ""),
+        (9.0, 10.5, UNDECIDED, f"9.80 ms may be 9.00 ms to 10.5 ms; {NARROWER}"),
+        (0.1, 10.0, WITHIN, ""),
+        (10.1, 99.0, WORSE, ""),
     ],
 )
-def test_latencies(low: float, high: float, outcome: str, words: str) -> None:
-    found = judge_latency_p95(9.8, low, high, 10.0)
-    assert (found.outcome, found.sentence) == (outcome, words)
+def test_latencies(low: float, high: float, outcome: str, more: str) -> None:
+    assert judge_latency_p95(9.8, low, high, 10.0) == Verdict(outcome, more)
