@@ -89,7 +89,7 @@ def pretrain(
     tokenizer = source.load_tokenizer()
     fingerprint = ContentFingerprint()
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
-    _check_text(text, unlabeled.name, recipe.phases, tokenizer)
+    _check_text(unlabeled, text.rows, recipe.phases, tokenizer)
     with Stage.begin(
         "pretrain",
         output,
@@ -160,11 +160,11 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
     return replace(part, training=passes)
 
 
-def _check_text(text: UnlabelledText, name: str, phases: Sequence[Phase], tokenizer: PreTrainedTokenizerFast) -> None:
+def _check_text(text: TextSource, rows: int, phases: Sequence[Phase], tokenizer: PreTrainedTokenizerFast) -> None:
     """Refuse text too short to hold rows out, and a tokenizer without a mask token where a phase masks."""
-    if not text.rows:
-        raise CompressError(f"{name} holds no text; give a file with one text a line")
-    check_held_out(text.source, text.rows, remedy="give more text")
+    if not rows:
+        raise CompressError(f"{text.name} holds no text; give a file with one text a line")
+    check_held_out(text, rows, remedy="give more text")
     for phase in phases:
         if phase.masking:
             Masker(tokenizer, phase.masking)
