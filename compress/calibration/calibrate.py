@@ -105,7 +105,7 @@ def calibrate(
             f"calibration needs {FEWEST_ROWS} labelled rows or more, better some hundreds, and --validation has "
             f"{len(rows)} different ones"
         )
-    check_unseen(source, rows)
+    check_unseen(source, data.validation)  # with its copies, as in other fingerprints of the file
     gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation")).astype(int)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None
@@ -119,7 +119,7 @@ def calibrate(
         output,
         parents={"model": source},
         settings={"acceptance": acceptance and asdict(acceptance)},
-        data=describe_rows({"validation": rows}),
+        data=describe_rows({"validation": data.validation}),
         force=force,
         keep=False,
     ) as stage:

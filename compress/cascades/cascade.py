@@ -21,7 +21,7 @@ from compress.errors import CompressError
 from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import Metric, find_metric, paired_difference, score
 from compress.files import read_json_table
-from compress.inference.compute import Compute
+from compress.inference.compute import Compute, resolve_device
 from compress.inference.open_runtime import runtime_for
 from compress.inference.predict import Reader, load
 from compress.inference.side_by_side import time_side_by_side
@@ -177,6 +177,7 @@ def _latencies(
             runtime=runtime_for(members[-1].path),
             threads=compute.threads or default_threads(),
             batch_sizes=(1,),
+            device=resolve_device(compute.device, for_onnx=members[-1].is_onnx),
         )
     return {speed.name: speed.latency_ms for speed in speeds}
 

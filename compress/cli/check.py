@@ -55,7 +55,10 @@ def command(
     **options: Any,
 ) -> None:
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
-    from compress.gating.check import HOLDS, GateVerdict, check, read_budgets, store_reference
+    from compress.gating.budgets import read_budgets
+    from compress.gating.check import check
+    from compress.gating.gate_verdict import HOLDS, GateVerdict
+    from compress.gating.reference_files import store_reference
 
     _check_outputs(junit, json_file)
     file = read_budgets(budgets) if budgets else None

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compress.errors import CompressError
+
 Array = NDArray[Any]
 
 _BATCH_VALUES = 4_000_000  # some 32 MB
@@ -30,7 +32,7 @@ def sentence_bootstrap(
         sentences: the number of the sentence of every word, ``[W]``.
 
     Raises:
-        ValueError: there are fewer than two sentences.
+        CompressError: there are fewer than two sentences.
     """
     order = np.argsort(sentences, kind="stable")
     _, sizes = _of_sentences(sentences)
@@ -72,7 +74,7 @@ def _of_sentences(sentences: Array) -> tuple[NDArray[np.int64], NDArray[np.int64
     """Return the position of every word's sentence, ``[W]``, and the words of every sentence, ``[S]``."""
     _, inverse, sizes = np.unique(sentences, return_inverse=True, return_counts=True)
     if len(sizes) < 2:
-        raise ValueError("an interval over words needs at least two sentences")
+        raise CompressError("words of one sentence have no interval; give two labelled sentences or more")
     return inverse, sizes
 
 

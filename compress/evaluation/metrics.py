@@ -66,7 +66,7 @@ def _macro_f1(predicted: Array, gold: Array, classes: int) -> Array:
 
 def _matthews(predicted: Array, gold: Array, classes: int) -> Array:
     # Gorodkin (2004), equation 8: the correlation of two one-hot matrices.
-    rows = predicted.shape[-1]
+    rows = float(predicted.shape[-1])  # its fourth power is no int64 beyond 55,000 rows
     counts = [((predicted == k).sum(axis=-1), (gold == k).sum(axis=-1)) for k in range(classes)]
     product = sum(p * g for p, g in counts)
     spread = (rows**2 - sum(p * p for p, _ in counts)) * (rows**2 - sum(g * g for _, g in counts))

@@ -8,8 +8,8 @@ from pathlib import Path
 from compress.benchmarking.results.files import grouped, read_results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.gating.budgets import GateBudget, Tolerance, read_budgets
-from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, GateVerdict, Judgement, Limit, subjects
+from compress.gating.budgets import GateBudget, Tolerance
+from compress.gating.gate_verdict import GateVerdict, Judgement, Limit, subjects
 from compress.gating.limits import (
     JUDGES,
     OF_THE_MODEL,
@@ -19,21 +19,8 @@ from compress.gating.limits import (
     judge_over_seeds,
 )
 from compress.gating.reference_comparison import ReferenceComparison
-from compress.gating.reference_files import read_against, read_reference, store_reference
+from compress.gating.reference_files import read_against, read_reference
 from compress.gating.selectors import select
-
-__all__ = [
-    "BROKEN",
-    "HOLDS",
-    "UNDECIDED",
-    "GateBudget",
-    "Judgement",
-    "Tolerance",
-    "GateVerdict",
-    "check",
-    "read_budgets",
-    "store_reference",
-]
 
 
 def check(

@@ -60,7 +60,7 @@ def supports_bfloat16(device: str) -> bool:
     if device == "cuda":
         import torch
 
-        return bool(torch.cuda.is_bf16_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return has_bfloat16()
 
 
@@ -93,15 +93,17 @@ def _product_s(dtype: str) -> float:
     return time.thread_time() - started
 
 
-def resolve_device(device: str) -> str:
-    """Return ``cpu`` or ``cuda`` for ``--device``."""
+def resolve_device(device: str, *, for_onnx: bool = False) -> str:
+    """Return ``cpu`` or ``cuda`` for ``--device``; on ``auto`` an ONNX model runs on the CPU, and needs no PyTorch."""
     if device not in {"auto", "cpu", "cuda"}:
         raise CompressError(f"--device {device} is not known; use auto, cpu or cuda")
+    if for_onnx or device == "cpu":
+        return device.replace("auto", "cpu")
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
         raise CompressError("--device cuda was asked for, but this host has no usable GPU; use --device cpu")
-    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def autocast(device: str, precision: str) -> AbstractContextManager[Any]:

@@ -45,10 +45,10 @@ class EqualLengths:
     What else the run function has, such as ``device_ms``, is that of the last call it was given.
     """
 
-    def __init__(self, run: Run, tolerance: float) -> None:
+    def __init__(self, run: Run, tolerance: float, padding_matters: bool | None = None) -> None:
         self._run = run
         self._tolerance = tolerance
-        self._padding_matters: bool | None = None
+        self._padding_matters = padding_matters
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._run, name)
@@ -88,4 +88,5 @@ def padding_changes(run: Run, arrays: dict[str, np.ndarray], tolerance: float = 
 
 
 def _cut(arrays: dict[str, np.ndarray], rows: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    return {name: values[rows, :length] for name, values in arrays.items()}
+    # What is not of tokens are the counts of words, which only a tagger's caller reads.
+    return {name: values[rows, :length] for name, values in arrays.items() if values.ndim == 2}

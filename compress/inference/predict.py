@@ -67,8 +67,8 @@ class Reader:
 
     @classmethod
     def open(cls, model: ModelDir, compute: Compute = Compute()) -> Self:
-        """Load a model; on ``auto`` an ONNX one runs on the CPU."""
-        device = "cpu" if model.is_onnx and compute.device == "auto" else resolve_device(compute.device)
+        """Load a model; on ``auto`` an ONNX one runs on the CPU, and needs no PyTorch."""
+        device = resolve_device(compute.device, for_onnx=model.is_onnx)
         tokenizer = model.open_tokenizer()
         run = open_runtime(model.path, threads=compute.threads, device=device)
         return cls(run, tokenizer, maximum_length(tokenizer, model.config), model.task)

@@ -37,6 +37,7 @@ def time_in_turns(
 
     Args:
         tokens: the same rows as the tokens that each run reads.
+        threads: 0 where the work is not done by threads, but by a GPU.
     """
     is_precise = hasattr(time, "CLOCK_THREAD_CPUTIME_ID")
     clock = time.thread_time if threads == 1 and is_precise else time.perf_counter
@@ -91,6 +92,7 @@ def time_side_by_side(
     runtime: str,
     threads: int,
     batch_sizes: Sequence[int],
+    device: str = "cpu",
 ) -> list[Speed]:
     """Return the speeds of model directories that ``runtime`` opens, on rows of text; the first is the reference.
 
@@ -108,8 +110,11 @@ def time_side_by_side(
             tokenizer = model.load_tokenizer()
             padding_ids[name] = tokenizer.pad_token_id or 0
             tokens[name] = encode(tokenizer, examples[:ROWS], maximum_length(tokenizer, model.config))
-            runs[name] = open_runtime(directory, runtime, threads=threads)
-        samples = {size: time_in_turns(runs, tokens, padding_ids, size, threads) for size in batch_sizes}
+            runs[name] = open_runtime(directory, runtime, threads=threads, device=device)
+        samples = {
+            size: time_in_turns(runs, tokens, padding_ids, size, threads if device == "cpu" else 0)
+            for size in batch_sizes
+        }
     finally:
         torch.set_num_threads(before)
     return [

@@ -21,6 +21,7 @@ from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime
 from compress.inference.predict import load
+from compress.models.fitted_rows import check_unseen
 from compress.models.manifest import ONNX_NAME, Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
@@ -237,6 +238,19 @@ def test_rows_that_it_was_trained_on_are_refused(role: str, teacher: ModelDir, t
     )
     with pytest.raises(CompressError, match=f"are the {role} rows of trained"):
         calibrate(trained, tmp_path / "out", data=LabelledData((), rows), compute=CPU)
+
+
+def test_copies_of_rows_are_part_of_what_was_read(teacher: ModelDir, tmp_path: Path) -> None:
+    rows = rows_for(teacher)
+    repeated = [*rows, rows[0]]
+    made = calibrate(teacher, tmp_path / "made", data=LabelledData((), repeated), compute=CPU)
+    with pytest.raises(CompressError, match="are the validation rows of"):
+        check_unseen(made, repeated, seen=("validation",))
+    trained = shutil.copytree(teacher.path, tmp_path / "trained")
+    data = tuple(describe_rows({"train": repeated}))
+    finish(trained, Manifest(stage="finetune", name="trained", labels=LABELS, data=data))
+    with pytest.raises(CompressError, match="are the train rows of trained"):
+        calibrate(trained, tmp_path / "out", data=LabelledData((), repeated), compute=CPU)
 
 
 @pytest.mark.parametrize(

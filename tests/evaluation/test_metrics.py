@@ -32,6 +32,14 @@ def test_classification_metrics_equal_scikit_learn(name: str, classes: int) -> N
     assert found == pytest.approx(reference(gold, predicted), abs=1e-12)
 
 
+def test_the_matthews_correlation_of_many_rows() -> None:
+    from sklearn.metrics import matthews_corrcoef
+
+    predicted, gold = columns(100_000, 2)
+    found = metrics.score(predicted, gold, metric=METRICS["matthews"], classes=2)
+    assert found == pytest.approx(matthews_corrcoef(gold, predicted), abs=1e-12)
+
+
 def test_f1_is_of_the_last_label() -> None:
     from sklearn.metrics import f1_score
 

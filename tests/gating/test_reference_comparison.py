@@ -13,7 +13,7 @@ import pytest
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating import check
-from compress.gating.reference_files import read_reference
+from compress.gating.reference_files import read_reference, store_reference
 from tests.support.gating import Results, predicted, results, student
 from tests.support.results import line, write_lines
 
@@ -199,9 +199,9 @@ def test_folders_that_are_no_baseline(results: Results, tmp_path: Path) -> None:
 def test_results_become_the_baseline_of_their_hosts(results: Results, tmp_path: Path) -> None:
     folder = tmp_path / "made" / "baselines"
     now = write_lines(tmp_path / "two.jsonl", [student(), student(host_id="second")])
-    assert [path.name for path in check.store_reference([now], folder)] == ["abc123.jsonl", "second.jsonl"]
+    assert [path.name for path in store_reference([now], folder)] == ["abc123.jsonl", "second.jsonl"]
     assert [json.loads(text)["host_id"] for text in (folder / "second.jsonl").read_text().splitlines()] == ["second"]
-    check.store_reference([results(student(model="later"))], folder)
+    store_reference([results(student(model="later"))], folder)
     assert "later" in (folder / "abc123.jsonl").read_text() and "later" not in (folder / "second.jsonl").read_text()
     assert sorted(path.name for path in folder.iterdir()) == ["abc123.jsonl", "second.jsonl"]
     assert check.check([results(student(model="later"))], baseline=folder).exit_code in (0, 3)
@@ -211,7 +211,7 @@ def test_results_become_the_baseline_of_their_hosts(results: Results, tmp_path: 
 def test_a_host_that_cannot_name_a_file_is_refused(tmp_path: Path, host: str) -> None:
     now = write_lines(tmp_path / "now.jsonl", [student(host_id=host)])
     with pytest.raises(CompressError, match="cannot name a file"):
-        check.store_reference([now], tmp_path / "baselines")
+        store_reference([now], tmp_path / "baselines")
     assert not (tmp_path / "baselines").exists()
 
 

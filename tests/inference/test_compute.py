@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from compress.inference import compute
-from compress.inference.compute import fast_float32, resolve_precision
+from compress.inference.compute import fast_float32, resolve_device, resolve_precision, supports_bfloat16
 
 
 def setting() -> str:
@@ -54,6 +55,20 @@ def test_bfloat16_is_told_from_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     rounded = lambda a, b: multiply(a.bfloat16(), b.bfloat16()).float() if a.dtype == torch.float32 else multiply(a, b)  # noqa: E731
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
     assert not compute._is_exact()
+
+
+def test_a_gpu_that_emulates_bfloat16_has_no_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    supported = lambda including_emulation=True: including_emulation  # noqa: E731  # what torch says of a T4
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    assert not supports_bfloat16("cuda") and resolve_precision("auto", "cuda") == "float32"
+
+
+def test_the_device_of_an_onnx_model_is_told_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert [resolve_device(device, for_onnx=True) for device in ("auto", "cpu", "cuda")] == ["cpu", "cpu", "cuda"]
+    assert resolve_device("cpu") == "cpu"
+    with pytest.raises(ImportError):
+        resolve_device("auto")
 
 
 @pytest.fixture

@@ -128,6 +128,13 @@ def test_rows_of_one_length_run_together_where_padding_matters() -> None:
     assert exact.device_ms == 7.0
 
 
+def test_what_is_known_is_not_tried_and_counts_of_words_are_left_out() -> None:
+    run = Counted(reads_padding=True)
+    counted = {**arrays(), "counts": np.array([3, 1, 2, 1])}  # as the rows of a tagger have them
+    found = EqualLengths(run, 0.0, padding_matters=True)(counted)
+    assert run.batches == [2, 1, 1] and found.tolist() == [[15, -15], [5, -5], [10, -10], [5, -5]]
+
+
 def test_batches_of_one_length_are_not_tried() -> None:
     run = Counted(reads_padding=True)
     EqualLengths(run, 1e-3)({"input_ids": np.ones((2, 3)), "attention_mask": np.ones((2, 3), dtype=int)})

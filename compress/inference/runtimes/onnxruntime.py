@@ -1,5 +1,7 @@
 """ONNX Runtime: opens fp32 and int8 graphs, fused attention included."""
 
+import contextlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +35,9 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
         raise Unavailable(
             "this ONNX Runtime has no CUDA; install it with 'pip install onnxruntime-gpu' or use --device cpu"
         )
+    if device == "cuda":
+        with contextlib.redirect_stdout(sys.stderr):  # it prints what it does not find
+            onnxruntime.preload_dlls()  # from pip's packages, which PyTorch would load where it is imported
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

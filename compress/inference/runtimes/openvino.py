@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from compress.errors import CompressError, Unavailable
+from compress.inference.padding import EqualLengths
 from compress.models.manifest import ONNX_NAME
 
 OPENS = "onnx"
@@ -50,20 +51,6 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
         feed = {name: inputs[name] if name in inputs else np.zeros_like(inputs["input_ids"]) for name in names}
-        return by_length(feed) if reads_padding else once(feed)
-
-    def once(feed: dict[str, np.ndarray]) -> np.ndarray:
         return np.array(compiled(feed)[0])
 
-    def by_length(feed: dict[str, np.ndarray]) -> np.ndarray:
-        lengths = feed["attention_mask"].sum(axis=1)
-        parts = {
-            length: once({name: values[lengths == length, : max(length, 1)] for name, values in feed.items()})
-            for length in np.unique(lengths)
-        }
-        logits = np.empty((len(lengths), next(iter(parts.values())).shape[1]), dtype=np.float32)
-        for length, part in parts.items():
-            logits[lengths == length] = part
-        return logits
-
-    return run
+    return EqualLengths(run, 0.0, padding_matters=True) if reads_padding else run

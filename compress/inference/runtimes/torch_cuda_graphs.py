@@ -125,7 +125,7 @@ class GraphRun:
                 replay()
             answer: np.ndarray = logits.float().cpu().numpy().copy()
         self.device_ms = timer.milliseconds()
-        return answer
+        return answer[:, :length] if answer.ndim == 3 else answer  # of a tagger, which answers tokens
 
     def _graph(self, rows: int, tokens: int) -> Graph:
         key = rows, tokens
