@@ -20,16 +20,16 @@ from compress.errors import CompressError, MissingPackage, did_you_mean
 
 # Kind of plug-in -> its folder in the package, and the function that every module in it defines.
 FOLDERS: Mapping[str, tuple[str, str]] = {
-    "architectures": ("training/architectures", "build"),
+    "losses": ("training/losses", "loss"),
+    "modifiers": ("training/modifiers", "attach"),
     "augmenters": ("training/augmenters", "augmenter"),
     "criteria": ("pruning/criteria", "importance"),
-    "exporters": ("exporting/exporters", "export"),
-    "baselines": ("benchmarking/baselines", "fit"),
-    "modifiers": ("training/modifiers", "attach"),
-    "losses": ("training/losses", "loss"),
-    "competitors": ("benchmarking/competitors", "build"),
     "quantizers": ("quantization/quantizers", "quantize"),
     "runtimes": ("inference/runtimes", "start"),
+    "architectures": ("training/architectures", "build"),
+    "exporters": ("exporting/exporters", "export"),
+    "baselines": ("benchmarking/baselines", "fit"),
+    "competitors": ("benchmarking/competitors", "build"),
 }
 
 # Names that files of earlier versions use -> today's: keys of recipes and of locks.
@@ -43,17 +43,9 @@ RENAMED: Mapping[str, str] = {
     "intervention": "modifier",
 }
 
-SINGULAR: Mapping[str, str] = {
-    "architectures": "architecture",
-    "augmenters": "augmenter",
+SINGULAR: Mapping[str, str] = {name: name.removesuffix("s") for name in FOLDERS} | {
     "criteria": "criterion",
-    "exporters": "exporter",
-    "baselines": "baseline",
-    "modifiers": "modifier",
     "losses": "loss",
-    "competitors": "competitor",
-    "quantizers": "quantizer",
-    "runtimes": "runtime",
 }
 
 # Annotation of an option -> the types that it takes; any other annotation takes everything.

@@ -64,7 +64,7 @@ class _Given(click.types.StringParamType):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
             self.fail("it is empty: give a value or leave it out", parameter, context)
-        if parameter and not _MODELS.isdisjoint(parameter.opts):
+        if parameter and parameter.metavar != "NAME" and not _MODELS.isdisjoint(parameter.opts):
             found = {name for name in ("config.json", "model.onnx") if os.path.isfile(os.path.join(value, name))}
             if found == {"config.json"}:
                 from compress.models.loading import check_foreign
@@ -232,6 +232,6 @@ def _resumable(arguments: list[str]) -> str:
             value = flag[2:]
         with suppress(OSError, ValueError, CompressError):  # a path that cannot be
             target = _place(value)
-            if target.with_name(f".{target.name}.partial").is_dir() or (target / "study.json").is_file():
+            if (target / "study.json").is_file() or target.with_name(f".{target.name}.partial").is_dir():
                 return f"The same command goes on from what is finished of {without_secrets(value)}."
     return "Nothing was written."

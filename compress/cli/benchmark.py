@@ -179,6 +179,7 @@ def command(
         output=written,
         compute=Compute(device, seed=seed),
     )
+    logger.info("test: %s", source.describe())
     if not quiet:
         from compress.reporting.summary import results_table
 

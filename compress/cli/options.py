@@ -145,26 +145,6 @@ def _names(**given: str | None) -> Names:
     return given
 
 
-def computing(function: Function) -> Function:
-    """``--seed --device --threads``, passed on as ``compute``, and ``--force``."""
-    return _gathered(force(function), "compute", Compute, (seed, device, threads))
-
-
-def training(function: Function) -> Function:
-    """``--seed --device --threads --report-to``, passed on as ``compute``, and ``--force``."""
-    return _gathered(force(function), "compute", Compute, (seed, device, threads, report_to))
-
-
-def running(function: Function) -> Function:
-    """``--device --threads --report-to``, passed on as ``compute``."""
-    return _gathered(function, "compute", Compute, (device, threads, report_to))
-
-
-def placing(function: Function) -> Function:
-    """``--device --threads``, passed on as ``compute``."""
-    return _gathered(function, "compute", Compute, (device, threads))
-
-
 def _gathered(
     function: Function, name: str, make: Callable[..., Any], options: Sequence[Callable[[Any], Any]]
 ) -> Function:
@@ -180,6 +160,17 @@ def _gathered(
         option(wrapped)
     keys = [parameter.name for parameter in wrapped.__click_params__[before:]]  # type: ignore[attr-defined]
     return wrapped  # type: ignore[return-value]
+
+
+def _compute(*given: Any, also: Any = lambda function: function) -> Callable[[Function], Function]:
+    """Return what adds these options, which are passed on as ``compute``, and another one."""
+    return lambda function: _gathered(also(function), "compute", Compute, given)
+
+
+computing = _compute(seed, device, threads, also=force)
+training = _compute(seed, device, threads, report_to, also=force)
+running = _compute(device, threads, report_to)
+placing = _compute(device, threads)
 
 
 def verbosity(function: Function) -> Function:
@@ -231,10 +222,13 @@ def labelled_data(
 def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None) -> TextSource:
     """Open unlabelled files as one stream, cut to ``rows`` spread evenly; plain text has no columns to choose."""
     sources = []
+    named = {key: value for key, value in columns.items() if key != "label_column"}
     for path in paths:
         plain = without_secrets(path).removesuffix(".gz").endswith(".txt")
-        named = {} if plain else {key: value for key, value in columns.items() if key != "label_column"}
-        sources.append(open_source(path, role="unlabeled", labelled=False, **named))
+        source = open_source(path, role="unlabeled", labelled=False, **({} if plain else named))
+        if plain and source.format.startswith("tsv"):  # a table for all that; the format is that of other files
+            source = open_source(path, role="unlabeled", labelled=False, **{**named, "format": None})
+        sources.append(source)
         logger.info("unlabeled: %s", sources[-1].describe())
     pool = join_sources(sources)
     return pool.sample(rows) if rows else pool

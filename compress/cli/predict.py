@@ -6,11 +6,11 @@ import click
 
 from compress.cli import options
 from compress.cli.printing import say
-from compress.data import Example
+from compress.data import Example, TextSource
 from compress.data.examples import batched
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.progress import Progress
+from compress.progress import Progress, logger
 
 CHUNK_ROWS = 2048
 
@@ -51,6 +51,8 @@ def command(
         for example, prediction in zip(chunk, predict(chunk, probabilities=probabilities), strict=True):
             pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
             say(json.dumps({**prediction, "text": example.text, **pair}, ensure_ascii=False))
+    if isinstance(rows, TextSource):
+        logger.info("read: %s", rows.describe())  # with the rows that were skipped, which is known by now
 
 
 def _is_utf8(text: str) -> bool:

@@ -69,17 +69,8 @@ def _show(made: Replay) -> None:
     from rich.table import Table
 
     table = Table()
-    for heading, side in (
-        ("model", "left"),
-        ("runtime", "left"),
-        ("setting", "left"),
-        ("figure", "left"),
-        ("lock", "right"),
-        ("interval", "right"),
-        ("now", "right"),
-        ("", "left"),
-    ):
-        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    for heading in ("model", "runtime", "setting", "figure", "lock", "interval", "now", ""):
+        table.add_column(heading, justify="right" if heading in {"lock", "interval", "now"} else "left")
     for row in made.agreement.comparisons:
         before, low, high = (_number(row, value) for value in row.before)
         cells = (

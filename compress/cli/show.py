@@ -27,7 +27,7 @@ def command(name: str) -> None:
         from compress.reporting.terminal_plot import BLOCKS, PLAIN
         from compress.reporting.training_text import as_text
 
-        model = open_model(name)
+        model = open_model(name, classifier=False)
         say("\n".join(_facts(model.manifest)))
         if (model.path / METRICS_NAME).is_file():
             say(f"\n{as_text(read_training(model.path), BLOCKS if can_print(BLOCKS) else PLAIN)}")

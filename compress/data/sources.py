@@ -148,9 +148,6 @@ class JoinedSource(TextSource):
     def without(self, keys: frozenset[bytes]) -> "JoinedSource":
         return JoinedSource([source.without(keys) for source in self.sources])
 
-    def sample(self, rows: int) -> "JoinedSource":
-        return JoinedSource([source.sample(max(1, rows // len(self.sources))) for source in self.sources])
-
     def describe(self) -> str:
         return "; ".join(source.describe() for source in self.sources)
 

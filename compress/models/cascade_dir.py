@@ -101,7 +101,7 @@ class CascadeDir(ModelDir):
         raise CompressError(cascade_refusal(self.path))
 
 
-def open_model(path: ModelDir | str | Path, *, verify: bool = True) -> ModelDir:
+def open_model(path: ModelDir | str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:
     """Open a model directory or a cascade; ``verify`` compares every file with its hash.
 
     Raises:
@@ -111,7 +111,7 @@ def open_model(path: ModelDir | str | Path, *, verify: bool = True) -> ModelDir:
         return path
     directory = Path(path)
     if not (directory / CASCADE_NAME).is_file():
-        return ModelDir.open(path, verify=verify)
+        return ModelDir.open(path, classifier=classifier, verify=verify)
     check_files(directory)
     cascade = CascadeDir(directory, Manifest.read(directory / MANIFEST_NAME))
     if verify:

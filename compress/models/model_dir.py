@@ -90,7 +90,9 @@ class ModelDir:
 
     @property
     def name(self) -> str:
-        return self.manifest.name or self.path.name
+        # The hub's cache calls a folder by its commit: models--OWNER--NAME/snapshots/COMMIT.
+        cached = self.path.parent.name == "snapshots" and self.path.parent.parent.name.rpartition("--")[2]
+        return self.manifest.name or cached or self.path.name
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -157,7 +159,10 @@ class ModelDir:
                     f"{self.path} holds pickled weights ({pickles[0]}), which can run code when opened; "
                     "save the model again with save_pretrained, which writes model.safetensors"
                 )
-            raise CompressError(f"{self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}")
+            raise CompressError(
+                f"{self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}; pickled weights such as pytorch_model.bin "
+                "are not fetched from the hub: save the model again with save_pretrained"
+            )
         count_weights(files)
 
     def load(self) -> "PreTrainedModel":

@@ -17,18 +17,7 @@ from compress.recipes.pruning import AMOUNTS
 
 # What a user lists -> where it lies.
 RECIPE_KINDS: Mapping[str, Any] = {"teachers": "teachers", "students": "students", "studies": "benchmarks"}
-PLUGIN_KINDS = (
-    "losses",
-    "modifiers",
-    "augmenters",
-    "criteria",
-    "quantizers",
-    "runtimes",
-    "architectures",
-    "exporters",
-    "baselines",
-    "competitors",
-)
+PLUGIN_KINDS = tuple(plugins.FOLDERS)
 LISTED_KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
 STUDENT_HEADINGS = ("student", "published", "measured here", "study", "steps", "metric", "its control", "500 labels")
 FEW_LABELS = "table2"  # the study of the last column
@@ -65,8 +54,9 @@ def describe(name: str) -> str:
     Raises:
         CompressError: nothing has that name (with a did-you-mean).
     """
-    key = name.removesuffix(".toml").replace("_", "-")
-    folders = [] if name.endswith(".toml") else RECIPE_KINDS.values()
+    if name.endswith(".toml"):
+        raise CompressError(f"{name} is a file, which says all that there is to know; see 'compress list' for names")
+    key, folders = name.replace("_", "-"), RECIPE_KINDS.values()
     found = [explain(recipes.load_recipe(folder, key)) for folder in folders if key in recipes.recipe_names(folder)]
     found += [_render("plugin", plugin=plugins.find(kind, key)) for kind in PLUGIN_KINDS if key in plugins.names(kind)]
     if not found:

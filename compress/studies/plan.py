@@ -53,9 +53,10 @@ def student_plans(recipe: StudyRecipe) -> list[tuple[StudyStudent, StudentRecipe
         student = replace(student, name=plan.name or student.name)
         if faults := faults_of_name(student.name):
             raise CompressError(f"{recipe.name}: student {plan.recipe}: {'; '.join(faults)}")
-        if any(other.name == student.name for _, other in plans):
-            raise CompressError(f"{recipe.name} names the student {student.name!r} twice; give the other a name")
         plans.append((plan, replace(student, training=training)))
+    names = [*(student.name for _, student in plans), *map(pruned_name, recipe.prune)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise CompressError(f"{recipe.name} names two models {twice[0]!r}; give the other a name")
     return plans
 
 

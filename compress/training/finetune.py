@@ -15,7 +15,7 @@ from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
-from compress.progress import Progress, quiet_libraries, silent
+from compress.progress import Progress, logger, quiet_libraries, silent
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
 from compress.training.packaged_encoder import packaged_encoder
 from compress.training.phases import fit
@@ -55,6 +55,10 @@ def finetune(
     roles = {role: list(rows) for role, rows in checked.sets.items()}
     rows = [*roles["train"], *roles["validation"]]
     task, labels = infer_task(rows), infer_labels(rows)
+    if task == "regression" and all((row.label or "").strip().lstrip("+-").isdigit() for row in rows):
+        logger.warning(
+            "labels are many whole numbers of few rows each: scores to regress on; name classes class-1, ..."
+        )
     if labels is not None and len(labels) < 2:
         raise CompressError(f"train has only one class, {labels[0]!r}; give rows of two or more classes")
     if task == "classification":

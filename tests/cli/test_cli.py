@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from compress import errors
+from compress import cli, errors
 from compress.cli import COMMANDS, execute, options
 from compress.data import Example
 from compress.errors import CompressError
@@ -495,6 +495,25 @@ def test_show_says_what_a_recipe_does_not_do_yet(capsys: pytest.CaptureFixture[s
     assert "Of the paper's method it does not do yet:\n  - " in said
     assert "What it learns, in this order\n" in said and "learns by attention-mse: " in said
     assert "arXiv:1909.10351" in said and "a label, not a threshold" in said
+
+
+def test_a_recipe_file_is_not_shown_as_something_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["show", "bilstm.toml"]) == 2
+    assert "bilstm.toml is a file" in capsys.readouterr().err
+
+
+def test_rows_without_text_are_counted(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    data = desk.file("some.csv", "text,label\nhello,a\n,b\nbye,b\n")
+    assert execute(desk.command("predict", data=data)) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 2 and "rows without text, skipped: 1" in said.err
+
+
+def test_a_study_in_the_current_folder_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli._resumable(["run", "table1", "-o", "."]) == "Nothing was written."
+    (tmp_path / "study.json").write_text("{}")
+    assert cli._resumable(["run", "table1", "-o", "."]).startswith("The same command goes on")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -208,3 +208,14 @@ def test_a_package_that_a_manifest_names_is_not_imported(
     with pytest.raises(CompressError, match="needs the package"):
         encoder_of(ModelDir.open(model), None)
     assert not canary.exists()
+
+
+def test_the_name_of_a_result_is_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gate opens no model, whatever lies in the current folder under the name of a result."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cnn").mkdir()
+    own_model(tmp_path / "cnn", tmp_path / "canary")
+    assert execute(["check", "missing.jsonl", "--model", "cnn", "--max-accuracy-drop", "1"]) == 2
+    assert "missing.jsonl does not exist" in capsys.readouterr().err

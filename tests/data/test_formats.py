@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from compress.cli.options import open_pool
 from compress.data import Columns, Example, open_source, read_examples
 from compress.data.text_source import Subset
 from compress.errors import CompressError
@@ -188,6 +189,40 @@ def test_a_header_may_have_spaces_empty_names_and_other_scripts(tmp_path: Path, 
     path.write_text(header + "\n" + "".join(f"{n},a film of {n},{'ny'[n % 2]}\n" for n in range(20)))
     source = open_source(path, role="train", labelled=True)
     assert {row.label for row in source} == {"n", "y"} and source.columns.text == header.split(",")[1].strip()
+
+
+@pytest.mark.parametrize("name", ["label:confidence (%)", "a name that has more than forty characters in all"])
+def test_usual_names_make_a_header_beside_unusual_ones(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text(f"id,text,label,{name}\n1,good film,a,0.9\n2,bad film,b,0.8\n")
+    source = open_source(path, role="train", labelled=True)
+    assert [(row.text, row.label) for row in source] == [("good film", "a"), ("bad film", "b")]
+
+
+def test_a_class_with_a_usual_name_makes_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("what time is it,question\nthat is nice,comment\nwho is there,question\n")
+    rows = list(open_source(path, role="train", labelled=True, text_column="0", label_column="1"))
+    assert [row.label for row in rows] == ["question", "comment", "question"]
+
+
+def test_a_table_called_txt_has_the_columns_that_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "pool.txt"
+    path.write_text("title\tbody\tlabel\n" + "".join(f"title {n}\tbody of {n}\t{n % 2}\n" for n in range(20)))
+    names = {"text_column": "title", "text_pair_column": None, "label_column": "label", "format": None}
+    assert next(iter(open_pool([str(path)], names))).text == "title 0"
+    (tmp_path / "lines.txt").write_text("one text\nanother text\n")
+    assert next(iter(open_pool([str(tmp_path / "lines.txt")], names))).text == "one text"
+
+
+@pytest.mark.parametrize(("name", "advised"), [("a.csv", False), ("a.tsv", True)])
+def test_the_advice_for_quotation_marks_fits_the_file(name: str, advised: bool, tmp_path: Path) -> None:
+    path = tmp_path / name
+    cells = ['"He said \\"hi\\" to me"', "1"]
+    path.write_text("\n".join("\t".join(cells) if advised else ",".join(cells) for _ in range(3)) + "\n")
+    with pytest.raises(CompressError, match="correct the quotation marks") as found:
+        list(open_source(path, role="unlabeled", labelled=False, format=name[2:]))
+    assert ("tsv-unquoted" in str(found.value)) == advised
 
 
 def test_a_column_of_labels_alone_is_not_taken_for_the_text(tmp_path: Path) -> None:

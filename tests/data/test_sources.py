@@ -191,6 +191,15 @@ def test_joined_sources(tmp_path: Path) -> None:
     assert [row.text for row in joined.without(frozenset({row_key(Example("Three"))}))] == ["one", "two"]
 
 
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_as_many_rows_of_joined_sources_as_asked_for(rows: int, tmp_path: Path) -> None:
+    sizes = {"a": 5, "b": 50}
+    joined = join_sources(
+        [pool(tmp_path / f"{n}.txt", *(f"{n} {i}" for i in range(size))) for n, size in sizes.items()]
+    )
+    assert len(list(joined.sample(rows))) == rows
+
+
 def naive_groups(texts: Sequence[str]) -> list[int]:
     """Group by the definition: containment in the first of the longest sentences."""
     tokens = [tuple(text.split()) for text in texts]

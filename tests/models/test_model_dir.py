@@ -18,7 +18,7 @@ from compress.errors import CompressError
 from compress.models.manifest import Manifest, verify_files
 from compress.models.model_dir import ModelDir, parent_entry
 from compress.models.output_dir import finish, write_atomically, writing
-from tests.support.tiny import assert_reloaded, bilstm, classifier, load, pruned, write
+from tests.support.tiny import assert_reloaded, bilstm, classifier, load, pruned, torch_directory, write
 
 REQUEST = {"stage": "test", "seed": 0}
 
@@ -214,6 +214,15 @@ def test_a_manifest_survives_the_disk(tmp_path: Path) -> None:
     assert written.files == {"result.txt": {"sha256": written.files["result.txt"]["sha256"], "size_bytes": 1}}
     assert written.versions["torch"] == torch.__version__ and written.host["cores"] >= 1
     assert dataclasses.replace(written, files={}, versions={}, host={}) == full_manifest()
+
+
+def test_a_model_of_the_hub_is_called_as_there(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--owner--some-name" / "snapshots" / "95f0f6f85"
+    shutil.copytree(torch_directory("bert").path, snapshot)
+    assert ModelDir.open(snapshot).name == "some-name"
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(CompressError, match="has neither model.safetensors nor model.onnx; pickled weights"):
+        ModelDir.open(snapshot)
 
 
 def test_the_model_card_says_what_the_manifest_says(tmp_path: Path) -> None:

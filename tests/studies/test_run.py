@@ -452,9 +452,16 @@ def test_a_pruned_model_recovers_on_train_without_other_text(case: Case) -> None
     assert [data["name"] for data in manifest.data if data["role"] == "unlabeled"] == ["train"]
 
 
+@pytest.mark.parametrize("more", ['heads = "50"', 'heads = "10%"\nname = "small"'])
+def test_two_models_of_one_name_are_refused(case: Case, more: str) -> None:
+    case.rewrite("[benchmark]", f"[[prune]]\n{more}\n[benchmark]")
+    with pytest.raises(CompressError, match="names two models '(pruned-50|small)'; give the other a name"):
+        case.run()
+
+
 def test_two_students_of_one_name_are_refused(case: Case) -> None:
     add_student(case, "seeds = [7]")
-    with pytest.raises(CompressError, match="names the student 'small' twice; give the other a name"):
+    with pytest.raises(CompressError, match="names two models 'small'; give the other a name"):
         case.run()
 
 

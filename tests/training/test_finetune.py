@@ -108,6 +108,15 @@ def test_labels_are_found_in_the_rows(
     )
 
 
+def test_many_whole_numbers_of_few_rows_are_scores_and_it_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [Example(f"text {n}", label=str(n)) for n in range(60)]
+    made = tuned(encoder(tmp_path), tmp_path / "t", train=rows[:52], validation=rows[52:],
+                 training=replace(TRAINING, max_steps=2))  # fmt: skip
+    assert made.task == "regression" and "name classes class-1, ..." in caplog.text
+
+
 def test_a_classifier_of_other_classes_is_an_encoder_too(tmp_path: Path) -> None:
     start = write(tmp_path / "three", classifier("bert", labels=("a", "b", "c")))
     made = tuned(start, tmp_path / "two", training=replace(TRAINING, max_steps=2))

@@ -111,6 +111,7 @@ def test_the_directory_is_an_ordinary_masked_language_model(made: ModelDir, enco
     assert [phase["name"] for phase in manifest.recipe["phases"]] == ["pre-training"]
     assert "id2label" not in made.config and made.config["num_hidden_layers"] == 1
     card = (made.path / "README.md").read_text(encoding="utf-8")
+    assert "compress.load" not in card and execute(["show", str(made.path)]) == 0  # it predicts no classes
     assert "pipeline_tag: fill-mask" in card and "AutoModelForMaskedLM" in card and "Labels" not in card
 
 

@@ -117,8 +117,9 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
                 if cells:
                     yield reader.line_num, cells
         except csv.Error as error:
+            other = " or say --format tsv-unquoted" if dialect.delimiter == "\t" else ""
             raise CompressError(
-                f"{name}, line {reader.line_num}: {error}; correct the quotation marks or say --format tsv-unquoted."
+                f"{name}, line {reader.line_num}: {error}; correct the quotation marks{other}."
             ) from None
 
     with closing(cast(Any, raw())) as start:
