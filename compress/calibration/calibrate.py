@@ -105,7 +105,8 @@ def calibrate(
             f"calibration needs {FEWEST_ROWS} labelled rows or more, better some hundreds, and --validation has "
             f"{len(rows)} different ones"
         )
-    check_unseen(source, data.validation)  # with its copies, as in other fingerprints of the file
+    for own in (rows, data.validation):  # without copies and with them, as others may have read the file
+        check_unseen(source, own)
     gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation")).astype(int)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None

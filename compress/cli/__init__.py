@@ -64,7 +64,7 @@ class _Given(click.types.StringParamType):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
             self.fail("it is empty: give a value or leave it out", parameter, context)
-        if parameter and parameter.metavar != "NAME" and not _MODELS.isdisjoint(parameter.opts):
+        if parameter and not _MODELS.isdisjoint(parameter.opts) and not (context and context.info_name == "check"):
             found = {name for name in ("config.json", "model.onnx") if os.path.isfile(os.path.join(value, name))}
             if found == {"config.json"}:
                 from compress.models.loading import check_foreign

@@ -163,7 +163,7 @@ def _gathered(
 
 
 def _compute(*given: Any, also: Any = lambda function: function) -> Callable[[Function], Function]:
-    """Return what adds these options, which are passed on as ``compute``, and another one."""
+    """Return a decorator that adds these options, which it passes on as ``compute``, and applies ``also``."""
     return lambda function: _gathered(also(function), "compute", Compute, given)
 
 
@@ -220,7 +220,10 @@ def labelled_data(
 
 
 def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None) -> TextSource:
-    """Open unlabelled files as one stream, cut to ``rows`` spread evenly; plain text has no columns to choose."""
+    """Open unlabelled files as one stream, cut to ``rows`` spread evenly; plain text has no columns to choose.
+
+    A ``.txt`` of tabs is a table.
+    """
     sources = []
     named = {key: value for key, value in columns.items() if key != "label_column"}
     for path in paths:

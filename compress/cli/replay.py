@@ -58,6 +58,8 @@ def command(
     written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
     options.keep_inputs(written.files)
     rows = options.read_labelled(data, "test", columns)
+    if train:
+        options.open_pool(train, columns)  # refuses what cannot be read at all
     made = replay(lock, rows, roots=roots, train=labelled_rows(train, columns), output=written)
     if not quiet:
         _show(made)

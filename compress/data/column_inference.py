@@ -129,8 +129,8 @@ def _needs_quotes(lines: Sequence[str]) -> bool:
 def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool:
     """Say whether the first sampled row names the columns.
 
-    It does when it holds a name the user asked for, two usual ones, or one that does not occur below, or when it looks
-    like names above a column of numbers or of few repeated values among which its own cell does not occur.
+    It does when it holds a name the user asked for or two usual ones. Else all its cells must look like names, and one
+    is usual and rare below, or stands above numbers or few repeated values among which it does not occur.
     """
     first = [(cell or "").strip() for cell in rows[0]]
     names = [cell for cell in first if cell]  # the index that pandas writes has none
@@ -139,11 +139,12 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
     known = [position for position, cell in enumerate(first) if usual(cell) in _USUAL]
     if len({usual(first[position]) for position in known}) > 1:  # a usual name may stand there twice
         return True
-    if len(set(names)) < len(names) or not (known or all(map(_IDENTIFIER.fullmatch, names))):
+    if len(set(names)) < len(names) or not all(map(_IDENTIFIER.fullmatch, names)):
         return False
-    if known:  # unless its column has it again, such as the class "question"
-        return not any((row[known[0]] or "").strip() == first[known[0]] for row in rows[1:] if known[0] < len(row))
     body = rows[1:]
+    if known:  # unless many rows have it again, such as the class "question"
+        below = [(row[known[0]] or "").strip() for row in body if known[0] < len(row)]
+        return below.count(first[known[0]]) <= len(below) / 10
     for position, cell in enumerate(first):
         if not cell:
             continue

@@ -98,7 +98,7 @@ def resolve_device(device: str, *, for_onnx: bool = False) -> str:
     if device not in {"auto", "cpu", "cuda"}:
         raise CompressError(f"--device {device} is not known; use auto, cpu or cuda")
     if for_onnx or device == "cpu":
-        return device.replace("auto", "cpu")
+        return "cpu" if device == "auto" else device
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():

@@ -88,5 +88,5 @@ def padding_changes(run: Run, arrays: dict[str, np.ndarray], tolerance: float = 
 
 
 def _cut(arrays: dict[str, np.ndarray], rows: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    # What is not of tokens are the counts of words, which only a tagger's caller reads.
+    # Arrays with one value a row are counts of words, which the model does not read.
     return {name: values[rows, :length] for name, values in arrays.items() if values.ndim == 2}

@@ -90,9 +90,14 @@ class ModelDir:
 
     @property
     def name(self) -> str:
-        # The hub's cache calls a folder by its commit: models--OWNER--NAME/snapshots/COMMIT.
-        cached = self.path.parent.name == "snapshots" and self.path.parent.parent.name.rpartition("--")[2]
-        return self.manifest.name or cached or self.path.name
+        return self.manifest.name or self._hub_name or self.path.name
+
+    @property
+    def _hub_name(self) -> str:
+        """The name in the hub; empty for a folder outside its cache, models--OWNER--NAME/snapshots/COMMIT."""
+        repository = self.path.parent.parent.name
+        is_cached = self.path.parent.name == "snapshots" and repository.startswith("models--")
+        return repository.rpartition("--")[2] if is_cached else ""
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -159,9 +164,10 @@ class ModelDir:
                     f"{self.path} holds pickled weights ({pickles[0]}), which can run code when opened; "
                     "save the model again with save_pretrained, which writes model.safetensors"
                 )
+            pickled = "; pickled weights are not fetched: save the model again with save_pretrained"
             raise CompressError(
-                f"{self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}; pickled weights such as pytorch_model.bin "
-                "are not fetched from the hub: save the model again with save_pretrained"
+                f"{self._hub_name or self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}"
+                + (pickled if self._hub_name else "")
             )
         count_weights(files)
 

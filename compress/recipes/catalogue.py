@@ -55,7 +55,7 @@ def describe(name: str) -> str:
         CompressError: nothing has that name (with a did-you-mean).
     """
     if name.endswith(".toml"):
-        raise CompressError(f"{name} is a file, which says all that there is to know; see 'compress list' for names")
+        raise CompressError(f"{name} names a file, and show explains what 'compress list' names: leave .toml out")
     key, folders = name.replace("_", "-"), RECIPE_KINDS.values()
     found = [explain(recipes.load_recipe(folder, key)) for folder in folders if key in recipes.recipe_names(folder)]
     found += [_render("plugin", plugin=plugins.find(kind, key)) for kind in PLUGIN_KINDS if key in plugins.names(kind)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.results.files import Result, results_of
+from compress.benchmarking.results.files import Result, largest_batch, results_of
 from compress.benchmarking.results.formatting import (
     NONE,
     WIDE_NOTE,
@@ -196,7 +196,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
 
     rows = results_of(lines)
     small_batch = (teacher_row(rows) or rows[0]).small_batch
-    largest = max(rows, key=lambda row: len(row.lines)).large_batch.batch_size
+    largest = largest_batch(rows)
     settings = [
         key for key in ("threads", "length", "padding") if len({getattr(row.small_batch, key) for row in rows}) > 1
     ]
@@ -218,7 +218,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     ):
         table.add_column(terminal_cell(name), justify="right")
     for row in rows:
-        line, base = row.small_batch, row.small_batch.is_reference
+        line, base, at_largest = row.small_batch, row.small_batch.is_reference, row.at(largest)
         cells = [
             line.model + (f" ({kind})" if (kind := kind_text(line)) else ""),
             line.runtime,
@@ -227,10 +227,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
             "" if base else _bracketed(points, line.difference),
             "×1" if base else _speed(times, line.speedups),
             _speed(lambda ms: milliseconds(ms).removesuffix(" ms"), line.interval("latency_p50_ms")),
-            # Reference models are measured at the smallest batch size alone.
-            _speed(shown_rate, row.large_batch.interval("throughput_rows_per_second"))
-            if row.large_batch.batch_size == largest
-            else "",
+            _speed(shown_rate, at_largest.interval("throughput_rows_per_second")) if at_largest else "",
             count(line.parameters),
             megabytes(line.size_bytes),
             megabytes(line.model_memory_bytes),

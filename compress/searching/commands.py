@@ -76,5 +76,5 @@ def command_words(command: str, options: Mapping[str, Any], output: str) -> list
         option = f"--{name.replace('_', '-')}"
         for one in value if isinstance(value, tuple) else [value]:
             given = text_without_secrets(f"{one:.6g}" if isinstance(one, float) else str(one))
-            found += [option] if one is True else [] if one is None or one is False or one == "" else [option, given]
+            found += [option] if one is True else [] if one in (None, "") or one is False else [option, given]
     return found

@@ -12,24 +12,36 @@ that chose it than it is; test rows, which took no part, tell.
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 from compress.searching.budget import SearchBudget
+from compress.searching.judging import ValidationScore
 from compress.searching.pareto import knee, non_dominated
-from compress.searching.trials import Trial
+from compress.searching.shapes import ShapeTiming
 
 
-def objectives(one: Trial) -> tuple[float, float]:
+class Judged(Protocol):
+    """A candidate: what it costs, and what it is worth on validation rows."""
+
+    @property
+    def timing(self) -> ShapeTiming: ...
+
+    @property
+    def score(self) -> ValidationScore: ...
+
+
+def objectives(one: Judged) -> tuple[float, float]:
     """Return what is maximised: the logarithm of the speed-up, and the metric."""
     return math.log2(one.timing.speedup), one.score.value
 
 
-def front_of(judged: Sequence[Trial]) -> list[int]:
+def front_of(judged: Sequence[Judged]) -> list[int]:
     """Return the numbers of the candidates that no other is faster and better than, the fastest first."""
     found = non_dominated([objectives(one) for one in judged])
     return sorted(found, key=lambda index: -judged[index].timing.speedup)
 
 
-def choose(judged: Sequence[Trial], budget: SearchBudget) -> int | None:
+def choose(judged: Sequence[Judged], budget: SearchBudget) -> int | None:
     """Return the number of the winner, None where no candidate is within all that was asked."""
     within = [index for index, one in enumerate(judged) if budget.met_by(one.score, one.timing)]
     if not within:
@@ -39,7 +51,7 @@ def choose(judged: Sequence[Trial], budget: SearchBudget) -> int | None:
     return max(within, key=lambda index: objectives(judged[index])[:: -1 if budget.metric_wins else 1])
 
 
-def closest(judged: Sequence[Trial], budget: SearchBudget) -> int | None:
+def closest(judged: Sequence[Judged], budget: SearchBudget) -> int | None:
     """Return the number of the candidate that lacks least: first in points, then in doublings of speed and size."""
 
     def lacking(index: int) -> tuple[float, float]:

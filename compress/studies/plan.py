@@ -42,7 +42,7 @@ def student_plans(recipe: StudyRecipe) -> list[tuple[StudyStudent, StudentRecipe
     """Return the plan of every student of a study, with the recipe as it is to be trained here.
 
     Raises:
-        CompressError: a fault of any recipe, or two students of one name.
+        CompressError: a fault of any recipe, or two models of one name.
     """
     plans: list[tuple[StudyStudent, StudentRecipe]] = []
     for plan in recipe.students:

@@ -57,7 +57,8 @@ def finetune(
     task, labels = infer_task(rows), infer_labels(rows)
     if task == "regression" and all((row.label or "").strip().lstrip("+-").isdigit() for row in rows):
         logger.warning(
-            "labels are many whole numbers of few rows each: scores to regress on; name classes class-1, ..."
+            "the labels are many different whole numbers, each of few rows, and are read as scores; if they are "
+            "classes, write them as class-1, class-2 and so on"
         )
     if labels is not None and len(labels) < 2:
         raise CompressError(f"train has only one class, {labels[0]!r}; give rows of two or more classes")

@@ -322,6 +322,12 @@ def test_training_rows_must_be_given_and_the_same(house: Path, tmp_path: Path, m
     assert [row.text for row in asked[0]["train"]] == [row.text for row in ROWS]
 
 
+def test_training_rows_that_cannot_be_read_are_refused(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock, data = str(house / "results.lock.json"), str(house / "test.csv")
+    assert execute(["replay", lock, "--data", data, "--train", str(house / "missing.csv"), "-o", str(house / "n")]) == 2
+    assert "There is no file" in capsys.readouterr().err
+
+
 def test_training_rows_that_overlap_are_dropped_again(
     house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

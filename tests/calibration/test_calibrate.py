@@ -246,11 +246,12 @@ def test_copies_of_rows_are_part_of_what_was_read(teacher: ModelDir, tmp_path: P
     made = calibrate(teacher, tmp_path / "made", data=LabelledData((), repeated), compute=CPU)
     with pytest.raises(CompressError, match="are the validation rows of"):
         check_unseen(made, repeated, seen=("validation",))
-    trained = shutil.copytree(teacher.path, tmp_path / "trained")
-    data = tuple(describe_rows({"train": repeated}))
-    finish(trained, Manifest(stage="finetune", name="trained", labels=LABELS, data=data))
-    with pytest.raises(CompressError, match="are the train rows of trained"):
-        calibrate(trained, tmp_path / "out", data=LabelledData((), repeated), compute=CPU)
+    for name, fitted in (("as it is", repeated), ("without copies", rows)):
+        trained = shutil.copytree(teacher.path, tmp_path / name)
+        data = tuple(describe_rows({"train": fitted}))
+        finish(trained, Manifest(stage="finetune", name=name, labels=LABELS, data=data))
+        with pytest.raises(CompressError, match=f"are the train rows of {name}"):
+            calibrate(trained, tmp_path / "out", data=LabelledData((), repeated), compute=CPU)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,12 @@ def as_json_ids(rows: list[tuple[str, str]]) -> str:
     return json.dumps({str(n): {"text": text, "label": label} for n, (text, label) in enumerate(rows)})
 
 
+def as_json_columns(rows: list[tuple[str, str]]) -> str:
+    texts, labels = ({str(n): row[place] for n, row in enumerate(rows)} for place in (0, 1))
+    labels = dict(reversed(labels.items()))  # cells belong together by their row's name
+    return json.dumps({"text": texts, "label": labels})  # what DataFrame.to_json writes
+
+
 def as_json_splits(rows: list[tuple[str, str]]) -> str:
     return json.dumps({"train": rows[:3], "oos_train": rows[3:], "val": [["not this one", "good"]]})
 
@@ -62,6 +68,7 @@ FORMATS: list[tuple[str, str, Callable[[list[tuple[str, str]]], str]]] = [
     ("a.json", "jsonl", as_jsonl),
     ("a.json", "json", as_json),
     ("a.json", "json", as_json_ids),
+    ("a.json", "json", as_json_columns),
     ("a.json", "json, split train + oos_train", as_json_splits),
     ("a.json", "json", as_json_labels),
 ]
@@ -206,10 +213,31 @@ def test_a_class_with_a_usual_name_makes_no_header(tmp_path: Path) -> None:
     assert [row.label for row in rows] == ["question", "comment", "question"]
 
 
+def test_a_text_that_ends_like_no_name_makes_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("Who is he?,question\nI am fine.,statement\nGo away!,command\nI was there.,statement\n")
+    source = open_source(path, role="train", labelled=True)
+    assert [row.label for row in source] == ["question", "statement", "command", "statement"]
+
+
+def test_a_header_stays_one_where_a_row_below_repeats_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("tweet,emotion\n" + "".join(f"text {n},joy\n" for n in range(20)) + "tweet,anger\n")
+    assert {row.label for row in open_source(path, role="train", labelled=True)} == {"joy", "anger"}
+
+
+def test_ids_with_usual_names_are_no_columns(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    rows = {"title": {"text": "a good film", "label": "x"}, "body": {"text": "a bad film", "label": "y"}}
+    path.write_text(json.dumps(rows))
+    found = list(open_source(path, role="train", labelled=True))
+    assert [(row.text, row.label) for row in found] == [("a good film", "x"), ("a bad film", "y")]
+
+
 def test_a_table_called_txt_has_the_columns_that_are_named(tmp_path: Path) -> None:
     path = tmp_path / "pool.txt"
     path.write_text("title\tbody\tlabel\n" + "".join(f"title {n}\tbody of {n}\t{n % 2}\n" for n in range(20)))
-    names = {"text_column": "title", "text_pair_column": None, "label_column": "label", "format": None}
+    names = {"text_column": "title", "text_pair_column": None, "label_column": "label", "format": "csv"}
     assert next(iter(open_pool([str(path)], names))).text == "title 0"
     (tmp_path / "lines.txt").write_text("one text\nanother text\n")
     assert next(iter(open_pool([str(tmp_path / "lines.txt")], names))).text == "one text"

@@ -220,8 +220,10 @@ def test_a_model_of_the_hub_is_called_as_there(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--owner--some-name" / "snapshots" / "95f0f6f85"
     shutil.copytree(torch_directory("bert").path, snapshot)
     assert ModelDir.open(snapshot).name == "some-name"
+    own = shutil.copytree(snapshot, tmp_path / "runs" / "snapshots" / "step-100")
+    assert ModelDir.open(own).name == "step-100"
     (snapshot / "model.safetensors").unlink()
-    with pytest.raises(CompressError, match="has neither model.safetensors nor model.onnx; pickled weights"):
+    with pytest.raises(CompressError, match="^some-name has neither model.safetensors nor model.onnx; pickled weights"):
         ModelDir.open(snapshot)
 
 

@@ -545,7 +545,7 @@ def test_a_pool_too_small_to_hold_rows_out(teacher: Path, tmp_path: Path) -> Non
 
 def test_more_rows_asked_for_than_there_are(teacher: Path, tmp_path: Path) -> None:
     source = pool_file(tmp_path / "pool.txt")
-    assert taught(teacher, tmp_path / "student", unlabeled=source, rows=1_000_000).is_classifier
+    assert taught(teacher, tmp_path / "student", unlabeled=source, rows=10_000_000).is_classifier
 
 
 def test_a_pruned_teacher_teaches_a_bilstm_but_gives_no_layers(tmp_path: Path) -> None:

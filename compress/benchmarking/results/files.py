@@ -69,6 +69,15 @@ class Result:
     def title(self) -> str:
         return self.small_batch.title
 
+    def at(self, batch_size: int) -> Measurement | None:
+        """Return the line of a batch size; None where it was not measured, as large ones of reference models."""
+        return next((line for line in self.lines if line.batch_size == batch_size), None)
+
+
+def largest_batch(rows: Iterable[Result]) -> int:
+    """Return the largest batch size at which throughput was measured, of the configuration with most sizes."""
+    return max(rows, key=lambda row: len(row.lines)).large_batch.batch_size
+
 
 def results_of(lines: Iterable[Measurement]) -> list[Result]:
     """Gather lines into results in the order they come; of a configuration measured twice the newest run counts.

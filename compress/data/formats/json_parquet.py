@@ -116,6 +116,11 @@ def read_json_file(lines: Lines, role: str) -> Table:
                 content = [dict(zip(content, row, strict=True)) for row in zip(*values, strict=True)]
             else:
                 content = [_labelled(record, key) for key, rows in content.items() for record in rows]
+        elif any(usual(key) in TEXT_COLUMNS for key in content) and all(
+            isinstance(value, dict) and value.keys() == values[0].keys() and all(map(str.isdigit, value))
+            for value in values
+        ):  # columns of cells by row number, as pandas writes them
+            content = [{name: cells[row] for name, cells in content.items()} for row in values[0]]
         elif all(isinstance(value, dict) for value in values):
             content = values
     if not isinstance(content, list) or not content:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from compress.benchmarking.results.files import Result, grouped
+from compress.benchmarking.results.files import Result, grouped, largest_batch
 from compress.benchmarking.results.formatting import milliseconds, shown_rate, times
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
@@ -27,7 +27,9 @@ class Sweep:
 
 def sweep(rows: Sequence[Result], key: str, best: Result | None) -> Sweep | None:
     """Return the charts and the table of what was measured at several values of ``threads`` or ``length``."""
-    largest = max((row.large_batch.batch_size for row in rows), default=0)
+    if not rows:
+        return None
+    largest = largest_batch(rows)
     lines = [
         (_line_name(own[0].small_batch), [_cells(row, key, largest) for row in own]) for own in _swept(rows, key, best)
     ]
@@ -67,17 +69,14 @@ SETTING, LATENCY, THROUGHPUT = 1, 2, 5
 
 
 def _cells(row: Result, key: str, largest: int) -> list[Cell]:
-    line = row.small_batch
+    line, at_largest = row.small_batch, row.at(largest)
     return [
         name(line),
         number(getattr(line, key), str),
         speed(line, "latency_p50_ms", milliseconds),
         speed(line, "latency_p95_ms", milliseconds),
         speed(line, "speedup", times),
-        # Reference models are measured at the smallest batch size alone.
-        speed(row.large_batch, "throughput_rows_per_second", shown_rate)
-        if row.large_batch.batch_size == largest
-        else EMPTY,
+        speed(at_largest, "throughput_rows_per_second", shown_rate) if at_largest else EMPTY,
     ]
 
 

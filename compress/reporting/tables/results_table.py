@@ -5,17 +5,13 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from compress.benchmarking.results import formatting
-from compress.benchmarking.results.files import Result
+from compress.benchmarking.results.files import Result, largest_batch
 from compress.benchmarking.results.formatting import NONE, in_percent, megabytes, milliseconds, shown_rate
 from compress.benchmarking.results.schema import Measurement
 from compress.escaping.markdown import Markdown
 from compress.reporting.tables import cells
 from compress.reporting.tables.cells import Cell, number, ratio, share, speed
 
-# Columns of throughput and what goes with it.
-AT_LARGEST = frozenset(
-    {"speedup_large", "rows_per_second", "rows_with_tokenizer", "tokens", "peak_share", "energy", "gpu_bytes"}
-)
 # What fits beside each other in a pull request.
 ESSENTIAL = ("model", "metric", "difference", "verdict", "speedup", "latency_p50_ms", "rows_per_second", "size_bytes")
 
@@ -24,7 +20,7 @@ ESSENTIAL = ("model", "metric", "difference", "verdict", "speedup", "latency_p50
 class Column:
     """``unit`` is that of the number behind the cells; ``wide`` columns are shown on request only.
 
-    ``make`` gets a row's line at the batch size of the group: the largest, or the smallest.
+    ``make`` gets a row's line at the smallest batch size, or with ``at_largest`` at the largest that was measured.
     """
 
     key: str
@@ -33,6 +29,7 @@ class Column:
     unit: str = ""
     wide: bool = False
     group: str = ""
+    at_largest: bool = field(default=False, metadata={"page_only": True})
 
 
 @dataclass(frozen=True)
@@ -60,12 +57,11 @@ class ResultsTable:
 
 def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
     """Return the table of rows that may be compared; a column that is empty in all of them is left out."""
-    largest = max(row.large_batch.batch_size for row in rows)
+    largest = largest_batch(rows)
 
     def cell(column: Column, row: Result) -> Cell:
-        line = row.large_batch if column.key in AT_LARGEST else row.small_batch
-        # Reference models are measured at the smallest batch size alone.
-        return cells.EMPTY if column.key in AT_LARGEST and line.batch_size != largest else column.make(line)
+        line = row.at(largest) if column.at_largest else row.small_batch
+        return column.make(line) if line else cells.EMPTY
 
     made = [(column, [cell(column, row) for row in rows]) for column in _columns(rows, largest, budget_points)]
     made = [(column, down) for column, down in made if any(cell.text != NONE for cell in down)]
@@ -131,24 +127,35 @@ def _columns(rows: Sequence[Result], largest: int, budget_points: float) -> list
             ),
         ],
         f"Throughput observed, batch {largest}": [
-            Column("speedup_large", "Speed-up", lambda line: ratio(line, "speedup"), wide=True),
-            Column("rows_per_second", "Rows/s", lambda line: speed(line, "throughput_rows_per_second", shown_rate)),
+            Column("speedup_large", "Speed-up", lambda line: ratio(line, "speedup"), wide=True, at_largest=True),
+            Column(
+                "rows_per_second",
+                "Rows/s",
+                lambda line: speed(line, "throughput_rows_per_second", shown_rate),
+                at_largest=True,
+            ),
             Column(
                 "rows_with_tokenizer",
                 "Rows/s with tokenizer",
                 lambda line: speed(line, "throughput_with_tokenizer_rows_per_second", shown_rate),
                 wide=True,
+                at_largest=True,
             ),
             Column(
-                "tokens", "Tokens/s", lambda line: speed(line, "throughput_tokens_per_second", shown_rate), wide=True
+                "tokens",
+                "Tokens/s",
+                lambda line: speed(line, "throughput_tokens_per_second", shown_rate),
+                wide=True,
+                at_largest=True,
             ),
-            Column("peak_share", "Of matmul peak", cells.peak, "%", wide=True),
+            Column("peak_share", "Of matmul peak", cells.peak, "%", wide=True, at_largest=True),
             Column(
                 "energy",
                 "Energy a row",
                 lambda line: number(line.energy_joules_per_row, "{:.3g} J".format),
                 "J",
                 wide=True,
+                at_largest=True,
             ),
         ],
         "Size": [
@@ -163,6 +170,7 @@ def _columns(rows: Sequence[Result], largest: int, budget_points: float) -> list
                 lambda line: number(line.peak_gpu_memory_bytes, megabytes),
                 "bytes",
                 wide=True,
+                at_largest=True,
             ),
         ],
         "Other": [

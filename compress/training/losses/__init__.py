@@ -1,1 +1,1 @@
-"""Losses, one a file; what such a file defines: CONTRIBUTING.md, "A loss"."""
+"""Losses, one a file; what such a file defines: CONTRIBUTING.md, "A loss" and "A loss with weights of its own"."""
