@@ -499,7 +499,7 @@ def test_show_says_what_a_recipe_does_not_do_yet(capsys: pytest.CaptureFixture[s
 
 def test_a_recipe_file_is_not_shown_as_something_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["show", "bilstm.toml"]) == 2
-    assert "bilstm.toml is a file" in capsys.readouterr().err
+    assert "bilstm.toml names a file" in capsys.readouterr().err
 
 
 def test_rows_without_text_are_counted(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
