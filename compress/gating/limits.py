@@ -87,9 +87,11 @@ def _exact(limit: Limit, line: Measurement) -> Judgement:
 
 
 def _at_most(low: float, high: float, limit: float) -> verdict.Verdict:
-    if low <= limit < high:
-        return verdict.Verdict(verdict.UNDECIDED, "more examples would narrow it")
-    return verdict.Verdict(verdict.WITHIN if high <= limit else verdict.WORSE)
+    if high <= limit:
+        return verdict.Verdict(verdict.WITHIN)
+    if low > limit:
+        return verdict.Verdict(verdict.WORSE)
+    return verdict.Verdict(verdict.UNDECIDED, "more examples would narrow it")
 
 
 # Limit -> what judges a line by it.
