@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from compress.benchmarking import worker
 from compress.inference import side_by_side
 from compress.labelling import label as label_module
-from tests.support import MODELS_FOLDER
+from tests.support import MODELS_FOLDER, torch_as_it_is
 from tests.support import forked_workers as forked_workers_module
 
 # Tiny models lose more by threads that wait for each other than they win. Read when torch is imported.
@@ -128,11 +128,9 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def label_in_torch() -> Iterator[None]:
-    """Label with torch models as they are: exporting a tiny one takes longer than everything else tested of it."""
+    """Label with torch models, without an export."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            label_module, "choose_runtime", lambda model, *_, **__: ("onnxruntime" if model.is_onnx else "torch", "cpu")
-        )
+        patch.setattr(label_module, "choose_runtime", torch_as_it_is)
         yield
 
 

@@ -44,10 +44,12 @@ from compress.cli import COMMANDS, cli, execute
 from compress.cli.printing import close_streams, open_streams
 from compress.exporting.export import export
 from compress.inference.compute import Compute
+from compress.labelling import label as label_module
 from compress.labelling.label import label
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
 from tests.fuzzing.mutations import change_file, replace_file
+from tests.support import torch_as_it_is
 from tests.support.forked_workers import start
 from tests.support.tiny import bilstm, classifier, write
 from tests.support.training_data import (
@@ -399,7 +401,10 @@ def data_bytes() -> int:
 
 
 def load_everything() -> None:
-    """Import what commands and the workers of benchmarks import, so that forked processes need not."""
+    """Import what commands and the workers of benchmarks import, so that forked processes need not.
+
+    They label with torch models as these are; ``export`` has cases of its own.
+    """
     for name in COMMANDS:
         importlib.import_module(f"compress.cli.{name}")
     for name in PRELOADED:
@@ -407,6 +412,7 @@ def load_everything() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
     forked: Any = SimpleNamespace(Popen=partial(start, method="fork"), PIPE=subprocess.PIPE)
     worker.subprocess = forked
+    label_module.choose_runtime = torch_as_it_is
     gc.freeze()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from compress.training.phases import check_batch_sizes, phase_batch_sizes
 from tests.support.tagging import conllu, sentences, tagger
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TRAINING, labelled_file, pool_file, state, train_rows, validation_rows
+from tests.support.two_processes import run_in_two
 
 ROOT = Path(__file__).parents[2]
 # 129 rows in batches of 16: of the last batch of an epoch one process has none. Projections are trained outside the
@@ -74,11 +76,11 @@ def typed(files: Path, output: Path, **given: str) -> list[str]:
     return [*options, "-o", str(output), "--device", "cpu", "--threads", "1"]
 
 
-def torchrun(arguments: list[str], *, module: str = "compress") -> subprocess.CompletedProcess[str]:
+def torchrun(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     """Start a command in two processes, on a free port of this machine."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run(
-        [*launcher, "-m", module, *arguments],
+        [*launcher, "-m", "compress", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -137,7 +139,7 @@ def commands(files: Path) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def by_two(files: Path, commands: dict[str, list[str]]) -> Path:
     """What two processes make of the commands."""
-    ended = torchrun([json.dumps([*commands.values()])], module="tests.support.several_commands")
+    ended = run_in_two("tests.support.several_commands", [json.dumps([*commands.values()])], files)
     assert ended.returncode == 0, ended.stderr
     return files / "two"
 
@@ -165,8 +167,8 @@ def test_pretrain(by_two: Path) -> None:
 
 def test_a_killed_training_resumes_in_as_many_processes_or_in_one(files: Path, tmp_path: Path) -> None:
     assert execute([*distilling(files, tmp_path / "one"), "-q"]) == 0
-    killed = torchrun(["kill", "1", "7", *distilling(files, tmp_path / "two")], module="tests.support.disturbed")
-    assert killed.returncode == 1 and not (tmp_path / "two").exists()
+    killed = run_in_two("tests.support.disturbed", ["kill", "1", "7", *distilling(files, tmp_path / "two")], files)
+    assert killed.returncode == -signal.SIGKILL and not (tmp_path / "two").exists()
     shutil.copytree(tmp_path / ".two.partial", tmp_path / ".alone.partial")
     checkpoints = {path.name for path in (tmp_path / ".two.partial").rglob("checkpoint-*")}
     assert checkpoints  # of the first phase
@@ -180,12 +182,12 @@ def test_a_killed_training_resumes_in_as_many_processes_or_in_one(files: Path, t
 
 
 def test_an_error_of_any_process_is_said_once(files: Path, tmp_path: Path) -> None:
-    failed = torchrun(["fail", "1", "3", *distilling(files, tmp_path / "two")], module="tests.support.disturbed")
-    assert failed.returncode == 1 and failed.stderr.count("ValueError: disturbed") == 1, failed.stderr
+    failed = run_in_two("tests.support.disturbed", ["fail", "1", "3", *distilling(files, tmp_path / "two")], files)
+    assert failed.returncode == 2 and failed.stderr.count("ValueError: disturbed") == 1, failed.stderr
     (files / "odd.toml").write_text(STUDENT.replace("batch_size = 16", "batch_size = 15"), encoding="utf-8")
-    undivided = torchrun(distilling(files, tmp_path / "odd", student="odd.toml"))
-    assert undivided.returncode == 1 and undivided.stderr.count("a batch of 15 rows does not divide") == 1
-    assert "exitcode  : 2" in undivided.stderr and not list(tmp_path.glob("*odd*"))
+    undivided = run_in_two("compress", distilling(files, tmp_path / "odd", student="odd.toml"), files)
+    assert undivided.returncode == 2 and undivided.stderr.count("a batch of 15 rows does not divide") == 1
+    assert not list(tmp_path.glob("*odd*"))
 
 
 # One process at a time
