@@ -1,6 +1,6 @@
 """Bootstrap interval of a difference over several seeds and data sets. S seeds, N rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,26 +58,26 @@ def _drawn(columns: SeedSample, seed: int) -> Array:
 
 def _resampled_rows(columns: SeedSample, generator: np.random.Generator) -> Array:
     """Return the difference of every seed in every resample of rows, ``[RESAMPLES, S]``, as fractions."""
-    seeds, rows = columns.predicted.shape
-    difference = _difference_on(columns)
     if columns.metric.name == "accuracy":
-        rows += 2
+        return _resampled_changes(columns, generator)
+    seeds, rows = columns.predicted.shape
     size = max(1, BATCH_VALUES // (rows * seeds))
     counts = [min(size, RESAMPLES - start) for start in range(0, RESAMPLES, size)]
-    return np.concatenate([difference(generator.integers(0, rows, (count, rows))) for count in counts], axis=1).T
+    drawn = [_differences(columns, generator.integers(0, rows, (count, rows))) for count in counts]
+    return np.concatenate(drawn, axis=1).T
 
 
-def _difference_on(columns: SeedSample) -> Callable[[Array], Array]:
-    """Return the function from rows ``[R, N]`` to the difference of every seed on them, ``[S, R]``."""
-    gold, statistic, classes = columns.gold, columns.metric.statistic, columns.classes
-    if columns.metric.name == "accuracy":
-        change = (columns.predicted == gold).astype(float) - (columns.reference == gold)
-        ones = np.ones((len(change), 1))
-        with_two_more = np.hstack([change, ones, -ones])
-        return lambda rows: np.asarray(with_two_more[:, rows].mean(axis=-1))
+def _resampled_changes(columns: SeedSample, generator: np.random.Generator) -> Array:
+    """Draw how often each pattern of seeds won and lost comes, which is all of a resample that accuracy depends on."""
+    change = (columns.predicted == columns.gold).astype(int) - (columns.reference == columns.gold)
+    ones = np.ones((len(change), 1), int)
+    patterns, times = np.unique(np.hstack([change, ones, -ones]), axis=1, return_counts=True)
+    drawn = generator.multinomial(times.sum(), times / times.sum(), RESAMPLES)
+    return np.asarray(drawn @ patterns.T / times.sum())
 
-    def difference(rows: Array) -> Array:
-        drawn, pairs = gold[rows], zip(columns.predicted, columns.reference, strict=True)
-        return np.array([statistic(p[rows], drawn, classes) - statistic(r[rows], drawn, classes) for p, r in pairs])
 
-    return difference
+def _differences(columns: SeedSample, rows: Array) -> Array:
+    """Return the difference of every seed on rows ``[R, N]``, ``[S, R]``."""
+    gold, statistic, classes = columns.gold[rows], columns.metric.statistic, columns.classes
+    pairs = zip(columns.predicted, columns.reference, strict=True)
+    return np.array([statistic(p[rows], gold, classes) - statistic(r[rows], gold, classes) for p, r in pairs])
