@@ -71,7 +71,6 @@ SURVEY_STUDIES = (
     "table1-full-xeon",
     "table1",
     "table2",
-    "table2-stopped-early",
     "table2-banking77",
     "table2-ag-news",
     "table2-minilm-l3",
@@ -87,7 +86,6 @@ GAINS = {
     "table2-banking77": "Banking77, 1,000 labels",
     "table2-minilm-l3": "SST-2, 500 labels, teacher of 3 layers",
     "table2-mpnet-base": "SST-2, 500 labels, teacher of BERT-base's size",
-    "table2-stopped-early": "SST-2, 500 labels, stopped early",
     "table1-full": "SST-2, 64,000 labels",
     "table1-full-xeon": "SST-2, 64,000 labels, another teacher",
 }
