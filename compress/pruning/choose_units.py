@@ -1,5 +1,6 @@
 """Choose the heads and neurons to remove: mask the least important, step by step, until a target is met."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,21 +108,6 @@ def score_units(
     return found
 
 
-def first_that(steps: Sequence[Any], reaches: Callable[[Any], bool]) -> int | None:
-    """Return the position of the first step that reaches a target, by bisection; None if none does.
-
-    Steps after one that reaches the target must reach it too. Bisection, because a step may take seconds to measure.
-    """
-    low, high = 0, len(steps)
-    while low < high:
-        middle = (low + high) // 2
-        if reaches(steps[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return low if low < len(steps) else None
-
-
 def choose_units(
     evaluation: MaskedEvaluation,
     batches: Sequence[Batch],
@@ -192,7 +178,10 @@ def _described(point: Mapping[str, Any]) -> str:
 def _fast_enough(
     steps: Sequence[PathStep], config: Pruning, speedup_of: Callable[[Masks], Interval]
 ) -> tuple[int, Interval]:
-    """Return the position of the first step that reaches the speed-up, and its measured speed-up."""
+    """Return the position of the first step that reaches the speed-up, and its measured speed-up.
+
+    By bisection, because a step takes seconds to measure: steps after one that reaches it are taken to reach it too.
+    """
     measured: dict[int, Interval] = {}
 
     def reaches(number: int) -> bool:
@@ -201,8 +190,8 @@ def _fast_enough(
         logger.info("without %s: x%.2f (%.2f to %.2f)", removed, ratio.value, ratio.low, ratio.high)
         return ratio.value >= config.speedup
 
-    position = first_that(range(len(steps)), reaches)
-    if position is None:
+    position = bisect_left(range(len(steps)), True, key=reaches)
+    if position == len(steps):
         best = max(measured.values(), key=lambda ratio: ratio.value)
         raise CompressError(
             f"--speedup {config.speedup:g} is out of reach: without all heads and neurons that may be removed the "

@@ -1,6 +1,7 @@
 """Plan a pruning: turn the amounts of a configuration into numbers for one model, and check them before any work."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.models.modeling.families import head_size_of, layers_of
 from compress.models.prunable_units import Part, has_heads, has_units, units_of
-from compress.pruning.choose_units import first_that, mask_least_important
+from compress.pruning.choose_units import mask_least_important
 from compress.recipes import Pruning
 from compress.recipes.pruning import MOST, units_to_remove
 from compress.surgery.remove_hidden import members, remove_hidden
@@ -130,12 +131,12 @@ def _check_rounding(part: Part, present: Sequence[int], count: int, config: Prun
     if removes_any(count):
         return
     numbers = range(count + 1, sum(units - config.kept(part) for units in present) + 1)
-    least = first_that(numbers, removes_any)
+    least = bisect_left(numbers, True, key=removes_any)
     raise CompressError(
         f"{OPTIONS[part]} {count} of {sum(present)} {part} would remove none: "
         + ("all layers come down to one width" if config.scope == "layer" else "widths are rounded")
         + (f", in multiples of {config.multiple}" if part == "neurons" else "")
-        + ("" if least is None else f"; ask for {numbers[least]} or more")
+        + (f"; ask for {numbers[least]} or more" if least < len(numbers) else "")
     )
 
 
