@@ -24,8 +24,9 @@ from compress.evaluation.metrics import (
 from compress.inference.batching import TorchRun, logits_of
 from compress.inference.padding import exact_batches
 from compress.labelling.label_dir import LabelDir
+from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
-from compress.pruning.scoring import check_rows
+from compress.pruning.scoring import check_rows, scoring_batches
 from compress.surgery.unit_masks import Masks, mask_key, masked
 from compress.training.training_data import Gold, LabelledPool, Selection, agreement_rows
 
@@ -61,6 +62,12 @@ class PruningRows:
     def described(self) -> list[dict[str, Any]]:
         """Entries of a manifest."""
         return describe_rows({"train": self.train.examples, "validation": self.validation.examples})
+
+    def batches(self, tokenizer: PreTrainedTokenizerFast, device: str) -> list[Batch]:
+        """Return the rows that score in batches."""
+        labels, rows = self.sample.labels, self.evaluation
+        limits: dict[str, Any] = {"max_length": rows.max_length, "task": rows.task}
+        return list(scoring_batches(self.sample.examples, labels, tokenizer, **limits, device=device))
 
     def selection(self, task: str) -> Selection | None:
         """Return the rows that select the checkpoint: validation rows, or a part of the pool by agreement."""

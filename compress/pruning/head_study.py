@@ -30,7 +30,7 @@ from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
 from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows
-from compress.pruning.scoring import Values, cached_json, scoring_batches
+from compress.pruning.scoring import Values, cached_json
 from compress.recipes import Pruning
 from compress.reporting.figure_page import write_page
 from compress.reporting.heads_page import view
@@ -91,14 +91,6 @@ def head_study(
         )
     recipe = {"criteria": list(study.criteria), "examples": study.examples, "step": study.step}
     shown = {"metric": rows.evaluation.metric.name, "normalise": study.normalise, "measure": MEASURE}
-    batches = scoring_batches(
-        rows.sample.examples,
-        rows.sample.labels,
-        tokenizer,
-        max_length=rows.evaluation.max_length,
-        task=source.task,
-        device=device,
-    )
     with (
         using_threads(compute.threads),
         Stage.begin(
@@ -113,7 +105,8 @@ def head_study(
     ):
         folder = stage.scratch
         evaluation = MaskedEvaluation(whole, tokenizer, rows.evaluation, folder / "judging")
-        heads = HeadEvaluations(evaluation, list(batches), compute.seed, Values(folder / "values.jsonl"), folder)
+        batches = rows.batches(tokenizer, device)
+        heads = HeadEvaluations(evaluation, batches, compute.seed, Values(folder / "values.jsonl"), folder)
         counts = heads.counts
         with progress("Scoring heads", len(study.criteria)) as advance:
             scores = {name: heads.scores(name, advance) for name in study.criteria}

@@ -15,7 +15,7 @@ from compress.pruning.layer_and_width_scores import choose_removed_layers, hidde
 from compress.pruning.plan import PruningPlan, plan_units
 from compress.pruning.pruned_state import PrunedState
 from compress.pruning.recovery import MASKING_FOLDER, Recovery
-from compress.pruning.scoring import Values, cached_json, scoring_batches
+from compress.pruning.scoring import Values, cached_json
 from compress.pruning.step_timing import StepTimer
 from compress.surgery.unit_masks import Masks, mask_key, masks_from_json
 
@@ -39,17 +39,7 @@ def execute_plan(
     config, found = plan.config, dict[str, Any]()
     if corpus is not None:
         found["vocabulary"] = state.remove_vocabulary(corpus)
-    sample, rows, compute = recovery.rows.sample, state.rows, recovery.compute
-    batches = list(
-        scoring_batches(
-            sample.examples,
-            sample.labels,
-            state.tokenizer,
-            max_length=rows.max_length,
-            task=rows.task,
-            device=compute.device,
-        )
-    )
+    batches = recovery.rows.batches(state.tokenizer, recovery.compute.device)
     if plan.layers:
         with progress("Removing layers", plan.layers) as advance:
             found["layers"] = cached_json(
@@ -81,7 +71,7 @@ def execute_plan(
                 units,
                 config,
                 speedup_of,
-                seed=compute.seed,
+                seed=recovery.compute.seed,
                 values=Values(folder / "values.jsonl"),
                 progress=progress,
             ),
