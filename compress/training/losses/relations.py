@@ -7,8 +7,6 @@ examples; the sum over relations and layers. ``relations = ["attention", "value"
 models' own heads, as many in both) is the first MiniLM (Wang et al. 2020, arXiv:2002.10957, equations 6 to 10).
 """
 
-from dataclasses import replace
-
 from torch import Tensor
 
 from compress.errors import CompressError
@@ -58,36 +56,23 @@ def loss(
     unknown = sorted(set(relations) - set(RELATIONS))
     if unknown or not relations:
         raise CompressError(f"relations = {list(relations)} is not allowed; use some of {', '.join(RELATIONS)}")
-    if teacher_layer:
-        teacher = _up_to(teacher, teacher_layer, layers)
+    there = len(teacher.queries)
+    if teacher_layer and (layers != "final" or not 0 < teacher_layer <= there):
+        raise CompressError(
+            f"teacher_layer = {teacher_layer} is not possible with layers = {layers!r}: it goes with layers = 'final' "
+            f"and is one of the teacher's layers 1 to {there}, or 0 for the last"
+        )
 
     def vectors(outputs: Outputs, kind: str, layer: int) -> Tensor:
         own: Tensor = getattr(outputs, kind)[layer - 1]
         return split_heads(own, relation_heads) if relation_heads else own
 
     total = zero(student)
-    for layer, teacher_layer in trained_pairs(student, teacher, layers):
+    for layer, mapped in trained_pairs(student, teacher, layers):
+        taught_by = teacher_layer or mapped
         for left, right in (RELATIONS[name] for name in relations):
             ours = scaled_products(vectors(student, left, layer), vectors(student, right, layer))
-            theirs = scaled_products(vectors(teacher, left, teacher_layer), vectors(teacher, right, teacher_layer))
+            theirs = scaled_products(vectors(teacher, left, taught_by), vectors(teacher, right, taught_by))
             require_equal_heads(ours, theirs, loss="relations")
             total = total + relation_divergence(ours, theirs, batch)
     return total
-
-
-def _up_to(teacher: Outputs, layer: int, layers: str) -> Outputs:
-    """Return the teacher's attention up to a layer, which then is the last."""
-    there = len(teacher.queries)
-    if not 0 < layer <= there or layers != "final":
-        raise CompressError(
-            f"teacher_layer = {layer} is not possible with layers = {layers!r}: it goes with layers = 'final' and is "
-            f"one of the teacher's layers 1 to {there}, or 0 for the last"
-        )
-    return replace(
-        teacher,
-        hidden=(),
-        first=None,
-        queries=teacher.queries[:layer],
-        keys=teacher.keys[:layer],
-        values=teacher.values[:layer],
-    )
