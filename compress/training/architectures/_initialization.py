@@ -1,6 +1,5 @@
 """Initialize students from the layers, head and labels of a teacher of any family."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from compress.models.components import head_of
 from compress.models.modeling import is_tagger
 from compress.models.modeling.families import FAMILIES, PREFIX, layers_of, stock_type
 from compress.models.prunable_units import has_heads
+from compress.training.layer_mapping import layer_map
 
 # What a layer is made of, as LayerNames calls it.
 ROLES = ("query", "key", "value", "output", "attended_norm", "widened", "narrowed", "norm")
@@ -82,8 +82,7 @@ def choose_layers(there: int, depth: int | float, start: str) -> list[int]:
     if start == "spread":
         return [round(i * (there - 1) / max(wanted - 1, 1)) for i in range(wanted)]
     if start == "blocks":
-        # As the map that teaches them: where depths do not divide, a half goes up.
-        return [math.floor((i + 1) * there / wanted + 0.5) - 1 for i in range(wanted)]
+        return [layer - 1 for _, layer in layer_map(wanted, there)]  # the map that teaches them counts from 1
     if start == "first":
         return list(range(wanted))
     raise CompressError(f"start = {start!r} is not known; use 'spread', 'blocks' or 'first'")
