@@ -30,7 +30,6 @@ class PruningPlan:
 
     Args:
         config: the configuration that was planned: it says how layers, heads and neurons are chosen.
-        vocabulary: whether subword tokens are removed.
         layers: number of layers to remove.
         units: number of heads and neurons to remove, by part; with a target at most so many. Where layers that are
             removed before have unequal numbers of them, :func:`plan_units` tells the final numbers.
@@ -38,14 +37,13 @@ class PruningPlan:
     """
 
     config: Pruning
-    vocabulary: bool
     layers: int
     units: Mapping[Part, int]
     hidden: int
 
 
 def plan_pruning(model: PreTrainedModel, config: Pruning, *, vocabulary: bool = False) -> PruningPlan:
-    """Return what to remove from a model, having tried the removals on a copy.
+    """Return what to remove from a model, with a ``vocabulary`` or not, having tried the removals on a copy.
 
     The layers to remove are not chosen yet; the first removable ones stand for them.
 
@@ -86,7 +84,7 @@ def plan_pruning(model: PreTrainedModel, config: Pruning, *, vocabulary: bool = 
         members(model)  # raises for a family that cannot be made narrower
         hidden = _hidden_positions(model, config)
         remove_hidden(smaller, range(hidden))
-    return PruningPlan(config, vocabulary, layers, units, hidden)
+    return PruningPlan(config, layers, units, hidden)
 
 
 def plan_units(model: PreTrainedModel, config: Pruning) -> dict[Part, int]:

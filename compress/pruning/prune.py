@@ -95,7 +95,7 @@ def prune(
     compute = replace(compute, device=resolve_device(compute.device))
     whole, tokenizer = source.load(), source.load_tokenizer()
     plan = plan_pruning(whole, pruning, vocabulary=data.vocabulary is not None)
-    if plan.vocabulary:
+    if data.vocabulary is not None:
         check_tokenizer(tokenizer)
     recipe = {**asdict(pruning), "training": asdict(data.training)}
     settings = {
