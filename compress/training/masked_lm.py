@@ -1,4 +1,4 @@
-"""Masked language modelling: mask tokens, and build and evaluate a model with the vocabulary head that a loss trained.
+"""Masked language modelling: mask tokens, and build a model with the vocabulary head that a loss trained.
 
 Devlin et al. 2019, "BERT" (arXiv:1810.04805), section 3.1: of the chosen tokens 80% become the mask token, 10% a random
 one, and 10% stay as they are. The trained head is converted to the one of the student's family (``BertForMaskedLM`` and
@@ -6,13 +6,11 @@ so on), so that the directory opens in transformers as any masked language model
 embeddings.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from datasets import Dataset
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoModelForMaskedLM,
@@ -24,9 +22,7 @@ from transformers import (
 from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.models.dummy_inputs import example_inputs
-from compress.training.loss_modules import VocabularyHead, input_embeddings, masked_tokens
-from compress.training.teacher_signal import ActivationRecorder
-from compress.training.tokenized_dataset import batches_by_length
+from compress.training.loss_modules import VocabularyHead, input_embeddings
 
 TASK_KEYS = ("id2label", "label2id", "num_labels", "problem_type", "architectures")
 TOLERANCE = 1e-4  # of the largest logit
@@ -126,38 +122,3 @@ def check_form(student: PreTrainedModel, *, with_head: bool) -> None:
 def _without_task(student: PreTrainedModel) -> Any:
     settings = {key: value for key, value in student.config.to_dict().items() if key not in TASK_KEYS}
     return type(student.config).from_dict(settings)
-
-
-@torch.no_grad()
-def masked_score(
-    student: PreTrainedModel,
-    head: VocabularyHead,
-    rows: Dataset,
-    collate: Callable[..., dict[str, Tensor]],
-    masker: Masker,
-    *,
-    seed: int,
-    batch_size: int = 64,
-) -> tuple[float, float, int]:
-    """Mask rows once, by the seed, and evaluate the student's predictions of the masked tokens.
-
-    Returns mean cross-entropy in nats, accuracy, number of masked tokens.
-
-    Raises:
-        CompressError: no token of these rows was masked.
-    """
-    student.train(False)
-    recorder = ActivationRecorder(student, frozenset({"hidden"}))
-    loss, right, tokens = 0.0, 0, 0
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        for _, whole in batches_by_length(rows, collate, batch_size, student.device):
-            batch = masker(whole)
-            hidden, targets = masked_tokens(recorder(batch)[1], batch)
-            logits = head(hidden)
-            loss += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
-            right += int((logits.argmax(dim=-1) == targets).sum())
-            tokens += len(targets)
-    if not tokens:
-        raise CompressError("no token of the held-out text was masked, so that nothing can be measured; give more text")
-    return loss / tokens, right / tokens, tokens

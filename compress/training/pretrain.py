@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 from compress import plugins, recipes
@@ -25,10 +27,11 @@ from compress.progress import Progress, logger, quiet_libraries, silent
 from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
 from compress.training.distill import summary
 from compress.training.finetune import open_encoder
-from compress.training.loss_modules import VocabularyHead
-from compress.training.masked_lm import Masker, body_of, check_form, masked_lm, masked_score, trained_head
+from compress.training.loss_modules import VocabularyHead, masked_tokens
+from compress.training.masked_lm import Masker, body_of, check_form, masked_lm, trained_head
 from compress.training.phases import fit
-from compress.training.tokenized_dataset import collator, mapped_rows
+from compress.training.teacher_signal import ActivationRecorder
+from compress.training.tokenized_dataset import batches_by_length, collator, mapped_rows
 from compress.training.tokenized_rows import TrainingRow, write_rows
 from compress.training.trainer import TrainingRun, detach_loss_modules
 from compress.training.training_data import Gold, TrainingData, TrainingPlan, UnlabelledText, check_held_out
@@ -50,6 +53,7 @@ HEAD_ONLY = replace(
 )
 NO_LABELS = ("none", "other")  # of the head that an architecture gives a student, which is not kept
 TASK = "classification"  # of rows without labels, which nothing reads
+EVALUATED_ROWS = 64  # a batch
 SELECTION_NOTES = {"best_score", "best_step", "score_name"}  # no checkpoint is selected here
 
 
@@ -170,6 +174,7 @@ def _check_text(text: TextSource, rows: int, phases: Sequence[Phase], tokenizer:
             Masker(tokenizer, phase.masking)
 
 
+@torch.no_grad()
 def _score(
     student: PreTrainedModel,
     head: VocabularyHead,
@@ -178,17 +183,31 @@ def _score(
     run: TrainingRun,
     masking: float,
 ) -> tuple[dict[str, Any], ...]:
-    """Return the metrics of the masked language model on the held-out rows."""
+    """Return the metrics of the masked language model on the held-out rows, which are masked once, by the seed.
+
+    Raises:
+        CompressError: no token of these rows was masked.
+    """
     held = [TrainingRow(example) for example, _ in text.part(held=True).labelled()]
     length = min(run.training.max_length, maximum_length(tokenizer, student.config.to_dict()))
     written = write_rows(run.folder / WORK_FOLDER / "held-out.arrow", held, tokenizer, max_length=length, task=TASK)
-    rows = mapped_rows(written)
-    collate = collator(tokenizer.pad_token_id or 0, TASK)
-    loss, accuracy, tokens = masked_score(
-        student, head, rows, collate, Masker(tokenizer, masking), seed=run.compute.seed
-    )
+    collate, masker = collator(tokenizer.pad_token_id or 0, TASK), Masker(tokenizer, masking)
+    student.train(False)
+    recorder = ActivationRecorder(student, frozenset({"hidden"}))
+    loss, right, tokens = 0.0, 0, 0
+    with torch.random.fork_rng():
+        torch.manual_seed(run.compute.seed)
+        for _, whole in batches_by_length(mapped_rows(written), collate, EVALUATED_ROWS, student.device):
+            batch = masker(whole)
+            hidden, targets = masked_tokens(recorder(batch)[1], batch)
+            logits = head(hidden)
+            loss += float(cross_entropy(logits, targets, reduction="sum"))
+            right += int((logits.argmax(dim=-1) == targets).sum())
+            tokens += len(targets)
+    if not tokens:
+        raise CompressError("no token of the held-out text was masked, so that nothing can be measured; give more text")
     about = {"split": "held-out text", "rows": len(held), "tokens": tokens}
     return (
-        {"name": "masked-token accuracy", "value": accuracy, **about},
-        {"name": "masked-token loss", "value": loss, **about},
+        {"name": "masked-token accuracy", "value": right / tokens, **about},
+        {"name": "masked-token loss", "value": loss / tokens, **about},
     )
