@@ -105,8 +105,8 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
 class EncodedText:
     """A text followed by itself, as the model reads it.
 
-    ``positions`` are those of words of one subword token, ``cut`` the truncated words, and ``candidates`` those found
-    so far.
+    ``positions`` are those of words of one subword token, and ``candidates`` those found so far: none for a truncated
+    word.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, limit: int, text: str) -> None:
@@ -116,8 +116,7 @@ class EncodedText:
         end = max((spans[position][1] for position in first), default=0)
         words = replaceable_words(text)
         self.inputs: dict[str, list[int]] = dict(twice)
-        self.candidates: dict[Word, tuple[str, ...]] = {}
-        self.cut = {word for word in words if word.end > end}
+        self.candidates: dict[Word, tuple[str, ...]] = {word: () for word in words if word.end > end}
         self.positions: dict[Word, int] = {}
         for word in words:
             # A byte-level tokenizer's space belongs to no word; a token that only touches a word makes it one of
@@ -128,7 +127,7 @@ class EncodedText:
                 if (spans[position][0] < word.end and spans[position][1] > word.start)
                 or spans[position] == (word.start, word.start)
             ]
-            if len(at) == 1 and spans[at[0]] == (word.start, word.end) and word not in self.cut:
+            if len(at) == 1 and spans[at[0]] == (word.start, word.end):
                 self.positions[word] = at[0]
 
 
@@ -161,11 +160,8 @@ class ExpectedWords:
         logits_of_row = len(encoded.inputs["input_ids"]) * self._model.config.vocab_size
         for some in batched(masked, max(1, min(BATCH_ROWS, BATCH_LOGITS // logits_of_row))):
             self._predict(encoded, some)
-        encoded.candidates |= {
-            word: () if word in encoded.cut else self._neighbours(word.text)
-            for word in unknown
-            if word not in encoded.candidates
-        }
+        others = [word for word in unknown if word not in encoded.candidates]
+        encoded.candidates |= {word: self._neighbours(word.text) for word in others}
         return [encoded.candidates[word] for word in words]
 
     def _predict(self, encoded: EncodedText, words: Sequence[Word]) -> None:
