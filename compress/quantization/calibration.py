@@ -10,7 +10,7 @@ from compress.data.examples import Example
 from compress.data.label_encoding import encode_gold
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.models.model_dir import ModelDir
-from compress.quantization.fake_layers import FakeLayers
+from compress.quantization.fake_layers import FakeLayers, quantized_modules
 from compress.quantization.hessian_sensitivity import (
     PART_ROWS,
     PARTS,
@@ -28,8 +28,9 @@ _DECAY = 0.9
 def observed_ranges(source: ModelDir, rows: Sequence[Example]) -> dict[str, float]:
     """Return the largest magnitude of the inputs of every linear layer: a moving average over batches of rows."""
     model = source.load()
-    layers = FakeLayers(model, lambda _, weight: lambda found, __: found, activation_bits=8, decay=_DECAY)
-    for module in model.modules():
+    modules = quantized_modules(model)
+    layers = FakeLayers(modules, lambda _, weight: lambda found, __: found, activation_bits=8, decay=_DECAY)
+    for module in modules.values():
         if isinstance(module, nn.Linear):
             module.train()  # it observes; nothing else about it depends on the mode
     with torch.no_grad():

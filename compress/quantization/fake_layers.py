@@ -19,7 +19,7 @@ Rounding = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class FakeLayers:
-    """The linear layers and embeddings of a model, with rounded weights and inputs until :meth:`detach`.
+    """Linear layers and embeddings of a model, with rounded weights and inputs until :meth:`detach`.
 
     The stored weights are not rounded, and the optimiser updates them. Each linear layer gets a buffer
     ``input_range``: the exponential moving average of the largest magnitude of its inputs, observed in training mode
@@ -29,36 +29,34 @@ class FakeLayers:
     the predictions of the quantized model.
 
     Args:
+        modules: those layers by their names, as :func:`quantized_modules` gives them.
         rounding: returns how the rows of a module are rounded, given its name and weight.
         activation_bits: 0 leaves the inputs of linear layers as they are.
         decay: of the moving average, from 0 to below 1. The first batch starts it, so that a decay of .9999 hardly
             leaves that batch within a few hundred steps.
-        without: names of modules that stay as they are.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        modules: Mapping[str, nn.Module],
         rounding: Callable[[str, Tensor], Rounding],
         *,
         activation_bits: int,
         decay: float,
-        without: frozenset[str] = frozenset(),
     ) -> None:
         self.active = False
         self.evaluates_rounded = False
         self._rounding = rounding
         self._bits = activation_bits
         self._decay = decay
-        chosen = {name: module for name, module in model.named_modules() if name not in without}
-        self._linears = {name: module for name, module in chosen.items() if isinstance(module, nn.Linear)}
+        self._linears = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
         for name, linear in self._linears.items():
             if activation_bits:
                 linear.register_buffer(RANGE_BUFFER, torch.zeros((), device=linear.weight.device))
             linear.forward = partial(self._forward, name, linear)  # type: ignore[method-assign]
         self._hooks = [
             module.register_forward_hook(partial(self._round_rows, name))
-            for name, module in chosen.items()
+            for name, module in modules.items()
             if isinstance(module, nn.Embedding)
         ]
 

@@ -14,7 +14,7 @@ from compress.errors import CompressError
 from compress.models.integer_rounding import fake_symmetric
 from compress.models.packed_weights import ACTIVATION_RANGES, forget_quantization
 from compress.models.prunable_units import has_heads
-from compress.quantization.fake_layers import FakeLayers, Rounding, check_shares
+from compress.quantization.fake_layers import FakeLayers, Rounding, check_shares, quantized_modules
 
 
 class FakeQuantization:
@@ -71,4 +71,5 @@ def attach(
         largest = weight.detach().abs().amax()
         return lambda rows, numbers: fake_symmetric(rows, largest, bits)
 
-    return FakeQuantization(student, FakeLayers(student, rounding, activation_bits=bits, decay=decay), start)
+    layers = FakeLayers(quantized_modules(student), rounding, activation_bits=bits, decay=decay)
+    return FakeQuantization(student, layers, start)

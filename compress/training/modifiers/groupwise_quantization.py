@@ -50,16 +50,15 @@ class GroupwiseQuantization:
         self._student, self._teacher = student, teacher
         self._bits, self._groups = bits, groups
         modules = quantized_modules(student)
-        last = [name for name, module in modules.items() if isinstance(module, torch.nn.Linear)][-1]
+        *_, last = (name for name, module in modules.items() if isinstance(module, torch.nn.Linear))
+        del modules[last]
         layer_of = {inner: index for index, layer in enumerate(layers_of(student)) for inner in layer.modules()}
-        self._layer = {name: layer_of.get(module) for name, module in modules.items() if name != last}
+        self._layer = {name: layer_of.get(module) for name, module in modules.items()}
         self._embedding_bits = embedding_bits
         self._parts: list[SensitivityBatch] = []
         known = (bits if len(bits) == 1 else [0]) * len(layers_of(student))
         student.register_buffer(LAYER_BITS, torch.tensor(known, device=student.device))
-        self._layers = FakeLayers(
-            student, self._rounding, activation_bits=activation_bits, decay=decay, without=frozenset({last})
-        )
+        self._layers = FakeLayers(modules, self._rounding, activation_bits=activation_bits, decay=decay)
         self._hook = student.register_forward_pre_hook(self._before, with_kwargs=True)
 
     @property
