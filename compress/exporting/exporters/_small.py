@@ -103,17 +103,15 @@ def array(tensor: Tensor) -> np.ndarray:
 
 
 def _split_constants(config: Any) -> dict[str, np.ndarray]:
-    before, between, after = config.special_tokens
-    return {
-        "zero": np.array(0, dtype=np.int64),
-        "step": np.array(1, dtype=np.int64),
-        "rows_only": np.array([0], dtype=np.int64),
-        "separator": np.array(config.separator_token_id, dtype=np.int64),
-        "padding": np.array(getattr(config, "pad_token_id", None) or 0, dtype=np.int64),
-        "before": np.array(before, dtype=np.int64),
-        "between": np.array(between, dtype=np.int64),
-        "after": np.array(after, dtype=np.int64),
+    numbers = {
+        "zero": 0,
+        "step": 1,
+        "rows_only": [0],
+        "separator": config.separator_token_id,
+        "padding": getattr(config, "pad_token_id", None) or 0,
+        **dict(zip(("before", "between", "after"), config.special_tokens, strict=True)),
     }
+    return {name: np.array(number, dtype=np.int64) for name, number in numbers.items()}
 
 
 def _split_nodes() -> list[NodeProto]:

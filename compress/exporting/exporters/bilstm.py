@@ -19,11 +19,9 @@ def export(model: BiLSTMForSequenceClassification, path: Path) -> None:
     hidden = model.config.hidden_size
     weights = {
         "embedding": array(model.embedding.weight),
-        "lstm.weight": _both_directions(model, "weight_ih", hidden),
-        "lstm.recurrence": _both_directions(model, "weight_hh", hidden),
-        "lstm.bias": np.concatenate(
-            [_both_directions(model, "bias_ih", hidden), _both_directions(model, "bias_hh", hidden)], axis=1
-        ),
+        "lstm.weight": _both_directions(model, "weight_ih"),
+        "lstm.recurrence": _both_directions(model, "weight_hh"),
+        "lstm.bias": np.concatenate([_both_directions(model, f"bias_{part}") for part in ("ih", "hh")], axis=1),
         "joined": np.array([0, 0, 2 * hidden] if model.tags else [0, 2 * hidden], dtype=np.int64),
     }
     layers = [
@@ -44,7 +42,7 @@ def export(model: BiLSTMForSequenceClassification, path: Path) -> None:
     write_small_graph(model, path, weights, layers)
 
 
-def _both_directions(model: BiLSTMForSequenceClassification, name: str, hidden: int) -> np.ndarray:
+def _both_directions(model: BiLSTMForSequenceClassification, name: str) -> np.ndarray:
     """Return ``[2, 4 * hidden, ...]``. torch orders the gates input, forget, cell, output; ONNX i, o, f, c."""
     stacked = []
     for suffix in ("_l0", "_l0_reverse"):
