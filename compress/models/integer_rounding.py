@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,6 +46,13 @@ def fake_symmetric(values: Tensor, largest: Tensor | float, bits: int = 8) -> Te
     with torch.no_grad():
         codes, step = symmetric_codes(values, largest, bits)
     return straight_through(values, codes * step)
+
+
+def symmetric_int8(matrix: np.ndarray, *, axis: int | None, keepdims: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Return int8 codes as :func:`symmetric_codes` has them, and the step, or the steps over the other axis."""
+    largest = np.abs(matrix).max(axis=axis, keepdims=keepdims)
+    codes, steps = symmetric_codes(torch.tensor(matrix), torch.as_tensor(largest))
+    return codes.to(torch.int8).numpy(), steps.numpy()
 
 
 @dataclass(frozen=True)

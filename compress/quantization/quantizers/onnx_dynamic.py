@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compress.errors import CompressError
 from compress.exporting.onnx_graph import SCALED_TABLE, SMALL_PRODUCT, ZERO_OR_ONE, clean, layer_of, quiet, write_graph
+from compress.models.integer_rounding import symmetric_int8
 
 WRITES = "onnx"
 # Without VNNI, products of 8 bits can saturate and are no faster than those of 7.
@@ -94,7 +95,7 @@ def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
         table = numpy_helper.to_array(tables[name])
         has_scales = kind == "int8" and not name.startswith(SCALED_TABLE)
         if has_scales:
-            smaller[f"{name}.{kind}"], smaller[f"{name}.scales"] = _quantize_rows(table)
+            smaller[f"{name}.{kind}"], smaller[f"{name}.scales"] = symmetric_int8(table, axis=1, keepdims=True)
         else:
             smaller[f"{name}.{kind}"] = np.rint(table).astype(np.int8) if kind == "int8" else table.astype(np.float16)
         if kind == "int8" and not has_scales:
@@ -139,12 +140,6 @@ def _with_casts(nodes: list[onnx.NodeProto], integers: set[str]) -> list[onnx.No
             cast |= wanted
         found.append(node)
     return found
-
-
-def _quantize_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return int8 ``[V, E]`` and float32 scales ``[V, 1]`` whose product is the table, within half a step."""
-    scales = np.maximum(np.abs(table).max(axis=1, keepdims=True), np.finfo(np.float32).tiny * 127) / 127
-    return np.rint(table / scales).astype(np.int8), scales.astype(np.float32)
 
 
 def _last_layer(model: onnx.ModelProto) -> list[str]:

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compress.errors import CompressError
 from compress.exporting.onnx_graph import clean, layer_of, module_of, write_graph
+from compress.models.integer_rounding import symmetric_int8
 
 WRITES = "onnx"
 CANDIDATES: tuple[dict[str, bool], ...] = ({},)
@@ -76,7 +77,7 @@ class _Writer:
 
     def table(self, node: onnx.NodeProto, table: onnx.TensorProto) -> None:
         """Write ``DequantizeLinear(Gather(int8 table, ids))``."""
-        integers, scale = _symmetric(numpy_helper.to_array(table), axis=None)
+        integers, scale = symmetric_int8(numpy_helper.to_array(table), axis=None)
         name, output = table.name, node.output[0]
         self._add_constants(name, integers, scale, np.int8(0))
         self.nodes += [
@@ -96,7 +97,7 @@ class _Writer:
         if node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
             matrix = np.ascontiguousarray(matrix.T)
         constants = weight.name  # several nodes share the weights of a shared layer
-        integers, scale = _symmetric(matrix, axis=0 if self.per_channel else None)
+        integers, scale = symmetric_int8(matrix, axis=0 if self.per_channel else None)
         self._add_constants(constants, integers, scale, np.zeros(scale.shape, dtype=np.int8))
         rounded, step = self._rounded(node)
         inputs = [rounded, f"{constants}.int8", step, f"{constants}.scale", _ZERO_NAME, f"{constants}.zero"]
@@ -135,9 +136,3 @@ class _Writer:
     def _add_constants(self, name: str, integers: np.ndarray, scale: np.ndarray, zero: np.ndarray | np.int8) -> None:
         for suffix, value in (("int8", integers), ("scale", scale), ("zero", zero)):
             self.constants.setdefault(f"{name}.{suffix}", value)
-
-
-def _symmetric(matrix: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return int8 numbers and the float32 scale, or scales over the other axis, that multiply them."""
-    scale = np.maximum(np.abs(matrix).max(axis=axis) / np.float32(127), np.finfo(np.float32).tiny)
-    return np.rint(matrix / scale).clip(-127, 127).astype(np.int8), np.asarray(scale, dtype=np.float32)
