@@ -1,17 +1,19 @@
 """Parse TOML tables into frozen dataclasses; unknown keys and wrong types are reported all at once."""
 
 import dataclasses
+import functools
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from compress import plugins
 from compress.errors import CompressError, did_you_mean
 from compress.plugins import fits
 
 RecipeType = TypeVar("RecipeType")
+Parameters = ParamSpec("Parameters")
 LARGEST_NUMBER = 2**63
 LARGEST_FRACTION = 1e100  # of numbers with a decimal point
 LARGEST_SEED = 2**32 - 1  # of numpy
@@ -32,6 +34,16 @@ class Choice:
     name: str
     weight: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def listed(faults: Callable[Parameters, Iterator[str]]) -> Callable[Parameters, list[str]]:
+    """Let the faults that a function yields be returned as a list."""
+
+    @functools.wraps(faults)
+    def found(*arguments: Parameters.args, **named: Parameters.kwargs) -> list[str]:
+        return list(faults(*arguments, **named))
+
+    return found
 
 
 def parse(recipe_type: type[RecipeType], table: Mapping[str, Any], *, source: str) -> RecipeType:

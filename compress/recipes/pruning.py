@@ -8,6 +8,7 @@ from math import inf
 from typing import Literal
 
 from compress.errors import CompressError
+from compress.recipes.parsing import listed
 
 MOST = "max"
 _EXAMPLES = {"--layers": "2", "--hidden": "64"}
@@ -145,77 +146,53 @@ class Pruning:
         """Return how many ``heads``, or ``neurons``, every layer keeps at least."""
         return self.keep_heads if part == "heads" else self.multiple
 
-    def faults(self) -> list[str]:
+    @listed
+    def faults(self) -> Iterator[str]:
         """Return what is wrong with the values, in the user's words."""
-        found = []
         for name in AMOUNTS:
             try:
                 amount = parse_amount(f"--{name}", getattr(self, name)) if getattr(self, name) else ""
             except CompressError as error:
-                found.append(str(error))
+                yield str(error)
                 continue
             if amount == MOST and name in {"layers", "hidden"}:
-                found.append(f"--{name} max has no end; give an amount such as 25%")
+                yield f"--{name} max has no end; give an amount such as 25%"
             elif amount == MOST and not self.has_target:
-                found.append(f"--{name} max has no end; give an amount, or --max-accuracy-drop or --speedup with it")
+                yield f"--{name} max has no end; give an amount, or --max-accuracy-drop or --speedup with it"
         changed = [_option(name) for name in _OF_STEPS if getattr(self, name) != getattr(Pruning, name)]
         is_cubic = self.schedule == "cubic"
-        rules = (
-            (
-                not 0 <= self.max_accuracy_drop < inf,
-                f"--max-accuracy-drop {self.max_accuracy_drop} must be above 0 points, such as 1.0",
-            ),
-            (
-                self.speedup and not 1 < self.speedup < inf,
-                f"--speedup {self.speedup} must be above 1, such as 1.5",
-            ),
-            (
-                self.max_accuracy_drop and self.speedup,
-                "--max-accuracy-drop and --speedup are two ends of one path; give one of them",
-            ),
-            (
-                is_cubic and self.has_target,
-                "--schedule cubic removes what amounts say while it trains; give --heads or --ffn, no target",
-            ),
-            (
-                self.has_target and self.hidden,
-                "--hidden would change what a target has decided before it; leave it out, or prune twice",
-            ),
-            (
-                is_cubic and changed,
-                f"--schedule cubic decides by the gradients of its training; {', '.join(changed)} would change nothing",
-            ),
-            *((True, fault) for fault in self._idle()),
-            (
-                is_cubic and not (self.heads or self.ffn),
-                "--schedule cubic masks heads and neurons; give --heads or --ffn",
-            ),
-            (is_cubic and not self.recover, "--schedule cubic removes while it trains; add --recover EPOCHS"),
-            *((True, fault) for fault in self.scoring_faults()),
-            *(
-                (getattr(self, name) < 1, f"--{name.replace('_', '-')} {getattr(self, name)} must be 1 or more")
-                for name in ("keep_heads", "multiple", "speedup_batch_size")
-            ),
-            (
-                not 0 <= self.recover < inf,
-                f"--recover {self.recover} is not a number of epochs; give 0 or more, such as 1",
-            ),
-        )
-        return found + [fault for is_broken, fault in rules if is_broken]
+        if not 0 <= self.max_accuracy_drop < inf:
+            yield f"--max-accuracy-drop {self.max_accuracy_drop} must be above 0 points, such as 1.0"
+        if self.speedup and not 1 < self.speedup < inf:
+            yield f"--speedup {self.speedup} must be above 1, such as 1.5"
+        if self.max_accuracy_drop and self.speedup:
+            yield "--max-accuracy-drop and --speedup are two ends of one path; give one of them"
+        if is_cubic and self.has_target:
+            yield "--schedule cubic removes what amounts say while it trains; give --heads or --ffn, no target"
+        if self.has_target and self.hidden:
+            yield "--hidden would change what a target has decided before it; leave it out, or prune twice"
+        if is_cubic and changed:
+            options = ", ".join(changed)
+            yield f"--schedule cubic decides by the gradients of its training; {options} would change nothing"
+        yield from self._idle()
+        if is_cubic and not (self.heads or self.ffn):
+            yield "--schedule cubic masks heads and neurons; give --heads or --ffn"
+        if is_cubic and not self.recover:
+            yield "--schedule cubic removes while it trains; add --recover EPOCHS"
+        yield from self.scoring_faults()
+        for name in ("keep_heads", "multiple", "speedup_batch_size"):
+            if getattr(self, name) < 1:
+                yield f"--{name.replace('_', '-')} {getattr(self, name)} must be 1 or more"
+        if not 0 <= self.recover < inf:
+            yield f"--recover {self.recover} is not a number of epochs; give 0 or more, such as 1"
 
-    def scoring_faults(self) -> list[str]:
+    @listed
+    def scoring_faults(self) -> Iterator[str]:
         """Return what is wrong with how units are scored and removed."""
-        rules = (
-            (
-                self.examples < 1,
-                f"--examples {self.examples} is not a number of rows; give 1 or more, such as 1024",
-            ),
-            (
-                not 0 < self.step <= 1,
-                f"--step {self.step} is not a share; give one above 0 and at most 1, such as 0.1",
-            ),
-        )
-        return [fault for is_broken, fault in rules if is_broken]
+        if self.examples < 1:
+            yield f"--examples {self.examples} is not a number of rows; give 1 or more, such as 1024"
+        if not 0 < self.step <= 1:
+            yield f"--step {self.step} is not a share; give one above 0 and at most 1, such as 0.1"
 
     def _idle(self) -> Iterator[str]:
         """Say which options change nothing for want of others."""

@@ -1,14 +1,14 @@
 """Student recipe: the architecture of a published system and its training phases."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from compress import plugins
 from compress.errors import CompressError
 from compress.recipes.benchmark_settings import REFERENCE_MODELS
-from compress.recipes.parsing import Choice
+from compress.recipes.parsing import Choice, listed
 from compress.recipes.training import Training, training_faults
 
 # Modifiers that round weights or activations in the forward pass.
@@ -112,45 +112,31 @@ class Phase:
         by_task = reads_teacher and self.teacher == "task"
         return self.text == "pool" and not by_task and not self.needs & {"logits", "labels", "mixed"}
 
-    def faults(self) -> list[str]:
+    @listed
+    def faults(self) -> Iterator[str]:
         """Return what is wrong with the values, in the user's words."""
-        rules = (
-            (not self.losses, "losses is empty; a phase needs at least one"),
-            (not self.share > 0, f"share = {self.share} must be above 0"),
-            (not 0 <= self.masking < 1, f"masking = {self.masking} must be at least 0 and below 1"),
-            *(
-                (
-                    not choice.weight > 0,
-                    f"{choice.name}: weight = {choice.weight} must be above 0; leave the loss out instead",
-                )
-                for choice in self.losses
-            ),
-            *(
-                (
-                    not _is_positive(choice.options.get("temperature", 1.0)),
-                    f"{choice.name}: temperature = {choice.options.get('temperature')} must be above 0",
-                )
-                for choice in self.losses
-            ),
-            (
-                "targets" in self.needs and not self.masking,
-                "a loss predicts masked tokens, and masking is 0; set masking = 0.15",
-            ),
-            (
-                self.teacher == "encoder" and self.needs & {"logits", "labels"},
-                "a loss reads logits or labels, which an encoder does not give; use teacher = 'task'",
-            ),
-            *(
-                (name in self.training, f"training.{name} cannot differ between phases; set share")
-                for name in ("epochs", "min_steps", "min_steps_per_class", "max_epochs", "max_steps")
-            ),
-            (
-                "max_length" in self.training,
-                "training.max_length cannot differ between phases, which read the same tokens; set it for all",
-            ),
-        )
-        found = [fault for is_broken, fault in rules if is_broken]
-        return found + training_faults(self.training, source="training")
+        if not self.losses:
+            yield "losses is empty; a phase needs at least one"
+        if not self.share > 0:
+            yield f"share = {self.share} must be above 0"
+        if not 0 <= self.masking < 1:
+            yield f"masking = {self.masking} must be at least 0 and below 1"
+        for choice in self.losses:
+            if not choice.weight > 0:
+                yield f"{choice.name}: weight = {choice.weight} must be above 0; leave the loss out instead"
+        for choice in self.losses:
+            if not _is_positive(temperature := choice.options.get("temperature", 1.0)):
+                yield f"{choice.name}: temperature = {temperature} must be above 0"
+        if "targets" in self.needs and not self.masking:
+            yield "a loss predicts masked tokens, and masking is 0; set masking = 0.15"
+        if self.teacher == "encoder" and self.needs & {"logits", "labels"}:
+            yield "a loss reads logits or labels, which an encoder does not give; use teacher = 'task'"
+        for name in ("epochs", "min_steps", "min_steps_per_class", "max_epochs", "max_steps"):
+            if name in self.training:
+                yield f"training.{name} cannot differ between phases; set share"
+        if "max_length" in self.training:
+            yield "training.max_length cannot differ between phases, which read the same tokens; set it for all"
+        yield from training_faults(self.training, source="training")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Study recipe: data, teacher, students, pruning, quantization, benchmark settings and budgets."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from compress import plugins
 from compress.errors import CompressError
 from compress.recipes.benchmark_settings import BenchmarkSettings
-from compress.recipes.parsing import LARGEST_SEED
+from compress.recipes.parsing import LARGEST_SEED, listed
 from compress.recipes.pruning import Pruning
 from compress.recipes.student import Phase
 from compress.recipes.training import training_faults
@@ -92,15 +92,14 @@ class StudyTeacher:
     quantize: bool = True
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
 
-    def faults(self) -> list[str]:
+    @listed
+    def faults(self) -> Iterator[str]:
         """Return what is wrong with the values, in the user's words."""
+        if not (self.recipe or self.model):
+            yield "needs a recipe or a model"
         path = PurePosixPath(self.model)
-        leaves = path.is_absolute() or ".." in path.parts or any(mark in self.model for mark in "\\:\0")
-        rules = (
-            (not (self.recipe or self.model), "needs a recipe or a model"),
-            (leaves, f"model = {self.model!r} is not a name below the model root"),
-        )
-        return [fault for is_broken, fault in rules if is_broken]
+        if path.is_absolute() or ".." in path.parts or any(mark in self.model for mark in "\\:\0"):
+            yield f"model = {self.model!r} is not a name below the model root"
 
 
 def faults_of_name(name: str) -> list[str]:
@@ -136,33 +135,28 @@ class StudyStudent:
     phases: tuple[Phase, ...] = ()
     rows: int = 0
 
-    def faults(self) -> list[str]:
+    @listed
+    def faults(self) -> Iterator[str]:
         """Return what is wrong with the values, in the user's words."""
-        rules = (
-            (self.keep_fp32 < 0, f"keep_fp32 = {self.keep_fp32} must be at least 0"),
-            (
-                self.keep_fp32 and not self.quantize,
-                f"keep_fp32 = {self.keep_fp32} is of no use without quantize",
-            ),
-            (
-                self.phases and not self.name,
-                f"other phases make of {self.recipe} another student: give it a name",
-            ),
-            (self.rows < 0, f"rows = {self.rows} must be at least 0"),
-            (
-                self.rows and self.control,
-                f"rows = {self.rows} changes nothing for the control, which reads gold rows only: set control = false",
-            ),
-            *((True, fault) for fault in (*faults_of_name(self.name), *faults_of_seeds(self.seeds))),
-            (len(set(self.seeds)) < len(self.seeds), f"student {self.recipe}: seeds names one twice"),
-        )
-        found = [fault for is_broken, fault in rules if is_broken]
+        if self.keep_fp32 < 0:
+            yield f"keep_fp32 = {self.keep_fp32} must be at least 0"
+        if self.keep_fp32 and not self.quantize:
+            yield f"keep_fp32 = {self.keep_fp32} is of no use without quantize"
+        if self.phases and not self.name:
+            yield f"other phases make of {self.recipe} another student: give it a name"
+        if self.rows < 0:
+            yield f"rows = {self.rows} must be at least 0"
+        if self.rows and self.control:
+            yield f"rows = {self.rows} changes nothing for the control, which reads gold rows only: set control = false"
+        yield from faults_of_name(self.name)
+        yield from faults_of_seeds(self.seeds)
+        if len(set(self.seeds)) < len(self.seeds):
+            yield f"student {self.recipe}: seeds names one twice"
         if isinstance(self.quantize, str):
             try:
                 plugins.find("quantizers", self.quantize)
             except CompressError as error:
-                found.append(str(error))
-        return found
+                yield str(error)
 
 
 @dataclass(frozen=True)
@@ -178,17 +172,15 @@ class StudyPrune(Pruning):
     quantize: bool = True
     training: Mapping[str, Any] = field(default_factory=dict)
 
-    def faults(self) -> list[str]:
+    @listed
+    def faults(self) -> Iterator[str]:
         """Return what is wrong with the values, in the user's words."""
-        rules = (
-            (
-                not (self.removes_units or self.layers or self.hidden or self.vocabulary),
-                "prune removes nothing; give heads, ffn, layers, hidden, vocabulary or a target",
-            ),
-            (not (self.name or self.heads), "prune needs a name, or heads after which it is called"),
-        )
-        found = [fault for is_broken, fault in rules if is_broken]
-        return super().faults() + found + faults_of_name(self.name)
+        yield from super().faults()
+        if not (self.removes_units or self.layers or self.hidden or self.vocabulary):
+            yield "prune removes nothing; give heads, ffn, layers, hidden, vocabulary or a target"
+        if not (self.name or self.heads):
+            yield "prune needs a name, or heads after which it is called"
+        yield from faults_of_name(self.name)
 
     @property
     def removes_several(self) -> bool:
@@ -253,25 +245,16 @@ class StudyRecipe:
     seed: int = 0
     name: str = ""
 
-    def faults(self) -> list[str]:
+    @listed
+    def faults(self) -> Iterator[str]:
         """Return what is wrong with the values, in the user's words."""
-        rules = (
-            (not (self.students or self.prune), "a study needs at least one of students and prune"),
-            (
-                self.students and not self.data.unlabeled,
-                "a study with students needs text without labels; give data.unlabeled",
-            ),
-            *(
-                (
-                    budget.rows and not self.data.unlabeled,
-                    f"budgets.{name}.rows is of unlabelled sets, and there is none; leave it out",
-                )
-                for name, budget in self.budgets.items()
-            ),
-            (
-                self.benchmark.pruning_steps and not any(prune.removes_several for prune in self.prune),
-                "benchmark.pruning_steps takes removals apart, and no prune has two kinds of them; leave it out",
-            ),
-            *((True, fault) for fault in faults_of_seeds([self.seed])),
-        )
-        return [fault for is_broken, fault in rules if is_broken]
+        if not (self.students or self.prune):
+            yield "a study needs at least one of students and prune"
+        if self.students and not self.data.unlabeled:
+            yield "a study with students needs text without labels; give data.unlabeled"
+        for name, budget in self.budgets.items():
+            if budget.rows and not self.data.unlabeled:
+                yield f"budgets.{name}.rows is of unlabelled sets, and there is none; leave it out"
+        if self.benchmark.pruning_steps and not any(prune.removes_several for prune in self.prune):
+            yield "benchmark.pruning_steps takes removals apart, and no prune has two kinds of them; leave it out"
+        yield from faults_of_seeds([self.seed])
