@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, StoredTokenizer
+from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
 from compress.errors import CompressError
 from compress.files import faults_of
 from compress.models.manifest import (
@@ -222,7 +222,7 @@ class ModelDir:
         """Open the tokenizer for inference: without transformers where the model runs without it."""
         if not self.is_onnx or not (self.path / TOKENIZER_NAME).is_file():
             return self.load_tokenizer()
-        tokenizer = StoredTokenizer(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)
+        tokenizer = PlainTokenizer.read(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)
         self._check_tokenizer(tokenizer)
         return tokenizer
 

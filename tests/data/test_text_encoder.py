@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from compress.data import text_encoder
-from compress.data.stored_tokenizer import StoredTokenizer
+from compress.data.stored_tokenizer import PlainTokenizer
 from compress.data.text_encoder import TextEncoder, TokenRows, shared_encoder
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
@@ -130,7 +130,7 @@ def test_the_encoder_ends_with_its_tokenizer() -> None:
 def test_a_stored_tokenizer_reads_as_that_of_transformers(family: str, tmp_path: Path) -> None:
     tokens = TOKENIZERS[family]
     tokens.save_pretrained(tmp_path)
-    stored = StoredTokenizer(tmp_path, segments="token_type_ids" in tokens.model_input_names)
+    stored = PlainTokenizer.read(tmp_path, segments="token_type_ids" in tokens.model_input_names)
     assert (stored.pad_token_id, stored.unk_token_id) == (tokens.pad_token_id, tokens.unk_token_id)
     assert maximum_length(stored, {}) == maximum_length(tokens, {}) and stored.truncation_side == tokens.truncation_side
     texts = ["the film is good", "FILM's <mask> 漢字", "", "one two three four five six seven eight nine ten"]
@@ -146,7 +146,7 @@ def test_a_stored_tokenizer_keeps_its_settings(side: str, tmp_path: Path) -> Non
     changed = {"truncation_side": side, "model_max_length": 7}
     settings.write_text(json.dumps(json.loads(settings.read_text(encoding="utf-8")) | changed), encoding="utf-8")
     tokens = AutoTokenizer.from_pretrained(tmp_path)
-    stored = StoredTokenizer(tmp_path, segments=True)
+    stored = PlainTokenizer.read(tmp_path, segments=True)
     assert (stored.truncation_side, stored.model_max_length) == (side, 7) == (tokens.truncation_side, 7)
     text = ["one two three four five six seven eight nine ten"]
     assert lists(shared_encoder(stored)(text, None, 7)) == expected(tokens, text, None, 7)
@@ -157,4 +157,4 @@ def test_a_damaged_tokenizer_is_one_error(damaged: str, tmp_path: Path) -> None:
     tokenizer("bert").save_pretrained(tmp_path)
     (tmp_path / damaged).write_text("{", encoding="utf-8")
     with pytest.raises(CompressError, match="cannot be read as a directory with a tokenizer|is not valid JSON"):
-        StoredTokenizer(tmp_path, segments=True)
+        PlainTokenizer.read(tmp_path, segments=True)

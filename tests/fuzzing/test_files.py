@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from compress.benchmarking.lockfile import read_lock, write_lock
 from compress.benchmarking.results.files import read_results
 from compress.data import Example, check_roles, grouped_split, open_source, read_examples
-from compress.data.stored_tokenizer import StoredTokenizer
+from compress.data.stored_tokenizer import PlainTokenizer
 from compress.errors import CompressError
 from compress.gating.budgets import read_budgets
 from compress.inference.compute import Compute
@@ -224,7 +224,7 @@ def reads(folder: Path) -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
         ),
         "student.toml": (student, lambda path: load_recipe("students", str(path))),
         "table.toml": (study, lambda path: student_plans(load_recipe("benchmarks", str(path)))),
-        "tokenizer/tokenizer_config.json": (config, lambda path: StoredTokenizer(path.parent, segments=True)),
+        "tokenizer/tokenizer_config.json": (config, lambda path: PlainTokenizer.read(path.parent, segments=True)),
     }
 
 
