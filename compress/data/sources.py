@@ -183,11 +183,11 @@ def open_source(
     Args:
         path: what the user typed: a path, a pattern such as ``sentiment.dev.*``, a URI of either such as
             ``s3://bucket/part-*.parquet``, or the name of a data set.
-        role: ``train``, ``unlabeled``, ``validation`` or ``test``; picks the split of a source that
-            holds several. labelled: whether every row must have a label; without, labels are not read.
-            text_column, text_pair_column, label_column: a column's name, or its number from 0 in a file
-            without a header. format: how the file is written, if it is not to be found out. values:
-            further columns, which :meth:`FileSource.with_values` reads.
+        role: ``train``, ``unlabeled``, ``validation`` or ``test``; picks the split of a source that holds several.
+        labelled: whether every row must have a label; without, labels are not read.
+        text_column: a column's name, or its number from 0 in a file without a header; so are the next two.
+        format: how the file is written, if it is not to be found out.
+        values: further columns, which :meth:`FileSource.with_values` reads.
 
     Raises:
         CompressError: for anything about the file that the user can put right.

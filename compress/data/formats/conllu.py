@@ -17,11 +17,6 @@ _NO_WORD = re.compile(r"\d+-\d+|\d+\.\d+")
 
 
 def read_conllu(lines: Lines, labelled: bool) -> Table:
-    """Sentences of a treebank: the words (column 2) with their universal parts of speech (column 4).
-
-    The surface form of a contraction (``1-2``) is skipped for its words, and so are words that are not there in the
-    text (``1.1``). https://universaldependencies.org/format.html
-    """
     name = lines.name
 
     def rows() -> Iterator[Row]:

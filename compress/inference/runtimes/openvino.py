@@ -18,13 +18,7 @@ DEVICES = ("cpu",)
 
 
 def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
-    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
-
-    Args:
-        directory: an ONNX model directory.
-        threads: CPU threads for one batch.
-        device: ``"cpu"``.
-    """
+    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     try:
         import openvino
     except ImportError:

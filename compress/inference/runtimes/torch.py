@@ -21,14 +21,7 @@ PRECISION = "float32"
 def start(
     directory: Path, *, threads: int, device: str, precision: str = "float32"
 ) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
-    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
-
-    Args:
-        directory: a torch model directory.
-        threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
-        device: ``"cpu"`` or ``"cuda"``.
-        precision: ``"float32"``, or ``"bfloat16"`` for mixed precision.
-    """
+    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch")
 
     def mixed(**inputs: torch.Tensor) -> Any:

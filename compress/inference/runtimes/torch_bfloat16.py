@@ -18,13 +18,7 @@ TOLERANCE = 0.1  # a logit x may be off by 0.1 (1 + |x|)
 
 
 def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
-    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
-
-    Args:
-        directory: a torch model directory.
-        threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
-        device: ``"cpu"`` or ``"cuda"``.
-    """
+    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     return TorchRun(
         open_torch(
             directory, threads=threads, device=device, devices=DEVICES, runtime="torch-bfloat16", precision=PRECISION

@@ -28,11 +28,6 @@ SHAPES = ((3, 17), (5, 32), (1, 17), (1, 32))
 def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
 
-    Args:
-        directory: a torch model directory.
-        threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
-        device: ``"cpu"`` or ``"cuda"``.
-
     Raises:
         Unavailable: there is no compiler here, or it cannot compile the model.
     """

@@ -39,11 +39,6 @@ Graph = tuple[dict[str, Tensor], Callable[[], None], Tensor]
 def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
 
-    Args:
-        directory: a torch model directory.
-        threads: CPU threads of the process; they only start the work.
-        device: ``"cuda"``.
-
     Raises:
         Unavailable: the model cannot be recorded.
     """
