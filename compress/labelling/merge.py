@@ -11,8 +11,8 @@ from compress.errors import CompressError
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import Part, shard_path
 from compress.models.manifest import MANIFEST_NAME, file_sha256
-from compress.models.output_dir import REQUEST_NAME, WORK_FOLDER, finish, places_of, writing
-from compress.models.output_safety import keep_apart
+from compress.models.output_dir import WORK_FOLDER, finish, places_of, writing
+from compress.models.output_safety import REQUEST_NAME, keep_apart
 from compress.progress import Progress, each, silent
 from compress.recipes import parse
 

@@ -78,40 +78,27 @@ class Manifest:
         return cls(**values)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is_table(value: Any, **keys: type) -> bool:
+    """Tell whether a value is a table that has these keys, of these types."""
+    return isinstance(value, dict) and all(type(value.get(key)) is kind for key, kind in keys.items())
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _are_tables(**keys: type) -> Callable[[Any], bool]:
-    """Return what tells whether a value is a list of tables that have these keys, of these types."""
-    return lambda value: isinstance(value, list) and all(map(_is_table_of(**keys), value))
-
-
-def _is_table_of(**keys: type) -> Callable[[Any], bool]:
-    return lambda value: _is_table(value) and all(type(value.get(key)) is kind for key, kind in keys.items())
-
-
-def _are_files(value: Any) -> bool:
-    return _is_table(value) and all(map(_is_table_of(sha256=str, size_bytes=int), value.values()))
+def _are_tables(value: Any, **keys: type) -> bool:
+    return isinstance(value, list) and all(_is_table(one, **keys) for one in value)
 
 
 # Field -> what it must be, and whether a value is that. Metrics have more keys with time, and none is read by name.
 _FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(("stage", "kind", "name", "task"), ("a text", _is_text)),
+    **dict.fromkeys(("stage", "kind", "name", "task"), ("a text", lambda value: isinstance(value, str))),
     **dict.fromkeys(("architecture", "recipe", "notes", "seeds", "versions", "host"), ("a table", _is_table)),
-    "labels": ("a list of texts", _are_texts),
-    "parents": ("a list of models with sha256", _are_tables(sha256=str)),
-    "data": ("a list of tables", _are_tables()),
-    "metrics": ("a list of tables", _are_tables()),
-    "files": ("a table from files to sha256 and size_bytes", _are_files),
+    "labels": ("a list of texts", lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)),
+    "parents": ("a list of models with sha256", lambda value: _are_tables(value, sha256=str)),
+    "data": ("a list of tables", _are_tables),
+    "metrics": ("a list of tables", _are_tables),
+    "files": (
+        "a table from files to sha256 and size_bytes",
+        lambda value: _is_table(value) and _are_tables([*value.values()], sha256=str, size_bytes=int),
+    ),
 }
 
 

@@ -17,6 +17,7 @@ from compress.models.output_lock import locked
 from compress.models.output_safety import (
     CARD_NAME,
     LOCK_NAME,
+    REQUEST_NAME,
     check_working,
     delete_owned,
     entry,
@@ -28,7 +29,6 @@ from compress.models.output_safety import WORK_FOLDER as WORK_FOLDER
 from compress.models.signatures import signed
 from compress.progress import logger
 
-REQUEST_NAME = "request.json"
 PREVIOUS, PARTIAL = ".previous", ".partial"
 
 
@@ -90,7 +90,7 @@ def _make(working: Path, target: Path) -> None:
     except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
         if not os.path.lexists(working):
             raise unwritable(target, error) from None
-        check_working(working, f"{WORK_FOLDER}/{REQUEST_NAME}")
+        check_working(working)
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def discard_unfinished(output: Path) -> None:
     """
     target, working, _ = places_of(output)
     if entry(working) is not None:
-        check_working(working, f"{WORK_FOLDER}/{REQUEST_NAME}")
+        check_working(working)
         with locked(working / LOCK_NAME, target):
             shutil.rmtree(working)
 

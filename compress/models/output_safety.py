@@ -17,6 +17,7 @@ from compress.models.signatures import is_signed
 CARD_NAME = "README.md"
 # In working directories; in a finished one where a command was killed after that got its name.
 WORK_FOLDER, LOCK_NAME = ".work", ".lock"
+REQUEST_NAME = "request.json"  # in the work folder: what was asked for, which every command writes first
 _LONGEST_NAME = 255
 
 
@@ -207,12 +208,8 @@ def delete_owned(directory: Path, files: Iterable[str]) -> None:
             os.rmdir(folder)
 
 
-def check_working(working: Path, request: str) -> None:
-    """Refuse to work in a directory that no command of this user began, or that leads out of itself.
-
-    Args:
-        request: the file below it that every command writes first.
-    """
+def check_working(working: Path) -> None:
+    """Refuse to work in a directory that no command of this user began, or that leads out of itself."""
     found = working.lstat()
     fault = None
     if not stat.S_ISDIR(found.st_mode):
@@ -225,7 +222,7 @@ def check_working(working: Path, request: str) -> None:
         link = next((name for name, path in there.items() if not stat.S_ISREG(path.lstat().st_mode)), None)
         if link is not None:
             fault = f"not safe: {link} in it is a link or a device"
-        elif request not in there and set(there) - own:
+        elif f"{WORK_FOLDER}/{REQUEST_NAME}" not in there and set(there) - own:
             fault = "not unfinished work of compress"
     if fault:
         raise CompressError(f"{working}, where unfinished work lies, is {fault}; move it away or choose another -o")
