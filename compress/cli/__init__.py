@@ -55,6 +55,7 @@ COMMANDS = {
 # Those that several processes share: they train.
 TRAINING = frozenset({"finetune", "pretrain", "distill", "prune", "run"})
 FAILED, INTERRUPTED, UNREAD = 2, 130, 141
+# Options of models, which are directories unless the metavar is NAME: those of "compress check" stand in results.
 _MODELS = frozenset({"--teacher", "--model", "--encoder", "--start", "--control"})
 
 
@@ -64,7 +65,7 @@ class _Given(click.types.StringParamType):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
             self.fail("it is empty: give a value or leave it out", parameter, context)
-        if parameter and not _MODELS.isdisjoint(parameter.opts) and not (context and context.info_name == "check"):
+        if parameter and not _MODELS.isdisjoint(parameter.opts) and parameter.metavar != "NAME":
             found = {name for name in ("config.json", "model.onnx") if os.path.isfile(os.path.join(value, name))}
             if found == {"config.json"}:
                 from compress.models.loading import check_foreign

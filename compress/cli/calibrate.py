@@ -7,7 +7,6 @@ import click
 from compress.cli import options
 from compress.cli.printing import say
 from compress.errors import CompressError
-from compress.inference.compute import Compute
 
 
 @click.command()
@@ -38,7 +37,6 @@ def command(
     accept_by: Any,
     output: str,
     columns: options.Names,
-    compute: Compute,
     quiet: bool,
     **settings: Any,
 ) -> None:
@@ -49,18 +47,11 @@ def command(
     """
     if accept_by and accept_at is None:
         raise CompressError(f"--accept-by {accept_by} needs to know how often to be right: add --accept-at 95%")
-    data = options.labelled_data(None, validation, columns, None, False)
+    data = options.labelled_data(None, validation, columns)
     from compress.calibration.calibrate import FOLDER, Acceptance, calibrate, calibration_verdict
 
-    made = calibrate(
-        model,
-        output,
-        data=data,
-        acceptance=None if accept_at is None else Acceptance(accept_at, accept_by or "overall"),
-        compute=compute,
-        force=settings["force"],
-        progress=settings["progress"],
-    )
+    acceptance = None if accept_at is None else Acceptance(accept_at, accept_by or "overall")
+    made = calibrate(model, output, data=data, acceptance=acceptance, **settings)
     options.show_result(made)
     if not quiet:
         say("\n".join(calibration_verdict(made)))

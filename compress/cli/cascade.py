@@ -6,7 +6,6 @@ import click
 
 from compress.cli import options
 from compress.cli.printing import say
-from compress.inference.compute import Compute
 
 
 @click.command()
@@ -28,8 +27,7 @@ from compress.inference.compute import Compute
     help="Points of the metric that the cascade may lose against the last model, by the 95% interval on --validation.",
 )
 @options.output
-@options.drop_overlap
-@options.metric
+@options.checks
 @options.columns
 @options.placing
 @options.force
@@ -40,7 +38,7 @@ def command(
     test: str | None,
     output: str,
     columns: options.Names,
-    compute: Compute,
+    checks: dict[str, Any],
     quiet: bool,
     **settings: Any,
 ) -> None:
@@ -49,19 +47,11 @@ def command(
     Chooses the thresholds of least mean latency that keep the accuracy of the last --model. 'compress predict' and
     'compress benchmark' take the result as they take a model.
     """
-    labelled = options.labelled_data(None, validation, columns, settings["metric"], settings["drop_overlap"])
+    labelled = options.labelled_data(None, validation, columns, **checks)
     checked = options.read_labelled(test, "test", columns)
     from compress.cascades.cascade import FOLDER, CascadeData, cascade, cascade_verdict
 
-    made = cascade(
-        models,
-        output,
-        data=CascadeData(labelled, checked),
-        max_accuracy_drop=settings["max_accuracy_drop"],
-        compute=compute,
-        force=settings["force"],
-        progress=settings["progress"],
-    )
+    made = cascade(models, output, data=CascadeData(labelled, checked), **settings)
     options.show_result(made)
     if not quiet:
         say("\n".join(cascade_verdict(made)))

@@ -5,7 +5,6 @@ from typing import Any, Literal
 import click
 
 from compress.cli import options
-from compress.inference.compute import Compute
 
 
 @click.command()
@@ -48,8 +47,7 @@ from compress.inference.compute import Compute
 @click.option("--start", metavar="DIR", help="Start from this output of 'compress pretrain'.")
 @click.option("--control", is_flag=True, help="Train the control instead: same student and plan, gold labels only.")
 @options.output
-@options.drop_overlap
-@options.metric
+@options.checks
 @options.columns
 @options.training
 @options.verbosity
@@ -63,9 +61,13 @@ def command(
     weights: tuple[float, ...],
     train: str | None,
     validation: str | None,
+    encoder: str | None,
+    start: str | None,
+    control: bool,
     output: str,
     columns: options.Names,
-    compute: Compute,
+    checks: dict[str, Any],
+    quiet: bool,
     **settings: Any,
 ) -> None:
     """Train a student to match its teacher.
@@ -74,18 +76,10 @@ def command(
     With imported labels the teacher gives tokenizer, start and hidden states, and no logits: any of the same classes
     will do, or a pretrained encoder.
     """
-    labelled = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
+    labelled = options.labelled_data(train, validation, columns, **checks)
     pool = options.open_pool(unlabeled, columns) if unlabeled else None
     from compress.training.distill import DistillationData, DistillationOptions, distill
 
-    made = distill(
-        teacher,
-        student,
-        output,
-        DistillationData(pool, labels, combine or "", weights, labelled=labelled, rows=rows),
-        options=DistillationOptions(settings["encoder"], settings["start"], settings["control"]),
-        compute=compute,
-        force=settings["force"],
-        progress=settings["progress"],
-    )
-    options.show_result(made)
+    data = DistillationData(pool, labels, combine or "", weights, labelled=labelled, rows=rows)
+    chosen = DistillationOptions(encoder, start, control)
+    options.show_result(distill(teacher, student, output, data, options=chosen, **settings))

@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.inference.compute import Compute
 
 
 @click.command()
@@ -13,8 +12,7 @@ from compress.inference.compute import Compute
 @click.option("--train", required=True, metavar="FILE", help="Labelled text to train on.")
 @click.option("--validation", required=True, metavar="FILE", help="Labelled text that selects the best checkpoint.")
 @options.output
-@options.drop_overlap
-@options.metric
+@options.checks
 @options.columns
 @options.training
 @options.verbosity
@@ -24,12 +22,12 @@ def command(
     validation: str,
     output: str,
     columns: options.Names,
-    compute: Compute,
+    checks: dict[str, Any],
+    quiet: bool,
     **settings: Any,
 ) -> None:
     """Fine-tune a teacher from a pretrained encoder and labelled text."""
-    data = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
+    data = options.labelled_data(train, validation, columns, **checks)
     from compress.training.finetune import finetune
 
-    made = finetune(teacher, output, data, compute=compute, force=settings["force"], progress=settings["progress"])
-    options.show_result(made)
+    options.show_result(finetune(teacher, output, data, **settings))

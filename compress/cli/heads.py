@@ -6,7 +6,6 @@ import click
 
 from compress.cli import options
 from compress.cli.printing import say
-from compress.inference.compute import Compute
 
 
 @click.command()
@@ -34,8 +33,7 @@ from compress.inference.compute import Compute
     "--normalise/--no-normalise", default=True, show_default=True, help="Divide scores by the norm of their layer."
 )
 @options.output
-@options.drop_overlap
-@options.metric
+@options.checks
 @options.columns
 @options.computing
 @options.verbosity
@@ -43,9 +41,13 @@ def command(
     model: str,
     train: str,
     validation: str,
+    criteria: tuple[str, ...],
+    examples: int,
+    step: float,
+    normalise: bool,
     output: str,
     columns: options.Names,
-    compute: Compute,
+    checks: dict[str, Any],
     quiet: bool,
     **settings: Any,
 ) -> None:
@@ -54,13 +56,10 @@ def command(
     Writes heads.json, tables, and a report: importance by criterion, the metric with one head removed, with one head
     kept in a layer, and with more and more heads removed.
     """
-    data = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
+    data = options.labelled_data(train, validation, columns, **checks)
     from compress.pruning.head_study import CRITERIA, HeadStudy, head_study
 
-    criteria = settings["criteria"] or CRITERIA
-    study = HeadStudy(criteria, settings["examples"], settings["step"], settings["normalise"])
-    made = head_study(
-        model, output, data=data, study=study, compute=compute, force=settings["force"], progress=settings["progress"]
-    )
+    study = HeadStudy(criteria or CRITERIA, examples, step, normalise)
+    made = head_study(model, output, data=data, study=study, **settings)
     if not quiet:
         say(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")

@@ -134,6 +134,11 @@ def columns(function: Function) -> Function:
     return _gathered(function, "columns", _names, (*_TEXTS, _LABEL, _FORMAT))
 
 
+def checks(function: Function) -> Function:
+    """``--drop-overlap`` and ``--metric``, which :func:`labelled_data` takes; passes them on as ``checks``."""
+    return _gathered(function, "checks", dict, (drop_overlap, metric))
+
+
 def text_columns(function: Function) -> Function:
     """Name the columns of texts alone; passes them on as ``columns``."""
     return _gathered(function, "columns", _names, (*_TEXTS, _FORMAT))
@@ -207,15 +212,10 @@ def read_labelled(path: str | None, role: str, columns: Names) -> list[Example]:
     return examples
 
 
-def labelled_data(
-    train: str | None, validation: str | None, columns: Names, metric: str | None, drop_overlap: bool
-) -> LabelledData:
+def labelled_data(train: str | None, validation: str | None, columns: Names, **checks: Any) -> LabelledData:
     """Read the labelled files of a stage."""
     return LabelledData(
-        read_labelled(train, "train", columns),
-        read_labelled(validation, "validation", columns),
-        metric,
-        drop_overlap,
+        read_labelled(train, "train", columns), read_labelled(validation, "validation", columns), **checks
     )
 
 

@@ -117,8 +117,7 @@ _DEFAULT = Pruning()
     "--measure/--no-measure", default=True, show_default=True, help="Time each removal, on one thread or --threads."
 )
 @options.output
-@options.drop_overlap
-@options.metric
+@options.checks
 @options.columns
 @options.training
 @options.verbosity
@@ -127,8 +126,10 @@ def command(
     train: str,
     validation: str | None,
     vocabulary: tuple[str, ...],
+    labels: tuple[str, ...],
     output: str,
     columns: options.Names,
+    checks: dict[str, Any],
     quiet: bool,
     **settings: Any,
 ) -> None:
@@ -139,13 +140,12 @@ def command(
     """
     pruning = Pruning(**{field.name: settings.pop(field.name) for field in dataclasses.fields(Pruning)})
     pruning.check()
-    labelled = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
+    labelled = options.labelled_data(train, validation, columns, **checks)
     corpus = options.open_pool(vocabulary, columns) if vocabulary else None
     from compress.pruning.prune import PruningData, prune
 
-    data = PruningData(**vars(labelled), vocabulary=corpus, labels=settings["labels"])
-    named = {name: settings[name] for name in ("compute", "measure", "force", "progress")}
-    made = prune(model, pruning, output, data=data, **named)
+    data = PruningData(**vars(labelled), vocabulary=corpus, labels=labels)
+    made = prune(model, pruning, output, data=data, **settings)
     options.show_result(made)
     if not quiet:
         say(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")

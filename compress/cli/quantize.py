@@ -7,7 +7,6 @@ import click
 
 from compress.cli import options
 from compress.cli.printing import say
-from compress.inference.compute import Compute
 
 
 @click.command()
@@ -48,19 +47,23 @@ from compress.inference.compute import Compute
     help="Points of the metric that int8 may lose before fp32 is kept.",
 )
 @options.output
-@options.drop_overlap
-@options.metric
+@options.checks
 @options.columns
 @options.placing
 @options.force
 @options.verbosity
 def command(
     model: str,
+    method: str | None,
+    given: dict[str, Any],
+    keep_fp32: int,
+    max_accuracy_drop: float,
+    batch_sizes: tuple[int, ...],
     train: str | None,
     validation: str | None,
     output: str,
     columns: options.Names,
-    compute: Compute,
+    checks: dict[str, Any],
     quiet: bool,
     **settings: Any,
 ) -> None:
@@ -68,25 +71,14 @@ def command(
 
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
     """
-    data = options.labelled_data(train, validation, columns, settings["metric"], settings["drop_overlap"])
+    data = options.labelled_data(train, validation, columns, **checks)
     from compress.quantization.candidates import Quantization
     from compress.quantization.quantize import quantize
 
-    made = quantize(
-        model,
-        output,
-        quantization=Quantization(
-            settings["method"],
-            settings["given"],
-            keep_fp32=settings["keep_fp32"],
-            max_accuracy_drop=settings["max_accuracy_drop"],
-            batch_sizes=settings["batch_sizes"],
-        ),
-        data=data,
-        compute=compute,
-        force=settings["force"],
-        progress=settings["progress"],
+    chosen = Quantization(
+        method, given, keep_fp32=keep_fp32, max_accuracy_drop=max_accuracy_drop, batch_sizes=batch_sizes
     )
+    made = quantize(model, output, quantization=chosen, data=data, **settings)
     options.show_result(made)
     if not quiet:
         for note, value in made.manifest.notes.items():

@@ -10,7 +10,6 @@ from click.core import ParameterSource
 
 from compress.cli import options
 from compress.cli.printing import say
-from compress.inference.compute import Compute
 from compress.searching.budget import SearchBudget, SearchSettings
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -75,8 +74,7 @@ class Duration(click.ParamType[float]):
 )
 @click.option("--trials", type=options.Whole(min=1), metavar="N", help="Train so many shapes at most.")
 @options.output
-@options.drop_overlap
-@options.metric
+@options.checks
 @options.columns
 @options.computing
 @options.verbosity
@@ -90,9 +88,13 @@ def command(
     trials: int | None,
     output: str,
     columns: options.Names,
-    compute: Compute,
+    checks: dict[str, Any],
+    max_accuracy_drop: float | None,
+    max_latency_ms: float | None,
+    min_speedup: float | None,
+    max_size_mb: float | None,
     quiet: bool,
-    **given: Any,
+    **settings: Any,
 ) -> None:
     """Find the student that meets a budget of accuracy, speed and size.
 
@@ -102,10 +104,8 @@ def command(
     the budget, or --test refutes it.
     """
     context = click.get_current_context()
-    budget = SearchBudget(
-        given["max_accuracy_drop"], given["max_latency_ms"], given["min_speedup"], given["max_size_mb"]
-    )
-    labelled = options.labelled_data(train, validation, columns, given["metric"], given["drop_overlap"])
+    budget = SearchBudget(max_accuracy_drop, max_latency_ms, min_speedup, max_size_mb)
+    labelled = options.labelled_data(train, validation, columns, **checks)
     pool = options.open_pool(unlabeled, columns)
     rows = options.read_labelled(test, "test", columns)
     from compress.reporting.search_page import verdict
@@ -119,9 +119,7 @@ def command(
         SearchData(pool, labelled, rows),
         budget=budget,
         settings=SearchSettings(trials, time_limit_s, options.typed(), typed | columns),
-        compute=compute,
-        force=given["force"],
-        progress=given["progress"],
+        **settings,
     )
     found = json.loads((made / CONTENT_NAME).read_text(encoding="utf-8"))
     if not quiet:
