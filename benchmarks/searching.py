@@ -122,8 +122,7 @@ def found_by(
     explored: Exploration, folder: Path, spent_s: float, tested: ValidationRows, rows: SearchRows, place: Path
 ) -> dict[str, Any]:
     """Choose a student or a cascade, keep it at ``place``, and return what was found, judged on test rows too."""
-    winner = choose(explored.judged, explored.budget)
-    trial, trainer = None if winner is None else explored.judged[winner], explored.trainer
+    trial, trainer = choose(explored.judged, explored.budget), explored.trainer
     joined = join(explored, folder, trial)
     chosen = {place.name: trainer.deployed(trial.shape, trial.last.rung)} if trial else {}
     if joined:

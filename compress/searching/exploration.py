@@ -180,8 +180,7 @@ class Exploration:
 
     def _train_winner(self) -> None:
         """Train the winner to the end, and what wins then."""
-        while (best := choose(self.judged, self.budget)) is not None:
-            trial = self.judged[best]
+        while trial := choose(self.judged, self.budget):
             # Where all of its steps take too long, as many as there is time for.
             if not any(self._train(trial, rung) for rung in range(LAST, trial.last.rung, -1)):
                 return
@@ -191,7 +190,7 @@ class Exploration:
         while math.isfinite(self.clock.limit_s):
             winner = choose(self.judged, self.budget)
             fastest_wins = self.budget.max_accuracy_drop is not None
-            least = self.judged[winner].timing.speedup if fastest_wins and winner is not None else 0.0
+            least = winner.timing.speedup if fastest_wins and winner else 0.0
             able = [t for t in self.judged if not t.missed and not t.is_complete and t.timing.speedup > least]
             if not any(self._train(able[index], LAST) for index in self._order(able, 0)):
                 return
@@ -248,8 +247,7 @@ class Exploration:
             trial.last.steps,
             trial.last.seconds,
         )
-        front = [self.judged[index] for index in front_of(self.judged)]
-        said = ", ".join(f"{times(one.timing.speedup)} {points(one.score.points)}" for one in front)
+        said = ", ".join(f"{times(one.timing.speedup)} {points(one.score.points)}" for one in front_of(self.judged))
         left = f"; {duration(max(0.0, self.clock.left_s()))} left" if self.clock.limit_s < float("inf") else ""
         logger.info(
             "%s timed, %d trained; front (speed-up, points to the teacher): %s%s",

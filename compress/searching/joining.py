@@ -83,7 +83,7 @@ def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined | 
 
 def _of_front(judged: Sequence[Trial]) -> list[Trial]:
     """Return the members that are tried: of the front, and first those that were trained for all steps."""
-    front = [judged[index] for index in front_of(judged)]
+    front = front_of(judged)
     complete, most = [one for one in front if one.is_complete], MOST_MEMBERS - 1
     rest = _spread([one for one in front if not one.is_complete], max(0, most - len(complete)))
     return sorted([*_spread(complete, most), *rest], key=front.index)

@@ -117,8 +117,7 @@ def search(
         force=force,
     ) as stage:
         explored = _explored(model, stage, rows, budget, settings, compute, progress)
-        winner = choose(explored.judged, budget)
-        trial = None if winner is None else explored.judged[winner]
+        trial = choose(explored.judged, budget)
         joined = join(explored, stage.scratch, trial)
         content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()})
         best = stage.working / BEST

@@ -12,7 +12,7 @@ that chose it than it is; test rows, which took no part, tell.
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from compress.searching.budget import SearchBudget
 from compress.searching.judging import ValidationScore
@@ -30,32 +30,34 @@ class Judged(Protocol):
     def score(self) -> ValidationScore: ...
 
 
+One = TypeVar("One", bound=Judged)
+
+
 def objectives(one: Judged) -> tuple[float, float]:
     """Return what is maximised: the logarithm of the speed-up, and the metric."""
     return math.log2(one.timing.speedup), one.score.value
 
 
-def front_of(judged: Sequence[Judged]) -> list[int]:
-    """Return the numbers of the candidates that no other is faster and better than, the fastest first."""
+def front_of(judged: Sequence[One]) -> list[One]:
+    """Return the candidates that no other is faster and better than, the fastest first."""
     found = non_dominated([objectives(one) for one in judged])
-    return sorted(found, key=lambda index: -judged[index].timing.speedup)
+    return sorted((judged[index] for index in found), key=lambda one: -one.timing.speedup)
 
 
-def choose(judged: Sequence[Judged], budget: SearchBudget) -> int | None:
-    """Return the number of the winner, None where no candidate is within all that was asked."""
-    within = [index for index, one in enumerate(judged) if budget.met_by(one.score, one.timing)]
+def choose(judged: Sequence[One], budget: SearchBudget) -> One | None:
+    """Return the winner, None where no candidate is within all that was asked."""
+    within = [one for one in judged if budget.met_by(one.score, one.timing)]
     if not within:
         return None
     if not budget.asked:
-        return knee([objectives(one) for one in judged])
-    return max(within, key=lambda index: objectives(judged[index])[:: -1 if budget.metric_wins else 1])
+        return judged[knee([objectives(one) for one in judged])]
+    return max(within, key=lambda one: objectives(one)[:: -1 if budget.metric_wins else 1])
 
 
-def closest(judged: Sequence[Judged], budget: SearchBudget) -> int | None:
-    """Return the number of the candidate that lacks least: first in points, then in doublings of speed and size."""
+def closest(judged: Sequence[One], budget: SearchBudget) -> One | None:
+    """Return the candidate that lacks least: first in points, then in doublings of speed and size."""
 
-    def lacking(index: int) -> tuple[float, float]:
-        one = judged[index]
+    def lacking(one: One) -> tuple[float, float]:
         return budget.shortfall(one.score), sum(max(0.0, e) for e in budget.excess(one.timing).values())
 
-    return min(range(len(judged)), key=lacking) if judged else None
+    return min(judged, key=lacking, default=None)

@@ -46,11 +46,11 @@ CANDIDATES = [candidate(4, -0.2), candidate(20, -0.9), candidate(60, -1.4), cand
     ],
 )
 def test_the_winner(budget: dict[str, float], winner: int | None) -> None:
-    assert choose(CANDIDATES, SearchBudget(**budget)) == winner
+    assert choose(CANDIDATES, SearchBudget(**budget)) is (None if winner is None else CANDIDATES[winner])
 
 
 def test_the_front_is_by_speed_and_metric() -> None:
-    assert front_of(CANDIDATES) == [3, 2, 1, 0]
+    assert front_of(CANDIDATES) == [CANDIDATES[number] for number in (3, 2, 1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_front_is_by_speed_and_metric() -> None:
     ],
 )
 def test_the_closest_lacks_least(budget: dict[str, float], expected: int) -> None:
-    assert closest(CANDIDATES, SearchBudget(**budget)) == expected
+    assert closest(CANDIDATES, SearchBudget(**budget)) is CANDIDATES[expected]
     assert closest([], SearchBudget()) is None
 
 
