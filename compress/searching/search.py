@@ -116,7 +116,12 @@ def search(
         seed=compute.seed,
         force=force,
     ) as stage:
-        explored = _explored(model, stage, rows, budget, settings, compute, progress)
+        labels = label_rows(model, stage.scratch, rows, compute, progress)
+        timer, trainer = timer_and_trainer(model, stage.scratch, rows, labels, compute, progress)
+        sampler = ShapeSampler(stage.scratch / SAMPLER_NAME, space_for(model.config), compute.seed)
+        with SearchClock(stage.scratch / "clock.json", settings.seconds) as clock:
+            explored = Exploration(budget, settings, sampler, timer, trainer, clock)
+            explored.run()
         trial = choose(explored.judged, budget)
         joined = join(explored, stage.scratch, trial)
         content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()})
@@ -193,25 +198,6 @@ def check_data(model: ModelDir, data: SearchData) -> SearchRows:
             f"all rows of {data.unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE"
         )
     return SearchRows(pool, sets["train"], sets["validation"], sets.get("test", ()), metric, checked.dropped)
-
-
-def _explored(
-    model: ModelDir,
-    stage: Stage,
-    rows: SearchRows,
-    budget: SearchBudget,
-    settings: SearchSettings,
-    compute: Compute,
-    progress: Progress,
-) -> Exploration:
-    """Label the text, and go through all rungs."""
-    labels = label_rows(model, stage.scratch, rows, compute, progress)
-    timer, trainer = timer_and_trainer(model, stage.scratch, rows, labels, compute, progress)
-    sampler = ShapeSampler(stage.scratch / SAMPLER_NAME, space_for(model.config), compute.seed)
-    with SearchClock(stage.scratch / "clock.json", settings.seconds) as clock:
-        explored = Exploration(budget, settings, sampler, timer, trainer, clock)
-        explored.run()
-    return explored
 
 
 def label_rows(
