@@ -25,7 +25,7 @@ from compress.evaluation.calibration_error import calibration_error, calibration
 from compress.evaluation.metrics import METRICS, bootstrap, interval
 from compress.evaluation.softmax import probabilities
 from compress.inference.compute import Compute
-from compress.inference.predict import Reader, Thresholds
+from compress.inference.predict import Reader, acceptance_thresholds
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 
@@ -95,9 +95,9 @@ def measure(
         "acceptance": acceptance and asdict(acceptance),
         "asked": options.accept_at,
     }
-    thresholds = Thresholds.of(made)
+    thresholds = acceptance_thresholds(made)
     if thresholds is not None:
-        accepted = confidence >= thresholds.by_class[predicted]
+        accepted = confidence >= thresholds[predicted]
         right = (predicted == gold)[accepted].astype(int)
         found["accepted"] = float(accepted.mean())
         found["right"] = [

@@ -20,7 +20,7 @@ from compress.inference.batching import Run, logits_of
 from compress.inference.cascade import Rows, ask_in_turn
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.open_runtime import counted, open_runtime
-from compress.models.cascade_dir import cascade_thresholds, members_of, open_model
+from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.progress import Advance
@@ -29,31 +29,26 @@ Prediction = dict[str, Any]
 Text = str | tuple[str, str] | Example
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """The confidence from which the prediction of each class is accepted ``[C]``; infinite where it never is."""
+def acceptance_thresholds(model: ModelDir) -> np.ndarray | None:
+    """Return the confidence from which the prediction of each class is accepted ``[C]``; infinite where it never is.
 
-    by_class: np.ndarray
+    None where ``compress calibrate --accept-at`` wrote no such thing into the manifest.
 
-    @classmethod
-    def of(cls, model: ModelDir) -> Self | None:
-        """Return what ``compress calibrate --accept-at`` wrote into a manifest; None where it did not.
-
-        Raises:
-            CompressError: the manifest has something else there.
-        """
-        if (noted := model.manifest.notes.get("acceptance")) is None:
-            return None
-        try:
-            overall = noted["by"] == "overall"
-            found = [noted["threshold"] if overall else noted["thresholds"][label] for label in model.labels]
-            if not all(value is None or type(value) in (int, float) and 0 <= value <= 1 for value in found):
-                raise ValueError
-            return cls(np.array([math.inf if value is None else value for value in found], float))
-        except (TypeError, KeyError, ValueError):
-            raise CompressError(
-                f"{model.path / MANIFEST_NAME} has no thresholds that 'compress calibrate' writes; calibrate it again"
-            ) from None
+    Raises:
+        CompressError: the manifest has something else there.
+    """
+    if (noted := model.manifest.notes.get("acceptance")) is None:
+        return None
+    try:
+        overall = noted["by"] == "overall"
+        found = [noted["threshold"] if overall else noted["thresholds"][label] for label in model.labels]
+        if not all(value is None or type(value) in (int, float) and 0 <= value <= 1 for value in found):
+            raise ValueError
+    except (TypeError, KeyError, ValueError):
+        raise CompressError(
+            f"{model.path / MANIFEST_NAME} has no thresholds that 'compress calibrate' writes; calibrate it again"
+        ) from None
+    return np.array([math.inf if value is None else value for value in found], float)
 
 
 @dataclass(frozen=True)
@@ -90,9 +85,12 @@ class Classifier:
     def __init__(self, model: ModelDir, compute: Compute) -> None:
         self.labels = model.labels
         self.task = model.task
-        self._asked = cascade_thresholds(model)
-        self._members = [Reader.open(one, compute) for one in members_of(model)]
-        self._thresholds = Thresholds.of(model)
+        members: Sequence[ModelDir] = [model]
+        self._asked: Sequence[float] = ()
+        if isinstance(model, CascadeDir):
+            members, self._asked = model.members, model.thresholds
+        self._members = [Reader.open(one, compute) for one in members]
+        self._thresholds = acceptance_thresholds(model)
 
     def predict(self, texts: Sequence[Text], *, probabilities: bool = False) -> list[Prediction]:
         """Return one prediction a text, in order.
@@ -135,7 +133,7 @@ class Classifier:
         best = int(row.argmax())
         found: Prediction = {"label": self.labels[best], "probability": round(float(row[best]), 4)}
         if self._thresholds is not None:
-            found["accepted"] = bool(row[best] >= self._thresholds.by_class[best])
+            found["accepted"] = bool(row[best] >= self._thresholds[best])
         if probabilities:
             found["probabilities"] = dict(zip(self.labels, np.round(row, 4).tolist(), strict=True))
         return found

@@ -120,16 +120,6 @@ def open_model(path: ModelDir | str | Path, *, classifier: bool = True, verify: 
     return cascade
 
 
-def members_of(model: ModelDir) -> tuple[ModelDir, ...]:
-    """Return the members of a cascade; the model itself where it is none."""
-    return model.members if isinstance(model, CascadeDir) else (model,)
-
-
-def cascade_thresholds(model: ModelDir) -> tuple[float, ...]:
-    """Return the thresholds of a cascade; none of another model."""
-    return model.thresholds if isinstance(model, CascadeDir) else ()
-
-
 def check_members(members: Sequence[ModelDir]) -> None:
     """Refuse models that make no cascade: too few or many, of other labels, no classifiers, or torch beside ONNX."""
     if not 1 < len(members) <= MOST_MEMBERS:

@@ -22,7 +22,7 @@ from compress.data import Example, LabelledData, describe_rows
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.side_by_side import Speed
-from compress.models.cascade_dir import cascade_thresholds, open_model
+from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
@@ -224,7 +224,7 @@ def test_a_cascade_that_is_faster_is_the_result(teacher: Path, tmp_path: Path, m
     budget = SearchBudget(max_accuracy_drop=100.0)
     found = searched(teacher, tmp_path / "found", data(tmp_path, test=test_rows()), trials=1, budget=budget)
     best = open_model(tmp_path / "found" / "best")
-    assert best.name == "best" and cascade_thresholds(best) == made.thresholds
+    assert best.name == "best" and isinstance(best, CascadeDir) and best.thresholds == made.thresholds
     assert found["met"] and found["cascade"]["members"] == list(made.member_names)
     lines = [json.loads(line) for line in (tmp_path / "found" / "results.jsonl").read_text().splitlines()]
     assert {line["kind"] for line in lines} == {"teacher", "cascade"} and found["test"]["rows"] == len(test_rows())
