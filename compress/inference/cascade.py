@@ -18,10 +18,8 @@ from compress.inference.token_runner import Function, TokenArrays, TokenRunner
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.model_dir import ModelDir
 
-# The number of a member, and those of the rows that it reads (all rows are one slice) -> logits [n, C].
-Rows = slice | np.ndarray
-Ask = Callable[[int, Rows], np.ndarray]
-ALL_ROWS = slice(None)
+# The number of a member, and those of the n rows that it reads -> logits [n, C].
+Ask = Callable[[int, np.ndarray], np.ndarray]
 
 
 class Answers(NamedTuple):
@@ -31,13 +29,16 @@ class Answers(NamedTuple):
     answered: list[int]
 
 
-def ask_in_turn(thresholds: Sequence[float], ask: Ask) -> Answers:
-    """Ask each member for the rows of which those before were less confident than their threshold."""
-    logits = ask(0, ALL_ROWS)
+def ask_in_turn(first: np.ndarray, thresholds: Sequence[float], ask: Ask) -> Answers:
+    """Ask each member but the first for the rows of which those before were less confident than their threshold.
+
+    Args:
+        first: logits ``[N, C]`` of the first member, which reads all rows.
+    """
     if not thresholds:
-        return Answers(logits, [len(logits)])
-    found, waiting = logits, np.arange(len(logits))
-    logits, left = logits.copy(), [len(logits)]
+        return Answers(first, [len(first)])
+    found, waiting = first, np.arange(len(first))
+    logits, left = first.copy(), [len(first)]
     for number, threshold in enumerate(thresholds, 1):
         waiting = waiting[confidence(found) < threshold]
         left.append(len(waiting))
@@ -102,13 +103,11 @@ class CascadeRunner:
     def run(self, inputs: CascadeInputs) -> np.ndarray:
         """Return logits ``[B, C]``, and count in ``answered`` which member they are of."""
 
-        def ask(number: int, rows: Rows) -> np.ndarray:
+        def ask(number: int, rows: np.ndarray) -> np.ndarray:
             member = self.members[number]
-            if isinstance(rows, slice):
-                return member.run(inputs.arrays)
             return member.run(member.prepare([inputs.examples[row] for row in rows], **inputs.shape))
 
-        logits, answered = ask_in_turn(self.thresholds, ask)
+        logits, answered = ask_in_turn(self.members[0].run(inputs.arrays), self.thresholds, ask)
         self.answered += answered
         return logits
 

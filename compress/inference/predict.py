@@ -17,7 +17,7 @@ from compress.data.tokenization import by_sentence, maximum_length, word_counts
 from compress.errors import CompressError
 from compress.evaluation.softmax import probabilities as softmax
 from compress.inference.batching import Run, logits_of
-from compress.inference.cascade import Rows, ask_in_turn
+from compress.inference.cascade import ask_in_turn
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.open_runtime import counted, open_runtime
 from compress.models.cascade_dir import CascadeDir, open_model
@@ -116,11 +116,10 @@ class Classifier:
         if len({example.text_pair is None for example in examples}) > 1:
             raise CompressError("some of these rows are texts and some are pairs; predict them apart")
 
-        def ask(number: int, rows: Rows) -> np.ndarray:
-            read = examples if isinstance(rows, slice) else [examples[row] for row in rows]
-            return self._members[number].logits(read)
+        def ask(number: int, rows: np.ndarray) -> np.ndarray:
+            return self._members[number].logits([examples[row] for row in rows])
 
-        logits = ask_in_turn(self._asked, ask).logits
+        logits = ask_in_turn(self._members[0].logits(examples), self._asked, ask).logits
         if self.task == "regression":
             return [{"score": round(float(row[0]), 4)} for row in logits]
         found = softmax(logits)

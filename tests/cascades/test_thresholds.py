@@ -8,7 +8,7 @@ import pytest
 from compress.cascades.thresholds import LEVELS, MemberResult, best_plans, fastest_within, plans, simulate
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.evaluation.softmax import confidence
-from compress.inference.cascade import Rows, ask_in_turn
+from compress.inference.cascade import ask_in_turn
 
 ACCURACY = METRICS["accuracy"]
 ROWS = 1000
@@ -40,10 +40,7 @@ def test_a_plan_is_what_the_cascade_does(models: tuple[list[MemberResult], np.nd
     plan = simulate(found, (0, 1, 2), (0.8, 0.7))
     logits = [one.logits for one in found]
 
-    def ask(number: int, rows: Rows) -> np.ndarray:
-        return logits[number][rows]
-
-    answers = ask_in_turn((0.8, 0.7), ask)
+    answers = ask_in_turn(logits[0], (0.8, 0.7), lambda number, rows: logits[number][rows])
     assert (answers.logits.argmax(axis=1) == plan.predicted).all()
     assert [count / ROWS for count in answers.answered] == pytest.approx(plan.answered)
     reached = 1 - np.cumsum([0, *plan.answered[:-1]])
@@ -107,12 +104,12 @@ def test_no_row_is_asked_twice_of_a_member() -> None:
     asked: list[tuple[int, list[int]]] = []
     logits = np.array([[5.0, 0.0], [0.1, 0.0], [0.0, 6.0], [0.0, 0.2]])
 
-    def ask(number: int, rows: Rows) -> np.ndarray:
-        asked.append((number, np.arange(4)[rows].tolist()))
+    def ask(number: int, rows: np.ndarray) -> np.ndarray:
+        asked.append((number, rows.tolist()))
         return logits[rows] * (number + 1)
 
-    answers = ask_in_turn((0.9, 0.5), ask)
-    assert asked == [(0, [0, 1, 2, 3]), (1, [1, 3])] and answers.answered == [2, 2, 0]
+    answers = ask_in_turn(logits, (0.9, 0.5), ask)
+    assert asked == [(1, [1, 3])] and answers.answered == [2, 2, 0]
     assert answers.logits.tolist() == [[5.0, 0.0], [0.2, 0.0], [0.0, 6.0], [0.0, 0.4]]
     assert logits[1].tolist() == [0.1, 0.0]  # what a member gave stays as it was
 
