@@ -192,7 +192,7 @@ def picture(study: str) -> str:
     drawn = [row for row in rows if row.small_batch.kind != "reference-model" and row.small_batch.model != "majority"]
     head = teacher.small_batch
     title = f"{head.data}: {head.metric_name} and speed at batch size {head.batch_size}, 95% intervals"
-    return pareto_chart(marks([teacher, *drawn], ()), title=title, y_label=f"{head.metric_name}, %") + "\n"
+    return pareto_chart(marks([teacher, *drawn], ()), title=title, y_label=f"{head.metric_name}, %").wide + "\n"
 
 
 def fastest_rows(study: str, runtime: str = "") -> tuple[Result, list[Result]]:

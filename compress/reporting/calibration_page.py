@@ -5,7 +5,6 @@ from typing import Any
 
 from compress.benchmarking.results.formatting import NONE, span
 from compress.reporting.charts import svg
-from compress.reporting.charts.svg import Picture
 from compress.reporting.figure_page import Figure, FigurePage
 from compress.reporting.tables.cells import Cell
 
@@ -104,11 +103,7 @@ def _reliability(found: Mapping[str, Any]) -> Figure:
         "Rows in bins of equally many, by their confidence. Points below the straight line are too confident. Bars: "
         "Wilson's 95% interval. After: each row by what was fitted on other rows.",
         "reliability",
-        Picture.both(
-            lambda canvas: svg.line_chart(
-                series, title="Reliability", x_label="confidence (%)", y_label="right (%)", canvas=canvas
-            )
-        ),
+        svg.line_chart(series, title="Reliability", x_label="confidence (%)", y_label="right (%)"),
         ["", "Rows", "Confidence", "Right", "Interval"],
         rows,
     )
@@ -147,11 +142,7 @@ def _coverage(found: Mapping[str, Any]) -> Figure:
         "How many of the accepted predictions are wrong, when the share of the rows is accepted that the model is most "
         "confident of. At most: the binomial bound, which holds for all points together with 95% certainty.",
         "coverage",
-        Picture.both(
-            lambda canvas: svg.line_chart(
-                series, title="Coverage and risk", x_label="accepted (%)", y_label="wrong (%)", canvas=canvas
-            )
-        ),
+        svg.line_chart(series, title="Coverage and risk", x_label="accepted (%)", y_label="wrong (%)"),
         ["Confidence", "Accepted", "Rows", "Right", "Right at least"],
         [_level(one) for one in levels],
     )

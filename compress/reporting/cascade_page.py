@@ -5,7 +5,6 @@ from typing import Any
 
 from compress.benchmarking.results.formatting import milliseconds, plural, points, shown, span, times
 from compress.reporting.charts import svg
-from compress.reporting.charts.svg import Picture
 from compress.reporting.figure_page import Figure, FigurePage, quality
 from compress.reporting.tables.cells import Cell
 
@@ -106,15 +105,12 @@ def _front(found: Mapping[str, Any]) -> Figure:
         "The cascades than which none of those tried is both faster and better, on the validation rows. Bars: paired "
         "95% interval of the difference to the last model.",
         "front",
-        Picture.both(
-            lambda canvas: svg.line_chart(
-                series,
-                title="What speed costs",
-                x_label="times as fast as the last model",
-                y_label="difference (points)",
-                canvas=canvas,
-                log="x",
-            )
+        svg.line_chart(
+            series,
+            title="What speed costs",
+            x_label="times as fast as the last model",
+            y_label="difference (points)",
+            log="x",
         ),
         ["Members", "Speed-up", "Answered", "Metric", "Points", "Interval"],
         [

@@ -8,7 +8,6 @@ from typing import Any
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import NONE, in_percent, metric_title, plural, points, shown
 from compress.reporting.charts import heat_map, svg
-from compress.reporting.charts.svg import Picture
 from compress.reporting.figure_page import Figure, FigurePage, quality
 from compress.reporting.tables.cells import Cell
 
@@ -86,7 +85,7 @@ def _importance(study: Mapping[str, Any], name: str) -> Figure:
         f"Importance by {name}",
         f"Raw scores{by}, see 'compress show {name}'. Dark matters most.",
         f"importance-{name}",
-        Picture.both(lambda canvas: heat_map.draw(rows, title=f"Importance by {name}", canvas=canvas)),
+        heat_map.draw(rows, title=f"Importance by {name}"),
         ["Layer", *(f"head {head + 1}" for head in range(widest))],
         cells,
     )
@@ -103,15 +102,12 @@ def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
         "Every head alone is removed, and all others stay: the difference to the whole model, by layer, the first head "
         "of a layer on the left. The p of McNemar's test is as it is; significance is after Holm's correction.",
         "ablation",
-        Picture.both(
-            lambda canvas: svg.line_chart(
-                [one for one in series if one.points],
-                title="One head removed",
-                x_label="layer",
-                y_label="difference (points)",
-                canvas=canvas,
-                lines=False,
-            )
+        svg.line_chart(
+            [one for one in series if one.points],
+            title="One head removed",
+            x_label="layer",
+            y_label="difference (points)",
+            lines=False,
         ),
         ["Layer", "Head", metric_title(study["metric"]), "Points", "McNemar p", "Significant"],
         [
@@ -146,15 +142,8 @@ def _one_head(study: Mapping[str, Any]) -> Figure:
         "One head kept",
         "In one layer at a time all heads but one are removed: the one that is best on the scoring rows.",
         "one_head",
-        Picture.both(
-            lambda canvas: svg.line_chart(
-                series,
-                title="One head kept in a layer",
-                x_label="layer",
-                y_label="difference (points)",
-                canvas=canvas,
-                lines=False,
-            )
+        svg.line_chart(
+            series, title="One head kept in a layer", x_label="layer", y_label="difference (points)", lines=False
         ),
         ["Layer", "Head that stays", metric_title(study["metric"]), "Points"],
         [[Cell(str(one["layer"] + 1)), Cell(str(one["head"] + 1)), *quality(one, study["metric"])] for one in found],
@@ -200,14 +189,11 @@ def _evolution(study: Mapping[str, Any]) -> Figure:
         "Heads go in an order, until each layer has one. Bars: 95% interval of the difference to the whole model; of "
         "random orders the lowest and the highest.",
         "evolution",
-        Picture.both(
-            lambda canvas: svg.line_chart(
-                series,
-                title="Fewer and fewer heads",
-                x_label="heads removed (%)",
-                y_label=metric_title(study["metric"]),
-                canvas=canvas,
-            )
+        svg.line_chart(
+            series,
+            title="Fewer and fewer heads",
+            x_label="heads removed (%)",
+            y_label=metric_title(study["metric"]),
         ),
         ["Order", "Heads removed", "Share", metric_title(study["metric"]), "Points"],
         rows,
@@ -227,15 +213,8 @@ def _correlations(study: Mapping[str, Any]) -> Figure:
         "Do the criteria agree?",
         "Spearman's rank correlation over all heads, with the 95% bootstrap interval over heads.",
         "correlations",
-        Picture.both(
-            lambda canvas: heat_map.draw(
-                matrix,
-                title="Rank correlation",
-                canvas=canvas,
-                rows_named=names,
-                columns_named=names,
-                formatted="{:.2f}".format,
-            )
+        heat_map.draw(
+            matrix, title="Rank correlation", rows_named=names, columns_named=names, formatted="{:.2f}".format
         ),
         ["Criteria", "Spearman", "Interval"],
         [

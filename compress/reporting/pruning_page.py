@@ -156,9 +156,7 @@ def _weights(found: Mapping[str, Any]) -> Picture:
     ]
     bars.append(Bar("all together", fewer[-1], times(fewer[-1]), is_total=True))
     title = f"{found['name']}: how many times smaller"
-    return Picture.both(
-        lambda canvas: waterfall_chart(bars, title=title, canvas=canvas, label="times as few weights as at first")
-    )
+    return waterfall_chart(bars, title=title, label="times as few weights as at first")
 
 
 def _waterfall(found: Mapping[str, Any], speeds: Mapping[Any, Any], size: int, runtime: str) -> Picture:
@@ -168,8 +166,7 @@ def _waterfall(found: Mapping[str, Any], speeds: Mapping[Any, Any], size: int, r
         for before, now in itertools.pairwise(timed)
     ]
     bars.append(Bar("all together", timed[-1]["speedup"], "{} ({})".format(*_times(timed[-1])), is_total=True))
-    title = f"{found['name']} in {runtime}, batch {size}"
-    return Picture.both(lambda canvas: waterfall_chart(bars, title=title, canvas=canvas))
+    return waterfall_chart(bars, title=f"{found['name']} in {runtime}, batch {size}")
 
 
 def _curve(found: Mapping[str, Any]) -> Figure:
@@ -202,15 +199,7 @@ def _widths(found: Mapping[str, Any], key: str) -> Figure:
         f"{title} that are left",
         "Before and after, by layer of the unpruned model; 0 where the layer is gone.",
         f"{title.lower()}-left",
-        Picture.both(
-            lambda canvas: heat_map.draw(
-                rows,
-                title=f"{title} by layer",
-                canvas=canvas,
-                columns_named=["before", "after"],
-                formatted="{:,.0f}".format,
-            )
-        ),
+        heat_map.draw(rows, title=f"{title} by layer", columns_named=["before", "after"], formatted="{:,.0f}".format),
         ["Layer", "Before", "After"],
         [[Cell(str(layer)), *(Cell(f"{value:,.0f}", "", value) for value in row)] for layer, row in enumerate(rows, 1)],
     )

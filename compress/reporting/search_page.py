@@ -20,7 +20,6 @@ from compress.benchmarking.results.formatting import (
 from compress.inference.speedup_intervals import Interval
 from compress.progress import duration
 from compress.reporting.charts import svg
-from compress.reporting.charts.svg import Picture
 from compress.reporting.figure_page import Figure, FigurePage
 from compress.reporting.tables.cells import Cell
 
@@ -166,15 +165,12 @@ def _front(found: Mapping[str, Any]) -> Figure:
         "Students than which no other is faster and better, after each rung: speed-up over the teacher in torch, and "
         f"{found['metric']} minus the teacher's on validation rows in points, with the paired 95% interval.",
         "front",
-        Picture.both(
-            lambda canvas: svg.line_chart(
-                series,
-                title="The front",
-                x_label="times as fast as the teacher",
-                y_label="difference (points)",
-                canvas=canvas,
-                log="x",
-            )
+        svg.line_chart(
+            series,
+            title="The front",
+            x_label="times as fast as the teacher",
+            y_label="difference (points)",
+            log="x",
         ),
         _headings(found),
         rows,
@@ -208,16 +204,13 @@ def _tried(found: Mapping[str, Any]) -> Figure:
         "All that was tried",
         "Every shape in the order in which it was timed, with untrained weights, on validation rows, one at a time.",
         "trials",
-        Picture.both(
-            lambda canvas: svg.line_chart(
-                [one for one in series if one.points],
-                title="All that was tried",
-                x_label="trial",
-                y_label="times as fast as the teacher",
-                canvas=canvas,
-                log="y",
-                lines=False,
-            )
+        svg.line_chart(
+            [one for one in series if one.points],
+            title="All that was tried",
+            x_label="trial",
+            y_label="times as fast as the teacher",
+            log="y",
+            lines=False,
         ),
         _headings(found),
         [_cells(found, row) for row in found["trials"]],

@@ -200,9 +200,7 @@ def _picture(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> Pic
     name = first.metric_name or "metric"
     title = f"{name} against speed-up at batch {first.batch_size}"
     scale = 100.0 if in_percent(name) else 1.0
-    return Picture.both(
-        lambda canvas: pareto_chart(drawn, title=title, y_label=metric_title(name), scale=scale, canvas=canvas)
-    )
+    return pareto_chart(drawn, title=title, y_label=metric_title(name), scale=scale)
 
 
 def _faster_competitors(rows: Sequence[Result]) -> list[str]:

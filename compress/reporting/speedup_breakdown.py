@@ -138,7 +138,7 @@ def _waterfall(run: _Run) -> Waterfall | None:
     reached = accumulate((step.value for step in steps), mul)
     bars = [Bar(step.name, end, step.factor) for step, end in zip(steps, reached, strict=True)]
     bars.append(Bar("measured directly", total.value, total.factor, is_total=True))
-    picture = Picture.both(lambda canvas: waterfall_chart(bars, title=title, canvas=canvas))
+    picture = waterfall_chart(bars, title=title)
     product = math.prod(step.value for step in steps)
     return Waterfall(run.batch_size, run.best.model, steps, product, total, missing, picture, _note(run))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from compress.escaping.markup import markup_text
-from compress.reporting.charts.svg import Canvas, document
+from compress.reporting.charts.svg import Canvas, both_sizes, document
 
 CELL_HEIGHT = 26
 STYLE = (
@@ -13,16 +13,17 @@ STYLE = (
 )
 
 
+@both_sizes
 def draw(
+    canvas: Canvas,
     rows: Sequence[Sequence[float]],
     *,
     title: str,
-    canvas: Canvas,
     rows_named: Sequence[str] = (),
     columns_named: Sequence[str] = (),
     formatted: Callable[[float], str] | None = None,
 ) -> str:
-    """Return a heat map as a standalone SVG document, the first row on top; rows may differ in length.
+    """Draw a heat map as a standalone SVG document, the first row on top; rows may differ in length.
 
     The shade is a number's share of the largest magnitude; numbers below zero have another colour.
 

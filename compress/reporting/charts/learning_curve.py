@@ -6,7 +6,6 @@ from statistics import mean
 from compress.benchmarking.results.files import Result, grouped, is_control_of
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
-from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.sweeps import Sweep
 from compress.reporting.tables.cells import EMPTY, Cell, difference, metric, number
 
@@ -33,22 +32,10 @@ def learning_curve(rows: Sequence[Result]) -> Sweep | None:
         if found:
             level = mean(map(_kept, found))
             series.append(svg.Series("gold rows alone", [(rows, level) for rows, _ in (points[0], points[-1])]))
-        pictures.append(_picture(name, series))
+        title = f"Kept of the teacher: {name}"
+        pictures.append(svg.line_chart(series, title=title, x_label="rows without labels", y_label="%", log="x"))
         cells += [_cells(line) for line in [*found, *own]]
     return Sweep("What more text is worth", pictures, HEADINGS, cells)
-
-
-def _picture(name: str, series: Sequence[svg.Series]) -> Picture:
-    return Picture.both(
-        lambda canvas: svg.line_chart(
-            series,
-            title=f"Kept of the teacher: {name}",
-            x_label="rows without labels",
-            y_label="%",
-            canvas=canvas,
-            log="x",
-        )
-    )
 
 
 def _recipe(line: Measurement) -> str:

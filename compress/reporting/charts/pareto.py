@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compress.escaping.markup import markup_text
-from compress.reporting.charts.svg import WIDE, Axis, Canvas, document, frame, horizontal_ticks, vertical_ticks
+from compress.reporting.charts.svg import Axis, Canvas, both_sizes, document, frame, horizontal_ticks, vertical_ticks
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,9 @@ def front(points: Sequence[Point]) -> list[Point]:
     return found[::-1]
 
 
-def pareto_chart(
-    points: Sequence[Point], *, title: str, y_label: str, scale: float = 100.0, canvas: Canvas = WIDE
-) -> str:
-    """Return metric against speed-up as a standalone SVG; every mark can take the focus and says what it is.
+@both_sizes
+def pareto_chart(canvas: Canvas, points: Sequence[Point], *, title: str, y_label: str, scale: float = 100.0) -> str:
+    """Draw metric against speed-up as a standalone SVG; every mark can take the focus and says what it is.
 
     ``scale`` is the metric's range on the axis: 100 for percent, 1 for a correlation.
     """

@@ -82,11 +82,7 @@ def draw_curve(name: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Cur
             series.append(svg.Series(title, placed, _bars(chosen, scale) if "low" in rows[0] else ()))
     split = rows[0].get("split", "")
     title = f"{name}: {metric}{' on ' + split if split else ''}"
-    picture = Picture.both(
-        lambda canvas: svg.line_chart(
-            series, title=title, x_label=label.lower(), y_label=metric_title(metric), canvas=canvas
-        )
-    )
+    picture = svg.line_chart(series, title=title, x_label=label.lower(), y_label=metric_title(metric))
     shown = [CurvePoint(one.name, *point) for one in series for point in one.points]
     return Curve(name, metric_title(metric), label, picture, shown)
 

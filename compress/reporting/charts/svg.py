@@ -7,6 +7,8 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 from compress.escaping.markup import markup_text
 
@@ -52,6 +54,8 @@ class Canvas:
 WIDE, NARROW = Canvas(760, 410), Canvas(380, 330)
 LEGEND_STEP = 20
 
+P = ParamSpec("P")
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -60,9 +64,15 @@ class Picture:
     wide: str
     narrow: str
 
-    @classmethod
-    def both(cls, draw: Callable[[Canvas], str]) -> Picture:
-        return cls(draw(WIDE), draw(NARROW))
+
+def both_sizes(draw: Callable[Concatenate[Canvas, P], str]) -> Callable[P, Picture]:
+    """Make a function that draws on a canvas one that returns the picture for both screens."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Picture:
+        return Picture(draw(WIDE, *args, **kwargs), draw(NARROW, *args, **kwargs))
+
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -131,18 +141,19 @@ def number(value: float) -> str:
     return f"{value:,.10g}" if abs(value) >= 1000 else f"{value:.10g}"
 
 
+@both_sizes
 def line_chart(
+    canvas: Canvas,
     series: Sequence[Series],
     *,
     title: str,
     x_label: str,
     y_label: str,
-    canvas: Canvas = WIDE,
     log: str = "",
     lines: bool = True,
     x_holds: Sequence[float] = (),
 ) -> str:
-    """Return a line chart as a standalone SVG document; a series of one point is a single dot.
+    """Draw a line chart as a standalone SVG document; a series of one point is a single dot.
 
     Lines are told apart by their dashes and by the legend above them, not by colour only.
 

@@ -97,6 +97,4 @@ def _picture(
     if not series:
         return None
     x_label = "threads" if key == "threads" else "tokens in every row"
-    return Picture.both(
-        lambda canvas: svg.line_chart(series, title=title, x_label=x_label, y_label=unit, canvas=canvas, log="xy")
-    )
+    return svg.line_chart(series, title=title, x_label=x_label, y_label=unit, log="xy")

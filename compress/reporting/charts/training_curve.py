@@ -4,7 +4,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from statistics import fmean
 
@@ -96,19 +95,15 @@ def _pictures(curves: Sequence[_Curve]) -> list[Picture]:
     scores, losses = [one.validation() for one in scored], [one.loss() for one in curves if one.losses]
     found = []
     if first.scores:
-        y_label = metric_title(first.log.metric or "score")
-        found.append(_picture(scores, f"Validation of {first.log.name}", y_label, whole))
+        title, y_label = f"Validation of {first.log.name}", metric_title(first.log.metric or "score")
+        found.append(svg.line_chart(scores, title=title, x_label="steps", y_label=y_label, x_holds=whole))
     if losses:
         values = [value for one in losses for _, value in one.points]
         # Losses of several phases, and of the control, differ in size.
-        apart = min(values) > 0 and max(values) > LOGARITHMIC_FROM * min(values)
-        found.append(_picture(losses, f"Loss of {first.log.name}", "loss", whole, log="y" if apart else ""))
+        log = "y" if min(values) > 0 and max(values) > LOGARITHMIC_FROM * min(values) else ""
+        title = f"Loss of {first.log.name}"
+        found.append(svg.line_chart(losses, title=title, x_label="steps", y_label="loss", log=log, x_holds=whole))
     return found
-
-
-def _picture(series: Sequence[svg.Series], title: str, y_label: str, whole: Sequence[int], log: str = "") -> Picture:
-    draw = partial(svg.line_chart, series, title=title, x_label="steps", y_label=y_label, log=log, x_holds=whole)
-    return Picture.both(lambda canvas: draw(canvas=canvas))
 
 
 def _cells(curve: _Curve) -> list[Cell]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from compress.escaping.markup import markup_text
-from compress.reporting.charts.svg import WIDE, Axis, Canvas, document, frame, vertical_ticks
+from compress.reporting.charts.svg import Axis, Canvas, both_sizes, document, frame, vertical_ticks
 
 STYLE = """
 .chart .bar{fill:var(--c0)}.chart .bar.slower{fill:var(--c1)}
@@ -25,10 +25,11 @@ class Bar:
     is_total: bool = False
 
 
+@both_sizes
 def waterfall_chart(
-    bars: Sequence[Bar], *, title: str, canvas: Canvas = WIDE, label: str = "times as fast as before the first step"
+    canvas: Canvas, bars: Sequence[Bar], *, title: str, label: str = "times as fast as before the first step"
 ) -> str:
-    """Return the bars as a standalone SVG document: blue for what made it faster, orange for what made it slower."""
+    """Draw the bars as a standalone SVG document: blue for what made it faster, orange for what made it slower."""
     left = 16
     canvas = replace(canvas, left=left, top=34, height=34 + STEP * len(bars) + canvas.bottom_margin)
     x = Axis.over([1.0, *(bar.end for bar in bars)], left, canvas.right, log=True)

@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def test_line_chart_is_standalone_svg() -> None:
     series = [svg_module.Series("a <b>", [(0, 90), (50, 88.5), (60, 80)]), svg_module.Series("recovered", [(60, 88)])]
-    svg = svg_module.line_chart(series, title="heads & accuracy", x_label="removed (%)", y_label="accuracy (%)")
+    svg = svg_module.line_chart(series, title="heads & accuracy", x_label="removed (%)", y_label="accuracy (%)").wide
     root = ElementTree.fromstring(svg)
     assert root.tag == f"{SVG}svg" and "heads & accuracy" in root.attrib["aria-label"]
     assert len(root.findall(f".//{SVG}polyline")) == 1
@@ -31,7 +31,7 @@ def test_line_chart_is_standalone_svg() -> None:
 
 def test_bars_reach_from_low_to_high_and_stay_inside() -> None:
     series = [svg_module.Series("a", [(0, 90), (50, 80)], [(88, 92), (70, 85)]), svg_module.Series("b", [(0, 89)])]
-    root = ElementTree.fromstring(svg_module.line_chart(series, title="t", x_label="x", y_label="y", lines=False))
+    root = ElementTree.fromstring(svg_module.line_chart(series, title="t", x_label="x", y_label="y", lines=False).wide)
     assert not root.findall(f".//{SVG}polyline")
     bars = [one for one in root.iter(f"{SVG}line") if "bar" in one.attrib["class"].split()]
     lengths = [float(one.attrib["y1"]) - float(one.attrib["y2"]) for one in bars]
@@ -40,10 +40,10 @@ def test_bars_reach_from_low_to_high_and_stay_inside() -> None:
     assert svg_module.WIDE.top <= min(ends) and max(ends) <= svg_module.WIDE.bottom + 2 * svg_module.LEGEND_STEP
 
 
-@pytest.mark.parametrize("canvas", [svg_module.WIDE, svg_module.NARROW])
-def test_a_heat_map_shades_by_magnitude_and_colours_by_sign(canvas: svg_module.Canvas) -> None:
+@pytest.mark.parametrize(("size", "canvas"), [("wide", svg_module.WIDE), ("narrow", svg_module.NARROW)])
+def test_a_heat_map_shades_by_magnitude_and_colours_by_sign(size: str, canvas: svg_module.Canvas) -> None:
     rows = [[0.5, -2.0, 0.0], [1.0, 0.25]]
-    root = ElementTree.fromstring(heat_map.draw(rows, title="importance <1>", canvas=canvas))
+    root = ElementTree.fromstring(getattr(heat_map.draw(rows, title="importance <1>"), size))
     cells = [one for one in root.iter(f"{SVG}rect") if one.attrib["class"] in {"cell", "below"}]
     assert [float(one.attrib["fill-opacity"]) for one in cells] == [0.25, 1.0, 0.0, 0.5, 0.125]
     assert [one.attrib["class"] for one in cells] == ["cell", "below", "cell", "cell", "cell"]
@@ -53,7 +53,7 @@ def test_a_heat_map_shades_by_magnitude_and_colours_by_sign(canvas: svg_module.C
 
 
 def test_a_heat_map_of_equal_scores_is_drawn() -> None:
-    assert "fill-opacity" in heat_map.draw([[0.0, 0.0]], title="t", canvas=svg_module.WIDE, formatted=str)
+    assert "fill-opacity" in heat_map.draw([[0.0, 0.0]], title="t", formatted=str).wide
 
 
 @pytest.mark.parametrize("values", [[5.0], [88.1, 88.2], [0.0, 100.0], [-3.0, 4.0], [1.0, 1e6]])
@@ -72,7 +72,7 @@ def point(name: str, speedup: float | None, metric: float | None, kind: str = "m
 
 def drawn(points: list[Point]) -> dict[str, ElementTree.Element]:
     """Return the marks of a plot by their captions."""
-    root = ElementTree.fromstring(pareto_chart(points, title="t", y_label="accuracy (%)"))
+    root = ElementTree.fromstring(pareto_chart(points, title="t", y_label="accuracy (%)").wide)
     found = [g for g in root.iter(f"{SVG}g") if "point" in g.attrib.get("class", "").split()]
     assert all(mark.attrib["tabindex"] == "0" for mark in found)
     return {mark.attrib["aria-label"]: mark for mark in found}
@@ -134,13 +134,13 @@ def test_a_mark_far_below_does_not_squeeze_the_others() -> None:
     assert baseline.find(f"{SVG}path[@class='arrow']") is not None
 
 
-@pytest.mark.parametrize("canvas", [svg_module.WIDE, svg_module.NARROW])
-def test_labels_do_not_meet(canvas: svg_module.Canvas) -> None:
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+def test_labels_do_not_meet(size: str) -> None:
     rows = [row for row in results_of(study()) if row.small_batch.threads == 1 and row.small_batch.device == "cpu"]
     rows = [row for row in rows if row.small_batch.length is None]
     points = marks(rows, published_figures(rows))
     assert len(points) >= 25
-    svg = pareto_chart(points, title="t", y_label="accuracy (%)", canvas=canvas)
+    svg = getattr(pareto_chart(points, title="t", y_label="accuracy (%)"), size)
     for mode in ("log", "linear"):
         boxes = []
         for mark in ElementTree.fromstring(svg).iter(f"{SVG}g"):
