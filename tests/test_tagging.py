@@ -273,14 +273,13 @@ def test_the_bootstrap_of_sums_is_the_bootstrap_of_words() -> None:
     draw = np.random.default_rng(0)
     sizes = draw.integers(1, 9, 40)
     which, right = np.repeat(np.arange(40), sizes), draw.random(sizes.sum()) < 0.7
-    settings: dict[str, Any] = {"resamples": 500, "confidence": 0.95, "seed": 3}
-    fast = sentence_mean_interval(right, which, **settings)
-    slow = sentence_bootstrap((right,), lambda x: x.mean(), which, **settings)
+    fast = sentence_mean_interval(right, which, seed=3)
+    slow = sentence_bootstrap((right,), lambda x: x.mean(), which, seed=3)
     assert fast == pytest.approx(slow, abs=1e-12)
     mixed = draw.permutation(len(which))  # words need not be in order
-    assert sentence_bootstrap((right[mixed],), lambda x: x.mean(), which[mixed], **settings) == pytest.approx(slow)
+    assert sentence_bootstrap((right[mixed],), lambda x: x.mean(), which[mixed], seed=3) == pytest.approx(slow)
     with pytest.raises(CompressError, match="two labelled sentences"):
-        sentence_mean_interval(right, np.zeros(len(right)), **settings)
+        sentence_mean_interval(right, np.zeros(len(right)))
 
 
 def test_words_of_a_drawn_sentence_weigh_alike() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedFigure
 from compress.benchmarking.results.schema import Measurement
-from compress.evaluation.metrics import CONFIDENCE
+from compress.evaluation.cluster_bootstrap import CONFIDENCE
 from compress.inference.speedup_intervals import Interval
 
 SAME_WITHIN = 1e-6  # of a metric: sums of floating-point numbers differ with the order of their terms

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from compress.evaluation.cluster_bootstrap import Array, sentence_weights
-from compress.evaluation.metrics import CONFIDENCE, RESAMPLES
+from compress.evaluation.cluster_bootstrap import CONFIDENCE, RESAMPLES, Array, sentence_weights
 
 BINS = 15
 
@@ -26,7 +25,6 @@ def calibration_interval(
     correct: Array,
     *,
     sentences: Array | None = None,
-    bins: int = BINS,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> tuple[float, float]:
@@ -50,7 +48,7 @@ def calibration_interval(
         sentences = sentences[np.argsort(confidence, kind="stable")]
     ordered, gap, ends = _ordered(confidence, correct)
     rows, generator = len(ordered), np.random.default_rng(seed)
-    estimate = _error(np.ones(rows), gap, ends, bins)
+    estimate = _error(np.ones(rows), gap, ends)
     weight: Array
     resampled, by_chance = np.empty(resamples), np.empty(resamples)
     for i in range(resamples):
@@ -58,8 +56,8 @@ def calibration_interval(
             weight = np.bincount(generator.integers(0, rows, rows), minlength=rows)
         else:
             weight = sentence_weights(sentences, generator)
-        resampled[i] = _error(weight, gap, ends, bins)
-        by_chance[i] = _error(np.ones(rows), ordered - (generator.random(rows) < ordered), ends, bins)
+        resampled[i] = _error(weight, gap, ends)
+        by_chance[i] = _error(np.ones(rows), ordered - (generator.random(rows) < ordered), ends)
     tail = (1 - CONFIDENCE) / 2
     bottom, top = np.quantile(resampled, [tail, 1 - tail])
     high = max(2 * estimate - bottom, top)
@@ -76,7 +74,7 @@ def _ordered(confidence: Array, correct: Array) -> tuple[Array, Array, Array]:
     return ordered, ordered - np.asarray(correct)[order], ends
 
 
-def _error(weight: Array, gap: Array, ends: Array, bins: int) -> float:
+def _error(weight: Array, gap: Array, ends: Array, bins: int = BINS) -> float:
     """Return the error of rows in order, each counted ``weight`` times: N and the sum of weights are equal.
 
     The gaps are summed along the order, and a bin's sum is the rise of that curve between its two borders; straight

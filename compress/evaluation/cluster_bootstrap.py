@@ -14,19 +14,15 @@ from compress.errors import CompressError
 
 Array = NDArray[Any]
 
-_BATCH_VALUES = 4_000_000  # some 32 MB
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+BATCH_VALUES = 4_000_000  # some 32 MB
 
 
 def sentence_bootstrap(
-    samples: tuple[Array, ...],
-    statistic: Callable[..., Array],
-    sentences: Array,
-    *,
-    resamples: int,
-    confidence: float,
-    seed: int = 0,
+    samples: tuple[Array, ...], statistic: Callable[..., Array], sentences: Array, *, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the percentile interval of a statistic of columns ``[W]`` over resamples of whole sentences.
+    """Return the 95% percentile interval of a statistic of columns ``[W]`` over resamples of whole sentences.
 
     Args:
         sentences: the number of the sentence of every word, ``[W]``.
@@ -38,28 +34,21 @@ def sentence_bootstrap(
     _, sizes = _of_sentences(sentences)
     starts = np.cumsum(sizes) - sizes
     drawn_values = []
-    for drawn in _draws(len(sizes), resamples, seed):
+    for drawn in _draws(len(sizes), seed):
         for chosen in drawn:
             lengths = sizes[chosen]
             ends = np.cumsum(lengths)
             rows = order[np.arange(ends[-1]) + np.repeat(starts[chosen] - ends + lengths, lengths)]
             drawn_values.append(float(statistic(*(column[rows] for column in samples))))
-    return percentiles(np.array(drawn_values), confidence)
+    return percentiles(np.array(drawn_values))
 
 
-def sentence_mean_interval(
-    values: Array,
-    sentences: Array,
-    *,
-    resamples: int,
-    confidence: float,
-    seed: int = 0,
-) -> tuple[float, float]:
+def sentence_mean_interval(values: Array, sentences: Array, *, seed: int = 0) -> tuple[float, float]:
     """Return what :func:`sentence_bootstrap` gives for the mean of one column, from the sums of its sentences."""
     inverse, sizes = _of_sentences(sentences)
     sums = np.bincount(inverse, weights=np.asarray(values, dtype=float))
-    means = [sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1) for drawn in _draws(len(sizes), resamples, seed)]
-    return percentiles(np.concatenate(means), confidence)
+    means = [sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1) for drawn in _draws(len(sizes), seed)]
+    return percentiles(np.concatenate(means))
 
 
 def sentence_weights(sentences: Array, generator: np.random.Generator) -> NDArray[np.float64]:
@@ -78,15 +67,20 @@ def _of_sentences(sentences: Array) -> tuple[NDArray[np.int64], NDArray[np.int64
     return inverse, sizes
 
 
-def _draws(count: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
+def _draws(count: int, seed: int) -> Iterator[NDArray[np.int64]]:
     """Yield resamples ``[R, S]`` of sentence numbers, as many at a time as memory allows."""
     generator = np.random.default_rng(seed)
-    size = max(1, _BATCH_VALUES // count)
-    for start in range(0, resamples, size):
-        yield generator.integers(0, count, (min(size, resamples - start), count))
+    for size in batches(count):
+        yield generator.integers(0, count, (size, count))
 
 
-def percentiles(values: Array, confidence: float) -> tuple[float, float]:
-    """Return the percentile interval of resampled values."""
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+def batches(row_values: int) -> list[int]:
+    """Return how many resamples, of so many values each, are drawn at a time."""
+    size = max(1, BATCH_VALUES // row_values)
+    return [min(size, RESAMPLES - start) for start in range(0, RESAMPLES, size)]
+
+
+def percentiles(values: Array) -> tuple[float, float]:
+    """Return the 95% percentile interval of resampled values."""
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)

@@ -12,12 +12,17 @@ from numpy.typing import ArrayLike
 
 from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError, did_you_mean
-from compress.evaluation.cluster_bootstrap import Array, percentiles, sentence_bootstrap, sentence_mean_interval
+from compress.evaluation.cluster_bootstrap import (
+    BATCH_VALUES,
+    CONFIDENCE,
+    RESAMPLES,
+    Array,
+    percentiles,
+    sentence_bootstrap,
+    sentence_mean_interval,
+)
 
 Statistic = Callable[[Array, Array, int], Array]
-
-CONFIDENCE = 0.95
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -184,7 +189,7 @@ def interval(
 
         ci = binomtest(int((first == second).sum()), len(first)).proportion_ci(CONFIDENCE, method="wilson")
         return float(ci.low), float(ci.high)
-    return sentence_mean_interval(first == second, sentences, resamples=RESAMPLES, confidence=CONFIDENCE, seed=seed)
+    return sentence_mean_interval(first == second, sentences, seed=seed)
 
 
 def paired_difference(
@@ -216,7 +221,7 @@ def paired_difference(
             resampled = (
                 _resampled_difference(won, lost, len(gold_rows), seed)
                 if sentences is None
-                else sentence_mean_interval(change, sentences, resamples=RESAMPLES, confidence=CONFIDENCE, seed=seed)
+                else sentence_mean_interval(change, sentences, seed=seed)
             )
             low, high = _at_least_bonett_price(resampled, won, lost, len(gold_rows))
             return Difference(100 * (won - lost) / len(gold_rows), 100 * low, 100 * high, p)
@@ -249,15 +254,13 @@ def bootstrap(
     *,
     sentences: Array | None = None,
     seed: int = 0,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
 ) -> tuple[float, float]:
-    """Return the percentile interval of a statistic over the last axis of arrays ``[N]``, drawn together.
+    """Return the 95% percentile interval of a statistic over the last axis of arrays ``[N]``, drawn together.
 
     With ``sentences`` ``[N]``, the sentence of every row, whole sentences are drawn.
     """
     if sentences is not None:
-        return sentence_bootstrap(samples, statistic, sentences, resamples=resamples, confidence=confidence, seed=seed)
+        return sentence_bootstrap(samples, statistic, sentences, seed=seed)
     from scipy import stats
 
     rows = samples[0].shape[-1]
@@ -269,11 +272,11 @@ def bootstrap(
         paired=True,
         vectorized=True,
         axis=-1,
-        n_resamples=resamples,
-        confidence_level=confidence,
+        n_resamples=RESAMPLES,
+        confidence_level=CONFIDENCE,
         method="percentile",
         rng=np.random.default_rng(seed),
-        batch=max(1, 4_000_000 // rows),  # some 32 MB a column
+        batch=max(1, BATCH_VALUES // rows),  # of a column
     )
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
@@ -285,7 +288,7 @@ def _resampled_difference(won: int, lost: int, rows: int, seed: int) -> tuple[fl
     """
     shares = [won / rows, lost / rows, (rows - won - lost) / rows]
     drawn = np.random.default_rng(seed).multinomial(rows, shares, RESAMPLES)
-    return percentiles((drawn[:, 0] - drawn[:, 1]) / rows, CONFIDENCE)
+    return percentiles((drawn[:, 0] - drawn[:, 1]) / rows)
 
 
 def _at_least_bonett_price(resampled: tuple[float, float], won: int, lost: int, rows: int) -> tuple[float, float]:

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compress.evaluation.cluster_bootstrap import Array, percentiles
-from compress.evaluation.metrics import CONFIDENCE, RESAMPLES, Metric
-
-BATCH_VALUES = 4_000_000  # some 32 MB
+from compress.evaluation.cluster_bootstrap import RESAMPLES, Array, batches, percentiles
+from compress.evaluation.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ def difference_interval(sets: Sequence[SeedSample], *, seed: int = 0) -> tuple[f
     differ by more than rows make a difference vary: so few say little about their own spread.
     """
     drawn = np.mean([_drawn(columns, seed + index) for index, columns in enumerate(sets)], axis=0)
-    return percentiles(drawn, CONFIDENCE)
+    return percentiles(drawn)
 
 
 def _drawn(columns: SeedSample, seed: int) -> Array:
@@ -61,9 +59,7 @@ def _resampled_rows(columns: SeedSample, generator: np.random.Generator) -> Arra
     if columns.metric.name == "accuracy":
         return _resampled_changes(columns, generator)
     seeds, rows = columns.predicted.shape
-    size = max(1, BATCH_VALUES // (rows * seeds))
-    counts = [min(size, RESAMPLES - start) for start in range(0, RESAMPLES, size)]
-    drawn = [_differences(columns, generator.integers(0, rows, (count, rows))) for count in counts]
+    drawn = [_differences(columns, generator.integers(0, rows, (count, rows))) for count in batches(rows * seeds)]
     return np.concatenate(drawn, axis=1).T
 
 

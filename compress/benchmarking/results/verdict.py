@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from compress.benchmarking.results.formatting import milliseconds, times
 from compress.benchmarking.results.schema import Measurement
-from compress.evaluation.metrics import CONFIDENCE
+from compress.evaluation.cluster_bootstrap import CONFIDENCE
 
 WITHIN, WORSE, UNDECIDED = "within", "worse", "undecided"
 NARROWER = "a benchmark with a longer --time-limit and a smaller --half-width would narrow it"
