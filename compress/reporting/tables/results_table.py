@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
 from compress.benchmarking.results import formatting
@@ -93,89 +94,57 @@ def _columns(rows: Sequence[Result], largest: int, budget_points: float) -> list
     """Return every column that there is: speed and latency at the smallest batch size, throughput at the largest."""
     metric = next((row.small_batch.metric_name for row in rows if row.small_batch.metric_name), "metric")
     first = f"batch {rows[0].small_batch.batch_size}"
+    wide, at_largest = partial(Column, wide=True), partial(Column, at_largest=True)
+    wide_at_largest = partial(wide, at_largest=True)
     groups: dict[str, list[Column]] = {
         "": [Column("model", "Model", cells.name)],
         "Quality": [
             Column("metric", metric.capitalize(), cells.metric, "%" if in_percent(metric) else ""),
-            Column("kept", "Kept", lambda line: number(line.metric_kept_percent, "{:.1f}%".format), "%", wide=True),
+            wide("kept", "Kept", lambda line: number(line.metric_kept_percent, "{:.1f}%".format), "%"),
             Column("difference", "Points lost or won", cells.difference),
             Column("verdict", f"Within {budget_points:g}?", lambda line: cells.verdict(line, budget_points)),
-            Column("mcnemar_p", "McNemar p", cells.mcnemar, wide=True),
-            Column("agreement", "Agreement", lambda line: share(line.agreement), "%", wide=True),
-            Column("calibration_error", "Calibration error", cells.calibration, "%", wide=True),
+            wide("mcnemar_p", "McNemar p", cells.mcnemar),
+            wide("agreement", "Agreement", lambda line: share(line.agreement), "%"),
+            wide("calibration_error", "Calibration error", cells.calibration, "%"),
         ],
         f"Speed, {first}": [
             Column("speedup", "Speed-up", lambda line: ratio(line, "speedup")),
             Column("speedup_with_tokenizer", "With tokenizer", lambda line: ratio(line, "speedup_with_tokenizer")),
-            Column(
-                "speedup_same_runtime",
-                "In the same runtime",
-                lambda line: ratio(line, "speedup_same_runtime"),
-                wide=True,
-            ),
+            wide("speedup_same_runtime", "In the same runtime", lambda line: ratio(line, "speedup_same_runtime")),
         ],
         f"Latency observed, {first}": [
             Column("latency_p50_ms", "p50", lambda line: speed(line, "latency_p50_ms", milliseconds), "ms"),
-            Column("latency_p95_ms", "p95", lambda line: speed(line, "latency_p95_ms", milliseconds), "ms", wide=True),
-            Column("latency_p99_ms", "p99", lambda line: speed(line, "latency_p99_ms", milliseconds), "ms", wide=True),
-            Column(
-                "device_p50_ms",
-                "p50, GPU alone",
-                lambda line: number(line.device_p50_ms, milliseconds),
-                "ms",
-                wide=True,
-            ),
+            wide("latency_p95_ms", "p95", lambda line: speed(line, "latency_p95_ms", milliseconds), "ms"),
+            wide("latency_p99_ms", "p99", lambda line: speed(line, "latency_p99_ms", milliseconds), "ms"),
+            wide("device_p50_ms", "p50, GPU alone", lambda line: number(line.device_p50_ms, milliseconds), "ms"),
         ],
         f"Throughput observed, batch {largest}": [
-            Column("speedup_large", "Speed-up", lambda line: ratio(line, "speedup"), wide=True, at_largest=True),
-            Column(
-                "rows_per_second",
-                "Rows/s",
-                lambda line: speed(line, "throughput_rows_per_second", shown_rate),
-                at_largest=True,
+            wide_at_largest("speedup_large", "Speed-up", lambda line: ratio(line, "speedup")),
+            at_largest("rows_per_second", "Rows/s", _rate("throughput_rows_per_second")),
+            wide_at_largest(
+                "rows_with_tokenizer", "Rows/s with tokenizer", _rate("throughput_with_tokenizer_rows_per_second")
             ),
-            Column(
-                "rows_with_tokenizer",
-                "Rows/s with tokenizer",
-                lambda line: speed(line, "throughput_with_tokenizer_rows_per_second", shown_rate),
-                wide=True,
-                at_largest=True,
-            ),
-            Column(
-                "tokens",
-                "Tokens/s",
-                lambda line: speed(line, "throughput_tokens_per_second", shown_rate),
-                wide=True,
-                at_largest=True,
-            ),
-            Column("peak_share", "Of matmul peak", cells.peak, "%", wide=True, at_largest=True),
-            Column(
-                "energy",
-                "Energy a row",
-                lambda line: number(line.energy_joules_per_row, "{:.3g} J".format),
-                "J",
-                wide=True,
-                at_largest=True,
+            wide_at_largest("tokens", "Tokens/s", _rate("throughput_tokens_per_second")),
+            wide_at_largest("peak_share", "Of matmul peak", cells.peak, "%"),
+            wide_at_largest(
+                "energy", "Energy a row", lambda line: number(line.energy_joules_per_row, "{:.3g} J".format), "J"
             ),
         ],
         "Size": [
             Column("parameters", "Parameters", cells.parameters),
             Column("size_bytes", "Disk", cells.disk, "bytes"),
-            Column(
-                "memory_bytes", "Memory", lambda line: number(line.model_memory_bytes, megabytes), "bytes", wide=True
-            ),
-            Column(
-                "gpu_bytes",
-                "GPU memory",
-                lambda line: number(line.peak_gpu_memory_bytes, megabytes),
-                "bytes",
-                wide=True,
-                at_largest=True,
+            wide("memory_bytes", "Memory", lambda line: number(line.model_memory_bytes, megabytes), "bytes"),
+            wide_at_largest(
+                "gpu_bytes", "GPU memory", lambda line: number(line.peak_gpu_memory_bytes, megabytes), "bytes"
             ),
         ],
         "Other": [
-            Column("load_ms", "Load", lambda line: number(line.load_ms, milliseconds), "ms", wide=True),
-            Column("noise", "Noise", lambda line: share(line.noise), "%", wide=True),
+            wide("load_ms", "Load", lambda line: number(line.load_ms, milliseconds), "ms"),
+            wide("noise", "Noise", lambda line: share(line.noise), "%"),
         ],
     }
     return [replace(column, group=group) for group, columns in groups.items() for column in columns]
+
+
+def _rate(key: str) -> Callable[[Measurement], Cell]:
+    return lambda line: speed(line, key, shown_rate)
