@@ -189,10 +189,11 @@ def with_tables(page: Path) -> str:
 def picture(study: str) -> str:
     """Return metric against speed-up of a study's committed results as SVG, each model in its fastest runtime."""
     teacher, rows = fastest_rows(study)
-    drawn = [row for row in rows if row.small_batch.kind != "reference-model" and row.small_batch.model != "majority"]
-    head = teacher.small_batch
+    head, lines = teacher.small_batch, [row.small_batch for row in rows]
+    drawn = [line for line in lines if line.kind != "reference-model" and line.model != "majority"]
     title = f"{head.data}: {head.metric_name} and speed at batch size {head.batch_size}, 95% intervals"
-    return pareto_chart(marks([teacher, *drawn], ()), title=title, y_label=f"{head.metric_name}, %").wide + "\n"
+    points = marks([head, *drawn], ())
+    return pareto_chart(points, title=title, y_label=f"{head.metric_name}, %").wide + "\n"
 
 
 def fastest_rows(study: str, runtime: str = "") -> tuple[Result, list[Result]]:

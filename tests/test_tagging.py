@@ -17,7 +17,7 @@ from compress import plugins
 from compress.benchmarking import random_weights
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.quality_fields import quality_fields
-from compress.benchmarking.results.files import Result, read_results
+from compress.benchmarking.results.files import read_results
 from compress.cli import execute
 from compress.data import Example, LabelledData, content_sha256, infer_task, open_source, read_examples
 from compress.data.examples import sentence
@@ -329,7 +329,7 @@ def test_quality_of_words_by_hand() -> None:
     (won,) = found["flips_won"]
     assert won == {"row": 1, "word": 1, "gold": 0, "predicted": 0, "change": pytest.approx(99.97, abs=0.02)}
     line = made_up("m", data_sha256="x", labels=["a", "b", "c"], **found)
-    (flips,) = flips_of([Result((line,))], {"x": ["one two three", "four five"]})
+    (flips,) = flips_of([line], {"x": ["one two three", "four five"]})
     assert [(flip.text, flip.gold) for flip in flips.lost] == [("three: one two three", "b"), ("four: four five", "c")]
     by_label = {one["label"]: one for one in found["classes"]}
     assert by_label["c"]["recall"] == 0 and by_label["c"]["low"] is None  # words of one sentence only

@@ -1,72 +1,69 @@
-"""Select the rows that a report describes first: best model, faster model, teacher, control, pruned models."""
+"""Select the lines that a report describes first: best model, faster model, teacher, control, pruned models.
+
+A line stands for its row of the table: it is that of the smallest batch size.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from compress.benchmarking.results.files import Result, is_control_of
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, Verdict, judge_drop_of
 
 
-def best_row(rows: Sequence[Result], budget_points: float = 1.0) -> Result | None:
+def best_line(lines: Sequence[Measurement], budget_points: float = 1.0) -> Measurement | None:
     """Return the fastest model that is within the budget.
 
     Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
     loses least, of those that may be within the budget if there are any.
     """
-    models = [row for row in rows if row.small_batch.is_compressed and row.small_batch.difference is not None]
+    models = [line for line in lines if line.is_compressed and line.difference is not None]
     for outcome in (WITHIN, UNDECIDED):
-        good = [row for row in models if _holds(row.small_batch, outcome, budget_points)]
+        good = [line for line in models if _holds(line, outcome, budget_points)]
         if good:
-            return max(good, key=lambda row: float(row.small_batch.speedup))
-    return max(
-        models,
-        key=lambda row: (outcome_of(row.small_batch, budget_points) != WORSE, row.small_batch.metric or 0.0),
-        default=None,
-    )
+            return max(good, key=attrgetter("speedup"))
+    return max(models, key=lambda line: (outcome_of(line, budget_points) != WORSE, line.metric or 0.0), default=None)
 
 
-def faster_row(best: Result | None, rows: Sequence[Result], budget_points: float = 1.0) -> Result | None:
+def faster_line(
+    best: Measurement | None, lines: Sequence[Measurement], budget_points: float = 1.0
+) -> Measurement | None:
     """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
-    if best is None or outcome_of(best.small_batch, budget_points) != WITHIN:
+    if best is None or outcome_of(best, budget_points) != WITHIN:
         return None
-    open_ones = [
-        row
-        for row in rows
-        if row.small_batch.is_compressed
-        and row.small_batch.speedup_low > best.small_batch.speedup_high
-        and _holds(row.small_batch, UNDECIDED, budget_points)
-    ]
-    return max(open_ones, key=lambda row: float(row.small_batch.speedup), default=None)
+    faster = [line for line in lines if line.is_compressed and line.speedup_low > best.speedup_high]
+    open_ones = [line for line in faster if _holds(line, UNDECIDED, budget_points)]
+    return max(open_ones, key=attrgetter("speedup"), default=None)
 
 
 @dataclass(frozen=True)
 class Leaders:
-    """The rows of a section that a reader wants to know first, found once when results are gathered.
+    """The lines of a section that a reader wants to know first, found once when results are gathered.
 
-    ``best`` is the fastest model within the budget (:func:`best_row`), ``faster`` one that may be within it too,
+    ``best`` is the fastest model within the budget (:func:`best_line`), ``faster`` one that may be within it too,
     ``teacher`` the one in torch that ``best`` was compared with, ``control`` a student and its control, whose
     difference is what distillation is worth to ``best``.
     """
 
     budget_points: float
-    teacher: Result | None
-    best: Result | None
-    faster: Result | None
-    control: tuple[Result, Result] | None
+    teacher: Measurement | None
+    best: Measurement | None
+    faster: Measurement | None
+    control: tuple[Measurement, Measurement] | None
 
     @classmethod
-    def of(cls, rows: Sequence[Result], budget_points: float = 1.0) -> Leaders:
-        best = best_row(rows, budget_points)
-        faster = faster_row(best, rows, budget_points)
-        return cls(budget_points, teacher_row(rows, best), best, faster, control_pair(best, rows) if best else None)
+    def of(cls, lines: Sequence[Measurement], budget_points: float = 1.0) -> Leaders:
+        best = best_line(lines, budget_points)
+        faster = faster_line(best, lines, budget_points)
+        return cls(budget_points, teacher_line(lines, best), best, faster, control_pair(best, lines) if best else None)
 
     @property
-    def models(self) -> list[Result]:
+    def models(self) -> list[Measurement]:
         """The best model and, behind it, a faster one that needs more examples to be as sure of."""
-        return [row for row in (self.best, self.faster) if row is not None]
+        return [line for line in (self.best, self.faster) if line is not None]
 
 
 def taken_apart(rows: Sequence[Result], lines: Sequence[Measurement]) -> list[list[Result]]:
@@ -81,61 +78,48 @@ def taken_apart(rows: Sequence[Result], lines: Sequence[Measurement]) -> list[li
     return [sorted(own, key=lambda row: -float(row.large_batch.speedup)) for own in made if own]
 
 
-def teacher_row(rows: Sequence[Result], of: Result | None = None) -> Result | None:
-    """Return the teacher in torch, where it is among the rows; of several that of the same run as ``of``."""
-    found = [row for row in rows if row.small_batch.is_reference]
-    return next(
-        (row for row in found if of and row.small_batch.created == of.small_batch.created), found[0] if found else None
-    )
+def teacher_line(lines: Sequence[Measurement], of: Measurement | None = None) -> Measurement | None:
+    """Return the teacher in torch, where it is among the lines; of several that of the same run as ``of``."""
+    found = [line for line in lines if line.is_reference]
+    return next((line for line in found if of and line.created == of.created), found[0] if found else None)
 
 
-def control_pair(row: Result, rows: Sequence[Result]) -> tuple[Result, Result] | None:
+def control_pair(line: Measurement, lines: Sequence[Measurement]) -> tuple[Measurement, Measurement] | None:
     """Return a student and its control, whose difference is what distillation is worth to a model; None without one.
 
     A model names its control; in older results a control is named after its student, else shares its recipe. Of an
     int8 model it is the student before int8 that is compared, so that int8 is not in the difference; in the model's own
     runtime if both are there.
     """
-    name = row.small_batch.model
-    controls = [
-        other
-        for other in rows
-        if other.small_batch.metric is not None and is_control_of(other.small_batch, [row.small_batch])
-    ]
-    runtime = row.small_batch.runtime
+    scored = [other for other in lines if other.metric is not None]
     control = min(
-        controls,
-        key=lambda other: (other.small_batch.control_of != name, other.small_batch.runtime != runtime),
+        (other for other in scored if is_control_of(other, [line])),
+        key=lambda other: (other.control_of != line.model, other.runtime != line.runtime),
         default=None,
     )
     if control is None:
         return None
-    before = _before_int8(row.small_batch, control.small_batch, rows)
-    students = [other for other in rows if other.small_batch.model in before and other.small_batch.metric is not None]
-    if not students and row.small_batch.stage == "quantize":
+    before = _before_int8(line, control, lines)
+    students = [other for other in scored if other.model in before]
+    if not students and line.stage == "quantize":
         return None  # the student before int8 was not measured, and int8 would be in the difference
-    runtime = control.small_batch.runtime
-    return min(students or [row], key=lambda other: other.small_batch.runtime != runtime), control
+    return min(students or [line], key=lambda other: other.runtime != control.runtime), control
 
 
-def _before_int8(line: Measurement, control: Measurement, rows: Sequence[Result]) -> set[str]:
+def _before_int8(line: Measurement, control: Measurement, lines: Sequence[Measurement]) -> set[str]:
     """Return the names of the student that a control of a line is compared with."""
     if not line.control:
         return {control.control_of}
     if line.stage != "quantize":
         return {line.model}
-    return {
-        other.small_batch.model
-        for other in rows
-        if other.small_batch.kind == "model" and other.small_batch.model_sha256 in line.parents
-    }
+    return {other.model for other in lines if other.kind == "model" and other.model_sha256 in line.parents}
 
 
-def judged_baselines(rows: Sequence[Result], budget_points: float, outcome: str) -> list[Result]:
+def judged_baselines(lines: Sequence[Measurement], budget_points: float, outcome: str) -> list[Measurement]:
     """Return the baselines whose loss is judged so, the most accurate first."""
-    baselines = [row for row in rows if row.small_batch.kind == "baseline" and row.small_batch.metric is not None]
-    found = [row for row in baselines if outcome_of(row.small_batch, budget_points) == outcome]
-    return sorted(found, key=lambda row: -(row.small_batch.metric or 0.0))
+    baselines = [line for line in lines if line.kind == "baseline" and line.metric is not None]
+    found = [line for line in baselines if outcome_of(line, budget_points) == outcome]
+    return sorted(found, key=lambda line: -(line.metric or 0.0))
 
 
 def _holds(line: Measurement, outcome: str, budget_points: float) -> bool:

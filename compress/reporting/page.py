@@ -71,7 +71,7 @@ def view(
         CompressError: a price is for a machine that was not measured.
     """
     measured = gather(lines, options.budget_points)
-    best = [row for part in measured for row in part.leaders.models]
+    best = [line for part in measured for line in part.leaders.models]
     studies = sorted({line.study for line in lines if line.study})
     return Page(
         title=options.title or ", ".join(studies) or f"Compression on {lines[0].data}",

@@ -84,6 +84,11 @@ class Measured:
     lines: list[Measurement]
     leaders: Leaders
 
+    @property
+    def small_batches(self) -> list[Measurement]:
+        """The lines of ``rows`` at the smallest batch size."""
+        return [row.small_batch for row in self.rows]
+
 
 def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Measured]:
     """Part lines into sections: what was measured of one data set on one host and device.
@@ -115,16 +120,16 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
     rows.sort(
         key=lambda row: (not row.small_batch.is_reference, ORDER[row.small_batch.kind] > 0, -row.small_batch.speedup)
     )
-    return Measured(rows, swept, fixed, lines, Leaders.of(rows, budget_points))
+    return Measured(rows, swept, fixed, lines, Leaders.of([row.small_batch for row in rows], budget_points))
 
 
 def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     """Return everything that is shown of what was measured."""
-    rows, leaders = measured.rows, measured.leaders
-    first, best, budget_points = rows[0].small_batch, leaders.best, leaders.budget_points
-    published = published_figures(rows)
-    speeds = [row.small_batch.speedup for row in rows]
-    kinds = [kind for kind in ORDER if any(row.small_batch.kind == kind for row in rows)]
+    rows, lines, leaders = measured.rows, measured.small_batches, measured.leaders
+    first, best, budget_points = lines[0], leaders.best, leaders.budget_points
+    published = published_figures(lines)
+    speeds = [line.speedup for line in lines]
+    kinds = [kind for kind in ORDER if any(line.kind == kind for line in lines)]
     lengths = sorted({row.small_batch.length for row in measured.fixed if row.small_batch.length} - {first.length or 0})
     return Section(
         title=_title(first),
@@ -134,9 +139,9 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         device=first.device,
         threads=first.threads,
         length=first.length,
-        verdict=verdict(rows, leaders),
-        outcome=outcome_of(best.small_batch, budget_points) if best else "",
-        picture=_picture(rows, published),
+        verdict=verdict(lines, leaders),
+        outcome=outcome_of(best, budget_points) if best else "",
+        picture=_picture(lines, published),
         kinds=kinds + (["published"] if published else []),
         logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
         table=results_table.results(rows, budget_points),
@@ -146,7 +151,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         sweeps=[
             shown
             for shown in (
-                learning_curve(rows),
+                learning_curve(lines),
                 sweep(measured.swept, "threads", best),
                 sweep(measured.fixed, "length", best),
             )
@@ -159,7 +164,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
             )
             for length in lengths
         ],
-        flips=flips_of(rows, texts),
+        flips=flips_of(lines, texts),
         survey=survey(rows, measured.lines),
     )
 
@@ -169,7 +174,7 @@ def _waterfalls(measured: Measured) -> list[Waterfall]:
 
     Of a pruned model each batch size is told by the fastest of what there is of it whose steps are known there.
     """
-    leading = measured.leaders.models
+    leading = [row for line in measured.leaders.models for row in measured.rows if row.small_batch is line]
     found = [fall for row in leading for fall in waterfalls(row, measured.lines)]
     for made in taken_apart(measured.rows, measured.lines):
         if any(row in leading for row in made):
@@ -192,13 +197,12 @@ def _title(line: Measurement) -> str:
     return f"{line.data} ({plural(line.data_rows, 'row')}) on {place}{length}"
 
 
-def _picture(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> Picture | None:
-    drawn = marks(rows, published)
+def _picture(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) -> Picture | None:
+    drawn = marks(lines, published)
     if not any(mark.metric is not None and mark.speedup is not None for mark in drawn):
         return None
-    first = rows[0].small_batch
-    name = first.metric_name or "metric"
-    title = f"{name} against speed-up at batch {first.batch_size}"
+    name = lines[0].metric_name or "metric"
+    title = f"{name} against speed-up at batch {lines[0].batch_size}"
     scale = 100.0 if in_percent(name) else 1.0
     return pareto_chart(drawn, title=title, y_label=metric_title(name), scale=scale)
 
@@ -233,9 +237,9 @@ def _tail(line: Measurement) -> str:
 
 
 def _notes(rows: Sequence[Result]) -> list[str]:
-    line = rows[0].small_batch
-    kinds = {row.small_batch.kind for row in rows}
-    rounds = max(row.small_batch.rounds for row in rows)
+    lines = [row.small_batch for row in rows]
+    line, kinds = lines[0], {line.kind for line in lines}
+    rounds = max(line.rounds for line in lines)
     found = [
         f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32 on the same rows: the median "
         f"over at most {plural(rounds, 'round')} of the ratio of {CLOCKS[line.clock]}, with a 95% interval; "
@@ -245,18 +249,19 @@ def _notes(rows: Sequence[Result]) -> list[str]:
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
     ]
-    models = sum(row.small_batch.is_compressed for row in rows)
+    models = sum(line.is_compressed for line in lines)
     if models > 1:
         found.append(
             f"The model named first was chosen among {models} rows on these examples, so that its figures "
             "are a little lucky: for a decision that matters, measure it on examples of its own."
         )
     found += [note for kind, note in _KIND_NOTES.items() if kind in kinds]
-    found += [_tail(row.small_batch) for row in rows if row.small_batch.kind == "cascade"]
+    found += [_tail(line) for line in lines if line.kind == "cascade"]
     found += _faster_competitors(rows)
-    if any(row.small_batch.tokenizer_inside for row in rows):
-        inside = ", ".join(sorted({row.small_batch.model for row in rows if row.small_batch.tokenizer_inside}))
-        found.append(f"Of {inside} the tokenisation cannot be told from the rest; it is in every speed of theirs.")
-    if len({row.small_batch.created for row in rows}) > 1:
+    if inside := sorted({line.model for line in lines if line.tokenizer_inside}):
+        found.append(
+            f"Of {', '.join(inside)} the tokenisation cannot be told from the rest; it is in every speed of theirs."
+        )
+    if len({line.created for line in lines}) > 1:
         found.append("The rows come from more than one run on this host; each speed-up is within its own run.")
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.results.files import Result, largest_batch, results_of
+from compress.benchmarking.results.files import largest_batch, results_of
 from compress.benchmarking.results.formatting import (
     NONE,
     WIDE_NOTE,
@@ -33,14 +33,16 @@ from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, Verdict
 from compress.escaping.terminal import terminal_cell
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.inference.speedup_intervals import Interval
-from compress.reporting.leaders import Leaders, control_pair, judge, judged_baselines, outcome_of, teacher_row
+from compress.reporting.leaders import Leaders, control_pair, judge, judged_baselines, outcome_of, teacher_line
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-def verdict(rows: Sequence[Result], leaders: Leaders) -> list[str]:
+def verdict(lines: Sequence[Measurement], leaders: Leaders) -> list[str]:
     """Return the sentences a reader needs if they read nothing else; the first one is the result.
+
+    ``lines`` are those of the table's rows at the smallest batch size.
 
     A baseline that is within the budget comes before every model: whoever reads no further should know of it.
     """
@@ -48,108 +50,105 @@ def verdict(rows: Sequence[Result], leaders: Leaders) -> list[str]:
     if teacher is None:
         return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
     baselines = [
-        _baseline_sentence(row, teacher, budget_points) for row in judged_baselines(rows, budget_points, WITHIN)
+        _baseline_sentence(line, teacher, budget_points) for line in judged_baselines(lines, budget_points, WITHIN)
     ]
     if best is None:
         return [*baselines, "No compressed model was measured here, so there is none to judge."]
-    judged = judge(best.small_batch, budget_points)
-    assert judged is not None  # the best row has a metric
+    judged = judge(best, budget_points)
+    assert judged is not None  # the best line has a metric
     sentences = [
         *baselines,
         _best_sentence(best, teacher, judged, budget_points),
         _accuracy_sentence(best, teacher, judged),
         *_control_sentence(leaders.control, teacher),
         *([_faster_sentence(faster, budget_points)] if faster else []),
-        *(_control_sentence(control_pair(faster, rows), teacher) if faster else []),
-        *([] if baselines else _other_baselines(rows, budget_points)),
-        *_faster_competitor(best, rows, budget_points),
-        *_wide_sentence(rows),
+        *(_control_sentence(control_pair(faster, lines), teacher) if faster else []),
+        *([] if baselines else _other_baselines(lines, budget_points)),
+        *_faster_competitor(best, lines, budget_points),
+        *_wide_sentence(lines),
     ]
     return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
 
 
-def _baseline_sentence(baseline: Result, teacher: Result, budget_points: float) -> str:
-    line = baseline.small_batch
+def _baseline_sentence(line: Measurement, teacher: Measurement, budget_points: float) -> str:
     return (
         f"{line.model} alone is within {in_points(budget_points)} of the teacher: {shown_metric(line)} against "
-        f"{shown_metric(teacher.small_batch)}, {_interval(line)}."
+        f"{shown_metric(teacher)}, {_interval(line)}."
     )
 
 
-def _best_sentence(best: Result, teacher: Result, judged: Verdict, budget_points: float) -> str:
-    line, budget = best.small_batch, in_points(budget_points)
-    kept, size, full = line.metric_kept_percent, megabytes(line.size_bytes), megabytes(teacher.small_batch.size_bytes)
+def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, budget_points: float) -> str:
+    budget, kept = in_points(budget_points), line.metric_kept_percent
+    size, full = megabytes(line.size_bytes), megabytes(teacher.size_bytes)
     said = (
         (f"has {shown_metric(line)}" if kept is None else f"keeps {kept:.1f}% of the teacher’s {line.metric_name}")
         + f" at {times(line.speedup)} its speed ({speed_span(line.speedups, times)})"
         + (f", in {size} instead of {full}" if size != full else "")
     )
     if judged.outcome == WITHIN:
-        return f"{best.title} {said}: within {budget} of the teacher."
+        return f"{line.title} {said}: within {budget} of the teacher."
     if judged.outcome == UNDECIDED:
-        return f"{best.title} {said}: whether that is within {budget} is undecided."
-    return f"No model is within {budget} of the teacher. The closest, {best.title}, {said}."
+        return f"{line.title} {said}: whether that is within {budget} is undecided."
+    return f"No model is within {budget} of the teacher. The closest, {line.title}, {said}."
 
 
-def _accuracy_sentence(best: Result, teacher: Result, judged: Verdict) -> str:
-    line = best.small_batch
+def _accuracy_sentence(line: Measurement, teacher: Measurement, judged: Verdict) -> str:
     assert line.difference is not None  # it was judged by it
     value, low, high = line.difference
     # How much of the speed is left over the teacher in the model's own runtime, where that is another one.
     same = line.interval("speedup_same_runtime") if line.runtime != REFERENCE_RUNTIME else None
     beside = f" Its speed is {with_span(same, times)} that of the teacher in {line.runtime}." if same else ""
     return (
-        f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher.small_batch)} on "
+        f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher)} on "
         f"{line.metric_rows:,} examples: {points(value)} points, and the data allow "
         f"{span(points(low), points(high))} (95% paired interval)"
         f"{f'; {judged.more}' if judged.more else ''}.{beside}"
     )
 
 
-def _faster_sentence(row: Result, budget_points: float) -> str:
-    line, judged = row.small_batch, judge(row.small_batch, budget_points)
+def _faster_sentence(line: Measurement, budget_points: float) -> str:
+    judged = judge(line, budget_points)
     assert judged is not None  # it was chosen by its verdict
     return (
-        f"{row.title} is faster still, {with_span(line.speedups, times)}, at {_interval(line)}: whether that is within "
-        f"{in_points(budget_points)} is undecided; {judged.more}."
+        f"{line.title} is faster still, {with_span(line.speedups, times)}, at {_interval(line)}: whether that is "
+        f"within {in_points(budget_points)} is undecided; {judged.more}."
     )
 
 
-def _control_sentence(pair: tuple[Result, Result] | None, teacher: Result) -> list[str]:
+def _control_sentence(pair: tuple[Measurement, Measurement] | None, teacher: Measurement) -> list[str]:
     if pair is None:
         return []
-    student, control = (one.small_batch for one in pair)
+    student, control = pair
     sentence = (
         f"{student.model} trained on gold labels only reaches {shown_metric(control)} instead of "
         f"{shown_metric(student)}: distillation is worth {points(student.points_above(control))} points"
     )
-    bounds = gain_interval(student, control, teacher.small_batch)
+    bounds = gain_interval(student, control, teacher)
     if bounds is None:
         return [f"{sentence}; without predictions in the results there is no interval to say how sure that is."]
     doubt = ", so these rows do not show that it helped" if bounds[0] <= 0 <= bounds[1] else ""
     return [f"{sentence} ({span(points(bounds[0]), points(bounds[1]))}){doubt}."]
 
 
-def _other_baselines(rows: Sequence[Result], budget_points: float) -> list[str]:
+def _other_baselines(lines: Sequence[Measurement], budget_points: float) -> list[str]:
     """Say of the best baseline that is not within the budget how far it is."""
-    baselines = [row for row in rows if row.small_batch.kind == "baseline" and row.small_batch.difference is not None]
-    undecided = judged_baselines(rows, budget_points, UNDECIDED)
-    best = next(iter(undecided), max(baselines, key=lambda row: row.small_batch.metric or 0.0, default=None))
+    baselines = [line for line in lines if line.kind == "baseline" and line.difference is not None]
+    undecided = judged_baselines(lines, budget_points, UNDECIDED)
+    best = next(iter(undecided), max(baselines, key=lambda line: line.metric or 0.0, default=None))
     if best is None:
         return []
-    name, loss, judged = best.small_batch.model, _interval(best.small_batch), judge(best.small_batch, budget_points)
+    name, loss, judged = best.model, _interval(best), judge(best, budget_points)
     if undecided and judged is not None:
         return [f"{name} alone may be enough, at {loss}: undecided; {judged.more}."]
     return [f"No baseline is within {in_points(budget_points)}: the best, {name}, is at {loss}."]
 
 
-def _faster_competitor(best: Result, rows: Sequence[Result], budget_points: float) -> list[str]:
+def _faster_competitor(best: Measurement, lines: Sequence[Measurement], budget_points: float) -> list[str]:
     """Name a competitor that is surely faster than the best model and not surely worse than the budget.
 
     Where tokenisation cannot be told from the competitor's time it is counted on both sides.
     """
-    competitors = [row.small_batch for row in rows if row.small_batch.kind == "competitor"]
-    faster = [line for line in competitors if _is_surely_faster(line, best.small_batch)]
+    faster = [line for line in lines if line.kind == "competitor" and _is_surely_faster(line, best)]
     open_ones = [line for line in faster if outcome_of(line, budget_points) in (WITHIN, UNDECIDED)]
     line = max(open_ones, key=lambda line: float(line.speedup), default=None)
     if line is None:
@@ -167,10 +166,10 @@ def _is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
     return bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
 
 
-def _wide_sentence(rows: Sequence[Result]) -> list[str]:
+def _wide_sentence(lines: Sequence[Measurement]) -> list[str]:
     """Say which speed-ups are known roughly only, and what would narrow them."""
-    compared = [row for row in rows if not row.small_batch.is_reference]
-    wide = [row for row in compared if is_wide(row.small_batch.speedups)]
+    compared = [line for line in lines if not line.is_reference]
+    wide = [line for line in compared if is_wide(line.speedups)]
     return [f"Known roughly only: {plural(len(wide), 'speed-up')} of {len(compared)}. {WIDE_NOTE}"] if wide else []
 
 
@@ -195,21 +194,21 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     from rich.table import Table
 
     rows = results_of(lines)
-    small_batch = (teacher_row(rows) or rows[0]).small_batch
-    largest = largest_batch(rows)
+    small_batches = [row.small_batch for row in rows]
+    first, largest = teacher_line(small_batches) or small_batches[0], largest_batch(rows)
     settings = [
-        key for key in ("threads", "length", "padding") if len({getattr(row.small_batch, key) for row in rows}) > 1
+        key for key in ("threads", "length", "padding") if len({getattr(line, key) for line in small_batches}) > 1
     ]
-    title = f"{small_batch.metric_name} on {small_batch.data}, {small_batch.data_rows:,} rows"
+    title = f"{first.metric_name} on {first.data}, {first.data_rows:,} rows"
     table = Table(title=terminal_cell(title, "table.title"))
     table.add_column("model", overflow="fold")
     table.add_column("runtime")
     for name in (
         *settings,
-        metric_title(small_batch.metric_name),
+        metric_title(first.metric_name),
         "points to teacher",
-        f"speed-up, batch {small_batch.batch_size}",
-        f"p50 ms, batch {small_batch.batch_size}",
+        f"speed-up, batch {first.batch_size}",
+        f"p50 ms, batch {first.batch_size}",
         f"rows/s, batch {largest}",
         "parameters",
         "disk",

@@ -58,7 +58,7 @@ def test_data_hosts_and_devices_are_apart() -> None:
 
 def test_threads_have_a_chart_of_some_and_a_table_of_all() -> None:
     (cpu, gpu) = gather(study())
-    best = next(row for row in cpu.rows if row.small_batch.model == "bilstm-int8")
+    best = next(line for line in cpu.small_batches if line.model == "bilstm-int8")
     found = sweep(cpu.swept, "threads", best)
     assert found is not None and [row[0].text for row in found.rows[:4]] == ["teacher"] * 2 + ["bilstm-int8"] * 2
     assert [row[1].value for row in found.rows[:4]] == [1, 2, 1, 2] and len(found.rows) == 2 * 27

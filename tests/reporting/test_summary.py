@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import results_of
 from compress.benchmarking.results.schema import Measurement
-from compress.reporting.leaders import Leaders, best_row, control_pair, faster_row, judge
+from compress.reporting.leaders import Leaders, best_line, control_pair, faster_line, judge
 from compress.reporting.summary import verdict
 from tests.support.results import line
 
@@ -24,18 +23,17 @@ def model(name: str, speedup: float, low: float = -0.9, high: float = -0.1, **fi
 
 
 def said(*lines: Measurement, budget: float = 1.0) -> list[str]:
-    rows = results_of([TEACHER, *lines])
-    return verdict(rows, Leaders.of(rows, budget))
+    return verdict(every := [TEACHER, *lines], Leaders.of(every, budget))
 
 
 def test_a_model_within_comes_before_a_faster_undecided_one() -> None:
-    rows = results_of([TEACHER, model("sure", 5), model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7)])
-    best = best_row(rows)
-    assert best is not None and best.small_batch.model == "sure"
-    faster = faster_row(best, rows)
-    assert faster is not None and faster.small_batch.model == "open"
-    assert faster_row(best, results_of([TEACHER, model("open", 5.1, -1.6, 2.0)])) is None  # not surely faster
-    first, _, second = said(*(row.small_batch for row in rows[1:]))[:3]
+    lines = [TEACHER, model("sure", 5), model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7)]
+    best = best_line(lines)
+    assert best is not None and best.model == "sure"
+    faster = faster_line(best, lines)
+    assert faster is not None and faster.model == "open"
+    assert faster_line(best, [TEACHER, model("open", 5.1, -1.6, 2.0)]) is None  # not surely faster
+    first, _, second = said(*lines[1:])[:3]
     assert first.startswith(
         "sure in torch keeps 99.4% of the teacher’s accuracy at ×5.00 its speed (×4.90 to ×5.10): within 1 point"
     )
@@ -64,13 +62,13 @@ def test_an_undecided_model_comes_before_one_beyond_the_budget() -> None:
 
 def test_a_model_is_held_against_the_teacher_of_its_own_run() -> None:
     other = line("other teacher", kind="teacher", metric=0.5, created="2026-01-01T00:00:00+00:00")
-    sentences = verdict(found := results_of([other, TEACHER, model("m", 5)]), Leaders.of(found))
+    sentences = verdict(found := [other, TEACHER, model("m", 5)], Leaders.of(found))
     assert "against 90.00%" in sentences[1]
 
 
 def test_only_the_teacher_or_none_at_all() -> None:
     assert said() == ["No compressed model was measured here, so there is none to judge."]
-    assert "teacher in torch was not measured" in verdict(found := results_of([model("a", 5)]), Leaders.of(found))[0]
+    assert "teacher in torch was not measured" in verdict(found := [model("a", 5)], Leaders.of(found))[0]
 
 
 def test_a_baseline_within_the_budget_comes_first() -> None:
@@ -128,12 +126,11 @@ def test_what_distillation_is_worth_leaves_int8_out() -> None:
     student = model("bilstm", 20, recipe="bilstm", metric=0.91)
     int8 = model("bilstm-int8", 40, recipe="bilstm", metric=0.90)
     control = model("bilstm-control", 20, kind="control", recipe="bilstm", control_of="bilstm", metric=0.85)
-    rows = results_of([TEACHER, student, int8, control])
-    pair = control_pair(rows[2], rows)
-    assert pair is not None and [row.small_batch.model for row in pair] == ["bilstm", "bilstm-control"]
+    pair = control_pair(int8, [TEACHER, student, int8, control])
+    assert pair is not None and [line.model for line in pair] == ["bilstm", "bilstm-control"]
     assert any("worth +6.00 points; without predictions" in s for s in said(student, int8, control))
-    rows = results_of([TEACHER, replace(int8, stage="quantize"), control])
-    assert control_pair(rows[1], rows) is None
+    int8 = replace(int8, stage="quantize")
+    assert control_pair(int8, [TEACHER, int8, control]) is None
 
 
 def test_a_control_that_several_students_share_is_each_ones() -> None:
@@ -142,13 +139,10 @@ def test_a_control_that_several_students_share_is_each_ones() -> None:
     two = model("two", 30, recipe="two", metric=0.89, model_sha256="2" * 64, **fields)
     int8 = model("two-int8", 50, recipe="two", metric=0.88, parents=["2" * 64], **fields | {"stage": "quantize"})
     control = model("one-control", 20, kind="control", recipe="one", control_of="one", metric=0.85)
-    rows = results_of([TEACHER, one, two, int8, control])
-    for name, student in (("one", "one"), ("two", "two"), ("two-int8", "two")):
-        (row,) = (row for row in rows if row.small_batch.model == name)
-        pair = control_pair(row, rows)
-        assert pair is not None and [one.small_batch.model for one in pair] == [student, "one-control"]
-    rows = results_of([TEACHER, one, int8, control])
-    assert control_pair(rows[2], rows) is None  # the student before int8 was not measured
+    for made, student in ((one, "one"), (two, "two"), (int8, "two")):
+        pair = control_pair(made, [TEACHER, one, two, int8, control])
+        assert pair is not None and [one.model for one in pair] == [student, "one-control"]
+    assert control_pair(int8, [TEACHER, one, int8, control]) is None  # the student before int8 was not measured
 
 
 def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
@@ -156,7 +150,7 @@ def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
     teacher = replace(TEACHER, gold=gold, predictions=gold)
     student = model("s", 20, predictions=[1, *gold[1:]], metric=0.99)
     control = model("c", 20, kind="control", control_of="s", predictions=[1, 0, *gold[2:]], metric=0.98)
-    sentences = verdict(found := results_of([teacher, student, control]), Leaders.of(found))
+    sentences = verdict(found := [teacher, student, control], Leaders.of(found))
     assert any("worth +1.00 points" in s and "do not show that it helped" in s for s in sentences)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from compress.benchmarking.results.files import Result, grouped, is_control_of
+from compress.benchmarking.results.files import grouped, is_control_of
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
 from compress.reporting.charts.sweeps import Sweep
@@ -12,14 +12,14 @@ from compress.reporting.tables.cells import EMPTY, Cell, difference, metric, num
 HEADINGS = ["Model", "Rows without labels", "Steps", "Metric", "Kept", "Points to the teacher"]
 
 
-def learning_curve(rows: Sequence[Result]) -> Sweep | None:
+def learning_curve(lines: Sequence[Measurement]) -> Sweep | None:
     """Return a chart for each student that was trained on several numbers of rows; its seeds are averaged.
 
     Students are of one kind if they share the recipe, whose name may end in their rows
     (:class:`compress.recipes.study.StudyStudent`). The control learns from gold rows alone, so that it is one level.
     """
-    lines = {row.small_batch.model_sha256: row.small_batch for row in rows if row.small_batch.model_sha256}
-    students = [line for line in lines.values() if line.kind == "model" and line.unlabeled_rows and _kept(line)]
+    models = {line.model_sha256: line for line in lines if line.model_sha256}.values()
+    students = [line for line in models if line.kind == "model" and line.unlabeled_rows and _kept(line)]
     curves = {name: own for name, own in grouped(students, _recipe).items() if len(_means(own)) > 1}
     if not curves:
         return None
@@ -28,7 +28,7 @@ def learning_curve(rows: Sequence[Result]) -> Sweep | None:
         own.sort(key=lambda line: line.unlabeled_rows or 0)
         points = _means(own)
         series = [svg.Series(name, points)]
-        found = [line for line in lines.values() if is_control_of(line, own) and _kept(line)]
+        found = [line for line in models if is_control_of(line, own) and _kept(line)]
         if found:
             level = mean(map(_kept, found))
             series.append(svg.Series("gold rows alone", [(rows, level) for rows, _ in (points[0], points[-1])]))

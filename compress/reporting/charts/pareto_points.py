@@ -1,11 +1,12 @@
 """Points of the Pareto chart: results and published figures."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from compress.benchmarking.results.files import Result, grouped
+from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown_metric, span, times
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts.pareto import MARKERS, Point
@@ -30,27 +31,24 @@ class PublishedPoint:
     source: str
 
 
-def marks(rows: Sequence[Result], published: Sequence[PublishedPoint]) -> list[Point]:
-    """Return a mark for every row, and for every published figure."""
-    drawn = list(rows)
-    runtimes = {
-        name: sum(row.small_batch.model == name for row in drawn) for name in {row.small_batch.model for row in drawn}
-    }
-    teacher = next((row.small_batch for row in rows if row.small_batch.kind == "teacher"), None)
-    found = [_mark(row, alone=runtimes[row.small_batch.model] == 1) for row in drawn]
+def marks(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) -> list[Point]:
+    """Return a mark for every line, and for every published figure."""
+    runtimes = Counter(line.model for line in lines)
+    teacher = next((line for line in lines if line.kind == "teacher"), None)
+    found = [_mark(line, alone=runtimes[line.model] == 1) for line in lines]
     if teacher is not None and teacher.metric is not None:
         scale = 100.0 if in_percent(teacher.metric_name) else 1.0
         found += [_published_mark(one, scale * teacher.metric) for one in published]
     return found
 
 
-def published_figures(rows: Sequence[Result]) -> list[PublishedPoint]:
+def published_figures(lines: Sequence[Measurement]) -> list[PublishedPoint]:
     """Return the published figures of the models' recipes for this data and metric; none of a recipe not known here.
 
     A figure for other data would say nothing beside ours. Its split may differ, and is told with it.
     """
-    lines = (row.small_batch for row in rows if row.small_batch.kind == "model" and row.small_batch.recipe)
-    by_recipe = grouped((line for line in lines if line.metric_kept_percent is not None), attrgetter("recipe"))
+    models = [line for line in lines if line.kind == "model" and line.recipe and line.metric_kept_percent is not None]
+    by_recipe = grouped(models, attrgetter("recipe"))
     found = []
     for recipe, own in by_recipe.items():
         best, student = max(own, key=lambda line: line.metric or 0.0), known_student(recipe)
@@ -76,8 +74,7 @@ def _names(data: str, name: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", data, re.IGNORECASE) is not None
 
 
-def _mark(row: Result, *, alone: bool) -> Point:
-    line = row.small_batch
+def _mark(line: Measurement, *, alone: bool) -> Point:
     name = "teacher" if line.kind == "teacher" else line.model
     if line.padding == "max_length":
         name, alone = f"{name}, padded", True

@@ -25,7 +25,7 @@ class Sweep:
     rows: list[list[Cell]]
 
 
-def sweep(rows: Sequence[Result], key: str, best: Result | None) -> Sweep | None:
+def sweep(rows: Sequence[Result], key: str, best: Measurement | None) -> Sweep | None:
     """Return the charts and the table of what was measured at several values of ``threads`` or ``length``."""
     if not rows:
         return None
@@ -46,18 +46,18 @@ def sweep(rows: Sequence[Result], key: str, best: Result | None) -> Sweep | None
     return Sweep(title, [one for one in pictures if one], headings, [cells for _, own in lines for cells in own])
 
 
-def _swept(rows: Sequence[Result], key: str, best: Result | None) -> list[list[Result]]:
+def _swept(rows: Sequence[Result], key: str, best: Measurement | None) -> list[list[Result]]:
     """Return configurations that were measured at more than one value of a setting, the most telling first."""
     alike = grouped(
         rows, lambda row: (row.small_batch.model, setting_text(row.small_batch), row.small_batch.model_sha256)
     )
     value = attrgetter(f"small_batch.{key}")
     kept = [sorted(own, key=value) for own in alike.values() if len(set(map(value, own))) > 1]
-    runtime = best.small_batch.runtime if best else ""
+    runtime = best.runtime if best else ""
 
     def rank(own: Sequence[Result]) -> tuple[bool, bool, bool, bool, float]:
         head = own[0].small_batch
-        same = best is not None and (head.model_sha256, head.runtime) == (best.small_batch.model_sha256, runtime)
+        same = best is not None and (head.model_sha256, head.runtime) == (best.model_sha256, runtime)
         in_runtime = head.kind == "teacher" and head.runtime == runtime
         return (not head.is_reference, not same, not in_runtime, head.kind != "model", -head.speedup)
 

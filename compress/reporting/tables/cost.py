@@ -6,6 +6,7 @@ A price is that of the whole machine as it was measured. Throughput is that of t
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import NONE, money, plural, shown_rate
@@ -104,24 +105,20 @@ def parse_prices(texts: Iterable[str]) -> dict[tuple[str, int | None], float]:
     return found
 
 
-def costs_of(rows: Sequence[Result], best: Sequence[Result], prices: Prices, currency: str) -> Costs | None:
+def costs_of(rows: Sequence[Result], best: Sequence[Measurement], prices: Prices, currency: str) -> Costs | None:
     """Return what the teacher in torch and the best models cost wherever they were measured.
 
     Args:
         rows: everything of the data, as long as its own rows; hosts, devices and thread counts may differ.
-        best: the best rows of every section; each is followed over all thread counts of its device.
+        best: the best lines of every section; each is followed over all thread counts of its device.
 
     Raises:
         CompressError: a price is for a device or thread count that was not measured.
     """
     _check(rows, prices)
-    wanted = {(row.small_batch.model_sha256, row.small_batch.model, row.small_batch.runtime) for row in best}
-    chosen = [
-        row
-        for row in rows
-        if row.small_batch.is_reference
-        or (row.small_batch.model_sha256, row.small_batch.model, row.small_batch.runtime) in wanted
-    ]
+    same = attrgetter("model_sha256", "model", "runtime")
+    wanted = set(map(same, best))
+    chosen = [row for row in rows if row.small_batch.is_reference or same(row.small_batch) in wanted]
     chosen = [
         row for row in chosen if row.small_batch.padding == "longest" and row.small_batch.length is None
     ] or chosen

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import NONE, points
 from compress.benchmarking.results.schema import Measurement
 from compress.data.examples import Example
@@ -60,14 +59,13 @@ class Flips:
     calibration: str
 
 
-def flips_of(rows: Sequence[Result], texts: Mapping[str, Sequence[str]]) -> list[Flips]:
-    """Return what every model changed, one runtime each, in the order of the rows.
+def flips_of(lines: Sequence[Measurement], texts: Mapping[str, Sequence[str]]) -> list[Flips]:
+    """Return what every model changed, one runtime each, in the order of the lines.
 
     ``texts`` are the rows of a data set by its content hash.
     """
     found: dict[tuple[str, str], Flips] = {}
-    for row in rows:
-        line = row.small_batch
+    for line in lines:
         if line.kind != "teacher" and line.flips_lost_rows is not None:
             found.setdefault((line.model, line.model_sha256), _flips(line, texts.get(line.data_sha256, ())))
     return list(found.values())

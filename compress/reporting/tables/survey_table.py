@@ -6,10 +6,11 @@ beside ours: another teacher, other data, another machine.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import Result
+from compress.benchmarking.results.files import Result, grouped
 from compress.benchmarking.results.formatting import (
     NONE,
     in_percent,
@@ -26,7 +27,7 @@ from compress.benchmarking.results.formatting import (
 from compress.benchmarking.results.schema import Measurement
 from compress.escaping.markdown import Markdown, markdown_text
 from compress.recipes import StudentRecipe, Survey
-from compress.reporting.leaders import teacher_row
+from compress.reporting.leaders import teacher_line
 from compress.reporting.provenance import known_student
 from compress.reporting.tables import cells
 from compress.reporting.tables.cells import EMPTY, Cell, metric_cell, number
@@ -84,26 +85,25 @@ class SurveyTable:
 class Student:
     """What was measured of a recipe: the model as trained, and what its row is about (that, or it made int8).
 
-    ``trained`` and ``judged`` are over all seeds; ``rows`` are those of all its models in all runtimes. ``control`` is
+    ``trained`` and ``judged`` are over all seeds; ``lines`` are those of all its models in all runtimes. ``control`` is
     a line of the control of the first seed.
     """
 
     recipe: StudentRecipe
-    rows: list[Result]
+    lines: list[Measurement]
     trained: Aggregate | None
     judged: Aggregate
     control: Measurement | None
 
     def line(self, one: Aggregate) -> Measurement:
         """Return the line of the first seed of what was aggregated."""
-        found = [row.small_batch for row in self.rows if row.small_batch.model == one.models[0]]
-        return next(line for line in found if line.runtime == one.runtime)
+        return next(line for line in self.lines if (line.model, line.runtime) == (one.models[0], one.runtime))
 
     @property
     def timed(self) -> list[Measurement]:
         """The lines of what is judged, of the first seed: its shape is that of all."""
-        lines = [row.small_batch for row in self.rows if row.small_batch.stage == self.judged.stage]
-        return [line for line in lines if line.training_seed == self.line(self.judged).training_seed]
+        same = self.judged.stage, self.line(self.judged).training_seed
+        return [line for line in self.lines if (line.stage, line.training_seed) == same]
 
 
 def survey(
@@ -116,13 +116,12 @@ def survey(
         lines: what these rows are of.
         more: recipes to show too where they were not measured.
     """
-    students = _students(rows, lines)
+    measured = [row.small_batch for row in rows]
+    students = _students(measured, lines)
     known = [*(student.recipe for student in students.values()), *(one for one in more if one.name not in students)]
     if not any(recipe.survey for recipe in known):
         return None
-    reference_models = {
-        row.small_batch.model: row.small_batch for row in rows if row.small_batch.kind == "reference-model"
-    }
+    reference_models = {line.model: line for line in measured if line.kind == "reference-model"}
     made = []
     for recipe, one in _listed(known):
         if one and one.reference_model:  # random weights have no quality, and no recipe makes them
@@ -131,9 +130,9 @@ def survey(
         else:
             found = _published(recipe, one) | _measured(students.get(recipe.name))
         made.append([found.get(key, EMPTY) for key in HEADINGS])
-    head = (teacher_row(rows) or rows[0]).small_batch
+    head = teacher_line(measured) or measured[0]
     names = {"metric": str(head.metric_name).capitalize(), "batch": f"batch {head.batch_size}"}
-    whole = SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, rows))
+    whole = SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, measured))
     has_validation = HEADINGS["validation"] in whole.filled.headings
     return replace(whole, notes=[*whole.notes, VALIDATION]) if has_validation else whole
 
@@ -169,13 +168,13 @@ def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[
     }
 
 
-def _students(rows: Sequence[Result], lines: Sequence[Measurement]) -> dict[str, Student]:
-    """Gather what was measured by recipe, in the order of the rows."""
+def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> dict[str, Student]:
+    """Gather by recipe the lines of the rows, ``measured``, and means over all ``lines``, in the order of the rows."""
     smallest = min(line.batch_size for line in lines)
     found = aggregate(line for line in lines if line.batch_size == smallest or line.predictions)
-    controls = {row.small_batch.model: row.small_batch for row in rows if row.small_batch.kind == "control"}
+    controls = {line.model: line for line in measured if line.kind == "control"}
     students = {}
-    for name in dict.fromkeys(row.small_batch.recipe for row in rows if row.small_batch.kind == "model"):
+    for name, mine in grouped((line for line in measured if line.kind == "model"), attrgetter("recipe")).items():
         recipe = known_student(name)
         own = [one for one in found if one.kind == "model" and one.recipe == name]
         if recipe is None or not own:
@@ -183,8 +182,7 @@ def _students(rows: Sequence[Result], lines: Sequence[Measurement]) -> dict[str,
         own.sort(key=lambda one: one.runtime != REFERENCE_RUNTIME)
         trained = next((one for one in own if one.stage != "quantize"), None)
         rounded = next((one for one in own if one.stage == "quantize"), None) if recipe.is_rounded else None
-        mine = [row for row in rows if row.small_batch.kind == "model" and row.small_batch.recipe == name]
-        control = next((controls[row.small_batch.control] for row in mine if row.small_batch.control in controls), None)
+        control = next((controls[line.control] for line in mine if line.control in controls), None)
         students[name] = Student(recipe, mine, trained, rounded or trained or own[0], control)
     return students
 
@@ -313,10 +311,10 @@ def _steps(line: Measurement) -> Cell:
     return Cell(f"{steps:,}", f"of {plural(rows, 'row')}" if rows else "of different sizes", steps)
 
 
-def _notes(teacher: Measurement, rows: Sequence[Result]) -> list[str]:
+def _notes(teacher: Measurement, measured: Sequence[Measurement]) -> list[str]:
     """Say what every figure is of."""
     metric = f", {teacher.metric_name} {shown_metric(teacher)}" if teacher.is_reference else ""
-    budget = next((row.small_batch.budget for row in rows if row.small_batch.budget), "")
+    budget = next((line.budget for line in measured if line.budget), "")
     command = f"Made by '{teacher.command}'" + (f", at the budget {budget}." if budget else ".")
     return [
         f"{teacher.data}, n = {teacher.metric_rows:,}; 95% intervals, paired where two models are compared. The "

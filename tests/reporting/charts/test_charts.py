@@ -138,7 +138,8 @@ def test_a_mark_far_below_does_not_squeeze_the_others() -> None:
 def test_labels_do_not_meet(size: str) -> None:
     rows = [row for row in results_of(study()) if row.small_batch.threads == 1 and row.small_batch.device == "cpu"]
     rows = [row for row in rows if row.small_batch.length is None]
-    points = marks(rows, published_figures(rows))
+    lines = [row.small_batch for row in rows]
+    points = marks(lines, published_figures(lines))
     assert len(points) >= 25
     svg = getattr(pareto_chart(points, title="t", y_label="accuracy (%)"), size)
     for mode in ("log", "linear"):
@@ -160,7 +161,7 @@ def test_labels_do_not_meet(size: str) -> None:
 
 def test_every_row_has_a_mark_also_with_a_wide_interval() -> None:
     rough = line("b", speedup_low=1.0, speedup_high=30.0, noise=0.4)
-    found = marks(results_of([line("teacher", kind="teacher"), line("a", runtime="onnxruntime"), line("a"), rough]), [])
+    found = marks([line("teacher", kind="teacher"), line("a", runtime="onnxruntime"), line("a"), rough], [])
     assert [mark.name for mark in found] == ["teacher", "a (onnxruntime)", "a (torch)", "b"]
     assert (found[-1].speedup, found[-1].speedup_low, found[-1].speedup_high) == (5.5, 1.0, 30.0)
 
@@ -168,15 +169,15 @@ def test_every_row_has_a_mark_also_with_a_wide_interval() -> None:
 def test_published_figures_are_those_of_the_same_data_and_metric() -> None:
     def found(**fields: object) -> list[str]:
         lines = [line("teacher", kind="teacher"), line("s", metric_kept_percent=99.4, **fields)]
-        return [one.dataset for one in published_figures(results_of(lines))]
+        return [one.dataset for one in published_figures(lines)]
 
     assert found(recipe="bilstm", data="glue/SST-2 dev") == ["SST-2 test"]
     assert found(recipe="bilstm", data="docstrings") == [] and found(recipe="bilstm", data="mySST-2") == []
     assert found(recipe="bilstm", data="glue/SST-2 dev", metric_name="macro-f1") == []
     assert found(recipe="unheard-of", data="glue/SST-2 dev") == []
-    (one,) = published_figures(results_of([line("s", recipe="bilstm", data="SST-2 dev")]))
+    (one,) = published_figures([line("s", recipe="bilstm", data="SST-2 dev")])
     assert one.kept == pytest.approx(100 * 90.7 / 94.9) and one.ours_kept == 99.4
-    mark = marks(results_of([line("teacher", kind="teacher", metric=0.9)]), [one])[-1]
+    mark = marks([line("teacher", kind="teacher", metric=0.9)], [one])[-1]
     assert mark.speedup is None and mark.metric == pytest.approx(90 * 90.7 / 94.9)
     matthews = line("teacher", kind="teacher", metric=0.6, metric_name="matthews")
-    assert marks(results_of([matthews]), [one])[-1].metric == pytest.approx(0.6 * 90.7 / 94.9)
+    assert marks([matthews], [one])[-1].metric == pytest.approx(0.6 * 90.7 / 94.9)

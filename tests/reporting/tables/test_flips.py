@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import results_of
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.reporting.report import report
@@ -72,7 +71,7 @@ def data(folder: Path, texts: list[str] = TEXTS) -> Path:
 
 
 def test_a_model_once_and_the_worst_rows_first() -> None:
-    (found,) = flips_of(results_of(LINES), {})
+    (found,) = flips_of(LINES, {})
     assert (found.lost_rows, found.won_rows, len(found.lost)) == (12, 1, 10)
     assert (found.lost[0].row, found.lost[0].gold, found.lost[0].predicted) == (1, "positive", "negative")
     assert [one.label for one in found.classes] == ["positive", "negative", "absent"]
@@ -87,12 +86,12 @@ def test_a_word_that_its_sentence_does_not_have_is_refused() -> None:
     flips = [{"row": 0, "word": 3, "gold": 0, "predicted": 1, "change": -1.0}]
     for texts, refused in (({}, False), ({SHA256: ["a dull film"]}, True)):
         with pytest.raises(CompressError, match="word 3 of row 0, which has") if refused else nullcontext():
-            flips_of(results_of([LINES[0], replace(STUDENT, flips_lost=flips)]), texts)
+            flips_of([LINES[0], replace(STUDENT, flips_lost=flips)], texts)
 
 
 def test_scores_of_a_regression_are_shown_as_they_are() -> None:
     flip = {"row": 0, "gold": 3.5, "predicted": 2.25, "change": -1.0}
-    (found,) = flips_of(results_of([line("s", labels=["score"], flips_lost=[flip], flips_lost_rows=1)]), {})
+    (found,) = flips_of([line("s", labels=["score"], flips_lost=[flip], flips_lost_rows=1)], {})
     assert (found.lost[0].gold, found.lost[0].predicted) == ("3.5", "2.25")
 
 
