@@ -25,6 +25,7 @@ from compress.gating.gate_verdict import (
 RELATIVE = ("max_accuracy_drop", "min_speedup", "min_speedup_with_tokenizer")
 # The same for every batch size, thread count and length of a model in a runtime.
 OF_THE_MODEL = ("max_accuracy_drop", "min_metric", "max_calibration_error", "max_size")
+MORE_EXAMPLES = "more examples would narrow it"
 ONE_MODEL = attrgetter("data_sha256", "host_id", "model", "runtime", "device", "model_sha256")
 
 
@@ -47,7 +48,7 @@ def _metric(limit: Limit, line: Measurement) -> Judgement:
     if figures is None:
         return limit.unknown(f"the metric of at least {limit.value:g}", line, "metric")
     form = "{:.2%}".format if in_percent(line.metric_name) else "{:.4f}".format
-    found = _at_most(-figures.high, -figures.low, -limit.value)
+    found = verdict.at_least(figures.low, figures.high, limit.value, MORE_EXAMPLES)
     return limit.judged(
         f"the {line.metric_name} of at least {form(limit.value)}", figures, found, form, line.metric_rows
     )
@@ -58,7 +59,7 @@ def _calibration(limit: Limit, line: Measurement) -> Judgement:
     figures = line.interval("calibration_error")
     if figures is None:
         return limit.unknown(what, line, "probabilities, and so no calibration error")
-    found = _at_most(figures.low, figures.high, limit.value)
+    found = verdict.at_least(-figures.high, -figures.low, -limit.value, MORE_EXAMPLES)
     return limit.judged(what, figures, found, "{:.3f}".format, line.metric_rows)
 
 
@@ -84,14 +85,6 @@ def _exact(limit: Limit, line: Measurement) -> Judgement:
     why = f"{megabytes(value)} ({value:,} bytes, n = 1, no interval)"
     what = f"the {what} of at most {megabytes(limit.value)}"
     return limit.because(what, outcome, why, value, value, value, 1, "measurement")
-
-
-def _at_most(low: float, high: float, limit: float) -> verdict.Verdict:
-    if high <= limit:
-        return verdict.Verdict(verdict.WITHIN)
-    if low > limit:
-        return verdict.Verdict(verdict.WORSE)
-    return verdict.Verdict(verdict.UNDECIDED, "more examples would narrow it")
 
 
 # Limit -> what judges a line by it.

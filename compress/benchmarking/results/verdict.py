@@ -135,23 +135,22 @@ def rows_to_decide(
 
 def judge_speedup(value: float, low: float, high: float, minimum: float) -> Verdict:
     """Judge a speed-up (2.0 is twice as fast) with its 95% interval."""
-    if low >= minimum:
-        return Verdict(WITHIN)
-    if high < minimum:
-        return Verdict(WORSE)
     is_near = abs(value - minimum) <= NARROWEST * value
     more = "the budget is the speed-up; another benchmark will hardly decide" if is_near else NARROWER
-    return Verdict(UNDECIDED, f"{times(value)} may be {times(low)} to {times(high)}; {more}")
+    return at_least(low, high, minimum, f"{times(value)} may be {times(low)} to {times(high)}; {more}")
 
 
 def judge_latency_p95(p95_ms: float, low_ms: float, high_ms: float, maximum_ms: float) -> Verdict:
     """Judge a 95th percentile of latency with its 95% interval, in milliseconds."""
-    if high_ms <= maximum_ms:
-        return Verdict(WITHIN)
-    if low_ms > maximum_ms:
-        return Verdict(WORSE)
     found = f"{milliseconds(p95_ms)} may be {milliseconds(low_ms)} to {milliseconds(high_ms)}"
-    return Verdict(UNDECIDED, f"{found}; {NARROWER}")
+    return at_least(-high_ms, -low_ms, -maximum_ms, f"{found}; {NARROWER}")
+
+
+def at_least(low: float, high: float, least: float, more: str) -> Verdict:
+    """Judge by its 95% interval what is not to be below ``least``; where that is open, ``more`` would decide."""
+    if low >= least:
+        return Verdict(WITHIN)
+    return Verdict(WORSE) if high < least else Verdict(UNDECIDED, more)
 
 
 def _rounded_up(value: float) -> int:
