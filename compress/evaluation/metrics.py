@@ -32,7 +32,6 @@ class Metric:
     name: str
     task: str
     statistic: Statistic
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -100,13 +99,13 @@ def _both(predicted: Array, gold: Array, classes: int) -> Array:
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "classification", _accuracy, "share of rows that get the gold label"),
-        Metric("f1", "classification", _f1, "F1 of the last label; two labels only"),
-        Metric("macro-f1", "classification", _macro_f1, "mean F1 over labels"),
-        Metric("matthews", "classification", _matthews, "Matthews correlation, any number of labels"),
-        Metric("pearson", "regression", _pearson, "linear correlation with the gold scores"),
-        Metric("spearman", "regression", _spearman, "rank correlation with the gold scores"),
-        Metric("pearson-spearman", "regression", _both, "mean of both correlations, as GLUE reports STS-B"),
+        Metric("accuracy", "classification", _accuracy),
+        Metric("f1", "classification", _f1),  # of the last label
+        Metric("macro-f1", "classification", _macro_f1),
+        Metric("matthews", "classification", _matthews),
+        Metric("pearson", "regression", _pearson),
+        Metric("spearman", "regression", _spearman),
+        Metric("pearson-spearman", "regression", _both),  # the mean, as GLUE reports STS-B
     )
 }
 DEFAULTS: Mapping[str, str] = {"classification": "accuracy", "regression": "pearson"}

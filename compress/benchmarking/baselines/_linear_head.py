@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from compress.data.examples import Example
+from compress.evaluation.softmax import log_probabilities
 
 STRENGTHS = (1.0, 10.0, 100.0)  # C of logistic regression: the larger, the weaker its regularisation
 SEARCH_ROWS = 20_000
@@ -35,10 +36,7 @@ class Head:
     def __call__(self, features: Any) -> np.ndarray:
         """Return log-probabilities ``[B, C]``, or scores ``[B, 1]``, of dense or sparse features ``[B, D]``."""
         logits: np.ndarray = features @ self.weights + self.bias
-        if logits.shape[1] == 1:
-            return logits
-        logits = logits - logits.max(axis=1, keepdims=True)
-        return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
+        return logits if logits.shape[1] == 1 else log_probabilities(logits)
 
     def save(self, directory: Path) -> None:
         # safetensors writes the memory of an array as it lies, whatever its order.
